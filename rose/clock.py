@@ -1,0 +1,56 @@
+"""One clock for a host: monotonic for durations, UTC for the ledger, and a fixed offset between them.
+
+All processes of a run share CLOCK_MONOTONIC (it is system-wide on Linux), so an interval measured in one process
+can be compared with one measured in another. The offset to UTC is taken once per run and handed to every process;
+stepping the wall clock in mid-run therefore cannot stretch or fold an interval.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+
+def monotonic_ns() -> int:
+    """Nanoseconds of the host's monotonic clock; only differences mean anything."""
+    return time.monotonic_ns()
+
+
+def utc_us() -> int:
+    """Microseconds since the Unix epoch, UTC."""
+    return time.time_ns() // 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """The offset that turns a monotonic reading of this host into UTC nanoseconds for the length of one run."""
+
+    utc_minus_monotonic_ns: int
+
+    @classmethod
+    def take(cls) -> Anchor:
+        """Read both clocks as close together as this host allows (best of five)."""
+        best: tuple[int, int] | None = None
+        for _ in range(5):
+            before = time.monotonic_ns()
+            utc = time.time_ns()
+            after = time.monotonic_ns()
+            offset = utc - (before + after) // 2
+            if best is None or after - before < best[0]:
+                best = (after - before, offset)
+        assert best is not None
+        return cls(best[1])
+
+    def utc_ns(self, monotonic: int) -> int:
+        """UTC nanoseconds of a monotonic reading."""
+        return monotonic + self.utc_minus_monotonic_ns
+
+    def utc_us(self, monotonic: int) -> int:
+        """UTC microseconds of a monotonic reading."""
+        return self.utc_ns(monotonic) // 1000
+
+
+def iso(us: int) -> str:
+    """`2026-01-31T09:30:00.000000Z` for microseconds since the epoch."""
+    return datetime.fromtimestamp(us / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,219 @@
+"""The configuration of a deployment: one TOML file, validated at the edge, explained field by field.
+
+Loading this module imports no torch, so that `rose config example` and every error about a file are instant.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used; the message names the file, the field, the value and the way out."""
+
+
+class Section(BaseModel):
+    """A table of the file: unknown keys are refused, since a misspelt field would otherwise be silently ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+PositiveInt = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class DeviceConfig(Section):
+    id: str = Field(description="The device's name in the ledger and on screens.", min_length=1)
+    pool: Literal["serving", "rollout"] = Field(
+        description="`serving` devices run the serving engine and lend what it leaves; `rollout` devices are dedicated "
+        "to rollouts, and the first of them also runs the trainer."
+    )
+    device_class: str = Field(description="The class the price book knows this device by.", min_length=1)
+    gpu: int | None = Field(default=None, ge=0, description="CUDA device index; leave out on a host with no GPU.")
+    cores: list[int] = Field(
+        default_factory=list, description="CPU cores that are the device (no GPU), or its host cores."
+    )
+    kv_bytes: PositiveInt = Field(
+        description="KV-cache memory of the device, in bytes, that serving and rollouts share."
+    )
+
+    @model_validator(mode="after")
+    def _has_something_to_run_on(self) -> DeviceConfig:
+        if self.gpu is None and not self.cores:
+            raise ValueError(f"device {self.id!r} names neither `gpu` nor `cores`; give one of them")
+        return self
+
+
+class ServingConfig(Section):
+    model: str = Field(
+        default="smollm2-135m-instruct",
+        description="A Hugging Face checkpoint folder or id, or `smollm2-135m-instruct` for the built-in small model.",
+    )
+    ttft_budget_ms: PositiveFloat = Field(
+        default=2000, description="Time to first token that serving promises, from arrival, in milliseconds."
+    )
+    tpot_budget_ms: PositiveFloat = Field(
+        default=250, description="Time for each output token after the first that serving promises, in milliseconds."
+    )
+    max_prompt_tokens: PositiveInt = Field(
+        default=256, description="The largest prompt for which room is kept when a rollout step is admitted."
+    )
+    max_total_tokens: PositiveInt = Field(default=8192, description="KV-cache slots of the serving engine, in tokens.")
+    port: int | None = Field(default=None, ge=1, le=65535, description="HTTP port; a free one is taken if left out.")
+    extra_args: list[str] = Field(default_factory=list, description="More arguments for `sglang.launch_server`.")
+
+
+class RolloutConfig(Section):
+    model: str = Field(
+        default="frozenlake-tiny",
+        description="The policy: `frozenlake-tiny` for the built-in one, or a Hugging Face checkpoint folder or id.",
+    )
+    max_total_tokens: PositiveInt = Field(default=32768, description="KV-cache slots of a rollout engine, in tokens.")
+    prefill_chunk_tokens: PositiveInt = Field(default=512, description="Largest rollout prefill step, in tokens.")
+    max_concurrent: PositiveInt = Field(default=64, description="Turns in flight on one rollout engine at most.")
+    extra_args: list[str] = Field(default_factory=list, description="More arguments for `sglang.launch_server`.")
+
+
+class CoservingConfig(Section):
+    enabled: bool = Field(default=True, description="False keeps rollouts off serving devices altogether.")
+    headroom: Share = Field(default=0.2, description="Share of a device's KV memory kept free for serving.")
+    high_watermark: Share = Field(
+        default=0.5, description="Pressure begins when serving has used this share of the headroom."
+    )
+    lease_ttl_s: PositiveFloat = Field(default=3.0, description="A lease that is not renewed for this long ends.")
+    heartbeat_s: PositiveFloat = Field(default=0.5, description="How often leases are renewed and loads are read.")
+    compute_share: Share = Field(default=1.0, description="Largest share of a device's idle compute that is lent.")
+
+    @model_validator(mode="after")
+    def _renewed_in_time(self) -> CoservingConfig:
+        if self.heartbeat_s * 2 > self.lease_ttl_s:
+            raise ValueError(
+                f"heartbeat_s {self.heartbeat_s} must be at most half of lease_ttl_s {self.lease_ttl_s}, "
+                "or one late heartbeat ends a lease"
+            )
+        return self
+
+
+class TrafficConfig(Section):
+    trace: str = Field(
+        default="bursty",
+        description="Serving traffic to replay: a CSV in the columns of the public Azure LLM inference traces, or "
+        "`bursty` for the sample trace. `none` sends nothing: serve your own traffic on the serving port.",
+    )
+    requests_per_s_max: PositiveFloat = Field(
+        default=0.5, description="A denser trace is thinned to this mean rate, requests dropped at random by seed."
+    )
+    prompt_tokens_max: PositiveInt = Field(
+        default=256, description="Prompt lengths are scaled down so that the trace's 99th percentile is this."
+    )
+    output_tokens_max: PositiveInt = Field(
+        default=48, description="Output lengths are scaled down so that the trace's 99th percentile is this."
+    )
+    seed: int = Field(default=0, description="Seed of the thinning and of the prompts' text.")
+
+
+class TaskConfig(Section):
+    name: Literal["frozenlake"] = Field(default="frozenlake", description="The environment.")
+    size: int = Field(default=4, ge=3, le=8, description="Side of the lake.")
+    frozen_share: Share = Field(default=0.8, description="Probability that a tile is ice rather than a hole.")
+    slippery: bool = Field(default=False, description="Whether a move may slip sideways.")
+    turns_max: PositiveInt = Field(default=10, description="A trajectory is truncated after this many turns.")
+
+
+class TrainingConfig(Section):
+    steps: PositiveInt = Field(default=8, description="RL steps to run.")
+    groups_per_step: PositiveInt = Field(default=12, description="Groups (starting states) in a step.")
+    group_size: int = Field(default=8, ge=2, description="Trajectories of a group, compared with one another.")
+    learning_rate: PositiveFloat = Field(default=2e-4, description="Learning rate of AdamW.")
+    clip_low: PositiveFloat = Field(default=0.2, description="Lower clip of the probability ratio.")
+    clip_high: PositiveFloat = Field(default=0.28, description="Upper clip of the probability ratio.")
+    temperature: PositiveFloat = Field(default=1.0, description="Sampling temperature of rollouts.")
+    staleness_max: int = Field(default=1, ge=0, description="A trajectory older than this many versions is dropped.")
+    threads: PositiveInt = Field(default=1, description="Threads of the trainer.")
+    seed: int = Field(default=0, description="Seed of maps, sampling and warm start.")
+
+
+class GatewayConfig(Section):
+    host: str = Field(default="127.0.0.1", description="Address the rollout gateway binds; loopback by default.")
+    port: int | None = Field(default=None, ge=1, le=65535, description="HTTP port; a free one is taken if left out.")
+    token: str | None = Field(default=None, description="Bearer token; required when `host` is not loopback.")
+
+    @model_validator(mode="after")
+    def _token_beyond_loopback(self) -> GatewayConfig:
+        if self.host not in ("127.0.0.1", "localhost", "::1") and not self.token:
+            raise ValueError(f"host {self.host!r} is reachable from other machines: set `token`, or bind 127.0.0.1")
+        return self
+
+
+class FleetConfig(Section):
+    """The whole file."""
+
+    name: str = Field(default="demo", description="Name of the run, in the ledger and on screens.")
+    ledger: Path = Field(default=Path("ledger"), description="Folder of the ledger; created if it does not exist.")
+    cache: Path = Field(
+        default=Path("~/.cache/rose"), description="Folder for converted models and the warm-started policy."
+    )
+    price_book: str = Field(default="example", description="A price book TOML file, or `example`.")
+    seconds_max: PositiveFloat | None = Field(
+        default=None, description="Stop cleanly after this many seconds, whatever step it is at."
+    )
+    device: list[DeviceConfig] = Field(description="The devices, at least one of each pool.", min_length=1)
+    serving: ServingConfig = Field(default_factory=ServingConfig, description="The serving engine.")
+    rollout: RolloutConfig = Field(default_factory=RolloutConfig, description="The rollout engines.")
+    coserving: CoservingConfig = Field(default_factory=CoservingConfig, description="How a device is lent.")
+    traffic: TrafficConfig = Field(default_factory=TrafficConfig, description="Serving traffic to replay.")
+    task: TaskConfig = Field(default_factory=TaskConfig, description="What the policy learns.")
+    training: TrainingConfig = Field(default_factory=TrainingConfig, description="The RL loop.")
+    gateway: GatewayConfig = Field(default_factory=GatewayConfig, description="The rollout gateway.")
+
+    @model_validator(mode="after")
+    def _devices_make_a_fleet(self) -> FleetConfig:
+        ids = [device.id for device in self.device]
+        if len(set(ids)) != len(ids):
+            raise ValueError(f"device ids must differ, got {ids}")
+        pools = {device.pool for device in self.device}
+        if pools != {"serving", "rollout"}:
+            missing = sorted({"serving", "rollout"} - pools)
+            raise ValueError(f"no device has pool {' or '.join(repr(pool) for pool in missing)}; add one")
+        return self
+
+
+def load(path: Path) -> FleetConfig:
+    """Read and validate a fleet file.
+
+    Raises ConfigError naming the file, every wrong field with its value, and what to do.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot read config {path}: {error.strerror}. `rose config example > {path}` makes one.")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"config {path} is not UTF-8 text: {error}")
+    return parse(text, str(path))
+
+
+def parse(text: str, source: str) -> FleetConfig:
+    """Validate the text of a fleet file; `source` names it in errors. Raises ConfigError."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"config {source} is not valid TOML: {error}")
+    try:
+        return FleetConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"config {source}:\n{explain(error)}")
+
+
+def explain(error: ValidationError) -> str:
+    """One line for each wrong field: its path, what is wrong, and the value that was given."""
+    lines = []
+    for item in error.errors():
+        where = ".".join(str(part) for part in item["loc"]) or "(the file)"
+        given = "" if isinstance(item["input"], dict) else f" (got {item['input']!r})"
+        lines.append(f"  {where}: {item['msg'].removeprefix('Value error, ')}{given}")
+    return "\n".join(lines)

@@ -1,0 +1,361 @@
+"""The vocabulary of the ledger: one class for each kind of event, and the columns every event shares.
+
+An event is a fact that happened; it is never changed. A correction is a new event. Times: `at_us` is UTC
+microseconds since the epoch, `*_ns` fields are integer nanoseconds (`t0_ns` and `t1_ns` are UTC nanoseconds),
+`*_bytes` are bytes. Fields left at None are unknown or do not apply.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from rose.clock import utc_us
+
+Provenance = Literal["live", "replay", "simulated"]
+
+#: Columns of every event, in order, with the SQL type of each. The ledger fills the first five.
+COMMON_COLUMNS: dict[str, str] = {
+    "writer": "VARCHAR",
+    "seq": "BIGINT",
+    "event_id": "VARCHAR",
+    "run_id": "VARCHAR",
+    "provenance": "VARCHAR",
+    "at_us": "BIGINT",
+    "kind": "VARCHAR",
+    "device_id": "VARCHAR",
+    "engine_id": "VARCHAR",
+    "lease_id": "VARCHAR",
+    "trajectory_id": "VARCHAR",
+    "policy_version": "BIGINT",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """What every event carries beside the fields of its kind."""
+
+    kind: ClassVar[str]
+    #: True for kinds that must be on disk before the act they describe is acknowledged.
+    durable: ClassVar[bool] = False
+
+    at_us: int = dataclasses.field(default_factory=utc_us)
+    #: Chosen by the client; a retried event with the same id counts once. None: the ledger makes one.
+    event_id: str | None = None
+    device_id: str | None = None
+    engine_id: str | None = None
+    lease_id: str | None = None
+    trajectory_id: str | None = None
+    policy_version: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run(Event):
+    """A run began or ended. `config_json` is the whole configuration, `host_json` what the host is."""
+
+    kind: ClassVar[str] = "run"
+    durable: ClassVar[bool] = True
+    action: Literal["started", "ended", "failed"]
+    name: str
+    config_json: str | None = None
+    host_json: str | None = None
+    reason: str | None = None
+    #: Serving traffic of this run: the trace's name, the share of its requests kept, and by how much lengths and
+    #: gaps between arrivals were multiplied to fit the host. Every latency figure is shown with these.
+    trace: str | None = None
+    trace_keep_share: float | None = None
+    trace_length_scale: float | None = None
+    trace_time_scale: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Device(Event):
+    """A device joined or left the fleet: its provisioned time is [joined, left)."""
+
+    kind: ClassVar[str] = "device"
+    durable: ClassVar[bool] = True
+    action: Literal["joined", "left"]
+    t_ns: int
+    pool: Literal["serving", "rollout", "train"]
+    #: The name the price book knows the device by, such as "h100-sxm" or "cpu-core".
+    device_class: str
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Engine(Event):
+    """An engine's life. `memory_mechanism` and `compute_mechanism` say which means of sharing is in use."""
+
+    kind: ClassVar[str] = "engine"
+    durable: ClassVar[bool] = True
+    action: Literal["started", "activated", "deactivated", "stopped", "died"]
+    role: Literal["serving", "rollout"]
+    model: str
+    pid: int | None = None
+    kv_bytes: int | None = None
+    duration_ns: int | None = None
+    memory_mechanism: str | None = None
+    compute_mechanism: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lease(Event):
+    """A change of a lease. Closed by exactly one of released, preempted or expired; open until then."""
+
+    kind: ClassVar[str] = "lease"
+    durable: ClassVar[bool] = True
+    action: Literal["granted", "renewed", "resized", "frozen", "released", "preempted", "expired"]
+    kv_budget_bytes: int
+    compute_share: float
+    expires_at_us: int
+    step: int | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preemption(Event):
+    """Serving took something back from a rollout engine.
+
+    `yield`: a running rollout step waited between layers (`duration_ns`). `cut`: the KV budget was reduced and the
+    requests that no longer fit were aborted and rerouted. `revoke`: the whole lease ended.
+    """
+
+    kind: ClassVar[str] = "preemption"
+    durable: ClassVar[bool] = True
+    action: Literal["yield", "cut", "revoke"]
+    reason: str
+    step: int | None = None
+    duration_ns: int | None = None
+    requests: int | None = None
+    tokens_kept: int | None = None
+    tokens_lost: int | None = None
+    kv_budget_bytes_before: int | None = None
+    kv_budget_bytes_after: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sync(Event):
+    """An engine was brought to `policy_version` (or was not: `ok` is false and `reason` says why)."""
+
+    kind: ClassVar[str] = "sync"
+    durable: ClassVar[bool] = True
+    ok: bool
+    base_version: int | None
+    encoding: Literal["delta", "dense"]
+    wire_bytes: int
+    dense_bytes: int
+    changed_elements: int | None = None
+    total_elements: int | None = None
+    encode_ns: int | None = None
+    fetch_ns: int | None = None
+    stage_ns: int | None = None
+    pause_ns: int | None = None
+    total_ns: int
+    #: Where the bytes came from and over which priced route ("loopback", "intra-zone", "inter-region", "internet").
+    source: str
+    route: str
+    step: int | None = None
+    sha256: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turn(Event):
+    """One turn of a trajectory on one engine. A turn cut by preemption has a row for each engine it ran on."""
+
+    kind: ClassVar[str] = "turn"
+    group_id: str
+    step: int
+    turn: int
+    attempt: int
+    outcome: Literal["completed", "preempted", "failed"]
+    #: Why the router placed it there: "prefix", "lease", "least_loaded", "queue".
+    placement: str
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    #: Output tokens that are the answer proper (the move), the rest being reasoning; R = output / answer.
+    answer_tokens: int
+    queue_ns: int
+    duration_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trajectory(Event):
+    """A trajectory ended. `policy_version` is the oldest that made one of its tokens."""
+
+    kind: ClassVar[str] = "trajectory"
+    group_id: str
+    step: int
+    task: str
+    outcome: Literal["finished", "truncated", "lost"]
+    turns: int
+    prompt_tokens: int
+    output_tokens: int
+    answer_tokens: int
+    staleness: int
+    duration_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict(Event):
+    """What the verifier says of a trajectory. `correct` is ground truth where it is known (an audit), else None."""
+
+    kind: ClassVar[str] = "verdict"
+    group_id: str
+    step: int
+    verifier: str
+    reward: float
+    threshold: float
+    accepted: bool
+    correct: bool | None = None
+    #: The trainer dropped it for age or to keep the batch in shape: its tokens are stale, not rejected.
+    stale: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request(Event):
+    """One serving request as its client saw it. `lease_id` is the lease in force on the device at its arrival."""
+
+    kind: ClassVar[str] = "request"
+    request_id: str
+    outcome: Literal["completed", "failed"]
+    prompt_tokens: int
+    output_tokens: int
+    ttft_ns: int | None
+    tpot_mean_ns: int | None
+    tpot_max_ns: int | None
+    e2e_ns: int
+    ttft_budget_ns: int
+    tpot_budget_ns: int
+    #: How late the client sent it against the trace's own time: load generator trouble, not the server's.
+    send_delay_ns: int
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceSlice(Event):
+    """Where every nanosecond of [t0_ns, t1_ns) of one device went; the seven sum to t1_ns - t0_ns exactly."""
+
+    kind: ClassVar[str] = "device_slice"
+    t0_ns: int
+    t1_ns: int
+    serving_ns: int
+    rollout_ns: int
+    train_ns: int
+    sync_ns: int
+    activation_ns: int
+    headroom_ns: int
+    idle_ns: int
+    #: Time both engines worked at once; it is inside serving_ns and rollout_ns, half each.
+    overlap_ns: int = 0
+
+    def __post_init__(self) -> None:
+        total = sum(getattr(self, f"{bucket}_ns") for bucket in BUCKETS)
+        if total != self.t1_ns - self.t0_ns:
+            raise ValueError(f"device_slice of {self.device_id}: buckets sum to {total} ns, not {self.t1_ns - self.t0_ns}")
+
+
+#: The seven buckets of device time, in the order they are shown.
+BUCKETS: tuple[str, ...] = ("serving", "rollout", "train", "sync", "activation", "headroom", "idle")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step(Event):
+    """One RL step: rollout, update, sync. `policy_version` is the version it published."""
+
+    kind: ClassVar[str] = "step"
+    step: int
+    groups: int
+    trajectories: int
+    trajectories_accepted: int
+    reward_mean: float
+    loss: float
+    entropy: float | None
+    kl: float | None
+    grad_norm: float | None
+    tokens_trained: int
+    rollout_ns: int
+    train_ns: int
+    sync_ns: int
+    total_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Power(Event):
+    """Mean power of a device over [t0_ns, t1_ns), in milliwatts, and how it was read ("nvml", "rapl")."""
+
+    kind: ClassVar[str] = "power"
+    t0_ns: int
+    t1_ns: int
+    power_mw: int
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ledger(Event):
+    """The ledger about itself: what a compaction merged, events it had to drop, jobs and their results."""
+
+    kind: ClassVar[str] = "ledger"
+    durable: ClassVar[bool] = True
+    action: str
+    detail_json: str | None = None
+
+
+KINDS: dict[str, type[Event]] = {
+    cls.kind: cls
+    for cls in (
+        Run,
+        Device,
+        Engine,
+        Lease,
+        Preemption,
+        Sync,
+        Turn,
+        Trajectory,
+        Verdict,
+        Request,
+        DeviceSlice,
+        Step,
+        Power,
+        Ledger,
+    )
+}
+
+_SQL_TYPES: dict[type, str] = {int: "BIGINT", str: "VARCHAR", float: "DOUBLE", bool: "BOOLEAN"}
+
+
+@functools.cache
+def columns(kind: str) -> dict[str, str]:
+    """The fields of a kind beyond the common columns, with the SQL type of each, in order.
+
+    Raises KeyError for a kind that is not in KINDS.
+    """
+    cls = KINDS[kind]
+    hints = typing.get_type_hints(cls)
+    return {f.name: _sql_type(hints[f.name]) for f in dataclasses.fields(cls) if f.name not in COMMON_COLUMNS}
+
+
+def _sql_type(hint: object) -> str:
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        (hint,) = (arg for arg in typing.get_args(hint) if arg is not types.NoneType)
+    if typing.get_origin(hint) is Literal:
+        hint = type(typing.get_args(hint)[0])
+    assert isinstance(hint, type)
+    return _SQL_TYPES[hint]
+
+
+@functools.cache
+def all_columns() -> dict[str, str]:
+    """Every column of the ledger: the common ones, then those of each kind. A name has one type in all kinds."""
+    merged = dict(COMMON_COLUMNS)
+    for kind in KINDS:
+        for name, sql_type in columns(kind).items():
+            if merged.setdefault(name, sql_type) != sql_type:
+                raise TypeError(f"column {name!r} is {merged[name]} in one kind of event and {sql_type} in {kind!r}")
+    return merged
