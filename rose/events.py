@@ -307,6 +307,12 @@ class Ledger(Event):
     detail_json: str | None = None
 
 
+class Record(typing.Protocol):
+    """Where events go: a ledger writer's `record`. `durable` None means what the event's kind says."""
+
+    def __call__(self, event: Event, *, durable: bool | None = None) -> object: ...
+
+
 KINDS: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (

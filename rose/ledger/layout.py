@@ -1,0 +1,207 @@
+"""The ledger's folder: what lies where, and the marker file that says a folder is a ledger.
+
+    ledger.json                              the marker, with the format version
+    ledger.duckdb                            the catalog: views and nothing else, replaced atomically
+    schema.parquet                           no rows, every column: the views hold even before the first event
+    live/<writer>/<epoch>/<index>-<sha256>.parquet     segments, in the order they were written
+    compacted/<writer>/<first>-<last>.parquet, .json   segments of epochs first..last merged, and the manifest
+    heads/<writer>.json                      the newest segment of each writer
+    locks/                                   one file for each writer, one for the catalog
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Version of everything above; a ledger of a newer version is refused.
+FORMAT_VERSION = 1
+MARKER = "ledger.json"
+CATALOG = "ledger.duckdb"
+SCHEMA_FILE = "schema.parquet"
+
+WRITER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+EPOCH_NAME = re.compile(r"\d{6,}")
+SEGMENT_NAME = re.compile(r"(?P<index>\d{6})-(?P<sha256>[0-9a-f]{64})\.parquet")
+MANIFEST_NAME = re.compile(r"(?P<first>\d{6,})-(?P<last>\d{6,})\.json")
+
+#: DuckDB reads these as part of a pattern or of a list of folders, so no path of a ledger may hold one.
+_PATTERN_CHARACTERS = set("*?[],")
+
+
+class LedgerError(Exception):
+    """The ledger cannot do what was asked; the message names the folder, file or field and the way out."""
+
+
+def create(root: Path | str) -> Path:
+    """Make `root` a ledger, or check that it is one; returns its absolute path.
+
+    Raises LedgerError if `root` is a file, a folder with foreign content, or a ledger of a newer format.
+    """
+    root = _absolute(root)
+    marker = root / MARKER
+    if not marker.exists():
+        if root.exists() and not root.is_dir():
+            raise LedgerError(f"{root} is a file; a ledger is a folder. Name another folder")
+        if root.exists() and (foreign := [name for name in sorted(os.listdir(root)) if not name.startswith(f".{MARKER}")]):
+            raise LedgerError(
+                f"{root} is not a ledger and not empty (it holds {foreign[0]!r}); name a new or an empty folder"
+            )
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            write_file(marker, json.dumps({"rose_ledger": FORMAT_VERSION}).encode())
+        except OSError as error:
+            raise LedgerError(f"cannot make a ledger at {root}: {error.strerror}") from error
+    return check(root)
+
+
+def check(root: Path | str) -> Path:
+    """The absolute path of the ledger at `root`. Raises LedgerError if that is no ledger this version can read."""
+    root = _absolute(root)
+    try:
+        marker = json.loads((root / MARKER).read_bytes())
+        version = marker["rose_ledger"]
+    except OSError as error:
+        raise LedgerError(
+            f"{root} is not a ledger: no {MARKER} can be read there ({error.strerror}). "
+            "Name the ledger's folder; the first writer makes one"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise LedgerError(
+            f'{root / MARKER} is damaged; in a ledger it reads {{"rose_ledger": {FORMAT_VERSION}}}'
+        ) from error
+    if version != FORMAT_VERSION:
+        raise LedgerError(
+            f"{root} is a ledger of format {version!r} and this is a reader of format {FORMAT_VERSION}; "
+            "use the version of ROSE that wrote it, or a newer one"
+        )
+    return root
+
+
+def check_writer_name(writer: str) -> None:
+    """Raises LedgerError for a name that cannot be a folder's and a file's."""
+    if not WRITER_NAME.fullmatch(writer):
+        raise LedgerError(
+            f"writer name {writer!r} cannot be used: up to 64 letters, digits, '.', '_' or '-', "
+            "beginning with a letter or digit"
+        )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Part:
+    """Epochs `first` to `last` of a writer: one live epoch's folder, or a compacted file."""
+
+    writer: str
+    first: int
+    last: int
+    compacted: bool
+
+    @property
+    def pattern(self) -> str:
+        """The Parquet files of this part, relative to the ledger: what the catalog reads."""
+        if self.compacted:
+            return f"{self.stem}.parquet"
+        return f"live/{self.writer}/{self.first:06d}/*.parquet"
+
+    @property
+    def stem(self) -> str:
+        """Path of a compacted part without its suffix, relative to the ledger."""
+        return f"compacted/{self.writer}/{self.first:06d}-{self.last:06d}"
+
+
+def parts(root: Path, writer: str) -> list[Part]:
+    """The parts a reader must read to see every event of `writer` once, in order: the widest of each epoch."""
+    return [part for part, superseded in all_parts(root, writer) if not superseded]
+
+
+def all_parts(root: Path, writer: str) -> list[tuple[Part, bool]]:
+    """Every part of `writer` that lies in the ledger, in order, and whether a wider one supersedes it.
+
+    Live epochs are listed before compacted files: an epoch is removed only after its compacted file stands, so what
+    the first listing misses the second one has.
+    """
+    live = [Part(writer, epoch, epoch, compacted=False) for epoch in epochs(root, writer)]
+    compacted = []
+    for name in _names(root / "compacted" / writer):
+        if match := MANIFEST_NAME.fullmatch(name):
+            compacted.append(Part(writer, int(match["first"]), int(match["last"]), compacted=True))
+    ranked = sorted([*live, *compacted], key=lambda part: (part.first, -part.last, not part.compacted))
+    found: list[tuple[Part, bool]] = []
+    covered = -1
+    for part in ranked:
+        found.append((part, part.last <= covered))
+        covered = max(covered, part.last)
+    return found
+
+
+def epochs(root: Path, writer: str) -> list[int]:
+    """Numbers of the live epochs of `writer`, in order; the last is the one being written."""
+    return sorted(int(name) for name in _names(root / "live" / writer) if EPOCH_NAME.fullmatch(name))
+
+
+def writers(root: Path) -> list[str]:
+    """Names of all writers that ever wrote to this ledger, in order."""
+    names = {*_names(root / "live"), *_names(root / "compacted")}
+    return sorted(name for name in names if WRITER_NAME.fullmatch(name))
+
+
+def write_file(path: Path, content: bytes, *, sync: bool = True) -> None:
+    """Put `content` at `path` atomically; with `sync` it is on disk when this returns. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(content)
+        if sync:
+            replace_file(temporary, path)
+        else:
+            os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def replace_file(temporary: Path, path: Path) -> None:
+    """Bring `temporary` to disk, give it the name `path` atomically, and bring the name to disk. Raises OSError."""
+    descriptor = os.open(temporary, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(temporary, path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in `folder` to disk: a rename lasts through a power cut only after this."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on `path`, waiting for it; the kernel frees it when the process ends in any way."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _absolute(root: Path | str) -> Path:
+    root = Path(root).expanduser().resolve()
+    if bad := _PATTERN_CHARACTERS & set(str(root)):
+        raise LedgerError(f"{root} cannot hold a ledger: DuckDB takes {min(bad)!r} in a path for a pattern")
+    return root
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,191 @@
+"""Segments: immutable Parquet files, each of which names the SHA-256 of the one before it.
+
+A segment's own SHA-256 is in its name, so a changed byte shows even in the newest one, and there is no moment at
+which a segment stands without its hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rose.ledger import layout, rows
+from rose.ledger.layout import LedgerError
+
+#: An epoch is closed after this many segments, so that no reader ever opens many small files.
+SEGMENTS_PER_EPOCH = 100
+_METADATA_KEY = b"rose"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a segment says of itself, in its Parquet key-value metadata."""
+
+    writer: str
+    epoch: int
+    index: int
+    #: seq of the first and the last row; a segment without rows has last_seq = first_seq - 1.
+    first_seq: int
+    last_seq: int
+    #: SHA-256 of the segment before it, in hexadecimal; empty for a writer's very first.
+    previous_sha256: str
+    format_version: int = layout.FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Where a writer stands: what its next segment must say."""
+
+    writer: str
+    epoch: int
+    next_index: int
+    next_seq: int
+    sha256: str
+
+
+def append(root: Path, tail: Tail, run_id: str, provenance: str, batch: Sequence[rows.Row]) -> Tail:
+    """Write `batch`, whose seqs go up from `tail.next_seq`, as the next segment; on disk when this returns.
+
+    Raises OSError if the disk refuses it; then `recover` says whether the segment stands.
+    """
+    assert [row[0] for row in (batch[0], batch[-1])] == [tail.next_seq, tail.next_seq + len(batch) - 1]
+    table = rows.table(tail.writer, run_id, provenance, batch)
+    folder = root / "live" / tail.writer / f"{tail.epoch:06d}"
+    tail, path = _write(folder, tail, table)
+    _write_head(root, tail, path)
+    return tail
+
+
+def recover(root: Path, writer: str) -> Tail | None:
+    """Where `writer` stands on disk; None if it never wrote.
+
+    Raises LedgerError if its newest segment is damaged or gone: a new one would hide that, or use a seq twice.
+    """
+    way_out = "Run `rose ledger verify`, put the file back, or go on under another writer name"
+    head = read_head(root, writer)
+    if not (numbers := layout.epochs(root, writer)):
+        if head is None and not layout.parts(root, writer):
+            return None
+        raise LedgerError(f"the live segments of writer {writer!r} are gone from {root}. {way_out}")
+    folder = root / "live" / writer / f"{numbers[-1]:06d}"
+    for leftover in folder.glob(".*.tmp"):
+        leftover.unlink()
+    if not (names := segment_names(folder)):
+        raise LedgerError(f"epoch {folder} has no segment. {way_out}")
+    path = folder / names[-1]
+    content = path.read_bytes()
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256_in(path.name) != sha256:
+        raise LedgerError(f"segment {path} was changed after it was written. {way_out}")
+    if head is not None and not (root / head).exists() and (numbers[-1], path.name) < _place(head):
+        raise LedgerError(f"segment {root / head}, the newest of writer {writer!r}, is gone. {way_out}")
+    layout.sync_folder(folder)
+    header = read_header(content)
+    tail = Tail(writer, header.epoch, header.index + 1, header.last_seq + 1, sha256)
+    _write_head(root, tail, path)
+    return tail
+
+
+def begin_epoch(root: Path, tail: Tail) -> Tail:
+    """Open the epoch after `tail.epoch` with a segment that has every column and no row.
+
+    DuckDB errors on a pattern that matches no file, and a column added by a new version must be in some file of each
+    epoch. Raises OSError.
+    """
+    tail = replace(tail, epoch=tail.epoch + 1, next_index=0)
+    home = root / "live" / tail.writer
+    home.mkdir(parents=True, exist_ok=True)
+    temporary = home / f".{tail.epoch:06d}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    tail, path = _write(temporary, tail, rows.schema().empty_table())
+    folder = home / f"{tail.epoch:06d}"
+    os.rename(temporary, folder)
+    layout.sync_folder(home)
+    _write_head(root, tail, folder / path.name)
+    return tail
+
+
+def first_epoch(root: Path, writer: str) -> Tail:
+    """Open a writer's first epoch. Raises OSError."""
+    return begin_epoch(root, Tail(writer, epoch=-1, next_index=0, next_seq=0, sha256=""))
+
+
+def has_every_column(root: Path, tail: Tail) -> bool:
+    """Whether the epoch of `tail` was opened by a version that knew every column this one knows."""
+    folder = root / "live" / tail.writer / f"{tail.epoch:06d}"
+    opened_with = pq.read_schema(folder / segment_names(folder)[0])
+    return set(rows.schema().names) <= set(opened_with.names)
+
+
+def segment_names(folder: Path) -> list[str]:
+    """Names of the segments in an epoch's folder, in the order they were written."""
+    return sorted(name for name in os.listdir(folder) if layout.SEGMENT_NAME.fullmatch(name))
+
+
+def sha256_in(name: str) -> str:
+    """The SHA-256 that a segment's name says its bytes have."""
+    return name.removesuffix(".parquet").rpartition("-")[2]
+
+
+def read_header(content: bytes) -> Header:
+    """The header of a segment's bytes. Raises LedgerError if they are not a segment."""
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(content)).metadata
+        return Header(**json.loads(metadata[_METADATA_KEY]))
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        raise LedgerError(f"not a segment: {error}") from error
+
+
+def read_head(root: Path, writer: str) -> str | None:
+    """Path, relative to the ledger, of the newest segment `writer` is known to have written; None if unknown.
+
+    The head is written after its segment and not forced to disk, so it may lag, or be empty after a power cut.
+    """
+    try:
+        content = (root / "heads" / f"{writer}.json").read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        segment = json.loads(content)["segment"] if content else None
+        if segment is not None:
+            _place(segment)
+    except (ValueError, KeyError, TypeError) as error:
+        raise LedgerError(f"heads/{writer}.json is damaged; delete it once `rose ledger verify` is clean") from error
+    return segment
+
+
+def _place(segment: str) -> tuple[int, str]:
+    """What orders the segments of one writer: epoch and file name."""
+    _, _, epoch, name = segment.split("/")
+    return int(epoch), name
+
+
+def _write(folder: Path, tail: Tail, table: pa.Table) -> tuple[Tail, Path]:
+    last_seq = tail.next_seq + table.num_rows - 1
+    header = Header(tail.writer, tail.epoch, tail.next_index, tail.next_seq, last_seq, tail.sha256)
+    fields = {name: getattr(header, name) for name in Header.__slots__}
+    table = table.replace_schema_metadata({_METADATA_KEY: json.dumps(fields).encode()})
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd", store_schema=False)
+    content = buffer.getvalue()
+    sha256 = hashlib.sha256(content).hexdigest()
+    path = folder / f"{tail.next_index:06d}-{sha256}.parquet"
+    layout.write_file(path, content)
+    return replace(tail, next_index=tail.next_index + 1, next_seq=last_seq + 1, sha256=sha256), path
+
+
+def _write_head(root: Path, tail: Tail, path: Path) -> None:
+    """Not forced to disk: it only serves to notice that the newest segment is gone, and never runs ahead of it."""
+    head = root / "heads" / f"{tail.writer}.json"
+    head.parent.mkdir(exist_ok=True)
+    layout.write_file(head, json.dumps({"segment": str(path.relative_to(root))}).encode(), sync=False)

@@ -1,0 +1,154 @@
+"""A figure that can be shown: a value that never goes without its unit, view, currency, period and provenance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Any
+
+from rose.pricing.correct import Interval
+from rose.pricing.money import NANO_USD_PER_USD, format_ns, format_usd, nano_usd_of
+
+NOT_ENOUGH_DATA = "not enough data"
+
+#: Views of money; `count` is for what is counted or timed rather than priced.
+MARGINAL, AMORTIZED, FULLY_LOADED, COUNT = "marginal", "amortized", "fully loaded", "count"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stamp:
+    """What all figures of one report have in common. The period is [from_ns, to_ns), UTC."""
+
+    from_ns: int
+    to_ns: int
+    provenance: str
+    currency: str
+    #: False: the ledger's hash chain did not hold or was not checked, and the reader asked for figures all the same.
+    verified: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "currency": self.currency,
+            "period": {"from": utc(self.from_ns), "to": utc(self.to_ns)},
+            "provenance": self.provenance,
+            "verified": self.verified,
+        }
+
+    def __str__(self) -> str:
+        marks = [self.currency, self.provenance] + ([] if self.verified else ["UNVERIFIED LEDGER"])
+        return ", ".join(marks)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figure:
+    """One value. `unit` is `nano_usd` (or `nano_usd/...`), `ns`, `bytes`, `tokens`, `count`, `share` or `ratio`.
+
+    `value` None means that there was not enough data, or that the figure does not apply; `why` says which.
+    """
+
+    value: int | float | None
+    unit: str
+    view: str
+    stamp: Stamp
+    basis: str = "measured"
+    why: str | None = None
+    low: int | float | None = None
+    high: int | float | None = None
+
+    @property
+    def text(self) -> str:
+        """For people: `$0.0123`, `2 min 03.4 s`, `41.2%`, or the reason there is none."""
+        if self.value is None:
+            return self.why or NOT_ENOUGH_DATA
+        return _text(self.value, self.unit)
+
+    @property
+    def interval_text(self) -> str:
+        """`$0.01 to $0.02`; empty where there is none."""
+        if self.low is None:
+            return ""
+        return f"{_text(self.low, self.unit)} to {'unbounded' if self.high is None else _text(self.high, self.unit)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Value and everything that must go with it; amounts stay whole nano-dollars."""
+        return {
+            "value": self.value,
+            "unit": self.unit,
+            "view": self.view,
+            "basis": self.basis,
+            "why": self.why,
+            "low": self.low,
+            "high": self.high,
+            "text": self.text,
+            **self.stamp.to_json(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Makes the figures of one report, all with its stamp. None becomes "not enough data" with the reason given."""
+
+    stamp: Stamp
+
+    def money(
+        self,
+        usd: Fraction | None,
+        view: str,
+        *,
+        per: str | None = None,
+        basis: str = "measured",
+        why: str | None = None,
+        interval: Interval | None = None,
+    ) -> Figure:
+        """Dollars, each `per` something if said; the interval is in dollars too."""
+        value = None if usd is None else nano_usd_of(usd)
+        low = None if interval is None else round(interval.low * NANO_USD_PER_USD)
+        high = None if interval is None or interval.high is None else round(interval.high * NANO_USD_PER_USD)
+        unit = "nano_usd" if per is None else f"nano_usd/{per}"
+        return Figure(
+            value=value, unit=unit, view=view, stamp=self.stamp, basis=basis, why=_why(value, why), low=low, high=high
+        )
+
+    def amount(self, nano_usd: int, view: str) -> Figure:
+        """Whole nano-dollars."""
+        return Figure(value=nano_usd, unit="nano_usd", view=view, stamp=self.stamp)
+
+    def number(self, value: int | None, unit: str, *, why: str | None = None) -> Figure:
+        """A count, a duration or a size."""
+        value = None if value is None else int(value)
+        return Figure(value=value, unit=unit, view=COUNT, stamp=self.stamp, why=_why(value, why))
+
+    def part(
+        self, numerator: Fraction | int | None, denominator: Fraction | int = 1, unit: str = "share", why: str | None = None
+    ) -> Figure:
+        """A share or a ratio; not enough data where the denominator is 0 or the numerator is not known."""
+        value = None if numerator is None or denominator == 0 else float(Fraction(numerator) / denominator)
+        return Figure(value=value, unit=unit, view=COUNT, stamp=self.stamp, why=_why(value, why))
+
+
+def utc(ns: int) -> str:
+    """`2026-01-31T09:30:00.123456Z` for nanoseconds since the epoch, cut to microseconds."""
+    seconds, rest = divmod(ns, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06}Z"
+
+
+def _why(value: float | None, why: str | None) -> str | None:
+    return None if value is not None else why or NOT_ENOUGH_DATA
+
+
+def _text(value: float, unit: str) -> str:
+    if unit.startswith("nano_usd"):
+        return format_usd(int(value))
+    if unit == "ns":
+        return f"{value / 1e6:,.1f} ms" if value < 1e9 else format_ns(int(value))
+    if unit == "share":
+        return f"{value:.1%}"
+    if unit == "ratio":
+        return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if unit == "bytes":
+        for name, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+            if value >= size:
+                return f"{value / size:,.2f} {name}"
+        return f"{value} B"
+    return f"{value:,}"

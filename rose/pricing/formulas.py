@@ -1,0 +1,238 @@
+"""The formulas of pricing, as pure functions of numbers.
+
+[A] marks a formula published by the author of Verification Economics (ifitsmanu.com: Verification Economics glossary,
+The Cost of Being Right, The alpha Asymmetry, The Inference-Time Compute Frontier, Harvesting Serving Slack). [D] marks
+one derived for this project. The author's calibration tables were not available, and none is matched here.
+
+Every function raises ValueError, naming the argument, where a value lies outside its meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+
+JOULES_PER_KWH = 3.6e6
+
+
+def _positive(**values: float) -> None:
+    for name, value in values.items():
+        if not value > 0:
+            raise ValueError(f"{name} must be above 0, got {value!r}")
+
+
+def _not_negative(**values: float) -> None:
+    for name, value in values.items():
+        if not value >= 0:
+            raise ValueError(f"{name} must be at least 0, got {value!r}")
+
+
+def _share(**values: float) -> None:
+    for name, value in values.items():
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name} must be between 0 and 1, got {value!r}")
+
+
+# Cost per correct answer ---------------------------------------------------------------------------------------------
+
+
+def blended_price(input_usd_per_million: float, output_usd_per_million: float) -> float:
+    """[A] CPM: the blended price of a million tokens, the mean of input and output."""
+    _not_negative(input_usd_per_million=input_usd_per_million, output_usd_per_million=output_usd_per_million)
+    return (input_usd_per_million + output_usd_per_million) / 2
+
+
+def cost_correct(cpm: float, r: float, rho: float, alpha: float, pi: float = 1.0) -> float:
+    """Dollars per million correct answer tokens: CPM * R * (1 + pi * rho) / alpha.
+
+    [A] at pi = 1: `cpm` the blended price, `r` billed output tokens over answer tokens (1 without reasoning), `rho`
+    rollouts per kept one (one sample 0, best of 16 about 15), `alpha` the verifier's accept rate. The verified cost
+    per delivered token is the case r = 1, rho = 0, alpha = 1. [D] `pi`: the price of a rollout token over that of a
+    serving token (see `rollout_price_ratio`).
+    """
+    _not_negative(cpm=cpm, rho=rho, pi=pi)
+    _positive(r=r, alpha=alpha)
+    _share(alpha=alpha)
+    return cpm * r * (1 + pi * rho) / alpha
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Partials:
+    """[A] How cost per correct moves with each factor, the others held: dollars per million, per unit of the factor."""
+
+    alpha: float
+    cpm: float
+    r: float
+    one_plus_rho: float
+
+
+def cost_correct_partials(cpm: float, r: float, rho: float, alpha: float) -> Partials:
+    """[A] dC/d(alpha) = -C/alpha, dC/d(CPM) = C/CPM, dC/dR = C/R, dC/d(1 + rho) = C/(1 + rho)."""
+    _positive(cpm=cpm)
+    c = cost_correct(cpm, r, rho, alpha)
+    return Partials(alpha=-c / alpha, cpm=c / cpm, r=c / r, one_plus_rho=c / (1 + rho))
+
+
+# The third price line ------------------------------------------------------------------------------------------------
+
+
+def useful_token_cost(usd_per_device_s: float, tokens_per_device_s: float, wasted_share: float) -> float:
+    """[D] c = p / (tau * (1 - w)): dollars per useful token."""
+    _not_negative(usd_per_device_s=usd_per_device_s)
+    _positive(tokens_per_device_s=tokens_per_device_s)
+    _share(wasted_share=wasted_share)
+    if wasted_share == 1:
+        raise ValueError("wasted_share must be below 1: no useful token was made, so none has a price")
+    return usd_per_device_s / (tokens_per_device_s * (1 - wasted_share))
+
+
+def rollout_price_ratio(c_serving: float, c_dedicated: float, c_opportunistic: float, borrowed_share: float) -> float:
+    """[D] pi = ((1 - phi) * c_D + phi * c_O) / c_S, with phi the share of useful rollout tokens made on borrowed devices."""
+    _positive(c_serving=c_serving)
+    _not_negative(c_dedicated=c_dedicated, c_opportunistic=c_opportunistic)
+    _share(borrowed_share=borrowed_share)
+    return ((1 - borrowed_share) * c_dedicated + borrowed_share * c_opportunistic) / c_serving
+
+
+# The frontier between inference and training -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Frontier:
+    """[A] Where the next dollar lowers cost per correct faster: inference iff `left > right`."""
+
+    left: float
+    right: float
+    #: [D] Relative fall in cost per correct, per dollar more: negative where more rollouts raise it.
+    gain_inference_per_usd: float
+    gain_training_per_usd: float
+
+    @property
+    def to_inference(self) -> bool:
+        return self.left > self.right
+
+
+def frontier(n: float, training: float, eta_n: float, eta_t: float, usd_per_n: float, usd_per_t: float) -> Frontier:
+    """[A] (eta_rho - 1) / eta_T against D_I / D_T; [D] with n = 1 + rho, D_I = p_I n and D_T = p_T T it is exact.
+
+    dlnC/dD_I = (1 - eta_n) / D_I and dlnC/dD_T = -eta_T / D_T; `eta_n` and `eta_t` are the elasticities of alpha in
+    rollouts and in training compute.
+    """
+    _positive(n=n, training=training, eta_t=eta_t, usd_per_n=usd_per_n, usd_per_t=usd_per_t)
+    inference_usd, training_usd = usd_per_n * n, usd_per_t * training
+    return Frontier(
+        left=(eta_n - 1) / eta_t,
+        right=inference_usd / training_usd,
+        gain_inference_per_usd=(eta_n - 1) / inference_usd,
+        gain_training_per_usd=eta_t / training_usd,
+    )
+
+
+def best_of_n_elasticity(p: float, n: float) -> float:
+    """[D] Elasticity in n of 1 - (1 - p)^n, the chance that one of n independent tries is right.
+
+    Below 1 for every n above 0, so independent best of n always raises cost per correct with n.
+    """
+    _positive(p=p, n=n)
+    if p >= 1:
+        raise ValueError(f"p must be below 1, got {p!r}")
+    miss: float = (1 - p) ** n
+    return -n * miss * log(1 - p) / (1 - miss)
+
+
+def training_spend_with_borrowing(
+    training_usd: float, rollout_share: float, borrowed_share: float, cost_ratio: float
+) -> float:
+    """[D] D_T' = D_T * ((1 - psi) + psi * ((1 - phi) + phi * c_O / c_D)), with psi the rollout share of D_T."""
+    _positive(training_usd=training_usd)
+    _share(rollout_share=rollout_share, borrowed_share=borrowed_share)
+    _not_negative(cost_ratio=cost_ratio)
+    return training_usd * ((1 - rollout_share) + rollout_share * ((1 - borrowed_share) + borrowed_share * cost_ratio))
+
+
+def third_line_threshold(
+    inference_usd: float, training_usd: float, rollout_share: float, borrowed_share: float, cost_ratio: float
+) -> float:
+    """[D] kappa3 = D_I / D_T': the frontier's right side once part of the rollouts is borrowed."""
+    _positive(inference_usd=inference_usd)
+    spend = training_spend_with_borrowing(training_usd, rollout_share, borrowed_share, cost_ratio)
+    _positive(training_spend=spend)
+    return inference_usd / spend
+
+
+def slack_to_inference(
+    eta_n: float, n: float, rollouts_per_s: float, answers: float, eta_t: float, compute_per_s: float, training: float
+) -> bool:
+    """[D] With slack free: it goes to inference iff (eta_n / n) * (r_I / N) > eta_T * r_T / T.
+
+    `rollouts_per_s` and `compute_per_s` are what one slack device-second yields; `answers` is N.
+    """
+    _positive(n=n, answers=answers, training=training)
+    return (eta_n / n) * (rollouts_per_s / answers) > eta_t * compute_per_s / training
+
+
+# The marginal price of idle ------------------------------------------------------------------------------------------
+
+
+def energy_usd_per_device_s(power_delta_w: float, pue: float, usd_per_kwh: float) -> float:
+    """[D] dP * PUE * tariff / 3.6e6."""
+    _positive(pue=pue)
+    _not_negative(usd_per_kwh=usd_per_kwh)
+    return power_delta_w * pue * usd_per_kwh / JOULES_PER_KWH
+
+
+def transfer_usd_per_device_s(transfer_gb: float, usd_per_gb: float, borrowed_device_s: float) -> float:
+    """[D] Bytes moved to the borrowed devices (in 1e9 bytes), priced, over the borrowed device-seconds."""
+    _not_negative(transfer_gb=transfer_gb, usd_per_gb=usd_per_gb)
+    _positive(borrowed_device_s=borrowed_device_s)
+    return transfer_gb * usd_per_gb / borrowed_device_s
+
+
+# Slack taken now, paid for in a later burst --------------------------------------------------------------------------
+
+
+def provision_usd_per_device_s(burst_hazard: float, extra_violations: float, penalty_usd: float) -> float:
+    """[D] provision(b) = h(b) * E[extra SLO violations | b] * penalty, for each lent device-second in load bin b."""
+    _not_negative(burst_hazard=burst_hazard, penalty_usd=penalty_usd)
+    return burst_hazard * extra_violations * penalty_usd
+
+
+def realised_violations_usd(bins: Sequence[tuple[int, float, float]], penalty_usd: float) -> float:
+    """[D] Sum over load bins of N_b * (v_lent - v_unlent) * penalty; a bin is (N_b, v_lent, v_unlent). Not clipped at 0."""
+    _not_negative(penalty_usd=penalty_usd)
+    return sum(n * (lent - unlent) for n, lent, unlent in bins) * penalty_usd
+
+
+def provision_closing(opening: int, accrued: int, realised: int, released: int) -> int:
+    """[D] Opening + accrued - realised - released, in nano-dollars."""
+    return opening + accrued - realised - released
+
+
+def break_even_provision(
+    p_dedicated: float, m_without_provision: float, tau_ratio: float, wasted_borrowed: float, wasted_dedicated: float
+) -> float:
+    """[D] p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m: the provision at which borrowing stops paying.
+
+    Prices in any one unit of dollars per device-time; `tau_ratio` is tau_O / tau_D.
+    """
+    _not_negative(p_dedicated=p_dedicated, m_without_provision=m_without_provision, tau_ratio=tau_ratio)
+    _share(wasted_borrowed=wasted_borrowed, wasted_dedicated=wasted_dedicated)
+    if wasted_dedicated == 1:
+        raise ValueError("wasted_dedicated must be below 1: nothing useful was made on dedicated devices")
+    return p_dedicated * tau_ratio * (1 - wasted_borrowed) / (1 - wasted_dedicated) - m_without_provision
+
+
+# Throughput to cost --------------------------------------------------------------------------------------------------
+
+
+def cost_multiplier(throughput_gain: float, borrowed_over_dedicated_cost: float) -> float:
+    """[D] M = (1 + p_O g_O / (p_D g_D)) / x: cost with borrowing over cost without, for a throughput gain x."""
+    _positive(throughput_gain=throughput_gain)
+    _not_negative(borrowed_over_dedicated_cost=borrowed_over_dedicated_cost)
+    return (1 + borrowed_over_dedicated_cost) / throughput_gain
+
+
+def cheaper(throughput_gain: float, borrowed_over_dedicated_cost: float) -> bool:
+    """[D] Borrowing lowers cost iff p_O g_O / (p_D g_D) < x - 1."""
+    return borrowed_over_dedicated_cost < throughput_gain - 1

@@ -1,0 +1,82 @@
+"""Money as integer nano-dollars, and splits that lose nothing.
+
+A rate is a `decimal.Decimal`; an amount is an `int` of nano-dollars. Floats never carry an amount that is added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import ROUND_HALF_EVEN, Context, Decimal
+from fractions import Fraction
+from typing import TypeVar
+
+K = TypeVar("K")
+
+NANO_USD_PER_USD = 1_000_000_000
+NS_PER_HOUR = 3_600_000_000_000
+NS_PER_S = 1_000_000_000
+
+#: Wide enough that no product of a rate, a count and a conversion is rounded before the last step.
+_CONTEXT = Context(prec=60, rounding=ROUND_HALF_EVEN)
+
+
+class PricingError(Exception):
+    """A figure that cannot be given honestly; the message says which one, why, and what to do."""
+
+
+def nano_usd(usd: Decimal) -> int:
+    """Dollars to whole nano-dollars, half to even."""
+    return int(_CONTEXT.multiply(usd, NANO_USD_PER_USD).to_integral_value(rounding=ROUND_HALF_EVEN, context=_CONTEXT))
+
+
+def nano_usd_of(amount: Fraction) -> int:
+    """An exact amount in dollars to whole nano-dollars, half to even."""
+    return round(amount * NANO_USD_PER_USD)
+
+
+def charge_nano_usd(usd_per_hour: Decimal, duration_ns: int) -> int:
+    """What `duration_ns` costs at an hourly rate, rounded once, half to even."""
+    return round(Fraction(usd_per_hour) * NANO_USD_PER_USD * duration_ns / NS_PER_HOUR)
+
+
+def split(total: int, weights: Mapping[K, int]) -> dict[K, int]:
+    """Divide an integer in proportion to non-negative integer weights, by largest remainder.
+
+    The parts sum to `total` exactly, for a negative total too. Ties go to the key that comes first, so the same
+    input gives the same output. Where every weight is zero the parts are as equal as integers allow.
+
+    Raises ValueError for no keys or a negative weight.
+    """
+    if not weights:
+        raise ValueError(f"cannot split {total} among no keys")
+    if any(weight < 0 for weight in weights.values()):
+        raise ValueError(f"weights must not be negative, got {dict(weights)}")
+    effective = weights if any(weights.values()) else dict.fromkeys(weights, 1)
+    whole = sum(effective.values())
+    parts = {key: total * weight // whole for key, weight in effective.items()}
+    remainders = {key: total * weight % whole for key, weight in effective.items()}
+    order = sorted(effective, key=lambda key: -remainders[key])
+    for key in order[: total - sum(parts.values())]:
+        parts[key] += 1
+    assert sum(parts.values()) == total
+    return parts
+
+
+def format_usd(amount_nano_usd: int) -> str:
+    """`$1,234.57` from a dollar up; below it, as many decimals as show three significant digits: `$0.00123`."""
+    usd = Decimal(amount_nano_usd).scaleb(-9)
+    size = abs(usd)
+    places = 2 if size >= 1 or size == 0 else min(9, 2 - size.adjusted())
+    return f"{'-' if usd < 0 else ''}${size:,.{places}f}"
+
+
+def format_ns(duration_ns: int) -> str:
+    """`1 h 02 min 03 s`, `2 min 03.4 s`, `3.412 s`: three significant parts at most."""
+    seconds = duration_ns / NS_PER_S
+    if seconds < 60:
+        return f"{seconds:.3f} s"
+    minutes, seconds = divmod(seconds, 60)
+    if minutes < 60:
+        return f"{int(minutes)} min {seconds:04.1f} s"
+    hours, minutes = divmod(int(minutes), 60)
+    return f"{hours:,} h {minutes:02} min {int(seconds):02} s"

@@ -1,0 +1,132 @@
+"""What happened while devices were lent: leases, preemptions, weight syncs, and what serving's clients saw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rose.pricing.figures import Figure, Figures
+from rose.pricing.money import PricingError
+
+CLOSINGS: tuple[str, ...] = ("released", "preempted", "expired", "open")
+
+#: With fewer samples than this, a 99th percentile is the largest one measured.
+P99_SAMPLES = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preemptions:
+    """Preemptions of one action."""
+
+    count: Figure
+    waited: Figure
+    requests: Figure
+    tokens_kept: Figure
+    tokens_lost: Figure
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Syncs:
+    """Weight syncs to every device; the ratio is dense bytes over wire bytes of those that succeeded."""
+
+    count: Figure
+    failed: Figure
+    wire: Figure
+    dense_over_wire: Figure
+    pause: Figure
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Latency:
+    """Serving latency of some requests. The budgets are None where requests had different ones."""
+
+    requests: Figure
+    failed: Figure
+    missed_budget: Figure
+    ttft_p50: Figure
+    ttft_p99: Figure
+    tpot_p50: Figure
+    tpot_p99: Figure
+    ttft_budget: Figure
+    tpot_budget: Figure
+    #: Says where there are too few requests for a 99th percentile to mean more than the largest value.
+    note: str | None
+
+
+def leases(make: Figures, totals: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
+    """Counts by closing, `granted`, and `leased` time. Raises PricingError for a closing that no lease can have."""
+    counts = dict.fromkeys(CLOSINGS, 0)
+    for row in totals:
+        if row["closing"] not in counts:
+            raise PricingError(f"{row['leases']} leases closed by {row['closing']!r}, which is not one of {CLOSINGS}")
+        counts[row["closing"]] += row["leases"]
+    return {
+        "granted": make.number(sum(counts.values()), "count"),
+        **{closing: make.number(number, "count") for closing, number in counts.items()},
+        "leased": make.number(sum(int(row["leased_ns"]) for row in totals), "ns"),
+    }
+
+
+def preemptions(make: Figures, totals: Sequence[Mapping[str, Any]]) -> dict[str, Preemptions]:
+    """By action, the three that exist always there."""
+    by_action = {row["action"]: row for row in totals}
+    result = {}
+    for action in ("yield", "cut", "revoke"):
+        row = by_action.get(action, {})
+        result[action] = Preemptions(
+            count=make.number(row.get("preemptions", 0), "count"),
+            waited=make.number(row.get("waited_ns", 0), "ns"),
+            requests=make.number(row.get("requests", 0), "count"),
+            tokens_kept=make.number(row.get("tokens_kept", 0), "tokens"),
+            tokens_lost=make.number(row.get("tokens_lost", 0), "tokens"),
+        )
+    return result
+
+
+def syncs(make: Figures, totals: Sequence[Mapping[str, Any]]) -> Syncs:
+    """All syncs together; bytes of failed ones count, since they were sent."""
+    good = [row for row in totals if row["ok"]]
+    return Syncs(
+        count=make.number(sum(row["syncs"] for row in totals), "count"),
+        failed=make.number(sum(row["syncs"] for row in totals if not row["ok"]), "count"),
+        wire=make.number(sum(row["wire_bytes"] for row in totals), "bytes"),
+        dense_over_wire=make.part(
+            int(sum(row["dense_bytes"] for row in good)), int(sum(row["wire_bytes"] for row in good)), unit="ratio"
+        ),
+        pause=make.number(sum(row["pause_ns"] for row in totals), "ns"),
+    )
+
+
+def latency(make: Figures, totals: Sequence[Mapping[str, Any]]) -> dict[str, Latency]:
+    """Requests that arrived while the device was lent, while it was not, and all."""
+    by_name = {"all" if row["everything"] else "lent" if row["lent"] else "not lent": row for row in totals}
+    return {name: _latency(make, by_name.get(name)) for name in ("all", "lent", "not lent")}
+
+
+def _latency(make: Figures, row: Mapping[str, Any] | None) -> Latency:
+    if row is None or not row["requests"]:
+        none, zero = make.number(None, "ns"), make.number(0, "count")
+        return Latency(
+            requests=zero, failed=zero, missed_budget=make.part(0, 0), ttft_p50=none, ttft_p99=none, tpot_p50=none,
+            tpot_p99=none, ttft_budget=none, tpot_budget=none, note=None,
+        )  # fmt: skip
+    few = min(row["ttft_samples"], row["tpot_samples"]) < P99_SAMPLES
+    return Latency(
+        requests=make.number(row["requests"], "count"),
+        failed=make.number(row["failed"], "count"),
+        missed_budget=make.part(row["violations"], row["requests"]),
+        ttft_p50=make.number(row["ttft_p50_ns"], "ns"),
+        ttft_p99=make.number(row["ttft_p99_ns"], "ns"),
+        tpot_p50=make.number(row["tpot_p50_ns"], "ns"),
+        tpot_p99=make.number(row["tpot_p99_ns"], "ns"),
+        ttft_budget=_budget(make, row["ttft_budget_min_ns"], row["ttft_budget_max_ns"]),
+        tpot_budget=_budget(make, row["tpot_budget_min_ns"], row["tpot_budget_max_ns"]),
+        note=f"fewer than {P99_SAMPLES} samples: p99 is the largest value measured" if few else None,
+    )
+
+
+def _budget(make: Figures, least_ns: int, most_ns: int) -> Figure:
+    if least_ns == most_ns:
+        return make.number(least_ns, "ns")
+    return make.number(None, "ns", why=f"differs between requests: {least_ns / 1e6:g} to {most_ns / 1e6:g} ms")

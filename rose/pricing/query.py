@@ -1,0 +1,26 @@
+"""Running the named queries of sql/queries on a ledger's catalog."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+
+import sql
+
+#: DuckDB's type of each variable a query may read, so that an empty list has one too.
+_TYPES = {"run_id": "VARCHAR", "price_changes": "BIGINT[]", "period_end_ns": "BIGINT"}
+
+
+def set_variables(connection: duckdb.DuckDBPyConnection, **variables: object) -> None:
+    """Set the variables that the named queries read. Raises KeyError for one that no query knows."""
+    for name, value in variables.items():
+        connection.execute(f"SET VARIABLE {name} = CAST($value AS {_TYPES[name]})", {"value": value})
+
+
+def rows(connection: duckdb.DuckDBPyConnection, name: str) -> list[dict[str, Any]]:
+    """Rows of `sql/queries/<name>.sql`, a dict of column to value each, in the query's order."""
+    cursor = connection.execute(sql.read(f"queries/{name}.sql"))
+    assert cursor.description is not None
+    columns = [column[0] for column in cursor.description]
+    return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]

@@ -1,0 +1,114 @@
+"""Turns what the parties of a device wrote to its page into ledger events: device slices, and each yield."""
+
+from __future__ import annotations
+
+from rose.clock import Anchor
+from rose.events import DeviceSlice, Preemption, Record
+from rose.runtime.coserving.leasing import LeaseChange
+from rose.runtime.coserving.page import ArbiterPage, Party, Span, SpanRecord
+from rose.runtime.coserving.slices import slice_time
+
+#: A slice ends this long before the time it is made: a span that began just before must have been announced by then.
+LAG_NS = 50_000_000
+_WORKERS = (Party.SERVING, Party.ROLLOUT, Party.TRAINER)
+
+
+class Accountant:
+    """Accounts for [joined, left) of one device in consecutive slices, with no gap and no overlap.
+
+    `began_ns` is a monotonic time. `leases` is the lease history, which the accountant trims as it goes: a slice ends
+    wherever a lease begins or ends, so that a slice belongs to one lease whole.
+    """
+
+    def __init__(
+        self,
+        device_id: str,
+        page: ArbiterPage,
+        anchor: Anchor,
+        began_ns: int,
+        record: Record,
+        *,
+        engine_id: str | None,
+        leases: list[LeaseChange],
+    ) -> None:
+        self._device_id = device_id
+        self._page = page
+        self._anchor = anchor
+        self._until_ns = began_ns
+        self._record = record
+        self._engine_id = engine_id
+        self._leases = leases
+        self._tails = dict.fromkeys(_WORKERS, 0)
+        self._pending: list[SpanRecord] = []
+        #: Spans lost because a ring overflowed, and nanoseconds of spans that came after their slice was closed.
+        self.lost_spans = 0
+        self.late_ns = 0
+
+    def add(self, span: SpanRecord) -> None:
+        """A span that no party wrote: an engine's start, which happens before the engine can."""
+        self._pending.append(span)
+
+    def close(self, now_ns: int, *, final: bool = False) -> list[DeviceSlice]:
+        """Record the slices from the end of the last one to `now_ns` less the lag (`final`: to `now_ns`)."""
+        until_ns = now_ns if final else now_ns - LAG_NS
+        if until_ns <= self._until_ns:
+            return []
+        open_spans = [span for party in _WORKERS if (span := self._page.open(party, until_ns)) is not None]
+        for party in _WORKERS:
+            spans, self._tails[party], lost = self._page.drain(party, self._tails[party])
+            self.lost_spans += lost
+            self.late_ns += sum(max(0, min(span.end_ns, self._until_ns) - span.start_ns) for span in spans)
+            self._pending += spans
+            self._record_yields(spans)
+        # A span that was read as open and then closed meanwhile is in the ring as well: count it once.
+        closed = {(span.kind, span.start_ns) for span in self._pending}
+        counted = self._pending + [span for span in open_spans if (span.kind, span.start_ns) not in closed]
+        edges = [change.at_ns for change in self._leases if self._until_ns < change.at_ns < until_ns]
+        events = [self._slice(counted, edge) for edge in (*edges, until_ns)]
+        self._pending = [span for span in self._pending if span.end_ns > until_ns]
+        while len(self._leases) > 1 and self._leases[1].at_ns <= until_ns:
+            del self._leases[0]
+        return events
+
+    def _slice(self, spans: list[SpanRecord], until_ns: int) -> DeviceSlice:
+        part = slice_time(spans, self._until_ns, until_ns)
+        lease_id, _ = self._lease_at(self._until_ns)
+        self._until_ns = until_ns
+        event = DeviceSlice(
+            at_us=self._anchor.utc_us(until_ns),
+            device_id=self._device_id,
+            lease_id=lease_id,
+            t0_ns=self._anchor.utc_ns(part.t0_ns),
+            t1_ns=self._anchor.utc_ns(part.t1_ns),
+            overlap_ns=part.overlap_ns,
+            **{f"{bucket}_ns": length for bucket, length in part.by_bucket.items()},
+        )
+        self._record(event)
+        return event
+
+    def _lease_at(self, at_ns: int) -> tuple[str | None, int | None]:
+        found: tuple[str | None, int | None] = (None, None)
+        for change in self._leases:
+            if change.at_ns <= at_ns:
+                found = (change.lease_id, change.step)
+        return found
+
+    def _record_yields(self, spans: list[SpanRecord]) -> None:
+        for span in spans:
+            if span.kind is not Span.YIELD:
+                continue
+            lease_id, step = self._lease_at(span.start_ns)
+            self._record(
+                Preemption(
+                    at_us=self._anchor.utc_us(span.start_ns),
+                    device_id=self._device_id,
+                    engine_id=self._engine_id,
+                    lease_id=lease_id,
+                    action="yield",
+                    reason="serving_step",
+                    step=step,
+                    duration_ns=span.end_ns - span.start_ns,
+                ),
+                # Tens a second, and what they say is in the slices too: they need not each wait for the disk.
+                durable=False,
+            )

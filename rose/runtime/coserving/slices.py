@@ -1,0 +1,75 @@
+"""Device time by bucket: every nanosecond of an interval goes to exactly one of seven buckets.
+
+The published rule: an instant in which k parties work is split equally among them (half each for two engines); an
+instant in which none works is `headroom` if a rollout had work and was held, else `idle`. Integer nanoseconds that
+do not divide evenly go to the buckets in the order of `rose.events.BUCKETS`, so the sum is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rose.events import BUCKETS
+from rose.runtime.coserving.page import Span, SpanRecord
+
+_BUCKET_OF = {
+    Span.SERVING: "serving",
+    Span.ROLLOUT: "rollout",
+    Span.TRAIN: "train",
+    Span.SYNC: "sync",
+    Span.ACTIVATION: "activation",
+}
+_WANTING = (Span.HELD, Span.YIELD)
+_ORDER = {bucket: index for index, bucket in enumerate(BUCKETS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Nanoseconds of [t0_ns, t1_ns) by bucket; `overlap_ns` of them had two parties at work."""
+
+    t0_ns: int
+    t1_ns: int
+    by_bucket: dict[str, int]
+    overlap_ns: int
+
+
+def slice_time(spans: Iterable[SpanRecord], t0_ns: int, t1_ns: int) -> Slice:
+    """Sweep the spans, clipped to [t0_ns, t1_ns). Spans of one party may touch but not overlap."""
+    if t1_ns < t0_ns:
+        raise ValueError(f"a slice cannot end ({t1_ns}) before it begins ({t0_ns})")
+    edges: list[tuple[int, int, Span]] = []
+    for span in spans:
+        start, end = max(span.start_ns, t0_ns), min(span.end_ns, t1_ns)
+        if start < end:
+            edges.append((start, 1, span.kind))
+            edges.append((end, -1, span.kind))
+    edges.sort(key=lambda edge: edge[0])
+
+    totals = dict.fromkeys(BUCKETS, 0)
+    active: dict[Span, int] = dict.fromkeys(Span, 0)
+    overlap_ns = 0
+    previous = t0_ns
+    for at, change, kind in edges:
+        if at > previous:
+            overlap_ns += _credit(totals, active, at - previous)
+            previous = at
+        active[kind] += change
+    _credit(totals, active, t1_ns - previous)
+    return Slice(t0_ns, t1_ns, totals, overlap_ns)
+
+
+def _credit(totals: dict[str, int], active: dict[Span, int], length_ns: int) -> int:
+    """Share `length_ns` among the active parties; returns the part of it in which more than one worked."""
+    working = sorted(
+        (_BUCKET_OF[kind] for kind, count in active.items() if kind in _BUCKET_OF for _ in range(count)),
+        key=_ORDER.__getitem__,
+    )
+    if not working:
+        wanted = any(active[kind] for kind in _WANTING)
+        totals["headroom" if wanted else "idle"] += length_ns
+        return 0
+    share, remainder = divmod(length_ns, len(working))
+    for index, bucket in enumerate(working):
+        totals[bucket] += share + (1 if index < remainder else 0)
+    return length_ns if len(working) > 1 else 0

@@ -1,0 +1,126 @@
+"""Brings the engine to a policy version from inside: decode and check beside the running model, then swap in place.
+
+SGLang's `/set_internal_state` carries numbers only, which is all that is needed: the agent has fetched, verified and
+staged version v as `v<version>` in the folder this engine was told of, `rose_prepare_version = v` decodes it into second buffers in
+a thread while requests go on, and `rose_commit_version = v` copies it in between two steps and acknowledges.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+
+logger = logging.getLogger(__name__)
+
+
+class _Handler:
+    """The shape SGLang expects of an entry in its table of runtime settings."""
+
+    def __init__(self, validate: Callable[[str, Any], None], apply: Callable[[str, Any], None]) -> None:
+        self.validate = validate
+        self.apply = apply
+
+
+class WeightUpdater:
+    """Prepares in a thread, commits at a step boundary; what happened is left as a JSON file for the agent."""
+
+    def __init__(self, scheduler: Any, model_runner: Any, page: ArbiterPage, party: Party, staging: Path) -> None:
+        self._scheduler = scheduler
+        self._model_runner = model_runner
+        self._page = page
+        self._party = party
+        self._staging = staging
+        self._thread: threading.Thread | None = None
+        self._prepared: Any = None
+        self._prepared_version: int | None = None
+
+    def handlers(self) -> dict[str, _Handler]:
+        return {
+            "rose_prepare_version": _Handler(self._accept, self._start_prepare),
+            "rose_commit_version": _Handler(self._accept, self._commit),
+        }
+
+    def _accept(self, key: str, value: Any) -> None:
+        from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
+
+        if value != int(value) or value < 0:
+            raise UpdateRejected(f"{key} must be a whole policy version, not {value!r}")
+        if key == "rose_commit_version" and self._prepared_version != int(value):
+            raise UpdateRejected(f"version {int(value)} is not prepared (prepared: {self._prepared_version})")
+
+    def _start_prepare(self, _key: str, value: Any) -> None:
+        version = int(value)
+        self._prepared = self._prepared_version = None
+        self._run(self._prepare, version)
+
+    def _run(self, target: Callable[..., None], *args: object) -> None:
+        """One thread at a time: a version is checked before the next is prepared."""
+        if self._thread is not None:
+            self._thread.join()
+        self._thread = threading.Thread(target=target, args=args, name="rose-weights", daemon=True)
+        self._thread.start()
+
+    def _prepare(self, version: int) -> None:
+        from rose.runtime.transfer.apply import prepare
+        from rose.runtime.transfer.errors import TransferError
+        from rose.runtime.transfer.fused import hf_views
+        from rose.runtime.transfer.staged import Staged
+
+        began = monotonic_ns()
+        try:
+            config = self._model_runner.model_config
+            views = hf_views(
+                self._model_runner.model.named_parameters(),
+                num_heads=config.num_attention_heads,
+                num_kv_heads=config.num_key_value_heads,
+                head_dim=config.head_dim,
+                vocab_size=config.vocab_size,
+            )
+            prepared = prepare(Staged.open(self._staging / f"v{version}"), views)
+        except TransferError as error:
+            self._report(version, "prepared", {"ok": False, "reason": str(error)})
+            return
+        except Exception as error:
+            logger.exception("ROSE could not prepare version %d", version)
+            self._report(version, "prepared", {"ok": False, "reason": f"{type(error).__name__}: {error}"})
+            return
+        self._prepared, self._prepared_version = prepared, version
+        self._report(version, "prepared", {"ok": True, "stage_ns": monotonic_ns() - began})
+
+    def _commit(self, _key: str, value: Any) -> None:
+        version = int(value)
+        prepared = self._prepared
+        self._prepared = self._prepared_version = None
+        began = monotonic_ns()
+        self._page.open_span(self._party, Span.SYNC, began)
+        prepared.commit()
+        self._scheduler.record_weight_version_change(new_version=str(version))
+        ended = monotonic_ns()
+        self._page.close_span(self._party, ended, aux=version)
+        self._run(self._acknowledge, prepared, version, ended - began)
+
+    def _acknowledge(self, prepared: Any, version: int, pause_ns: int) -> None:
+        """Hash what the engine now holds: only a version that was found there, bit for bit, is acknowledged."""
+        from rose.runtime.transfer.errors import TransferError
+
+        try:
+            sha256 = prepared.verify()
+        except TransferError as error:
+            self._report(version, "committed", {"ok": False, "reason": str(error), "pause_ns": pause_ns})
+            return
+        self._page.set(self._party, Field.POLICY_VERSION, version)
+        self._report(version, "committed", {"ok": True, "pause_ns": pause_ns, "sha256": sha256})
+
+    def _report(self, version: int, phase: str, outcome: dict[str, object]) -> None:
+        path = self._staging / f"{version}.{phase}.json"
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(outcome))
+        os.replace(partial, path)

@@ -1,0 +1,58 @@
+"""`python -m rose.runtime.engines.launch ...`: SGLang's own server, tied to the life of the process that started it.
+
+The arguments are `sglang.launch_server`'s. What ROSE adds comes from the environment (see `rose.runtime.engines.sglang`):
+the cores and niceness of the engine, the plugin's settings and, on a host with no GPU, the CPU stand-ins. Those are
+installed when this module is imported, not in `main()`: SGLang spawns its scheduler and detokenizer, and a spawned
+Python imports the main module again, so one place serves the children too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+if os.environ.get("ROSE_ENGINE_ON_CPU") == "1":
+    from rose.runtime.engines import cpu
+
+    cpu.install()
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Ask the kernel to kill this process when its parent dies, and exit now if that has happened already.
+
+    SGLang's own children do the same towards this process, so killing the parent leaves nothing behind.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        sys.exit(f"the process {parent_pid} that started this engine is gone")
+
+
+def main() -> None:
+    """Run the server until it is told to stop."""
+    die_with_parent(int(os.environ["ROSE_PARENT_PID"]))
+    if cores := os.environ.get("ROSE_ENGINE_CORES"):
+        os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
+    os.nice(int(os.environ.get("ROSE_ENGINE_NICE", "0")))
+
+    from sglang.launch_server import run_server
+    from sglang.srt.plugins import load_plugins
+    from sglang.srt.server_args import prepare_server_args
+    from sglang.srt.utils import kill_process_tree
+
+    from rose.runtime.coserving.plugin import require_hooks
+
+    load_plugins()
+    require_hooks()
+    server_args = prepare_server_args(sys.argv[1:])
+    try:
+        run_server(server_args)
+    finally:
+        kill_process_tree(os.getpid(), include_parent=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Starts an SGLang server as a process of ours, waits until it answers, and leaves nothing behind when it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rose.runtime.coserving.settings import PluginSettings
+
+START_TIMEOUT_S = 300.0
+_STOP_GRACE_S = 10.0
+_LOG_TAIL_LINES = 15
+
+
+class EngineError(Exception):
+    """An engine that did not start, died or answered wrongly; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """How to start an engine. `gpu` None runs it on `cores`; `nice` lets serving win the cores it shares."""
+
+    engine_id: str
+    model: str
+    port: int
+    max_total_tokens: int
+    plugin: PluginSettings
+    log: Path
+    gpu: int | None = None
+    cores: Sequence[int] = ()
+    nice: int = 0
+    token_ids_only: bool = False
+    extra_args: Sequence[str] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port that is free now."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def require_free_port(port: int, what: str, host: str = "127.0.0.1") -> None:
+    """Raises EngineError naming the port and its user-visible purpose if something listens there already."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise EngineError(
+                f"port {port} for {what} cannot be used ({error.strerror}): "
+                "free it, name another, or leave `port` out to take any free one"
+            ) from None
+
+
+class EngineProcess:
+    """A running engine. `start` returns once it answers; `stop` ends the whole process group."""
+
+    def __init__(self, spec: EngineSpec) -> None:
+        self.spec = spec
+        self.url = f"http://127.0.0.1:{spec.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def launch(self) -> None:
+        """Start the process without waiting for it. Call from a thread that lives as long as the engine should:
+        the kernel ties the engine's life to that thread."""
+        spec = self.spec
+        require_free_port(spec.port, f"engine {spec.engine_id}")
+        spec.log.parent.mkdir(parents=True, exist_ok=True)
+        with open(spec.log, "wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "rose.runtime.engines.launch", *self._arguments()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self._environment()},
+                start_new_session=True,
+            )
+
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Block until the engine has answered one generation. Raises EngineError with the end of its log."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if not self.alive:
+                code = None if self._process is None else self._process.poll()
+                raise EngineError(self._diagnosis(f"ended with exit code {code} before it was ready"))
+            try:
+                self.post("/generate", {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 2}}, timeout_s=60)
+                return
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                time.sleep(0.25)
+        self.stop()
+        raise EngineError(self._diagnosis(f"did not answer within {timeout_s:.0f} s"))
+
+    def post(self, path: str, body: dict[str, object], timeout_s: float = 30.0) -> object:
+        """POST JSON to the engine and return the JSON it answers. Raises urllib.error.URLError."""
+        request = urllib.request.Request(
+            self.url + path, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=timeout_s) as response:
+            text = response.read()
+        return json.loads(text) if text else None
+
+    def stop(self) -> None:
+        """End the engine and everything it started: politely, then not. Safe to call twice."""
+        if self._process is None:
+            return
+        self._signal(signal.SIGTERM)
+        try:
+            self._process.wait(_STOP_GRACE_S)
+        except subprocess.TimeoutExpired:
+            pass
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL the process group and wait for its leader."""
+        if self._process is None:
+            return
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+
+    def log_tail(self) -> str:
+        """The last lines of the engine's log."""
+        try:
+            lines = self.spec.log.read_text(errors="replace").splitlines()
+        except OSError:
+            return "(no log)"
+        return "\n".join(lines[-_LOG_TAIL_LINES:])
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            pass
+
+    def _diagnosis(self, what: str) -> str:
+        return f"engine {self.spec.engine_id} ({self.spec.model}) {what}. The end of {self.spec.log}:\n{self.log_tail()}"
+
+    def _arguments(self) -> list[str]:
+        from rose.runtime.engines import cpu
+
+        spec = self.spec
+        arguments = [
+            f"--model-path={spec.model}",
+            "--host=127.0.0.1",
+            f"--port={spec.port}",
+            f"--max-total-tokens={spec.max_total_tokens}",
+            "--skip-server-warmup",
+            "--log-level=info",
+        ]
+        if spec.gpu is None:
+            arguments += cpu.ARGUMENTS
+        else:
+            arguments.append(f"--base-gpu-id={spec.gpu}")
+        if spec.token_ids_only:
+            arguments.append("--skip-tokenizer-init")
+        return arguments + list(spec.extra_args)
+
+    def _environment(self) -> dict[str, str]:
+        from rose.runtime.engines import cpu
+
+        spec = self.spec
+        environment = {
+            "ROSE_PARENT_PID": str(os.getpid()),
+            "ROSE_ENGINE_NICE": str(spec.nice),
+            "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1" if Path(spec.model).is_dir() else "0"),
+            **spec.plugin.to_environment(),
+        }
+        if spec.cores:
+            environment["ROSE_ENGINE_CORES"] = ",".join(str(core) for core in spec.cores)
+            environment["OMP_NUM_THREADS"] = str(len(spec.cores))
+        if spec.gpu is None:
+            environment |= {"ROSE_ENGINE_ON_CPU": "1", **cpu.ENVIRONMENT}
+        return {**environment, **spec.environment}

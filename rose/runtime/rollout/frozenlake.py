@@ -1,0 +1,173 @@
+"""FrozenLake played in turns by a language model: a pure state machine between token ids and Gymnasium's environment.
+
+Each turn the policy sees the whole conversation so far, so a turn's prompt always extends the one before it and an
+engine's prefix cache holds all of it but the last reply. The policy writes the four tiles around it (its reasoning),
+then one move (its answer), then EOT. Output without a move before EOT moves nothing, and costs the turn.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv, generate_random_map
+
+from rose.config import TaskConfig
+from rose.runtime.rollout import vocabulary as v
+
+#: Tokens of a full turn: four tiles, a move, EOT.
+TURN_TOKENS = 6
+
+#: What an engine may generate in one turn; a little slack, so that a policy may ramble and recover.
+MAX_NEW_TOKENS = 8
+
+#: Token ids at which an engine stops a turn.
+STOP_TOKEN_IDS: tuple[int, ...] = (v.EOT,)
+
+#: Version of a token that no policy generated.
+NOT_GENERATED = -1
+
+#: Row and column steps in the order of `vocabulary.MOVES`.
+STEPS: tuple[tuple[int, int], ...] = ((0, -1), (1, 0), (0, 1), (-1, 0))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TurnResult:
+    """What one output did. `move` is Gymnasium's action, None if the output was malformed."""
+
+    turn: int
+    move: int | None
+    answer_tokens: int
+    done: bool
+    reward: float
+
+
+@dataclass
+class Episode:
+    """One trajectory in the making.
+
+    `map_seed` gives the board: episodes of a group share it. `slip_seed` gives the ice its luck: they differ in it.
+    `ids`, `mask`, `logprobs` and `versions` are always of one length; `mask` is True for generated tokens, and the
+    others have logprob 0.0 and version `NOT_GENERATED`.
+    """
+
+    task: TaskConfig
+    map_seed: int
+    slip_seed: int = 0
+    ids: list[int] = field(default_factory=list, init=False)
+    mask: list[bool] = field(default_factory=list, init=False)
+    logprobs: list[float] = field(default_factory=list, init=False)
+    versions: list[int] = field(default_factory=list, init=False)
+    turns: int = field(default=0, init=False)
+    answer_tokens: int = field(default=0, init=False)
+    #: The lake itself ended it: the goal or a hole. False at the turn limit.
+    terminated: bool = field(default=False, init=False)
+    reward: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        size = self.task.size
+        self.board: list[str] = generate_random_map(size=size, p=self.task.frozen_share, seed=self.map_seed)
+        self._lake = FrozenLakeEnv(desc=self.board, is_slippery=self.task.slippery)
+        self._state = int(self._lake.reset(seed=self.slip_seed)[0])
+        self._read([v.BOS])
+        for row, tiles in enumerate(self.board):
+            self._read([v.ROWS[row], *(v.TILES[tile] for tile in tiles)])
+        self._read(self._at())
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """The player's row and column."""
+        return divmod(self._state, self.task.size)
+
+    @property
+    def done(self) -> bool:
+        return self.terminated or self.turns >= self.task.turns_max
+
+    def prompt_ids(self) -> list[int]:
+        """The whole conversation so far: the prompt of the next turn. Raises ValueError when the episode is done."""
+        if self.done:
+            raise ValueError(f"episode is done after {self.turns} turns: there is no next prompt")
+        return list(self.ids)
+
+    def apply(self, output_ids: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]) -> TurnResult:
+        """Append one turn's output, move the player and append the lake's reply.
+
+        `logprobs` and `versions` are per output token: the log probability under the distribution it was sampled
+        from, and the policy version that made it. Raises ValueError when done or when the lengths differ.
+        """
+        if self.done:
+            raise ValueError(f"episode is done after {self.turns} turns: it takes no more output")
+        if not len(output_ids) == len(logprobs) == len(versions):
+            raise ValueError(f"{len(output_ids)} output ids, {len(logprobs)} logprobs, {len(versions)} versions: they must match")
+        self.ids += output_ids
+        self.mask += [True] * len(output_ids)
+        self.logprobs += logprobs
+        self.versions += versions
+        turn, self.turns = self.turns, self.turns + 1
+        move = parse(output_ids)
+        reply = v.MALFORMED if move is None else self._move(move)
+        self.answer_tokens += move is not None
+        if not self.done:
+            self._read([reply, *self._at()])
+        return TurnResult(
+            turn=turn, move=move, answer_tokens=int(move is not None), done=self.done, reward=self.reward
+        )
+
+    def around(self) -> list[int]:
+        """Tokens of the tiles to the left, below, to the right and above: the true reasoning of this turn."""
+        row, col = self.position
+        return [self._tile(row + down, col + right) for down, right in STEPS]
+
+    def _tile(self, row: int, col: int) -> int:
+        size = self.task.size
+        return v.TILES[self.board[row][col]] if 0 <= row < size and 0 <= col < size else v.WALL
+
+    def _move(self, move: int) -> int:
+        """Step the lake and return the token of what happened."""
+        row, col = self.position
+        meant = (row + STEPS[move][0], col + STEPS[move][1])
+        state, reward, terminated, _, _ = self._lake.step(move)
+        self._state, self.terminated, self.reward = int(state), bool(terminated), float(reward)
+        if self.position == meant:
+            return v.MOVED
+        return v.BLOCKED if self.position == (row, col) else v.SLIPPED
+
+    def _at(self) -> list[int]:
+        row, col = self.position
+        return [v.AT, v.ROWS[row], v.COLS[col]]
+
+    def _read(self, ids: list[int]) -> None:
+        """Append tokens that the environment wrote."""
+        self.ids += ids
+        self.mask += [False] * len(ids)
+        self.logprobs += [0.0] * len(ids)
+        self.versions += [NOT_GENERATED] * len(ids)
+
+
+def parse(output_ids: Sequence[int]) -> int | None:
+    """Gymnasium's action for an output that ends in a move and EOT, else None."""
+    if len(output_ids) < 2 or output_ids[-1] != v.EOT or output_ids[-2] not in v.MOVES:
+        return None
+    return v.MOVES.index(output_ids[-2])
+
+
+def seed_of(*parts: int) -> int:
+    """One 32-bit seed from several non-negative numbers, such as (run seed, step, group); streams do not overlap."""
+    return int(np.random.SeedSequence(parts).generate_state(1)[0])
+
+
+def distances(board: Sequence[str]) -> dict[tuple[int, int], int]:
+    """Moves to the goal from each tile that reaches it without a hole, by breadth-first search on dry ice."""
+    size = len(board)
+    goal = next((r, c) for r, c in itertools.product(range(size), repeat=2) if board[r][c] == "G")
+    found = {goal: 0}
+    frontier = [goal]
+    for row, col in frontier:
+        for down, right in STEPS:
+            tile = (row + down, col + right)
+            if tile not in found and 0 <= tile[0] < size and 0 <= tile[1] < size and board[tile[0]][tile[1]] != "H":
+                found[tile] = found[row, col] + 1
+                frontier.append(tile)
+    return found

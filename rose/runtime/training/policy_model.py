@@ -1,0 +1,221 @@
+"""The built-in policy: a small Llama, written and read as an ordinary Hugging Face checkpoint.
+
+The forward pass is our own (no transformers import, right-padded batches need no mask), with the parameter names of
+transformers' `LlamaForCausalLM`, which is also what a serving engine loads. Masters are float32, checkpoints bfloat16.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from rose.runtime.rollout import vocabulary
+
+Cache = list[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PolicyShape:
+    """Dimensions, under the names of Hugging Face's Llama configuration."""
+
+    vocab_size: int = vocabulary.SIZE
+    hidden_size: int = 256
+    intermediate_size: int = 512
+    num_hidden_layers: int = 4
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 2
+    head_dim: int = 64
+    max_position_embeddings: int = 2048
+    rope_theta: float = 10000.0
+    rms_norm_eps: float = 1e-5
+
+    def config(self) -> dict[str, object]:
+        """The checkpoint's config.json."""
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_hidden_layers": self.num_hidden_layers,
+            "num_attention_heads": self.num_attention_heads,
+            "num_key_value_heads": self.num_key_value_heads,
+            "head_dim": self.head_dim,
+            "max_position_embeddings": self.max_position_embeddings,
+            "rope_theta": self.rope_theta,
+            "rms_norm_eps": self.rms_norm_eps,
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "mlp_bias": False,
+            "tie_word_embeddings": False,
+            "bos_token_id": vocabulary.BOS,
+            "eos_token_id": vocabulary.EOT,
+            "pad_token_id": vocabulary.PAD,
+            "torch_dtype": "bfloat16",
+        }
+
+    @classmethod
+    def read(cls, folder: Path) -> PolicyShape:
+        """The shape in `folder`/config.json. Raises ValueError if it is not a Llama that this class describes."""
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        shape = cls(**{name: config[name] for name in cls.__dataclass_fields__ if name in config})
+        for name in ("model_type", "hidden_act", "attention_bias", "mlp_bias", "tie_word_embeddings"):
+            if config.get(name) != shape.config()[name]:
+                raise ValueError(
+                    f"{folder}/config.json: {name} is {config.get(name)!r}, but the built-in trainer handles only "
+                    f"{shape.config()[name]!r}; train this model with a trainer of your own"
+                )
+        return shape
+
+
+class Norm(nn.Module):
+    """RMSNorm."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+
+
+class Attention(nn.Module):
+    def __init__(self, shape: PolicyShape) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_dim = (
+            shape.num_attention_heads,
+            shape.num_key_value_heads,
+            shape.head_dim,
+        )
+        self.q_proj = nn.Linear(shape.hidden_size, self.heads * self.head_dim, bias=False)
+        self.k_proj = nn.Linear(shape.hidden_size, self.kv_heads * self.head_dim, bias=False)
+        self.v_proj = nn.Linear(shape.hidden_size, self.kv_heads * self.head_dim, bias=False)
+        self.o_proj = nn.Linear(self.heads * self.head_dim, shape.hidden_size, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: tuple[Tensor, Tensor] | None, at: Tensor) -> Tensor:
+        batch, length, _ = x.shape
+        q = _rotate(self.q_proj(x).view(batch, length, self.heads, self.head_dim).transpose(1, 2), cos, sin)
+        k = _rotate(self.k_proj(x).view(batch, length, self.kv_heads, self.head_dim).transpose(1, 2), cos, sin)
+        v = self.v_proj(x).view(batch, length, self.kv_heads, self.head_dim).transpose(1, 2)
+        mask = None
+        if past is not None:
+            rows = torch.arange(batch)[:, None]
+            past[0].transpose(1, 2)[rows, at] = k.transpose(1, 2)
+            past[1].transpose(1, 2)[rows, at] = v.transpose(1, 2)
+            k, v = past
+            mask = torch.arange(k.shape[2]) <= at[:, None, :, None]
+        repeats = self.heads // self.kv_heads
+        k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+        merged: Tensor = self.o_proj(out.transpose(1, 2).reshape(batch, length, -1))
+        return merged
+
+
+class MLP(nn.Module):
+    def __init__(self, shape: PolicyShape) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(shape.hidden_size, shape.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class Layer(nn.Module):
+    def __init__(self, shape: PolicyShape) -> None:
+        super().__init__()
+        self.input_layernorm = Norm(shape.hidden_size, shape.rms_norm_eps)
+        self.self_attn = Attention(shape)
+        self.post_attention_layernorm = Norm(shape.hidden_size, shape.rms_norm_eps)
+        self.mlp = MLP(shape)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: tuple[Tensor, Tensor] | None, at: Tensor) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, past, at)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return out
+
+
+class Backbone(nn.Module):
+    def __init__(self, shape: PolicyShape) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(shape.vocab_size, shape.hidden_size)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.num_hidden_layers))
+        self.norm = Norm(shape.hidden_size, shape.rms_norm_eps)
+
+
+class Policy(nn.Module):
+    """A Llama with random weights from `seed`; parameter names are those of Hugging Face's LlamaForCausalLM."""
+
+    def __init__(self, shape: PolicyShape, seed: int = 0) -> None:
+        super().__init__()
+        self.shape = shape
+        self.model = Backbone(shape)
+        self.lm_head = nn.Linear(shape.hidden_size, shape.vocab_size, bias=False)
+        generator = torch.Generator().manual_seed(seed)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                # Projections back into the residual stream start smaller, as in GPT-2, so that depth does not grow it.
+                shrink = math.sqrt(2 * shape.num_hidden_layers) if name.endswith(("o_proj.weight", "down_proj.weight")) else 1
+                nn.init.normal_(parameter, std=1 / math.sqrt(shape.hidden_size) / shrink, generator=generator)
+
+    def forward(self, ids: Tensor, cache: Cache | None = None, start: Tensor | None = None) -> Tensor:
+        """Hidden states [batch, length, hidden_size] after the last norm; `lm_head` turns them into logits.
+
+        `ids` is [batch, length], int64. Rows shorter than the batch are padded on the right: attention is causal, so
+        padding reaches no real token. With a `cache`, row b continues at position start[b]; keys and values are
+        written there, and what padding writes is overwritten by the row's next tokens before anything attends to it.
+        """
+        at = torch.arange(ids.shape[1])[None, :] + (0 if start is None else start[:, None])
+        cos, sin = _rotations(self.shape, at)
+        x = self.model.embed_tokens(ids)
+        for index, layer in enumerate(self.model.layers):
+            x = layer(x, cos, sin, None if cache is None else cache[index], at)
+        out: Tensor = self.model.norm(x)
+        return out
+
+    def new_cache(self, batch: int, length_max: int) -> Cache:
+        """An empty key-value cache for `batch` rows of up to `length_max` tokens."""
+        size = (batch, self.shape.num_key_value_heads, length_max, self.shape.head_dim)
+        return [(torch.zeros(size), torch.zeros(size)) for _ in range(self.shape.num_hidden_layers)]
+
+    def weights(self) -> dict[str, Tensor]:
+        """A bfloat16 copy on the CPU of every parameter, by its Hugging Face name."""
+        return {name: parameter.detach().to("cpu", torch.bfloat16).clone() for name, parameter in self.named_parameters()}
+
+    def save(self, folder: Path) -> None:
+        """Write config.json, generation_config.json and model.safetensors (bfloat16) into an existing folder."""
+        (folder / "config.json").write_text(json.dumps(self.shape.config(), indent=2) + "\n", encoding="utf-8")
+        ids = {key: self.shape.config()[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        (folder / "generation_config.json").write_text(json.dumps(ids, indent=2) + "\n", encoding="utf-8")
+        save_file(self.weights(), folder / "model.safetensors", metadata={"format": "pt"})
+
+    @classmethod
+    def load(cls, folder: Path) -> Policy:
+        """Read a checkpoint folder into float32 masters. Raises ValueError for a model it cannot train."""
+        policy = cls(PolicyShape.read(folder))
+        policy.load_state_dict(load_file(folder / "model.safetensors"))
+        return policy
+
+
+def _rotations(shape: PolicyShape, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [batch, 1, length, head_dim] of the rotary embedding (Su et al. 2021) at positions `at`."""
+    half = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
+    angles = at[:, None, :, None].float() / shape.rope_theta**half
+    angles = torch.cat([angles, angles], -1)
+    return angles.cos(), angles.sin()
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate pairs (i, i + head_dim / 2), the layout of Hugging Face's Llama."""
+    left, right = x.chunk(2, -1)
+    return x * cos + torch.cat([-right, left], -1) * sin

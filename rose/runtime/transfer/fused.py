@@ -1,0 +1,61 @@
+"""The engine's parameters under the trainer's names.
+
+SGLang, as most engines do, keeps what one matrix product can use in one parameter: `qkv_proj` is the rows of q, k and
+v, `gate_up_proj` those of gate and up. Checkpoints and trainers name the parts. The parts are row slices of the whole,
+so a view of each is contiguous, and writing to it writes to the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from rose.runtime.transfer.errors import TransferError
+
+_VOCABULARY = ("embed_tokens", "lm_head")
+
+
+def hf_views(
+    named_parameters: Iterable[tuple[str, torch.Tensor]],
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    *,
+    vocab_size: int | None = None,
+) -> dict[str, torch.Tensor]:
+    """Views of `model.named_parameters()` under Hugging Face names, sharing the engine's memory.
+
+    Head counts are those of this rank. Engines pad the vocabulary (SGLang to a multiple of 64): give `vocab_size`
+    to leave the padding rows of the embedding and the output head out. Quantised or packed weights have other
+    layouts and are not covered.
+
+    Raises TransferError for a parameter whose rows do not fit the head counts or the vocabulary.
+    """
+    views: dict[str, torch.Tensor] = {}
+    for name, parameter in named_parameters:
+        weight = parameter.data
+        module, _, leaf = name.rpartition(".")
+        path, _, kind = module.rpartition(".")
+        if kind == "qkv_proj":
+            kv_rows = num_kv_heads * head_dim
+            parts = {"q_proj": num_heads * head_dim, "k_proj": kv_rows, "v_proj": kv_rows}
+        elif kind == "gate_up_proj":
+            half = weight.shape[0] // 2
+            parts = {"gate_proj": half, "up_proj": half}
+        else:
+            views[name] = _rows(name, weight, 0, vocab_size) if vocab_size and kind in _VOCABULARY else weight
+            continue
+        if sum(parts.values()) != weight.shape[0]:
+            raise TransferError(f"parameter {name!r} has {weight.shape[0]} rows, expected {parts}: check the heads")
+        start = 0
+        for part, count in parts.items():
+            views[f"{path}.{part}.{leaf}"] = _rows(name, weight, start, count)
+            start += count
+    return views
+
+
+def _rows(name: str, weight: torch.Tensor, start: int, count: int) -> torch.Tensor:
+    if start + count > weight.shape[0]:
+        raise TransferError(f"parameter {name!r} has {weight.shape[0]} rows, expected at least {start + count}")
+    return weight[start : start + count]

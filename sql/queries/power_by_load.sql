@@ -1,0 +1,45 @@
+-- Metered energy and time of serving devices, by class, by fifth of serving load (0 to 4), lent or not. A reading is
+-- lent where leases cover at least half of it, and its load is the serving share of the slices it overlaps.
+-- `energy_mw_ns` is milliwatts times nanoseconds.
+-- By hand: SET VARIABLE run_id = '...';
+WITH reading AS (
+    SELECT p.device_id, d.device_class, p.t0_ns, p.t1_ns, p.power_mw
+    FROM power AS p
+    JOIN device AS d
+        ON d.run_id = p.run_id AND d.device_id = p.device_id
+       AND d.joined_ns <= p.t0_ns AND p.t1_ns <= coalesce(d.left_ns, p.t1_ns)
+    WHERE p.run_id = getvariable('run_id') AND d.pool = 'serving' AND p.t1_ns > p.t0_ns
+),
+loaded AS (
+    SELECT
+        r.*,
+        sum(s.serving_ns / (s.t1_ns - s.t0_ns) * (least(r.t1_ns, s.t1_ns) - greatest(r.t0_ns, s.t0_ns)))
+            / sum(least(r.t1_ns, s.t1_ns) - greatest(r.t0_ns, s.t0_ns)) AS serving_share
+    FROM reading AS r
+    JOIN device_slice AS s
+        ON s.run_id = getvariable('run_id') AND s.device_id = r.device_id
+       AND s.t0_ns < r.t1_ns AND r.t0_ns < s.t1_ns
+    GROUP BY ALL
+),
+leased AS (
+    SELECT device_id, epoch_ns(granted_at) AS t0_ns, coalesce(epoch_ns(closed_at), 9223372036854775807) AS t1_ns
+    FROM lease
+    WHERE run_id = getvariable('run_id')
+),
+lent AS (
+    SELECT
+        l.device_class, l.t0_ns, l.t1_ns, l.power_mw, l.serving_share,
+        coalesce(sum(least(l.t1_ns, x.t1_ns) - greatest(l.t0_ns, x.t0_ns)), 0) * 2 >= l.t1_ns - l.t0_ns AS is_lent
+    FROM loaded AS l
+    LEFT JOIN leased AS x ON x.device_id = l.device_id AND x.t0_ns < l.t1_ns AND l.t0_ns < x.t1_ns
+    GROUP BY l.device_id, l.device_class, l.t0_ns, l.t1_ns, l.power_mw, l.serving_share
+)
+SELECT
+    device_class,
+    least(4, floor(5 * serving_share))::INTEGER AS load_bin,
+    is_lent AS lent,
+    sum(power_mw::HUGEINT * (t1_ns - t0_ns)) AS energy_mw_ns,
+    sum(t1_ns - t0_ns) AS duration_ns
+FROM lent
+GROUP BY ALL
+ORDER BY ALL;

@@ -1,0 +1,21 @@
+-- One row for each device of a run; its provisioned time is [joined_ns, left_ns).
+--
+-- joined_ns: When it first joined, UTC nanoseconds since the Unix epoch.
+-- left_ns: When it left for the last time, UTC nanoseconds since the Unix epoch; NULL while it is there.
+CREATE OR REPLACE VIEW device AS
+WITH change AS (
+    SELECT *, row_number() OVER (PARTITION BY run_id, provenance, device_id ORDER BY at_us, writer, seq) AS n
+    FROM event
+    WHERE kind = 'device'
+)
+SELECT
+    arg_min(writer, n) AS writer, arg_min(seq, n) AS seq, arg_min(event_id, n) AS event_id,
+    run_id, provenance, min(change.at) AS "at",
+    device_id,
+    arg_max(pool, n) AS pool,
+    arg_max(device_class, n) AS device_class,
+    arg_max(memory_bytes, n) AS memory_bytes,
+    min(t_ns) FILTER (action = 'joined') AS joined_ns,
+    CASE WHEN arg_max(action, n) = 'left' THEN max(t_ns) FILTER (action = 'left') END AS left_ns
+FROM change
+GROUP BY run_id, provenance, device_id;

@@ -1,0 +1,10 @@
+-- One row for each change in the life of an engine: one SGLang server on a device.
+--
+-- action: `started`, `activated`, `deactivated`, `stopped` or `died`.
+CREATE OR REPLACE VIEW engine AS
+SELECT
+    writer, seq, event_id, run_id, provenance, event.at,
+    engine_id, device_id, lease_id, action, role, model, policy_version, pid, kv_bytes, duration_ns,
+    memory_mechanism, compute_mechanism, reason
+FROM event
+WHERE kind = 'engine';

@@ -1,0 +1,120 @@
+-- Every event of the ledger, one row each, with the columns of all kinds; a column that is not of the row's kind is
+-- NULL. An event that was retried under the same event_id counts once, whichever writers it came through.
+--
+-- writer: Name of the process that wrote the event.
+-- seq: Number of the event at its writer, from 0 without a gap; (writer, seq) is unique.
+-- event_id: Chosen by the client, or `writer/seq`; the same id in one run and kind is the same event.
+-- run_id: The run the event belongs to.
+-- provenance: `live`, `replay` or `simulated`; never mix them in one figure.
+-- at: When it happened, UTC, to the microsecond. AT is a reserved word: write "at" or event.at.
+-- at_us: The same as microseconds since the Unix epoch.
+-- kind: The kind of event; each has a view of its own.
+-- device_id: The device it happened on: a GPU, or a set of CPU cores.
+-- engine_id: The engine (one SGLang server) it happened to.
+-- lease_id: The lease it belongs to.
+-- trajectory_id: The trajectory it belongs to.
+-- policy_version: Number of the published weights it concerns.
+-- action: What was done, in the words of the kind.
+-- name: Name of the run.
+-- config_json: The run's whole configuration, as JSON.
+-- host_json: What the host is, as JSON.
+-- reason: Why, in words.
+-- trace: Name of the serving traffic that was replayed.
+-- trace_keep_share: Share of the trace's requests that were kept, 0 to 1.
+-- trace_length_scale: Factor by which prompt and output lengths were multiplied to fit the host.
+-- trace_time_scale: Factor by which gaps between arrivals were multiplied to fit the host.
+-- t_ns: When the device joined or left, UTC nanoseconds since the Unix epoch.
+-- pool: `serving`, `rollout` or `train`.
+-- device_class: The class the price book knows the device by.
+-- memory_bytes: Memory of the device, bytes.
+-- role: `serving` or `rollout`.
+-- model: The model the engine serves.
+-- pid: Process id of the engine.
+-- kv_bytes: KV-cache memory of the engine, bytes.
+-- duration_ns: How long it took, nanoseconds.
+-- memory_mechanism: How memory is shared on this device.
+-- compute_mechanism: How compute is shared on this device.
+-- kv_budget_bytes: KV-cache memory the lease allows, bytes.
+-- compute_share: Share of the device's idle compute that is lent, 0 to 1.
+-- expires_at_us: When the lease ends unless it is renewed, UTC microseconds since the Unix epoch.
+-- step: Number of the RL step.
+-- requests: Rollout requests that were aborted and rerouted.
+-- tokens_kept: Rollout tokens that survived the preemption.
+-- tokens_lost: Rollout tokens that must be made again.
+-- kv_budget_bytes_before: KV budget before the cut, bytes.
+-- kv_budget_bytes_after: KV budget after the cut, bytes.
+-- ok: Whether the engine reached the version.
+-- base_version: The version a delta was applied to; NULL for dense weights.
+-- encoding: `delta` or `dense`.
+-- wire_bytes: Bytes that were moved.
+-- dense_bytes: Bytes of the same weights sent whole.
+-- changed_elements: Elements that differ from the base.
+-- total_elements: Elements of the shard.
+-- encode_ns: Time to encode, nanoseconds.
+-- fetch_ns: Time to fetch, nanoseconds.
+-- stage_ns: Time to decode and verify beside the running engine, nanoseconds.
+-- pause_ns: Time the engine stood still, nanoseconds.
+-- total_ns: The whole time, nanoseconds.
+-- source: Where the bytes came from; for power, how it was read (`nvml`, `rapl`).
+-- route: The priced route: `loopback`, `intra-zone`, `inter-region` or `internet`.
+-- sha256: SHA-256 of the result, in hexadecimal.
+-- group_id: The group: trajectories from one starting state, compared with one another.
+-- turn: Number of the turn in its trajectory, from 0.
+-- attempt: Number of the attempt at the turn, from 0; one more after each preemption.
+-- outcome: How it ended.
+-- placement: Why the router placed it there: `prefix`, `lease`, `least_loaded` or `queue`.
+-- prompt_tokens: Tokens of the prompt.
+-- cached_tokens: Prompt tokens found in the prefix cache.
+-- output_tokens: Tokens generated.
+-- answer_tokens: Generated tokens that are the answer proper, the rest being reasoning.
+-- queue_ns: Time in the queue, nanoseconds.
+-- task: Name of the environment.
+-- turns: Turns of the trajectory.
+-- staleness: Trainer's version minus the oldest version that made one of its tokens.
+-- verifier: Name of the verifier.
+-- reward: The verifier's reward.
+-- threshold: The reward from which a trajectory is accepted.
+-- accepted: Whether the verifier accepted it.
+-- correct: Ground truth where an audit knows it, else NULL.
+-- stale: Whether the trainer dropped it for age, or to keep the batch in shape.
+-- request_id: The serving client's id.
+-- ttft_ns: Time to first token, nanoseconds.
+-- tpot_mean_ns: Mean time for each output token after the first, nanoseconds.
+-- tpot_max_ns: Longest time for an output token after the first, nanoseconds.
+-- e2e_ns: Time from arrival to the last token, nanoseconds.
+-- ttft_budget_ns: Promised time to first token, nanoseconds.
+-- tpot_budget_ns: Promised time for each further token, nanoseconds.
+-- send_delay_ns: How late the client sent it against the trace's time, nanoseconds.
+-- t0_ns: Start of the interval, UTC nanoseconds since the Unix epoch.
+-- t1_ns: End of the interval (not in it), UTC nanoseconds since the Unix epoch.
+-- serving_ns: Time serving worked, nanoseconds.
+-- rollout_ns: Time rollouts worked, nanoseconds.
+-- train_ns: Time the trainer worked, nanoseconds.
+-- sync_ns: Time for bringing weights, nanoseconds.
+-- activation_ns: Time for activating a rollout model, nanoseconds.
+-- headroom_ns: Time a rollout wanted and was refused for serving's sake, nanoseconds.
+-- idle_ns: Time nobody wanted, nanoseconds.
+-- overlap_ns: Time both engines worked at once; inside serving_ns and rollout_ns, half each. Nanoseconds.
+-- groups: Groups of the step.
+-- trajectories: Trajectories of the step.
+-- trajectories_accepted: Trajectories the verifier accepted.
+-- reward_mean: Mean reward.
+-- loss: Loss of the update.
+-- entropy: Mean entropy of the policy, nats.
+-- kl: Mean divergence from the reference policy, nats.
+-- grad_norm: Norm of the gradient before clipping.
+-- tokens_trained: Tokens the update was computed over.
+-- power_mw: Mean power over the interval, milliwatts.
+-- detail_json: Details, as JSON.
+CREATE OR REPLACE VIEW event AS
+SELECT
+    stored.* REPLACE (coalesce(stored.event_id, stored.writer || '/' || stored.seq) AS event_id),
+    make_timestamp(stored.at_us) AS "at"
+FROM stored_event AS stored
+-- Only an id that a client chose can come twice. The first by time stays.
+ANTI JOIN (
+    SELECT writer, seq
+    FROM stored_event
+    WHERE event_id IS NOT NULL
+    QUALIFY row_number() OVER (PARTITION BY run_id, kind, event_id ORDER BY at_us, writer, seq) > 1
+) AS retry ON stored.writer = retry.writer AND stored.seq = retry.seq;

@@ -1,0 +1,55 @@
+-- One row for each lease: a rollout engine's permission to use a serving device. A lease is closed once, by the first
+-- of released, preempted and expired, and open until then, so granted = released + preempted + expired + open.
+--
+-- granted_at: When it was granted, UTC.
+-- closed_at: When it was closed, UTC; NULL while it is open.
+-- closed_by: `released`, `preempted` or `expired`; NULL while it is open.
+-- close_reason: Why it was closed, in words.
+-- duration_ns: From grant to close, nanoseconds (clocked to the microsecond); NULL while it is open.
+-- expires_at: When it ends unless it is renewed once more, UTC, by the last event that did not close it.
+-- kv_budget_granted_bytes: KV-cache memory it was granted, bytes.
+-- kv_budget_last_bytes: KV-cache memory it last allowed before it was closed, bytes.
+-- kv_budget_min_bytes: The least KV-cache memory it ever allowed before it was closed, bytes.
+-- compute_share: Share of the device's idle compute that was granted, 0 to 1.
+-- step: Number of the RL step it was granted in.
+-- renewals: How often it was renewed.
+-- frozen: Whether its budget was ever frozen for the rest of a step, after pressure from serving.
+CREATE OR REPLACE VIEW lease AS
+WITH change AS (
+    SELECT
+        *,
+        action IN ('released', 'preempted', 'expired') AS closes,
+        row_number() OVER (PARTITION BY run_id, provenance, lease_id ORDER BY at_us, writer, seq) AS n
+    FROM event
+    WHERE kind = 'lease'
+),
+state AS (
+    SELECT
+        arg_min(writer, n) AS writer, arg_min(seq, n) AS seq, arg_min(event_id, n) AS event_id,
+        run_id, provenance, min(change.at) AS "at",
+        lease_id, arg_min(device_id, n) AS device_id, arg_min(engine_id, n) AS engine_id,
+        min(change.at) FILTER (action = 'granted') AS granted_at,
+        arg_min(struct_pack(happened := change.at, action := action, reason := reason), n) FILTER (closes) AS closing,
+        arg_max(make_timestamp(expires_at_us), n) FILTER (NOT closes) AS expires_at,
+        arg_min(kv_budget_bytes, n) FILTER (action = 'granted') AS kv_budget_granted_bytes,
+        arg_max(kv_budget_bytes, n) FILTER (NOT closes) AS kv_budget_last_bytes,
+        min(kv_budget_bytes) FILTER (NOT closes) AS kv_budget_min_bytes,
+        arg_min(compute_share, n) FILTER (action = 'granted') AS compute_share,
+        arg_min(step, n) AS step,
+        count(*) FILTER (action = 'renewed') AS renewals,
+        bool_or(action = 'frozen') AS frozen
+    FROM change
+    GROUP BY run_id, provenance, lease_id
+)
+SELECT
+    writer, seq, event_id, run_id, provenance, state.at,
+    lease_id, device_id, engine_id,
+    granted_at,
+    closing.happened AS closed_at,
+    closing.action AS closed_by,
+    closing.reason AS close_reason,
+    1000 * (epoch_us(closing.happened) - epoch_us(granted_at)) AS duration_ns,
+    expires_at,
+    kv_budget_granted_bytes, kv_budget_last_bytes, kv_budget_min_bytes,
+    compute_share, step, renewals, frozen
+FROM state;

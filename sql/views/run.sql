@@ -1,0 +1,38 @@
+-- One row for each run: how it began, how it stands, and the serving traffic that every latency of it is shown with.
+--
+-- started_at: When it first started, UTC.
+-- ended_at: When it ended or failed, UTC; NULL while it runs.
+-- status: `running`, `ended` or `failed`, by its last event.
+-- reason: Why it ended or failed, in words.
+CREATE OR REPLACE VIEW run AS
+WITH change AS (
+    SELECT *, row_number() OVER (PARTITION BY run_id, provenance ORDER BY at_us, writer, seq) AS n
+    FROM event
+    WHERE kind = 'run'
+),
+state AS (
+    SELECT
+        arg_min(writer, n) AS writer, arg_min(seq, n) AS seq, arg_min(event_id, n) AS event_id,
+        run_id, provenance, min(change.at) AS "at",
+        min(change.at) FILTER (action = 'started') AS started_at,
+        arg_max(change.at, n) AS last_at,
+        arg_max(action, n) AS last_action,
+        arg_max(reason, n) FILTER (action <> 'started') AS reason,
+        arg_max(name, n) AS name,
+        arg_max(config_json, n) AS config_json,
+        arg_max(host_json, n) AS host_json,
+        arg_max(trace, n) AS trace,
+        arg_max(trace_keep_share, n) AS trace_keep_share,
+        arg_max(trace_length_scale, n) AS trace_length_scale,
+        arg_max(trace_time_scale, n) AS trace_time_scale
+    FROM change
+    GROUP BY run_id, provenance
+)
+SELECT
+    writer, seq, event_id, run_id, provenance, state.at,
+    name, started_at,
+    CASE WHEN last_action <> 'started' THEN last_at END AS ended_at,
+    CASE last_action WHEN 'started' THEN 'running' ELSE last_action END AS status,
+    CASE WHEN last_action <> 'started' THEN reason END AS reason,
+    trace, trace_keep_share, trace_length_scale, trace_time_scale, config_json, host_json
+FROM state;

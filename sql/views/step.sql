@@ -1,0 +1,17 @@
+-- One row for each RL step: rollout, update, sync.
+--
+-- alpha: The verifier's accept rate in this step, 0 to 1: trajectories_accepted / trajectories.
+-- policy_version: The version it published.
+-- rollout_ns: Time of the rollout phase, nanoseconds.
+-- train_ns: Time of the update, nanoseconds.
+-- sync_ns: Time of publishing the new weights, nanoseconds.
+-- total_ns: Time of the whole step, nanoseconds.
+CREATE OR REPLACE VIEW step AS
+SELECT
+    writer, seq, event_id, run_id, provenance, event.at,
+    step, policy_version, groups, trajectories, trajectories_accepted,
+    trajectories_accepted / nullif(trajectories, 0) AS alpha,
+    reward_mean, loss, entropy, kl, grad_norm, tokens_trained,
+    rollout_ns, train_ns, sync_ns, total_ns
+FROM event
+WHERE kind = 'step';

@@ -1,0 +1,13 @@
+-- One row for each time an engine was brought to a policy version, or was not.
+--
+-- ok: Whether the engine reached the version; if not, reason says why.
+-- policy_version: The version it was to reach.
+-- source: Where the bytes came from.
+CREATE OR REPLACE VIEW sync AS
+SELECT
+    writer, seq, event_id, run_id, provenance, event.at,
+    ok, reason, device_id, engine_id, lease_id, policy_version, base_version, step,
+    encoding, wire_bytes, dense_bytes, changed_elements, total_elements,
+    encode_ns, fetch_ns, stage_ns, pause_ns, total_ns, source, route, sha256
+FROM event
+WHERE kind = 'sync';

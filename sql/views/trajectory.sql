@@ -1,0 +1,11 @@
+-- One row for each trajectory that ended.
+--
+-- outcome: `finished`, `truncated` or `lost`.
+-- policy_version: The oldest version that made one of its tokens.
+CREATE OR REPLACE VIEW trajectory AS
+SELECT
+    writer, seq, event_id, run_id, provenance, event.at,
+    trajectory_id, group_id, step, task, outcome, turns, policy_version, staleness,
+    prompt_tokens, output_tokens, answer_tokens, duration_ns
+FROM event
+WHERE kind = 'trajectory';

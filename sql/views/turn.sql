@@ -1,0 +1,12 @@
+-- One row for each turn of a trajectory on one engine; a turn cut by preemption has a row for each engine it ran on.
+--
+-- outcome: `completed`, `preempted` or `failed`.
+-- lease_id: The lease it ran under; NULL on a dedicated device.
+CREATE OR REPLACE VIEW turn AS
+SELECT
+    writer, seq, event_id, run_id, provenance, event.at,
+    trajectory_id, group_id, step, turn, attempt, outcome, placement,
+    device_id, engine_id, lease_id, policy_version,
+    prompt_tokens, cached_tokens, output_tokens, answer_tokens, queue_ns, duration_ns
+FROM event
+WHERE kind = 'turn';

@@ -1,0 +1,7 @@
+-- One row for each judgement of the verifier on a trajectory.
+CREATE OR REPLACE VIEW verdict AS
+SELECT
+    writer, seq, event_id, run_id, provenance, event.at,
+    trajectory_id, group_id, step, policy_version, verifier, reward, threshold, accepted, correct, stale
+FROM event
+WHERE kind = 'verdict';
