@@ -5,14 +5,20 @@ Loading this module imports no torch, so that `rose config example` and every er
 
 from __future__ import annotations
 
+import json
+import textwrap
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+
+from rose.errors import UserError
 
 
-class ConfigError(Exception):
+class ConfigError(UserError):
     """A configuration that cannot be used; the message names the file, the field, the value and the way out."""
 
 
@@ -123,6 +129,7 @@ class TaskConfig(Section):
     frozen_share: Share = Field(default=0.8, description="Probability that a tile is ice rather than a hole.")
     slippery: bool = Field(default=False, description="Whether a move may slip sideways.")
     turns_max: PositiveInt = Field(default=10, description="A trajectory is truncated after this many turns.")
+    workers: PositiveInt = Field(default=2, description="Processes that play trajectories.")
 
 
 class TrainingConfig(Section):
@@ -132,6 +139,13 @@ class TrainingConfig(Section):
     learning_rate: PositiveFloat = Field(default=2e-4, description="Learning rate of AdamW.")
     clip_low: PositiveFloat = Field(default=0.2, description="Lower clip of the probability ratio.")
     clip_high: PositiveFloat = Field(default=0.28, description="Upper clip of the probability ratio.")
+    normalise_std: bool = Field(
+        default=False, description="Divide a group's advantages by their standard deviation, as GRPO did at first."
+    )
+    kl_weight: float = Field(
+        default=0.0, ge=0, description="Weight of a KL penalty toward the policy that sampled; 0 turns it off."
+    )
+    minibatches: PositiveInt = Field(default=4, description="Optimiser steps that a step's trajectories are split into.")
     temperature: PositiveFloat = Field(default=1.0, description="Sampling temperature of rollouts.")
     staleness_max: int = Field(default=1, ge=0, description="A trajectory older than this many versions is dropped.")
     threads: PositiveInt = Field(default=1, description="Threads of the trainer.")
@@ -217,3 +231,97 @@ def explain(error: ValidationError) -> str:
         given = "" if isinstance(item["input"], dict) else f" (got {item['input']!r})"
         lines.append(f"  {where}: {item['msg'].removeprefix('Value error, ')}{given}")
     return "\n".join(lines)
+
+
+#: KV memory of the demo's serving device: small enough that a burst of serving reaches its headroom.
+_DEMO_KV_BYTES = 64 << 20
+
+
+def demo(
+    cores: Sequence[int],
+    *,
+    ledger: Path,
+    trace: str | None = None,
+    requests_per_s_max: float | None = None,
+    prompt_tokens_max: int | None = None,
+    output_tokens_max: int | None = None,
+    steps: int | None = None,
+    seconds_max: float | None = None,
+) -> FleetConfig:
+    """The built-in one-machine fleet: a serving device on the first core, a dedicated rollout device on the second.
+
+    None keeps a field's default. Raises ConfigError if there are fewer than two cores.
+    """
+    if len(cores) < 2:
+        raise ConfigError(f"the demo needs two CPU cores and this process has {len(cores)}; `rose up -c` takes others")
+    traffic = {
+        "trace": trace,
+        "requests_per_s_max": requests_per_s_max,
+        "prompt_tokens_max": prompt_tokens_max,
+        "output_tokens_max": output_tokens_max,
+    }
+    device = {"device_class": "cpu-core", "kv_bytes": _DEMO_KV_BYTES}
+    return FleetConfig.model_validate(
+        {
+            "name": "demo",
+            "ledger": ledger,
+            "seconds_max": seconds_max,
+            "device": [
+                {"id": "serving-0", "pool": "serving", "cores": [cores[0]], **device},
+                {"id": "rollout-0", "pool": "rollout", "cores": [cores[1]], **device},
+            ],
+            "traffic": {name: value for name, value in traffic.items() if value is not None},
+            "training": {} if steps is None else {"steps": steps},
+        }
+    )
+
+
+_EXAMPLE_HEAD = """\
+# A fleet for `rose up -c fleet.toml`. Every field is here with its default; a line that begins with `#` and holds a
+# field leaves that field out. Check a file with `rose config check fleet.toml`.
+"""
+
+_EXAMPLE_DEVICES = """
+# One table for each device. This one lends what serving leaves of GPU 0 ...
+[[device]]
+{serving}
+# ... and this one is dedicated to rollouts and training. With no GPU, give `cores` instead of `gpu`.
+[[device]]
+{rollout}"""
+
+
+def example() -> str:
+    """A fleet file with every field, its explanation and its default, made from the fields themselves."""
+    serving = {"id": "serving-0", "pool": "serving", "device_class": "h100-sxm", "gpu": 0, "kv_bytes": 40 << 30}
+    rollout = {"id": "rollout-0", "pool": "rollout", "device_class": "h100-sxm", "gpu": 1, "kv_bytes": 60 << 30}
+    tables: list[str] = []
+    scalars: list[str] = []
+    for name, field in FleetConfig.model_fields.items():
+        section = field.annotation
+        if name == "device":
+            continue
+        if isinstance(section, type) and issubclass(section, Section):
+            tables.append(f"\n# {field.description}\n[{name}]\n{_fields(section, {})}")
+        else:
+            scalars.append(_field(name, field, field.default))
+    devices = _EXAMPLE_DEVICES.format(
+        serving=_fields(DeviceConfig, serving), rollout=_fields(DeviceConfig, rollout, explained=False)
+    )
+    return _EXAMPLE_HEAD + "\n" + "".join(scalars) + devices + "".join(tables)
+
+
+def _fields(section: type[Section], values: dict[str, object], *, explained: bool = True) -> str:
+    return "".join(
+        _field(name, field, values.get(name, field.get_default(call_default_factory=True)), explained=explained)
+        for name, field in section.model_fields.items()
+    )
+
+
+def _field(name: str, field: FieldInfo, value: object, *, explained: bool = True) -> str:
+    comment = "".join(f"# {line}\n" for line in textwrap.wrap(field.description or "", 116)) if explained else ""
+    if value is None:
+        return f"{comment}# {name} =\n"
+    if isinstance(value, Path):
+        value = str(value)
+    # JSON writes these types (text, numbers, booleans, lists of them) as TOML does.
+    return f"{comment}{name} = {json.dumps(value)}\n"

@@ -64,11 +64,12 @@ class Run(Event):
     config_json: str | None = None
     host_json: str | None = None
     reason: str | None = None
-    #: Serving traffic of this run: the trace's name, the share of its requests kept, and by how much lengths and
-    #: gaps between arrivals were multiplied to fit the host. Every latency figure is shown with these.
+    #: Serving traffic of this run: the trace's name, the share of its requests kept, and by how much prompt lengths,
+    #: output lengths and gaps between arrivals were multiplied to fit the host. Every latency figure is shown with them.
     trace: str | None = None
     trace_keep_share: float | None = None
     trace_length_scale: float | None = None
+    trace_output_length_scale: float | None = None
     trace_time_scale: float | None = None
 
 
@@ -258,7 +259,9 @@ class DeviceSlice(Event):
     def __post_init__(self) -> None:
         total = sum(getattr(self, f"{bucket}_ns") for bucket in BUCKETS)
         if total != self.t1_ns - self.t0_ns:
-            raise ValueError(f"device_slice of {self.device_id}: buckets sum to {total} ns, not {self.t1_ns - self.t0_ns}")
+            raise ValueError(
+                f"device_slice of {self.device_id}: buckets sum to {total} ns, not {self.t1_ns - self.t0_ns}"
+            )
 
 
 #: The seven buckets of device time, in the order they are shown.

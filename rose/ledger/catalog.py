@@ -54,10 +54,13 @@ def refresh(root: Path | str) -> None:
             # Patterns relative to the ledger let the folder move; DuckDB finds them here by its search path.
             with duckdb.connect(temporary, config={"file_search_path": str(root)}) as connection:
                 connection.execute(f"CREATE OR REPLACE VIEW stored_event AS {_stored(_patterns(root))}")
-                connection.execute(f"COMMENT ON VIEW stored_event IS {_quoted(_STORED_COMMENT)}")
+                connection.execute(f"COMMENT ON VIEW stored_event IS {quoted(_STORED_COMMENT)}")
             layout.replace_file(temporary, root / layout.CATALOG)
         except duckdb.Error as error:
-            raise LedgerError(f"cannot write the catalog of {root}: {error}") from error
+            raise LedgerError(
+                f"cannot write the catalog of {root}: {error}\n"
+                "`rose ledger verify` names what is damaged; put it back from a copy, or move it out of the ledger"
+            ) from error
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -88,6 +91,7 @@ def connect(root: Path | str) -> duckdb.DuckDBPyConnection:
     return connection
 
 
+@functools.cache
 def comments(view: str) -> tuple[str, dict[str, str]]:
     """What `sql/views/<view>.sql` says in its head: of the view, and of each column it documents."""
     lines = []
@@ -107,23 +111,25 @@ def _template() -> bytes:
         root = Path(folder)
         _write_schema(root)
         with duckdb.connect(config={"file_search_path": folder}) as connection:
-            path = _quoted(str(root / layout.CATALOG))
-            connection.execute(f"ATTACH {path} AS ledger (STORAGE_VERSION {_quoted(_STORAGE_VERSION)})")
+            path = quoted(str(root / layout.CATALOG))
+            connection.execute(f"ATTACH {path} AS ledger (STORAGE_VERSION {quoted(_STORAGE_VERSION)})")
             connection.execute("USE ledger")
             connection.execute(f"CREATE VIEW stored_event AS {_stored([layout.SCHEMA_FILE])}")
-            shared = comments("event")[1]
+            connection.execute("BEGIN")
             for view in VIEWS:
                 connection.execute(sql.read(f"views/{view}.sql"))
-                about, own = comments(view)
-                connection.execute(f"COMMENT ON VIEW {view} IS {_quoted(about)}")
-                for (column,) in connection.execute(f"SELECT column_name FROM (DESCRIBE {view})").fetchall():
-                    text = _quoted({**shared, **own}[column])
-                    connection.execute(f'COMMENT ON COLUMN {view}."{column}" IS {text}')
+                connection.execute(f"COMMENT ON VIEW {view} IS {quoted(comments(view)[0])}")
+            shared = comments("event")[1]
+            named = "SELECT table_name, column_name FROM duckdb_columns() WHERE table_name IN (SELECT unnest(?))"
+            for view, column in connection.execute(named, [VIEWS]).fetchall():
+                if text := {**shared, **comments(view)[1]}.get(column):
+                    connection.execute(f'COMMENT ON COLUMN {view}."{column}" IS {quoted(text)}')
+            connection.execute("COMMIT")
         return (root / layout.CATALOG).read_bytes()
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
-    attach = f"ATTACH {_quoted(str(root / layout.CATALOG))} AS ledger (READ_ONLY)"
+    attach = f"ATTACH {quoted(str(root / layout.CATALOG))} AS ledger (READ_ONLY)"
     try:
         connection.execute(attach)
     except duckdb.Error:
@@ -145,10 +151,11 @@ def _patterns(root: Path) -> list[str]:
 
 
 def _stored(patterns: list[str]) -> str:
-    return f"SELECT * FROM read_parquet([{', '.join(map(_quoted, patterns))}], union_by_name = true)"
+    return f"SELECT * FROM read_parquet([{', '.join(map(quoted, patterns))}], union_by_name = true)"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """`text` as a SQL string literal."""
     return "'" + text.replace("'", "''") + "'"
 
 

@@ -1,12 +1,12 @@
 """The ledger's folder: what lies where, and the marker file that says a folder is a ledger.
 
-    ledger.json                              the marker, with the format version
-    ledger.duckdb                            the catalog: views and nothing else, replaced atomically
-    schema.parquet                           no rows, every column: the views hold even before the first event
-    live/<writer>/<epoch>/<index>-<sha256>.parquet     segments, in the order they were written
-    compacted/<writer>/<first>-<last>.parquet, .json   segments of epochs first..last merged, and the manifest
-    heads/<writer>.json                      the newest segment of each writer
-    locks/                                   one file for each writer, one for the catalog
+ledger.json                              the marker, with the format version
+ledger.duckdb                            the catalog: views and nothing else, replaced atomically
+schema.parquet                           no rows, every column: the views hold even before the first event
+live/<writer>/<epoch>/<index>-<sha256>.parquet     segments, in the order they were written
+compacted/<writer>/<first>-<last>.parquet, .json   segments of epochs first..last merged, and the manifest
+heads/<writer>.json                      the newest segment of each writer
+locks/                                   one file for each writer, one for the catalog
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def create(root: Path | str) -> Path:
     if not marker.exists():
         if root.exists() and not root.is_dir():
             raise LedgerError(f"{root} is a file; a ledger is a folder. Name another folder")
-        if root.exists() and (foreign := [name for name in sorted(os.listdir(root)) if not name.startswith(f".{MARKER}")]):
+        # Another process may be writing the marker at this moment, under a temporary name.
+        if foreign := sorted(name for name in _names(root) if not name.startswith(f".{MARKER}")):
             raise LedgerError(
                 f"{root} is not a ledger and not empty (it holds {foreign[0]!r}); name a new or an empty folder"
             )
@@ -107,7 +108,12 @@ class Part:
         """The Parquet files of this part, relative to the ledger: what the catalog reads."""
         if self.compacted:
             return f"{self.stem}.parquet"
-        return f"live/{self.writer}/{self.first:06d}/*.parquet"
+        return f"{self.folder}/*.parquet"
+
+    @property
+    def folder(self) -> str:
+        """Folder of a live part, relative to the ledger."""
+        return f"live/{self.writer}/{self.first:06d}"
 
     @property
     def stem(self) -> str:
@@ -159,7 +165,7 @@ def write_file(path: Path, content: bytes, *, sync: bool = True) -> None:
         if sync:
             replace_file(temporary, path)
         else:
-            os.replace(temporary, path)
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -171,7 +177,7 @@ def replace_file(temporary: Path, path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    os.replace(temporary, path)
+    temporary.replace(path)
     sync_folder(path.parent)
 
 
@@ -188,7 +194,7 @@ def sync_folder(folder: Path) -> None:
 def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on `path`, waiting for it; the kernel frees it when the process ends in any way."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "ab") as file:
+    with path.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -202,6 +208,6 @@ def _absolute(root: Path | str) -> Path:
 
 def _names(folder: Path) -> list[str]:
     try:
-        return os.listdir(folder)
+        return [path.name for path in folder.iterdir()]
     except FileNotFoundError:
         return []

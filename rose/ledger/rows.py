@@ -7,8 +7,9 @@ import operator
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, SupportsFloat, SupportsIndex
+from typing import Any, Literal
 
+import numpy as np
 import pyarrow as pa
 
 from rose.events import COMMON_COLUMNS, KINDS, Event, all_columns, columns
@@ -94,22 +95,22 @@ def _field(name: str, hint: Any) -> _Field:
 def _check(kind: str, field: _Field, value: Any) -> Any:
     """`value` as its column stores it; NumPy scalars become Python's."""
     match field.sql_type:
-        case "BIGINT":
-            if isinstance(value, SupportsIndex) and -_INT64_MAX <= (number := operator.index(value)) <= _INT64_MAX:
-                return number
-            wanted = "an integer that fits 64 bits"
-        case "DOUBLE":
-            if isinstance(value, SupportsFloat) and not isinstance(value, str):
-                return float(value)
-            wanted = "a number"
-        case "BOOLEAN":
-            if value is True or value is False or type(value).__name__ in ("bool", "bool_"):
-                return bool(value)
-            wanted = "true or false"
-        case _:
+        case "VARCHAR":
             if isinstance(value, str) and (not field.allowed or value in field.allowed) and _is_utf8(value):
                 return value
             wanted = f"one of {', '.join(field.allowed)}" if field.allowed else "text"
+        case "BIGINT":
+            if hasattr(value, "__index__") and -_INT64_MAX <= (number := operator.index(value)) <= _INT64_MAX:
+                return number
+            wanted = "an integer that fits 64 bits"
+        case "DOUBLE":
+            if hasattr(value, "__float__"):
+                return float(value)
+            wanted = "a number"
+        case _:
+            if value is True or value is False or isinstance(value, np.bool_):
+                return bool(value)
+            wanted = "true or false"
     raise LedgerError(f"event {kind!r}: {field.name} must be {wanted}, got {value!r}")
 
 

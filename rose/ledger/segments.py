@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -86,7 +85,7 @@ def recover(root: Path, writer: str) -> Tail | None:
     sha256 = hashlib.sha256(content).hexdigest()
     if sha256_in(path.name) != sha256:
         raise LedgerError(f"segment {path} was changed after it was written. {way_out}")
-    if head is not None and not (root / head).exists() and (numbers[-1], path.name) < _place(head):
+    if head is not None and not (root / head).exists() and (numbers[-1], path.name) < place(head):
         raise LedgerError(f"segment {root / head}, the newest of writer {writer!r}, is gone. {way_out}")
     layout.sync_folder(folder)
     header = read_header(content)
@@ -109,7 +108,7 @@ def begin_epoch(root: Path, tail: Tail) -> Tail:
     temporary.mkdir()
     tail, path = _write(temporary, tail, rows.schema().empty_table())
     folder = home / f"{tail.epoch:06d}"
-    os.rename(temporary, folder)
+    temporary.rename(folder)
     layout.sync_folder(home)
     _write_head(root, tail, folder / path.name)
     return tail
@@ -129,7 +128,7 @@ def has_every_column(root: Path, tail: Tail) -> bool:
 
 def segment_names(folder: Path) -> list[str]:
     """Names of the segments in an epoch's folder, in the order they were written."""
-    return sorted(name for name in os.listdir(folder) if layout.SEGMENT_NAME.fullmatch(name))
+    return sorted(path.name for path in folder.iterdir() if layout.SEGMENT_NAME.fullmatch(path.name))
 
 
 def sha256_in(name: str) -> str:
@@ -158,14 +157,16 @@ def read_head(root: Path, writer: str) -> str | None:
     try:
         segment = json.loads(content)["segment"] if content else None
         if segment is not None:
-            _place(segment)
+            place(segment)
     except (ValueError, KeyError, TypeError) as error:
         raise LedgerError(f"heads/{writer}.json is damaged; delete it once `rose ledger verify` is clean") from error
     return segment
 
 
-def _place(segment: str) -> tuple[int, str]:
-    """What orders the segments of one writer: epoch and file name."""
+def place(segment: str) -> tuple[int, str]:
+    """What orders the segments of one writer: epoch and file name. Raises ValueError for what is no segment's path."""
+    if not segment:
+        return -1, ""
     _, _, epoch, name = segment.split("/")
     return int(epoch), name
 
@@ -174,9 +175,14 @@ def _write(folder: Path, tail: Tail, table: pa.Table) -> tuple[Tail, Path]:
     last_seq = tail.next_seq + table.num_rows - 1
     header = Header(tail.writer, tail.epoch, tail.next_index, tail.next_seq, last_seq, tail.sha256)
     fields = {name: getattr(header, name) for name in Header.__slots__}
-    table = table.replace_schema_metadata({_METADATA_KEY: json.dumps(fields).encode()})
     buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd", store_schema=False)
+    # In a file of a few rows a dictionary for each column costs more than it saves.
+    dictionary = table.num_rows > 1000
+    with pq.ParquetWriter(
+        buffer, table.schema, compression="zstd", store_schema=False, use_dictionary=dictionary
+    ) as file:
+        file.write_table(table)
+        file.add_key_value_metadata({_METADATA_KEY: json.dumps(fields).encode()})
     content = buffer.getvalue()
     sha256 = hashlib.sha256(content).hexdigest()
     path = folder / f"{tail.next_index:06d}-{sha256}.parquet"

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, get_args
@@ -32,6 +33,7 @@ class LedgerWriter:
 
     def __init__(
         self,
+        *,
         root: Path,
         writer: str,
         run_id: str,
@@ -77,6 +79,7 @@ class LedgerWriter:
         writer: str,
         run_id: str,
         provenance: Provenance = "live",
+        *,
         flush_interval_s: float = 2.0,
         queue_max: int = 65536,
     ) -> Self:
@@ -101,7 +104,16 @@ class LedgerWriter:
             elif not segments.has_every_column(root, tail):
                 tail = segments.begin_epoch(root, tail)
             catalog.refresh(root)
-            return cls(root, writer, run_id, provenance, flush_interval_s, queue_max, lock, tail)
+            return cls(
+                root=root,
+                writer=writer,
+                run_id=run_id,
+                provenance=provenance,
+                flush_interval_s=flush_interval_s,
+                queue_max=queue_max,
+                lock=lock,
+                tail=tail,
+            )
         except OSError as error:
             os.close(lock)
             raise LedgerError(f"cannot write to the ledger at {root}: {error}") from error
@@ -250,7 +262,9 @@ class LedgerWriter:
             return batch
         if self._tail.next_index > segments.SEGMENTS_PER_EPOCH:
             self._tail = segments.begin_epoch(self.root, self._tail)
-            catalog.refresh(self.root)
+            # A damaged file, maybe of another writer, must not stop this one: every reader is told of it by DuckDB.
+            with suppress(LedgerError):
+                catalog.refresh(self.root)
         self._tail = segments.append(self.root, self._tail, self.run_id, self.provenance, unwritten)
         return batch
 
@@ -271,5 +285,3 @@ def _lock(root: Path, writer: str) -> int:
     os.truncate(lock, 0)
     os.write(lock, str(os.getpid()).encode())
     return lock
-
-

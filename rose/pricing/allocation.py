@@ -113,8 +113,15 @@ def allocate(connection: duckdb.DuckDBPyConnection, run_id: str, book: PriceBook
         for segment, part in _divide(buckets, row, changes_ns):
             time.setdefault((row["device_id"], row["joined_ns"], segment), Counter()).update(part)
     devices = (
-        _price(device, {segment: time.get((device["device_id"], device["t0_ns"], segment), Counter())
-                        for segment in range(len(changes_ns) + 1)}, changes_ns, book)
+        _price(
+            device,
+            {
+                segment: time.get((device["device_id"], device["t0_ns"], segment), Counter())
+                for segment in range(len(changes_ns) + 1)
+            },
+            changes_ns,
+            book,
+        )
         for device in provisioned
         if device["t1_ns"] > device["t0_ns"]
     )

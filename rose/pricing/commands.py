@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
-from rose.ledger.commands import LedgerOption, ledger_root
+from rose.errors import UserError
+from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
+from rose.ledger.layout import LedgerError
 
 price_app = typer.Typer(no_args_is_help=True, help="Check and show price books.")
 
@@ -19,7 +21,8 @@ def report_command(
     ledger: LedgerOption = None,
     run: Annotated[str | None, typer.Option("--run", help="Run to report; the newest if left out.")] = None,
     price_book: BookOption = "example",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    *,
+    as_json: JsonOption = False,
     allow_unverified: Annotated[
         bool, typer.Option("--allow-unverified", help="Report a ledger that does not verify, every figure marked so.")
     ] = False,
@@ -28,11 +31,10 @@ def report_command(
     from rich.console import Console
 
     from rose.pricing import report, tables
-    from rose.pricing.money import PricingError
 
     try:
         built = report.build(ledger_root(ledger), run, price_book, allow_unverified)
-    except PricingError as error:
+    except (UserError, LedgerError) as error:
         raise _failed(error) from None
     if as_json:
         typer.echo(json.dumps(built.to_json(), indent=2))
@@ -42,13 +44,12 @@ def report_command(
 
 @price_app.command("check")
 def check(file: Annotated[Path, typer.Argument(help="A price book TOML file.")]) -> None:
-    """Validate a price book; exit 1 and name every wrong field if it cannot be used."""
+    """Validate a price book; name every wrong field if it cannot be used."""
     from rose.pricing import pricebook
-    from rose.pricing.money import PricingError
 
     try:
         book = pricebook.load(file)
-    except PricingError as error:
+    except (UserError, LedgerError) as error:
         raise _failed(error) from None
     typer.echo(f"{file}: {book.name} {book.version}, {book.currency}, {len(book.device)} device prices: good")
 
@@ -61,12 +62,11 @@ def show(price_book: BookOption = "example") -> None:
     from rich.table import Table
 
     from rose.pricing import pricebook
-    from rose.pricing.money import PricingError
     from rose.pricing.tables import WIDTH
 
     try:
         book = pricebook.load(price_book)
-    except PricingError as error:
+    except (UserError, LedgerError) as error:
         raise _failed(error) from None
     lending, tokens = book.lending, book.tokens
     entries = [
@@ -92,6 +92,6 @@ def show(price_book: BookOption = "example") -> None:
     Console(width=WIDTH).print(table)
 
 
-def _failed(error: Exception) -> typer.Exit:
-    typer.echo(f"error: {error}", err=True)
-    return typer.Exit(1)
+def _failed(error: UserError | LedgerError) -> typer.Exit:
+    typer.secho(f"rose: {error}", fg=typer.colors.RED, err=True)
+    return typer.Exit(UserError.exit_code)

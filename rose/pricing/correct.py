@@ -22,13 +22,14 @@ accepted, and C / PPV is the cost of one that is really correct.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import duckdb
 import numpy as np
+import numpy.typing as npt
 
 from rose.pricing import formulas
 from rose.pricing.allocation import Allocation
@@ -37,6 +38,8 @@ from rose.pricing.money import NANO_USD_PER_USD
 from rose.pricing.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.tokens import Tokens
+
+Floats = npt.NDArray[np.float64]
 
 #: What a rollout token is priced at: serving's amortized price, a dedicated device's, the borrow's marginal price, and
 #: the mix that was used.
@@ -53,6 +56,17 @@ class Interval:
 
     low: float
     high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Resamples:
+    """Sums over resampled groups, one value of each for each resample."""
+
+    borrowed_tokens: Floats
+    dedicated_tokens: Floats
+    accepted: Floats
+    audited: Floats
+    audited_correct: Floats
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,49 +173,53 @@ def measured(cost: TokenCost, found: Groups) -> dict[str, Fraction | None]:
     }
 
 
+def resample(found: Groups) -> Resamples | None:
+    """Draw the groups with replacement, as many as there are, again and again; None for fewer than two groups.
+
+    Seeded, and summed in integers: the same groups give the same sums on any machine.
+    """
+    size = len(found.each)
+    if size < 2:
+        return None
+    random = np.random.default_rng(_SEED)
+    columns = np.array([[int(row[name]) for name in Resamples.__slots__] for row in found.each], dtype=np.int64)
+    sums = np.empty((_RESAMPLES, columns.shape[1]), dtype=np.int64)
+    for index in range(_RESAMPLES):
+        times_drawn = np.bincount(random.integers(size, size=size), minlength=size)
+        sums[index] = times_drawn @ columns
+    return Resamples(*sums.T.astype(np.float64))
+
+
 def measured_interval(
-    cost: TokenCost, tokens: Mapping[str, Tokens], found: Groups, line: str, *, per_correct: bool = False
-) -> Interval | None:
-    """Bootstrap over groups of `measured` (of C / PPV if `per_correct`); None for fewer than two groups.
+    cost: TokenCost, tokens: Mapping[str, Tokens], found: Groups, drawn: Resamples | None, line: str
+) -> tuple[Interval | None, Interval | None]:
+    """Intervals of `measured` on a line, and of the same over PPV; None where there is too little to bound one.
 
     The dollars of a placement are divided among the groups by the tokens their turns made there; on `blended` each
     placement has its own price.
     """
-    if (usd := cost.by_line[line]) is None or len(found.each) < 2:
-        return None
-    prices = {"borrowed": usd, "dedicated": usd}
-    if line == "blended":
-        prices = {
-            "borrowed": cost.by_line["opportunistic"] or Fraction(0),
-            "dedicated": cost.by_line["dedicated"] or Fraction(0),
-        }
-    dollars = np.zeros(len(found.each))
-    for place, price in prices.items():
-        made = np.array([float(row[f"{place}_tokens"]) for row in found.each])
-        if made.any():
-            dollars += made / made.sum() * float(price * tokens[place].useful)
-    columns = {name: np.array([float(row[name]) for row in found.each]) for name in ("accepted", "audited", "audited_correct")}
-
-    def ratio(pick: np.ndarray[Any, Any]) -> float:
-        accepted = columns["accepted"][pick].sum()
-        correct = columns["audited_correct"][pick].sum()
-        if not accepted or (per_correct and not correct):
-            return float("inf")
-        value = dollars[pick].sum() / accepted
-        return float(value * columns["audited"][pick].sum() / correct) if per_correct else float(value)
-
-    return bootstrap(len(found.each), ratio)
+    if drawn is None or (usd := cost.by_line[line]) is None:
+        return None, None
+    blended = line == "blended"
+    prices = {
+        "borrowed": (cost.by_line["opportunistic"] if blended else usd) or Fraction(0),
+        "dedicated": (cost.by_line["dedicated"] if blended else usd) or Fraction(0),
+    }
+    dollars = np.zeros(_RESAMPLES)
+    for place, sums in (("borrowed", drawn.borrowed_tokens), ("dedicated", drawn.dedicated_tokens)):
+        if made := sum(int(row[f"{place}_tokens"]) for row in found.each):
+            dollars += sums * float(prices[place] * tokens[place].useful / made)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        per_accepted = dollars / drawn.accepted
+        per_correct = per_accepted * drawn.audited / drawn.audited_correct
+    return interval(per_accepted), interval(per_correct)
 
 
-def bootstrap(size: int, statistic: Callable[[np.ndarray[Any, Any]], float]) -> Interval | None:
-    """Percentile interval of `statistic` over `size` units resampled with replacement; seeded, so the same each time.
-
-    `statistic` takes indices and may return infinity. None where even the low end is infinite.
-    """
-    random = np.random.default_rng(_SEED)
-    values = np.sort([statistic(random.integers(size, size=size)) for _ in range(_RESAMPLES)])
+def interval(values: Floats) -> Interval | None:
+    """The middle 95% of resampled values; infinite or undefined ones (nothing was correct) count as the highest."""
+    ordered = np.sort(np.where(np.isfinite(values), values, np.inf))
     tail = (1 - _CONFIDENCE) / 2
-    low, high = values[int(tail * _RESAMPLES)], values[int((1 - tail) * _RESAMPLES) - 1]
+    low, high = ordered[int(tail * len(ordered))], ordered[int((1 - tail) * len(ordered)) - 1]
     if not np.isfinite(low):
         return None
     return Interval(low=float(low), high=float(high) if np.isfinite(high) else None)

@@ -14,6 +14,8 @@ NOT_ENOUGH_DATA = "not enough data"
 
 #: Views of money; `count` is for what is counted or timed rather than priced.
 MARGINAL, AMORTIZED, FULLY_LOADED, COUNT = "marginal", "amortized", "fully loaded", "count"
+#: What a mix of placements really cost: borrowed time at its marginal price, dedicated time at its amortized one.
+BLENDED = "marginal for borrowed, amortized for dedicated"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +122,11 @@ class Figures:
         return Figure(value=value, unit=unit, view=COUNT, stamp=self.stamp, why=_why(value, why))
 
     def part(
-        self, numerator: Fraction | int | None, denominator: Fraction | int = 1, unit: str = "share", why: str | None = None
+        self,
+        numerator: Fraction | int | None,
+        denominator: Fraction | int = 1,
+        unit: str = "share",
+        why: str | None = None,
     ) -> Figure:
         """A share or a ratio; not enough data where the denominator is 0 or the numerator is not known."""
         value = None if numerator is None or denominator == 0 else float(Fraction(numerator) / denominator)

@@ -88,7 +88,7 @@ def useful_token_cost(usd_per_device_s: float, tokens_per_device_s: float, waste
 
 
 def rollout_price_ratio(c_serving: float, c_dedicated: float, c_opportunistic: float, borrowed_share: float) -> float:
-    """[D] pi = ((1 - phi) * c_D + phi * c_O) / c_S, with phi the share of useful rollout tokens made on borrowed devices."""
+    """[D] pi = ((1 - phi) * c_D + phi * c_O) / c_S, with phi the borrowed share of useful rollout tokens."""
     _positive(c_serving=c_serving)
     _not_negative(c_dedicated=c_dedicated, c_opportunistic=c_opportunistic)
     _share(borrowed_share=borrowed_share)
@@ -113,7 +113,7 @@ class Frontier:
         return self.left > self.right
 
 
-def frontier(n: float, training: float, eta_n: float, eta_t: float, usd_per_n: float, usd_per_t: float) -> Frontier:
+def frontier(*, n: float, training: float, eta_n: float, eta_t: float, usd_per_n: float, usd_per_t: float) -> Frontier:
     """[A] (eta_rho - 1) / eta_T against D_I / D_T; [D] with n = 1 + rho, D_I = p_I n and D_T = p_T T it is exact.
 
     dlnC/dD_I = (1 - eta_n) / D_I and dlnC/dD_T = -eta_T / D_T; `eta_n` and `eta_t` are the elasticities of alpha in
@@ -162,7 +162,14 @@ def third_line_threshold(
 
 
 def slack_to_inference(
-    eta_n: float, n: float, rollouts_per_s: float, answers: float, eta_t: float, compute_per_s: float, training: float
+    *,
+    eta_n: float,
+    n: float,
+    rollouts_per_s: float,
+    answers: float,
+    eta_t: float,
+    compute_per_s: float,
+    training: float,
 ) -> bool:
     """[D] With slack free: it goes to inference iff (eta_n / n) * (r_I / N) > eta_T * r_T / T.
 
@@ -199,7 +206,7 @@ def provision_usd_per_device_s(burst_hazard: float, extra_violations: float, pen
 
 
 def realised_violations_usd(bins: Sequence[tuple[int, float, float]], penalty_usd: float) -> float:
-    """[D] Sum over load bins of N_b * (v_lent - v_unlent) * penalty; a bin is (N_b, v_lent, v_unlent). Not clipped at 0."""
+    """[D] Sum over load bins (N_b, v_lent, v_unlent) of N_b * (v_lent - v_unlent) * penalty, not clipped at zero."""
     _not_negative(penalty_usd=penalty_usd)
     return sum(n * (lent - unlent) for n, lent, unlent in bins) * penalty_usd
 

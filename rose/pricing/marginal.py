@@ -24,7 +24,7 @@ from rose.pricing.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 
 TERMS: tuple[str, ...] = ("energy", "transfer", "scheduler", "kv_recompute", "provision")
-Basis = Literal["measured", "assumed", "partly measured"]
+Basis = Literal["measured", "assumed", "partly measured", "price book"]
 
 _BYTES_PER_GB = 10**9
 _MILLION = 10**6
@@ -61,9 +61,7 @@ class Marginal:
         return usd * NS_PER_HOUR / self.borrowed_ns if self.borrowed_ns else None
 
 
-def marginal(
-    connection: duckdb.DuckDBPyConnection, run_id: str, allocation: Allocation, book: PriceBook
-) -> Marginal:
+def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: Allocation, book: PriceBook) -> Marginal:
     """The marginal cost of a run's borrow. Raises PriceBookError for a route or a device's power the book lacks."""
     set_variables(connection, run_id=run_id, period_end_ns=allocation.period_ns[1])
     leased_ns = sum(int(row["leased_ns"]) for row in rows(connection, "lease_totals"))
@@ -75,7 +73,7 @@ def marginal(
             "scheduler": Term(
                 usd=Fraction(book.lending.scheduler_usd_per_lease_s) * leased_ns / NS_PER_S,
                 basis="measured",
-                explained=f"{leased_ns / NS_PER_S:,.1f} lease-seconds at ${book.lending.scheduler_usd_per_lease_s} each",
+                explained=f"{leased_ns / NS_PER_S:,.1f} s leased at ${book.lending.scheduler_usd_per_lease_s} a second",
             ),
             "kv_recompute": _kv_recompute(int(rows(connection, "recomputed_tokens")[0]["tokens"]), book),
             "provision": provision(rows(connection, "violations_by_load"), book),
@@ -103,9 +101,7 @@ def extra_power_mw(readings: Iterable[Mapping[str, Any]]) -> Fraction | None:
     return extra / sum(sides[True][1] for sides in both)
 
 
-def _energy(
-    serving: Allocation, readings: list[dict[str, Any]], leases: list[dict[str, Any]], book: PriceBook
-) -> Term:
+def _energy(serving: Allocation, readings: list[dict[str, Any]], leases: list[dict[str, Any]], book: PriceBook) -> Term:
     """Measured: dP times leased time. Without meter readings to compare: (load - idle) from the book times the time
     in which a rollout drew power."""
     leased_ns = {row["device_class"]: int(row["leased_ns"]) for row in leases}
@@ -169,7 +165,7 @@ def provision(bins: Iterable[Mapping[str, Any]], book: PriceBook) -> Term:
     """
     penalty = book.lending.violation_usd
     if penalty == 0:
-        return Term(usd=Fraction(0), basis="assumed", explained="the price book sets no penalty for a missed budget")
+        return Term(usd=Fraction(0), basis="price book", explained="the price book sets no penalty for a missed budget")
     by_bin: dict[int, dict[bool, tuple[int, int]]] = defaultdict(dict)
     for row in bins:
         by_bin[row["load_bin"]][row["lent"]] = (row["requests"], row["violations"])

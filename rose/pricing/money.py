@@ -10,6 +10,8 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 from typing import TypeVar
 
+from rose.errors import UserError
+
 K = TypeVar("K")
 
 NANO_USD_PER_USD = 1_000_000_000
@@ -20,7 +22,7 @@ NS_PER_S = 1_000_000_000
 _CONTEXT = Context(prec=60, rounding=ROUND_HALF_EVEN)
 
 
-class PricingError(Exception):
+class PricingError(UserError):
     """A figure that cannot be given honestly; the message says which one, why, and what to do."""
 
 
@@ -72,11 +74,10 @@ def format_usd(amount_nano_usd: int) -> str:
 
 def format_ns(duration_ns: int) -> str:
     """`1 h 02 min 03 s`, `2 min 03.4 s`, `3.412 s`: three significant parts at most."""
-    seconds = duration_ns / NS_PER_S
-    if seconds < 60:
-        return f"{seconds:.3f} s"
-    minutes, seconds = divmod(seconds, 60)
-    if minutes < 60:
-        return f"{int(minutes)} min {seconds:04.1f} s"
-    hours, minutes = divmod(int(minutes), 60)
-    return f"{hours:,} h {minutes:02} min {int(seconds):02} s"
+    if duration_ns < 60 * NS_PER_S:
+        return f"{duration_ns / NS_PER_S:.3f} s"
+    tenths = round(duration_ns / NS_PER_S * 10)
+    if tenths < 36_000:
+        return f"{tenths // 600} min {tenths % 600 / 10:04.1f} s"
+    minutes, seconds = divmod(tenths // 10, 60)
+    return f"{minutes // 60:,} h {minutes % 60:02} min {seconds:02} s"

@@ -50,8 +50,8 @@ class Latency:
     tpot_p99: Figure
     ttft_budget: Figure
     tpot_budget: Figure
-    #: Says where there are too few requests for a 99th percentile to mean more than the largest value.
-    note: str | None
+    #: Too few for a 99th percentile to mean more than the largest value.
+    few_samples: bool
 
 
 def leases(make: Figures, totals: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
@@ -109,9 +109,8 @@ def _latency(make: Figures, row: Mapping[str, Any] | None) -> Latency:
         none, zero = make.number(None, "ns"), make.number(0, "count")
         return Latency(
             requests=zero, failed=zero, missed_budget=make.part(0, 0), ttft_p50=none, ttft_p99=none, tpot_p50=none,
-            tpot_p99=none, ttft_budget=none, tpot_budget=none, note=None,
+            tpot_p99=none, ttft_budget=none, tpot_budget=none, few_samples=False,
         )  # fmt: skip
-    few = min(row["ttft_samples"], row["tpot_samples"]) < P99_SAMPLES
     return Latency(
         requests=make.number(row["requests"], "count"),
         failed=make.number(row["failed"], "count"),
@@ -122,7 +121,7 @@ def _latency(make: Figures, row: Mapping[str, Any] | None) -> Latency:
         tpot_p99=make.number(row["tpot_p99_ns"], "ns"),
         ttft_budget=_budget(make, row["ttft_budget_min_ns"], row["ttft_budget_max_ns"]),
         tpot_budget=_budget(make, row["tpot_budget_min_ns"], row["tpot_budget_max_ns"]),
-        note=f"fewer than {P99_SAMPLES} samples: p99 is the largest value measured" if few else None,
+        few_samples=min(row["ttft_samples"], row["tpot_samples"]) < P99_SAMPLES,
     )
 
 

@@ -28,13 +28,13 @@ def _exact(value: object) -> object:
     # TOML numbers arrive as int or Decimal (see `parse`); text or a bool would be a slip of the pen.
     # pydantic reports a ValueError with its field; a TypeError would escape.
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        raise ValueError("must be a number, without quotes")  # noqa: TRY004
+        raise ValueError("must be a number, without quotes")
     return Decimal(value)
 
 
 def _day(value: object) -> object:
     if isinstance(value, datetime) or not isinstance(value, date):
-        raise ValueError("must be a date such as 2026-03-01, without quotes")  # noqa: TRY004
+        raise ValueError("must be a date such as 2026-03-01, without quotes")
     return value
 
 
@@ -123,7 +123,7 @@ class TokenPrices(_Entry):
 
 
 class PriceBook(BaseModel):
-    """The whole file. Look prices up with `device_prices`, `power_of` and `transfer_of`, which refuse what is missing."""
+    """The whole file. `device_prices`, `power_of` and `transfer_of` look prices up and refuse what is missing."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -189,7 +189,9 @@ class PriceBook(BaseModel):
         for price in self.transfer:
             if price.route == route:
                 return price
-        raise PriceBookError(f"price book {self.path} has no [[transfer]] for route {route!r}; add one, 0 if it is free")
+        raise PriceBookError(
+            f"price book {self.path} has no [[transfer]] for route {route!r}; add one, 0 if it is free"
+        )
 
     @model_validator(mode="after")
     def _no_two_prices_for_one_thing(self) -> PriceBook:
@@ -222,7 +224,9 @@ def load(name_or_path: str | Path) -> PriceBook:
     try:
         return parse(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
-        raise PriceBookError(f"cannot read price book {path}: {error.strerror}. Give a TOML file, or `example`.") from None
+        raise PriceBookError(
+            f"cannot read price book {path}: {error.strerror}. Give a TOML file, or `example`."
+        ) from None
     except UnicodeDecodeError as error:
         raise PriceBookError(f"price book {path} is not UTF-8 text: {error}") from None
 

@@ -12,6 +12,25 @@ import sql
 _TYPES = {"run_id": "VARCHAR", "price_changes": "BIGINT[]", "period_end_ns": "BIGINT"}
 
 
+#: The views that pricing reads a run through. `device` comes before `device_slice`, so that a slice that arrives in
+#: between can only lengthen the time of a device that is still there.
+_VIEWS = (
+    "run", "device", "device_slice", "lease", "preemption", "sync", "turn", "trajectory", "verdict", "request", "power",
+)  # fmt: skip
+
+
+def snapshot(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
+    """Copy a run's rows of every view into temporary tables of the same names, which later queries read instead.
+
+    A run may be going on: without this, two queries of one report would see two states of the ledger.
+    """
+    for view in _VIEWS:
+        connection.execute(
+            f"CREATE OR REPLACE TEMP TABLE {view} AS SELECT * FROM ledger.{view} WHERE run_id = $run_id",
+            {"run_id": run_id},
+        )
+
+
 def set_variables(connection: duckdb.DuckDBPyConnection, **variables: object) -> None:
     """Set the variables that the named queries read. Raises KeyError for one that no query knows."""
     for name, value in variables.items():

@@ -5,137 +5,31 @@ The same ledger and the same price book give the same report, to the byte: nothi
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import duckdb
 
 from rose.ledger import catalog, verify
 from rose.pricing import correct, pricebook
 from rose.pricing.allocation import Allocation, allocate
-from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, Figures, Stamp
+from rose.pricing.document import BookFacts, Borrow, DeviceRow, PriceLine, Report, RunFacts
+from rose.pricing.figures import AMORTIZED, BLENDED, FULLY_LOADED, MARGINAL, Figure, Figures, Stamp
 from rose.pricing.marginal import TERMS, Marginal, marginal
 from rose.pricing.money import NANO_USD_PER_USD, PricingError
-from rose.pricing.operations import Latency, Preemptions, Syncs, latency, leases, preemptions, syncs
+from rose.pricing.operations import latency, leases, preemptions, syncs
 from rose.pricing.pricebook import PriceBook
-from rose.pricing.query import rows, set_variables
+from rose.pricing.query import rows, set_variables, snapshot
 from rose.pricing.tokens import FATES, Tokens, count
 
-#: Version of the JSON's layout.
-SCHEMA = 1
-
 _MILLION = 10**6
+_VIEW_OF_LINE = {
+    "serving": AMORTIZED, "dedicated": AMORTIZED, "opportunistic": MARGINAL, "blended": BLENDED,
+}  # fmt: skip
 _NO_BORROW = "not enough data: no rollout ran on a serving device"
 _DEDICATED_MARGINAL = "does not apply: a dedicated device is paid for whether it works or not"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunFacts:
-    """Which run, and the serving traffic it saw; latency is only meant with the trace's scale beside it."""
-
-    run_id: str
-    name: str
-    #: `running`, `ended` or `failed`.
-    state: str
-    reason: str | None
-    trace: str | None
-    trace_keep_share: float | None
-    trace_length_scale: float | None
-    trace_time_scale: float | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BookFacts:
-    name: str
-    version: str
-    sha256: str
-    currency: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceRow:
-    """One stay of one device: provisioned time, cost, and time by bucket."""
-
-    device_id: str
-    pool: str
-    device_class: str
-    provisioned: Figure
-    cost: Figure
-    time: Mapping[str, Figure]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Borrow:
-    """m, the marginal price of a borrowed device-hour, by term, and what each term rests on."""
-
-    idle_anyway: bool
-    borrowed: Figure
-    per_device_hour: Mapping[str, Figure]
-    explained: Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PriceLine:
-    """Cost per correct answer with rollout tokens priced on one line.
-
-    `measured` is dollars per accepted trajectory, `per_correct` the same over PPV where there is an audit, `formula`
-    CPM * R * (1 + pi * rho) / alpha per million answer tokens.
-    """
-
-    token_cost: Figure
-    pi: Figure
-    measured: Figure
-    per_correct: Figure
-    formula: Figure
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
-    """Everything the command line and the dashboard show of a run's cost."""
-
-    stamp: Stamp
-    run: RunFacts
-    price_book: BookFacts
-    provisioned: Figure
-    #: By bucket; the times sum to `provisioned`.
-    device_time: Mapping[str, Figure]
-    device_share: Mapping[str, Figure]
-    devices: tuple[DeviceRow, ...]
-    #: By bucket, and `total`. Amortized and fully loaded totals both equal the fleet's cost.
-    amortized: Mapping[str, Figure]
-    fully_loaded: Mapping[str, Figure]
-    #: By term, and `total`: what the borrow added to the bill.
-    marginal: Mapping[str, Figure]
-    borrow: Borrow
-    #: By placement, then by fate, with `generated`, `useful` and `wasted_share`.
-    tokens: Mapping[str, Mapping[str, Figure]]
-    #: Per million useful tokens, by placement, then by view.
-    token_cost: Mapping[str, Mapping[str, Figure]]
-    harvest_share: Figure
-    saved: Figure
-    #: rho, alpha, accept_rate, r, cpm, phi, ppv.
-    factors: Mapping[str, Figure]
-    #: How the formula moves with each factor, in dollars per million answer tokens for each unit of the factor.
-    partials: Mapping[str, Figure]
-    accept_by_step: Mapping[int, Figure]
-    #: By price line.
-    cost_per_correct: Mapping[str, PriceLine]
-    #: `granted`, and by closing with `open`; the closings sum to `granted`.
-    leases: Mapping[str, Figure]
-    preemptions: Mapping[str, Preemptions]
-    syncs: Syncs
-    #: `all`, `lent`, `not lent`.
-    latency: Mapping[str, Latency]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for `json.dumps`; amounts are whole nano-dollars, times whole nanoseconds."""
-        fields = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
-        return {"schema": SCHEMA, **{name: _json(value) for name, value in fields}}
 
 
 def build(
@@ -160,7 +54,7 @@ def newest_run(connection: duckdb.DuckDBPyConnection) -> str:
     """The run that began last. Raises PricingError for a ledger without runs."""
     found = rows(connection, "newest_run")
     if not found:
-        raise PricingError("the ledger holds no run yet; `rose up` or `rose replay` writes one")
+        raise PricingError("the ledger holds no run yet; `rose demo` or `rose up` writes one")
     return str(found[0]["run_id"])
 
 
@@ -178,6 +72,7 @@ def _verified(root: Path, allow_unverified: bool) -> bool:
 def _build(connection: duckdb.DuckDBPyConnection, run_id: str, book: PriceBook, verified: bool) -> Report:
     set_variables(connection, run_id=run_id)
     run, provenance = _run_facts(connection, run_id)
+    snapshot(connection, run_id)
     allocation = allocate(connection, run_id, book)
     from_ns, to_ns = allocation.period_ns
     stamp = Stamp(from_ns=from_ns, to_ns=to_ns, provenance=provenance, currency=book.currency, verified=verified)
@@ -220,7 +115,7 @@ def _build(connection: duckdb.DuckDBPyConnection, run_id: str, book: PriceBook, 
         accept_by_step={
             row["step"]: make.part(row["accepted"], row["judged"]) for row in rows(connection, "accept_by_step")
         },
-        cost_per_correct=_lines(make, book, r, cost, tokens, found, borrow),
+        cost_per_correct=_lines(make, book=book, r=r, cost=cost, tokens=tokens, found=found, borrow=borrow),
         leases=leases(make, rows(connection, "lease_totals")),
         preemptions=preemptions(make, rows(connection, "preemption_totals")),
         syncs=syncs(make, rows(connection, "sync_totals")),
@@ -230,23 +125,14 @@ def _build(connection: duckdb.DuckDBPyConnection, run_id: str, book: PriceBook, 
 
 def _run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> tuple[RunFacts, str]:
     found = rows(connection, "run_facts")
-    kinds = rows(connection, "run_provenance")
     if not found:
         raise PricingError(f"the ledger has no run {run_id!r}; `rose ledger runs` lists those it has")
-    if len(kinds) != 1:
+    if len(kinds := rows(connection, "run_provenance")) != 1:
         mix = ", ".join(f"{kind['events']} {kind['provenance']}" for kind in kinds)
         raise PricingError(f"run {run_id} mixes events of different provenance ({mix}); no figure may be made of both")
-    first, last = found[0], found[-1]
-    return RunFacts(
-        run_id=run_id,
-        name=first["name"],
-        state="running" if last["action"] == "started" else last["action"],
-        reason=last["reason"],
-        trace=first["trace"],
-        trace_keep_share=first["trace_keep_share"],
-        trace_length_scale=first["trace_length_scale"],
-        trace_time_scale=first["trace_time_scale"],
-    ), str(kinds[0]["provenance"])
+    (facts,) = found
+    provenance = str(facts.pop("provenance"))
+    return RunFacts(**facts), provenance
 
 
 def _devices(make: Figures, allocation: Allocation) -> tuple[DeviceRow, ...]:
@@ -284,9 +170,7 @@ def _borrow(make: Figures, borrow: Marginal) -> Borrow:
         )
         for term in TERMS
     }
-    total = make.money(
-        borrow.usd_per_device_hour(), MARGINAL, per="device-hour", basis=_basis(borrow), why=_NO_BORROW
-    )
+    total = make.money(borrow.usd_per_device_hour(), MARGINAL, per="device-hour", basis=_basis(borrow), why=_NO_BORROW)
     return Borrow(
         idle_anyway=borrow.idle_anyway,
         borrowed=make.number(borrow.borrowed_ns, "ns"),
@@ -312,9 +196,7 @@ def _token_cost(
     def per_million(usd: Fraction, placement: str, view: str, basis: str = "measured") -> Figure:
         useful = tokens[placement].useful
         why = f"not enough data: no useful token was made on {placement} devices"
-        return make.money(
-            usd * _MILLION / useful if useful else None, view, per="million tokens", basis=basis, why=why
-        )
+        return make.money(usd * _MILLION / useful if useful else None, view, per="million tokens", basis=basis, why=why)
 
     result = {}
     for placement, pools in (("borrowed", ("serving",)), ("dedicated", ("rollout", "train"))):
@@ -333,7 +215,7 @@ def _token_cost(
 def _saved(make: Figures, cost: correct.TokenCost, tokens: Mapping[str, Tokens], borrow: Marginal) -> Figure:
     """The borrowed useful tokens at the dedicated devices' amortized price, less what the borrow cost.
 
-    Below zero where borrowing cost more. Where the idle-anyway gate does not hold, the borrow costs its amortized price.
+    Below zero where borrowing cost more. Without the idle-anyway gate the borrow costs its amortized price.
     """
     dedicated, opportunistic = cost.by_line["dedicated"], cost.by_line["opportunistic"]
     useful = tokens["borrowed"].useful
@@ -374,6 +256,7 @@ def _partials(make: Figures, book: PriceBook, r: Fraction | None, found: correct
 
 def _lines(
     make: Figures,
+    *,
     book: PriceBook,
     r: Fraction | None,
     cost: correct.TokenCost,
@@ -382,37 +265,36 @@ def _lines(
     borrow: Marginal,
 ) -> dict[str, PriceLine]:
     result = {}
-    measured = correct.measured(cost, found)
+    measured, drawn = correct.measured(cost, found), correct.resample(found)
     for line in correct.LINES:
-        touched = line in ("opportunistic", "blended")
-        view, basis = (MARGINAL, _basis(borrow)) if touched else (AMORTIZED, "measured")
-        usd, usd_per_accepted = cost.by_line[line], measured[line]
+        view = _VIEW_OF_LINE[line]
+        basis = "measured" if view == AMORTIZED else _basis(borrow)
+        usd, per_accepted = cost.by_line[line], measured[line]
+        per_correct = per_accepted / found.ppv if per_accepted is not None and found.ppv else None
+        accepted_interval, correct_interval = correct.measured_interval(cost, tokens, found, drawn, line)
         pi = cost.pi(line)
         exact = correct.formula(book, r, found, pi)
         why = _why_no_line(line, usd, found)
-        ppv = found.ppv
         result[line] = PriceLine(
             token_cost=make.money(
                 None if usd is None else usd * _MILLION, view, per="million tokens", basis=basis, why=why
             ),
             pi=make.part(pi, unit="ratio", why=why or "not enough data: serving's own price of a token is not known"),
             measured=make.money(
-                usd_per_accepted,
+                per_accepted,
                 view,
                 per="accepted trajectory",
                 basis=basis,
                 why=why,
-                interval=correct.measured_interval(cost, tokens, found, line) if usd_per_accepted is not None else None,
+                interval=accepted_interval if per_accepted is not None else None,
             ),
             per_correct=make.money(
-                usd_per_accepted / ppv if usd_per_accepted is not None and ppv else None,
+                per_correct,
                 view,
                 per="correct trajectory",
                 basis=basis,
                 why=why or "not enough data: no accepted trajectory was audited and found correct",
-                interval=correct.measured_interval(cost, tokens, found, line, per_correct=True)
-                if usd_per_accepted is not None and ppv
-                else None,
+                interval=correct_interval if per_correct is not None else None,
             ),
             formula=make.money(
                 None if exact is None else Fraction(exact),
@@ -430,15 +312,3 @@ def _why_no_line(line: str, usd: Fraction | None, found: correct.Groups) -> str 
         where = {"dedicated": "dedicated", "blended": "any"}.get(line, "borrowed")
         return f"not enough data: no useful token was made on {where} devices"
     return None if found.accepted else "not enough data: nothing was accepted yet"
-
-
-def _json(value: Any) -> Any:
-    if isinstance(value, Figure | Stamp):
-        return value.to_json()
-    if isinstance(value, Mapping):
-        return {str(key): _json(item) for key, item in value.items()}
-    if isinstance(value, tuple):
-        return [_json(item) for item in value]
-    if dataclasses.is_dataclass(value):
-        return {field.name: _json(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    return value

@@ -8,14 +8,16 @@ from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 
+from rose.pricing.document import Report, RunFacts
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, utc
-from rose.pricing.operations import Latency
-from rose.pricing.report import Report
+from rose.pricing.operations import P99_SAMPLES, Latency
 
 #: Widest table, in characters.
 WIDTH = 100
 
 _ASSUMED = "assumed"
+#: Columns of words rather than figures.
+_PROSE = ("rests on", "detail", "view")
 
 
 def show(report: Report, console: Console) -> None:
@@ -46,7 +48,8 @@ def _table(report: Report, title: str, view: str, *columns: str) -> Table:
         width=WIDTH,
     )
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+        prose = index == 0 or column in _PROSE
+        table.add_column(column, justify="left" if prose else "right", overflow="fold")
     return table
 
 
@@ -60,19 +63,22 @@ def _heading(report: Report) -> str:
     trace = "no serving trace"
     if run.trace:
         kept = "all" if run.trace_keep_share is None else f"{run.trace_keep_share:.1%}"
-        trace = (
-            f"trace {run.trace}, {kept} of its requests, lengths x{_scale(run.trace_length_scale)}, "
-            f"gaps x{_scale(run.trace_time_scale)}"
-        )
+        trace = f"trace {run.trace}, {kept} of its requests, {_scales(run)}"
     return (
-        f"[bold]Run {run.name}[/bold] ({run.run_id}), {run.state}, {stamp.provenance}\n"
+        f"[bold]Run {run.name}[/bold] ({run.run_id}), {run.status}, {stamp.provenance}\n"
         f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}; serving traffic: {trace}\n"
         f"Price book {book.name} {book.version} ({book.sha256[:12]}), {book.currency}"
     )
 
 
-def _scale(scale: float | None) -> str:
-    return "1" if scale is None else f"{scale:.3g}"
+def _scales(run: RunFacts) -> str:
+    """By how much the trace was changed to fit the host: no latency is shown without it."""
+    scales = {
+        "prompts": run.trace_length_scale,
+        "outputs": run.trace_output_length_scale,
+        "gaps": run.trace_time_scale,
+    }
+    return ", ".join(f"{name} x{scale:.3g}" for name, scale in scales.items() if scale is not None) or "unscaled"
 
 
 def _headline(report: Report) -> Table:
@@ -129,20 +135,23 @@ def _views(report: Report) -> Table:
 
 
 def _borrow(report: Report) -> Table:
-    table = _table(report, "What a borrowed device-hour costs", MARGINAL, "term", "per device-hour", "in all", "rests on")
+    table = _table(
+        report, "What a borrowed device-hour costs", MARGINAL, "term", "per device-hour", "in all", "rests on"
+    )
     for term, explained in report.borrow.explained.items():
         figure = report.borrow.per_device_hour[term]
-        basis = f"[{figure.basis}] ".replace("[", "\\[") if term in ("energy", "provision") else ""
-        table.add_row(term.replace("_", " "), figure.text, report.marginal[term].text, basis + explained)
+        table.add_row(term.replace("_", " "), figure.text, report.marginal[term].text, explained)
     table.add_section()
     total = report.borrow.per_device_hour["total"]
-    table.add_row("total", total.text, report.marginal["total"].text, f"{report.borrow.borrowed.text} borrowed", style="bold")
+    table.add_row(
+        "total", total.text, report.marginal["total"].text, f"{report.borrow.borrowed.text} borrowed", style="bold"
+    )
     gate = report.borrow.idle_anyway
     table.caption = (
         "The price book states that the fleet would have existed without the leases."
         if gate
-        else "The price book states that the fleet would NOT have existed without the leases: borrowed time is charged at "
-        "its full amortized price below."
+        else "The price book states that the fleet would NOT have existed without the leases: borrowed time "
+        "is charged at its full amortized price below."
     )
     return table
 
@@ -185,9 +194,8 @@ def _correct(report: Report) -> Table:
 
 def _latency(report: Report) -> Table:
     run = report.run
-    scale = f"lengths x{_scale(run.trace_length_scale)}, gaps x{_scale(run.trace_time_scale)}"
     table = _table(
-        report, "Serving latency, as its clients saw it", f"trace {run.trace or 'none'}, {scale}",
+        report, "Serving latency", f"trace {run.trace}, {_scales(run)}" if run.trace else "no trace",
         "device", "requests", "missed budget", "TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99",
     )  # fmt: skip
     for name, of in report.latency.items():
@@ -197,8 +205,9 @@ def _latency(report: Report) -> Table:
     table.add_section()
     table.add_row("all", everything.requests.text, everything.missed_budget.text, *_percentiles(everything))
     table.add_row("budget", "", "", "", everything.ttft_budget.text, "", everything.tpot_budget.text)
-    notes = {f"{name}: {of.note}" for name, of in report.latency.items() if of.note}
-    table.caption = "; ".join(sorted(notes)) or None
+    few = [name for name, of in report.latency.items() if of.few_samples]
+    if few:
+        table.caption = f"Fewer than {P99_SAMPLES} samples ({', '.join(few)}): p99 is the largest value measured."
     return table
 
 

@@ -48,6 +48,4 @@ def count(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Token
     """Tokens of each placement of a run."""
     set_variables(connection, run_id=run_id)
     found = {(row["placement"], row["fate"]): int(row["tokens"]) for row in rows(connection, "token_fates")}
-    return {
-        placement: Tokens({fate: found.get((placement, fate), 0) for fate in FATES}) for placement in PLACEMENTS
-    }
+    return {placement: Tokens({fate: found.get((placement, fate), 0) for fate in FATES}) for placement in PLACEMENTS}

@@ -8,9 +8,9 @@ WITH pool AS (
 judged AS (
     SELECT
         group_id, trajectory_id,
-        arg_max(accepted AND NOT stale, (at, seq)) AS accepted,
-        NOT arg_max(stale, (at, seq)) AS judged,
-        arg_max({'correct': correct}, (at, seq)).correct AS correct
+        arg_max(accepted AND NOT stale, ("at", writer, seq)) AS accepted,
+        NOT arg_max(stale, ("at", writer, seq)) AS judged,
+        arg_max({'correct': correct}, ("at", writer, seq)).correct AS correct
     FROM verdict WHERE run_id = getvariable('run_id') GROUP BY group_id, trajectory_id
 ),
 verdicts AS (

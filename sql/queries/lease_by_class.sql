@@ -1,4 +1,5 @@
--- Leased time of serving devices by device class; an open lease counts up to `period_end_ns`.
+-- Leased time of serving devices by device class; an open lease counts up to its expiry or
+-- `period_end_ns`.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0;
 WITH class AS (
     SELECT device_id, arg_max(device_class, joined_ns) AS device_class
@@ -7,8 +8,8 @@ WITH class AS (
 SELECT
     c.device_class,
     sum(coalesce(
-        CASE WHEN l.closed_at IS NOT NULL THEN l.duration_ns END,
-        greatest(getvariable('period_end_ns')::BIGINT - epoch_ns(l.granted_at), 0)
+        l.duration_ns,
+        greatest(least(getvariable('period_end_ns'), epoch_ns(l.expires_at)) - epoch_ns(l.granted_at), 0)
     )) AS leased_ns
 FROM lease AS l
 JOIN class AS c USING (device_id)

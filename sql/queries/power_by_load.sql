@@ -22,21 +22,23 @@ loaded AS (
     GROUP BY ALL
 ),
 leased AS (
-    SELECT device_id, epoch_ns(granted_at) AS t0_ns, coalesce(epoch_ns(closed_at), 9223372036854775807) AS t1_ns
+    SELECT device_id, epoch_ns(granted_at) AS t0_ns, epoch_ns(coalesce(closed_at, expires_at)) AS t1_ns
     FROM lease
     WHERE run_id = getvariable('run_id')
 ),
 lent AS (
     SELECT
         l.device_class, l.t0_ns, l.t1_ns, l.power_mw, l.serving_share,
-        coalesce(sum(least(l.t1_ns, x.t1_ns) - greatest(l.t0_ns, x.t0_ns)), 0) * 2 >= l.t1_ns - l.t0_ns AS is_lent
+        -- least() and greatest() pass over NULL, so a reading with no lease must be left out here.
+        2 * coalesce(sum(least(l.t1_ns, x.t1_ns) - greatest(l.t0_ns, x.t0_ns)) FILTER (x.t0_ns IS NOT NULL), 0)
+            >= l.t1_ns - l.t0_ns AS is_lent
     FROM loaded AS l
     LEFT JOIN leased AS x ON x.device_id = l.device_id AND x.t0_ns < l.t1_ns AND l.t0_ns < x.t1_ns
     GROUP BY l.device_id, l.device_class, l.t0_ns, l.t1_ns, l.power_mw, l.serving_share
 )
 SELECT
     device_class,
-    least(4, floor(5 * serving_share))::INTEGER AS load_bin,
+    least(4, floor(5 * round(serving_share, 9)))::INTEGER AS load_bin,
     is_lent AS lent,
     sum(power_mw::HUGEINT * (t1_ns - t0_ns)) AS energy_mw_ns,
     sum(t1_ns - t0_ns) AS duration_ns

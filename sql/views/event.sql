@@ -21,7 +21,8 @@
 -- reason: Why, in words.
 -- trace: Name of the serving traffic that was replayed.
 -- trace_keep_share: Share of the trace's requests that were kept, 0 to 1.
--- trace_length_scale: Factor by which prompt and output lengths were multiplied to fit the host.
+-- trace_length_scale: Factor by which prompt lengths were multiplied to fit the host.
+-- trace_output_length_scale: Factor by which output lengths were multiplied to fit the host.
 -- trace_time_scale: Factor by which gaps between arrivals were multiplied to fit the host.
 -- t_ns: When the device joined or left, UTC nanoseconds since the Unix epoch.
 -- pool: `serving`, `rollout` or `train`.

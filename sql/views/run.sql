@@ -24,6 +24,7 @@ state AS (
         arg_max(trace, n) AS trace,
         arg_max(trace_keep_share, n) AS trace_keep_share,
         arg_max(trace_length_scale, n) AS trace_length_scale,
+        arg_max(trace_output_length_scale, n) AS trace_output_length_scale,
         arg_max(trace_time_scale, n) AS trace_time_scale
     FROM change
     GROUP BY run_id, provenance
@@ -34,5 +35,6 @@ SELECT
     CASE WHEN last_action <> 'started' THEN last_at END AS ended_at,
     CASE last_action WHEN 'started' THEN 'running' ELSE last_action END AS status,
     CASE WHEN last_action <> 'started' THEN reason END AS reason,
-    trace, trace_keep_share, trace_length_scale, trace_time_scale, config_json, host_json
+    trace, trace_keep_share, trace_length_scale, trace_output_length_scale, trace_time_scale,
+    config_json, host_json
 FROM state;

@@ -243,7 +243,9 @@ class DeviceAgent:
                 before = leasing.state.kv_budget_bytes
                 after = leasing.cut("serving grew into its headroom")
                 if after is not None:
-                    self._take_back("cut", "serving grew into its headroom", max(0, memory.rollout_bytes - after), before)
+                    self._take_back(
+                        "cut", "serving grew into its headroom", max(0, memory.rollout_bytes - after), before
+                    )
             elif memory.rollout_bytes > leasing.state.kv_budget_bytes:
                 over = memory.rollout_bytes - leasing.state.kv_budget_bytes
                 self._take_back("cut", "rollouts outgrew their budget", over, leasing.state.kv_budget_bytes)

@@ -35,7 +35,7 @@ class RolloutGate:
 
         `serve_control` is called while waiting, so that aborts and weight updates are not held up with the step.
         """
-        held = False
+        held_since_ns = 0
         while self._telemetry.has_work and not engine_paused():
             now = monotonic_ns()
             decision = admit(
@@ -47,17 +47,17 @@ class RolloutGate:
                 busy_share=self._busy_share(now),
                 now_ns=now,
             )
-            if decision.admitted:
+            if decision.admitted or self._telemetry.only_aborted:
                 break
-            if not held:
+            if not held_since_ns:
+                held_since_ns = now
                 self._page.open_span(Party.ROLLOUT, Span.HELD, now)
-                held = True
             self._page.set(Party.ROLLOUT, Field.LAST_HOLD, decision.hold)
             time.sleep(POLL_S)
-            if decision.hold is Hold.SERVING_STEP and not self._serving_alive(now):
+            if decision.hold is Hold.SERVING_STEP and not self._serving_alive(held_since_ns):
                 self._forget_dead_serving()
             serve_control()
-        if held:
+        if held_since_ns:
             self._page.close_span(Party.ROLLOUT, monotonic_ns(), aux=self._page.get(Party.ROLLOUT, Field.LAST_HOLD))
 
     def yield_between_layers(self, layers_left: int) -> None:

@@ -49,9 +49,7 @@ class EngineSync:
         staged.remove()
         return event
 
-    def _try(
-        self, version: int, base: int | None, url: str, token: str | None
-    ) -> tuple[Staged, dict[str, Any]]:
+    def _try(self, version: int, base: int | None, url: str, token: str | None) -> tuple[Staged, dict[str, Any]]:
         staged = Receiver(url, token, self._staging).fetch(version, base)
         link = self._staging / f"v{version}"
         link.unlink(missing_ok=True)
@@ -102,8 +100,8 @@ class EngineSync:
             engine_id=self._engine.spec.engine_id,
             policy_version=version,
             ok=ok,
-            base_version=base,
-            encoding="dense" if base is None else "delta",
+            base_version=base if staged is None else staged.base_version,
+            encoding=("dense" if base is None else "delta") if staged is None else staged.encoding,
             wire_bytes=0 if staged is None else staged.wire_bytes,
             dense_bytes=0 if staged is None else staged.dense_bytes,
             changed_elements=None if staged is None else staged.changed_elements,

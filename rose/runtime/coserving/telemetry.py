@@ -38,6 +38,13 @@ class EngineTelemetry:
             or (scheduler.last_batch is not None and not scheduler.last_batch.is_empty())
         )
 
+    @property
+    def only_aborted(self) -> bool:
+        """Whether everything that runs was aborted: SGLang lets such requests go in one more step, and not before."""
+        scheduler = self._scheduler
+        reqs = scheduler.collect_inflight_reqs()
+        return bool(reqs) and not scheduler.waiting_queue and all(req.to_finish for req in reqs)
+
     def kv_tokens_used(self) -> int:
         """KV slots held by requests; what only the prefix cache holds can be evicted and does not count."""
         scheduler = self._scheduler

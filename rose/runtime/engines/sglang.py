@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rose.errors import UserError
 from rose.runtime.coserving.settings import PluginSettings
 
 START_TIMEOUT_S = 300.0
@@ -22,8 +23,10 @@ _STOP_GRACE_S = 10.0
 _LOG_TAIL_LINES = 15
 
 
-class EngineError(Exception):
+class EngineError(UserError):
     """An engine that did not start, died or answered wrongly; the message says what to do."""
+
+    exit_code = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,9 @@ class EngineProcess:
         """End the engine and everything it started: politely, then not. Safe to call twice."""
         if self._process is None:
             return
-        self._signal(signal.SIGTERM)
+        # To the leader alone: a child that ends before it looks to SGLang like a crash, which it stops to examine.
+        if self.alive:
+            self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(_STOP_GRACE_S)
         except subprocess.TimeoutExpired:
@@ -135,7 +140,10 @@ class EngineProcess:
         """SIGKILL the process group and wait for its leader."""
         if self._process is None:
             return
-        self._signal(signal.SIGKILL)
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
         self._process.wait()
 
     def log_tail(self) -> str:
@@ -146,15 +154,10 @@ class EngineProcess:
             return "(no log)"
         return "\n".join(lines[-_LOG_TAIL_LINES:])
 
-    def _signal(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        try:
-            os.killpg(self._process.pid, number)
-        except ProcessLookupError:
-            pass
-
     def _diagnosis(self, what: str) -> str:
-        return f"engine {self.spec.engine_id} ({self.spec.model}) {what}. The end of {self.spec.log}:\n{self.log_tail()}"
+        return (
+            f"engine {self.spec.engine_id} ({self.spec.model}) {what}. The end of {self.spec.log}:\n{self.log_tail()}"
+        )
 
     def _arguments(self) -> list[str]:
         from rose.runtime.engines import cpu

@@ -47,7 +47,7 @@ class Generation:
     attempts: Sequence[Attempt]
 
 
-class GenerationLost(Exception):
+class GenerationLost(Exception):  # noqa: N818 - a turn is lost, as in the ledger's outcome "lost"
     """A turn could not be completed on any engine; `attempts` are those that were made."""
 
     def __init__(self, message: str, attempts: Sequence[Attempt] = ()) -> None:
@@ -78,16 +78,42 @@ async def run_trajectory(
     """
     began_ns = time.monotonic_ns()
     outcome: Literal["finished", "truncated", "lost"] | None = None
+
+    def record_attempts(attempts: Sequence[Attempt], turn: int, answer_tokens: int) -> None:
+        for number, attempt in enumerate(attempts):
+            record(
+                events.Turn(
+                    device_id=attempt.device_id,
+                    engine_id=attempt.engine_id,
+                    lease_id=attempt.lease_id,
+                    trajectory_id=trajectory_id,
+                    policy_version=attempt.policy_version,
+                    group_id=group_id,
+                    step=step,
+                    turn=turn,
+                    attempt=number,
+                    outcome=attempt.outcome,
+                    placement=attempt.placement,
+                    prompt_tokens=attempt.prompt_tokens,
+                    cached_tokens=attempt.cached_tokens,
+                    output_tokens=attempt.output_tokens,
+                    # The answer closes a turn, so the last attempt made it.
+                    answer_tokens=answer_tokens if number == len(attempts) - 1 else 0,
+                    queue_ns=attempt.queue_ns,
+                    duration_ns=attempt.duration_ns,
+                )
+            )
+
     while not episode.done:
         turn = episode.turns
         try:
             generation = await generate(episode.prompt_ids(), trajectory_id=trajectory_id, turn=turn)
         except GenerationLost as lost:
-            _record_turns(lost.attempts, 0, turn, trajectory_id, group_id, step, record)
+            record_attempts(lost.attempts, turn, 0)
             outcome = "lost"
             break
         result = episode.apply(generation.output_ids, generation.logprobs, generation.versions)
-        _record_turns(generation.attempts, result.answer_tokens, turn, trajectory_id, group_id, step, record)
+        record_attempts(generation.attempts, turn, result.answer_tokens)
     trajectory = Trajectory(
         trajectory_id=trajectory_id,
         group_id=group_id,
@@ -137,37 +163,3 @@ def verdict(trajectory: Trajectory, *, stale: bool) -> events.Verdict:
         correct=trajectory.correct,
         stale=stale,
     )
-
-
-def _record_turns(
-    attempts: Sequence[Attempt],
-    answer_tokens: int,
-    turn: int,
-    trajectory_id: str,
-    group_id: str,
-    step: int,
-    record: Callable[[events.Event], None],
-) -> None:
-    """A row for each attempt; the answer, which closes a turn, belongs to the last."""
-    for number, attempt in enumerate(attempts):
-        record(
-            events.Turn(
-                device_id=attempt.device_id,
-                engine_id=attempt.engine_id,
-                lease_id=attempt.lease_id,
-                trajectory_id=trajectory_id,
-                policy_version=attempt.policy_version,
-                group_id=group_id,
-                step=step,
-                turn=turn,
-                attempt=number,
-                outcome=attempt.outcome,
-                placement=attempt.placement,
-                prompt_tokens=attempt.prompt_tokens,
-                cached_tokens=attempt.cached_tokens,
-                output_tokens=attempt.output_tokens,
-                answer_tokens=answer_tokens if number == len(attempts) - 1 else 0,
-                queue_ns=attempt.queue_ns,
-                duration_ns=attempt.duration_ns,
-            )
-        )

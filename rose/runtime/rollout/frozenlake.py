@@ -48,13 +48,13 @@ class TurnResult:
 class Episode:
     """One trajectory in the making.
 
-    `map_seed` gives the board: episodes of a group share it. `slip_seed` gives the ice its luck: they differ in it.
+    `seed` gives the board: episodes of a group share it. `slip_seed` gives the ice its luck: they differ in it.
     `ids`, `mask`, `logprobs` and `versions` are always of one length; `mask` is True for generated tokens, and the
     others have logprob 0.0 and version `NOT_GENERATED`.
     """
 
     task: TaskConfig
-    map_seed: int
+    seed: int
     slip_seed: int = 0
     ids: list[int] = field(default_factory=list, init=False)
     mask: list[bool] = field(default_factory=list, init=False)
@@ -68,13 +68,13 @@ class Episode:
 
     def __post_init__(self) -> None:
         size = self.task.size
-        self.board: list[str] = generate_random_map(size=size, p=self.task.frozen_share, seed=self.map_seed)
+        self.board: list[str] = generate_random_map(size=size, p=self.task.frozen_share, seed=self.seed)
         self._lake = FrozenLakeEnv(desc=self.board, is_slippery=self.task.slippery)
         self._state = int(self._lake.reset(seed=self.slip_seed)[0])
         self._read([v.BOS])
         for row, tiles in enumerate(self.board):
-            self._read([v.ROWS[row], *(v.TILES[tile] for tile in tiles)])
-        self._read(self._at())
+            self._read([v.on_board(tile, row, col) for col, tile in enumerate(tiles)])
+        self._read([v.at(*self.position)])
 
     @property
     def position(self) -> tuple[int, int]:
@@ -100,7 +100,9 @@ class Episode:
         if self.done:
             raise ValueError(f"episode is done after {self.turns} turns: it takes no more output")
         if not len(output_ids) == len(logprobs) == len(versions):
-            raise ValueError(f"{len(output_ids)} output ids, {len(logprobs)} logprobs, {len(versions)} versions: they must match")
+            raise ValueError(
+                f"{len(output_ids)} output ids, {len(logprobs)} logprobs, {len(versions)} versions: they must match"
+            )
         self.ids += output_ids
         self.mask += [True] * len(output_ids)
         self.logprobs += logprobs
@@ -110,10 +112,8 @@ class Episode:
         reply = v.MALFORMED if move is None else self._move(move)
         self.answer_tokens += move is not None
         if not self.done:
-            self._read([reply, *self._at()])
-        return TurnResult(
-            turn=turn, move=move, answer_tokens=int(move is not None), done=self.done, reward=self.reward
-        )
+            self._read([reply, v.at(*self.position)])
+        return TurnResult(turn=turn, move=move, answer_tokens=int(move is not None), done=self.done, reward=self.reward)
 
     def around(self) -> list[int]:
         """Tokens of the tiles to the left, below, to the right and above: the true reasoning of this turn."""
@@ -133,10 +133,6 @@ class Episode:
         if self.position == meant:
             return v.MOVED
         return v.BLOCKED if self.position == (row, col) else v.SLIPPED
-
-    def _at(self) -> list[int]:
-        row, col = self.position
-        return [v.AT, v.ROWS[row], v.COLS[col]]
 
     def _read(self, ids: list[int]) -> None:
         """Append tokens that the environment wrote."""

@@ -182,7 +182,7 @@ class Gateway:
             if answer is None:
                 continue
             meta = answer["meta_info"]
-            made: list[int] = answer["output_ids"]
+            made: list[int] = answer.get("output_ids") or []
             output_ids += made
             logprobs += meta.get("output_token_logprobs") or []
             versions += _versions(meta, len(made))
@@ -266,7 +266,7 @@ class Gateway:
             aborted = (meta.get("finish_reason") or {}).get("type") == "abort"
             attempt["outcome"] = "preempted" if aborted else "completed"
             attempt["cached_tokens"] = int(meta.get("cached_tokens", 0))
-            attempt["output_tokens"] = len(answer["output_ids"])
+            attempt["output_tokens"] = len(answer.get("output_ids") or [])
             if not aborted:
                 self._expected_ns += int(_AVERAGE_WEIGHT * (attempt["duration_ns"] - self._expected_ns))
         return attempt, answer

@@ -29,7 +29,9 @@ def by_length(lengths: Sequence[int], tokens_max: int) -> list[list[int]]:
     return batches
 
 
-def generated_logits(policy: Policy, ids: Sequence[Sequence[int]], mask: Sequence[Sequence[bool]]) -> tuple[Tensor, Tensor]:
+def generated_logits(
+    policy: Policy, ids: Sequence[Sequence[int]], mask: Sequence[Sequence[bool]]
+) -> tuple[Tensor, Tensor]:
     """Logits [tokens, vocab] of every generated token and its id [tokens], row after row.
 
     The token at position i is predicted from the hidden state at i - 1; only those states meet the output layer.

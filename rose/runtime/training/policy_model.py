@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn import functional
 
 from rose.runtime.rollout import vocabulary
 
@@ -26,10 +26,10 @@ class PolicyShape:
     """Dimensions, under the names of Hugging Face's Llama configuration."""
 
     vocab_size: int = vocabulary.SIZE
-    hidden_size: int = 256
-    intermediate_size: int = 512
+    hidden_size: int = 128
+    intermediate_size: int = 384
     num_hidden_layers: int = 4
-    num_attention_heads: int = 4
+    num_attention_heads: int = 2
     num_key_value_heads: int = 2
     head_dim: int = 64
     max_position_embeddings: int = 2048
@@ -84,7 +84,7 @@ class Norm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
+        return functional.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
 
 
 class Attention(nn.Module):
@@ -114,7 +114,7 @@ class Attention(nn.Module):
             mask = torch.arange(k.shape[2]) <= at[:, None, :, None]
         repeats = self.heads // self.kv_heads
         k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
+        out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
         merged: Tensor = self.o_proj(out.transpose(1, 2).reshape(batch, length, -1))
         return merged
 
@@ -127,7 +127,7 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(shape.intermediate_size, shape.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
         return out
 
 
@@ -165,7 +165,11 @@ class Policy(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
                 # Projections back into the residual stream start smaller, as in GPT-2, so that depth does not grow it.
-                shrink = math.sqrt(2 * shape.num_hidden_layers) if name.endswith(("o_proj.weight", "down_proj.weight")) else 1
+                shrink = (
+                    math.sqrt(2 * shape.num_hidden_layers)
+                    if name.endswith(("o_proj.weight", "down_proj.weight"))
+                    else 1
+                )
                 nn.init.normal_(parameter, std=1 / math.sqrt(shape.hidden_size) / shrink, generator=generator)
 
     def forward(self, ids: Tensor, cache: Cache | None = None, start: Tensor | None = None) -> Tensor:
@@ -190,7 +194,9 @@ class Policy(nn.Module):
 
     def weights(self) -> dict[str, Tensor]:
         """A bfloat16 copy on the CPU of every parameter, by its Hugging Face name."""
-        return {name: parameter.detach().to("cpu", torch.bfloat16).clone() for name, parameter in self.named_parameters()}
+        return {
+            name: parameter.detach().to("cpu", torch.bfloat16).clone() for name, parameter in self.named_parameters()
+        }
 
     def save(self, folder: Path) -> None:
         """Write config.json, generation_config.json and model.safetensors (bfloat16) into an existing folder."""

@@ -127,7 +127,8 @@ def test_two_thousand_faults_are_all_refused(history: History) -> None:
             prepare(Staged.open(folder), engine)
         assert same(engine, history.versions[at]), kind
         counts[kind] = counts.get(kind, 0) + 1
-    assert len(counts) == 8 and min(counts.values()) > 100, counts
+    assert len(counts) == 8, counts
+    assert min(counts.values()) > 100, counts
 
 
 def test_tensor_hashes_hold_where_the_blob_hash_was_forged(history: History) -> None:
@@ -144,12 +145,15 @@ def test_tensor_hashes_hold_where_the_blob_hash_was_forged(history: History) -> 
         forged = replace(manifest, blob_sha256=hashlib.sha256(blob).hexdigest())
         (folder / "00.json").write_bytes(forged.to_bytes())
         engine = copy(history.versions[1])
+        reason, prepared = "", None
         try:
             prepared = prepare(Staged.open(folder), engine)
         except TransferError as error:
-            assert "tensor '" in str(error)
-            refused += 1
+            reason = str(error)
+        if prepared is None:
+            assert "tensor '" in reason
             assert same(engine, history.versions[1])
+            refused += 1
         else:  # A bit that means nothing to zstd: then the result is exact all the same.
             prepared.commit()
             assert same(engine, history.versions[2])

@@ -46,7 +46,8 @@ def test_round_trip_is_bit_exact_and_never_larger_than_dense(pair: tuple[codec.B
     kept = base.copy()
     blob = codec.encode(base, new)
     decoded = codec.decode(base, blob)
-    assert decoded.dtype == new.dtype and decoded.shape == new.shape
+    assert decoded.dtype == new.dtype
+    assert decoded.shape == new.shape
     np.testing.assert_array_equal(decoded, new)
     np.testing.assert_array_equal(base, kept)
     assert not np.shares_memory(decoded, base)

@@ -72,5 +72,5 @@ def test_wrong_head_counts_and_vocabulary_are_refused() -> None:
     root = engine()
     with pytest.raises(TransferError, match=r"qkv_proj\.weight' has 64 rows, expected \{'q_proj': 64"):
         hf_views(root.named_parameters(), 8, KV_HEADS, HEAD_DIM)
-    with pytest.raises(TransferError, match="embed_tokens.weight' has 64 rows, expected at least 65"):
+    with pytest.raises(TransferError, match=r"embed_tokens\.weight' has 64 rows, expected at least 65"):
         hf_views(root.named_parameters(), HEADS, KV_HEADS, HEAD_DIM, vocab_size=65)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -91,11 +92,14 @@ def test_a_plan_is_a_chain_or_an_error(ids: set[tuple[int, int | None]], version
     packages = [Package(v, base, 1 + v) for v, base in ids if base is None or base < v]
     try:
         chain = plan(packages, version, have)
-    except TransferError as error:
-        assert f"to version {version}" in str(error)
+    except TransferError:
+        assert not any(package.version == version and package.base_version is None for package in packages) or (
+            have == version
+        )
         return
-    assert chain[-1].version == version and chain[0].base_version in (None, have)
-    assert all(after.base_version == before.version for before, after in zip(chain, chain[1:], strict=False))
+    assert chain[-1].version == version
+    assert chain[0].base_version in (None, have)
+    assert all(after.base_version == before.version for before, after in itertools.pairwise(chain))
 
 
 def test_no_way_names_what_there_is() -> None:

@@ -70,7 +70,8 @@ def test_a_new_process_continues_the_chain(tmp_path: Path) -> None:
         step(tensors)
     reopened = VersionStore(tmp_path, anchor_every=100).publish(3, tensors)
     expected = VersionStore(tmp_path / "fresh").publish(3, tensors)
-    assert reopened.delta is not None and reopened.delta.base_version == 2
+    assert reopened.delta is not None
+    assert reopened.delta.base_version == 2
     assert reopened.manifest.weights_sha256 == expected.manifest.weights_sha256
     assert 0 < reopened.manifest.changed_elements <= reopened.manifest.total_elements
 

@@ -1,0 +1,40 @@
+# Two commands do everything on a fresh machine with Python 3.11 or later: `make demo` and `make test`.
+
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+BIN := $(VENV)/bin
+
+.PHONY: demo test check dashboard format clean
+
+demo: $(READY)  ## a live co-serving deployment on this machine's CPU, then its cost report
+	@$(BIN)/rose demo
+
+test: $(READY)  ## the whole test suite, a short live deployment among it
+	@$(BIN)/python -m pytest tests
+
+check: $(READY)  ## formatting, lint, types, and who may import whom
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+dashboard: $(READY)  ## the dashboard on the newest ledger, or on the sample one
+	@$(BIN)/rose dashboard
+
+format: $(READY)
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) ledger build *.egg-info
+
+# SGLang, torchvision and the small model go in without their own dependency lists, which name CUDA packages.
+$(READY): pyproject.toml $(wildcard requirements/*.txt)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.12")'
+	@echo "Setting up $(VENV): about 3 minutes and 4 GB, once."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --constraint requirements/constraints-cpu.txt \
+		--requirement requirements/sglang-cpu.txt --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --no-deps --requirement requirements/sglang-cpu-nodeps.txt
+	@touch $@

@@ -1,0 +1,173 @@
+"""The `rose` command. Heavy imports are inside the commands: `rose --help` loads no torch, no DuckDB, no Streamlit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rose.ledger.commands import ledger_app, sql_command
+from rose.pricing.commands import price_app, report_command
+
+app = typer.Typer(
+    name="rose",
+    help="Borrow the idle time and KV memory of LLM serving GPUs for RL rollouts, and account for every nanosecond.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+config_app = typer.Typer(help="The fleet file.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+app.add_typer(ledger_app, name="ledger")
+app.add_typer(price_app, name="price")
+app.command("sql")(sql_command)
+app.command("report")(report_command)
+
+LedgerOption = Annotated[Path, typer.Option("--ledger", help="Folder of the ledger.", envvar="ROSE_LEDGER")]
+
+
+@app.command()
+def demo(
+    ledger: LedgerOption = Path("ledger"),
+    trace: Annotated[
+        str | None, typer.Option(help="Serving traffic: a CSV in the columns of the public Azure traces.")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Thin the trace to this many requests a second.", min=0.001)
+    ] = None,
+    prompt_tokens: Annotated[
+        int | None, typer.Option(help="Scale prompts so that their 99th percentile is this.", min=1)
+    ] = None,
+    output_tokens: Annotated[
+        int | None, typer.Option(help="Scale outputs so that their 99th percentile is this.", min=1)
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="RL steps to run.", min=1)] = None,
+    seconds: Annotated[float | None, typer.Option(help="Stop cleanly after this long.", min=1)] = None,
+) -> None:
+    """A live co-serving deployment on two cores of this machine, then its cost report."""
+    from rose import config as configuration
+
+    with _errors():
+        fleet = configuration.demo(
+            sorted(os.sched_getaffinity(0)),
+            ledger=ledger,
+            trace=trace,
+            requests_per_s_max=rate,
+            prompt_tokens_max=prompt_tokens,
+            output_tokens_max=output_tokens,
+            steps=steps,
+            seconds_max=seconds,
+        )
+    _up(fleet)
+
+
+@app.command()
+def up(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The fleet file; `rose config example` makes one.")],
+) -> None:
+    """Run a deployment on a fleet of your own until its last step or Ctrl-C, then print its cost report."""
+    from rose import config as configuration
+
+    with _errors():
+        fleet = configuration.load(config)
+    _up(fleet)
+
+
+def _up(fleet: object) -> None:
+    """Run, report, and say how to look further. Exit codes: 0 done or stopped by the user, 1 a part failed."""
+    from rose.config import FleetConfig
+    from rose.runtime.console import run_in_console
+
+    assert isinstance(fleet, FleetConfig)
+    with _errors():
+        run_id = run_in_console(fleet)
+    report_command(ledger=fleet.ledger, run=run_id, price_book=fleet.price_book)
+    typer.echo(f"\nThe ledger is in {fleet.ledger}. Look at it with")
+    typer.echo(f"  rose dashboard --ledger {fleet.ledger}        (from a checkout: make dashboard)")
+    typer.echo(f'  rose sql --ledger {fleet.ledger} "from lease"')
+
+
+@config_app.command("example")
+def config_example() -> None:
+    """Print a fleet file with every field explained."""
+    from rose.config import example
+
+    typer.echo(example(), nl=False)
+
+
+@config_app.command("check")
+def config_check(config: Annotated[Path, typer.Argument(help="The fleet file.")]) -> None:
+    """Say whether a fleet file is valid, naming every wrong field."""
+    from rose import config as configuration
+
+    with _errors():
+        configuration.load(config)
+    typer.echo(f"{config} is valid")
+
+
+@app.command()
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False) -> None:
+    """What this host can do, and what to do about each thing missing."""
+    from rose import doctor as diagnosis
+
+    raise typer.Exit(diagnosis.main(as_json))
+
+
+@app.command()
+def dashboard(
+    ledger: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the ledger; else ./ledger, else the sample one.", envvar="ROSE_LEDGER"),
+    ] = None,
+    port: Annotated[int, typer.Option(help="HTTP port on this machine.")] = 8501,
+    host: Annotated[str, typer.Option(help="Address to bind; loopback unless you mean to show it to others.")] = (
+        "127.0.0.1"
+    ),
+) -> None:
+    """Open the dashboard on a ledger; it works while a run is writing."""
+    import dashboard as pages
+
+    with _errors():
+        folder = pages.ledger_to_show(ledger)
+    typer.echo(f"ledger {folder}\nopen http://{host}:{port} (Ctrl-C ends it)")
+    app_file = Path(pages.__file__).with_name("app.py")
+    command = [sys.executable, "-m", "streamlit", "run", str(app_file)]
+    options = [
+        f"--server.address={host}",
+        f"--server.port={port}",
+        "--server.headless=true",
+        "--browser.gatherUsageStats=false",
+    ]
+    raise typer.Exit(subprocess.call([*command, *options], env={**os.environ, "ROSE_LEDGER": str(folder)}))
+
+
+class _errors:  # noqa: N801 - reads as a statement
+    """Turns the errors a user can act on into one message and exit code 2 (bad input) or 1 (a failure)."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        if error is None or isinstance(error, (SystemExit, typer.Exit)):
+            return
+        from rose.errors import UserError
+
+        if isinstance(error, UserError):
+            typer.secho(f"rose: {error}", fg=typer.colors.RED, err=True)
+            raise typer.Exit(error.exit_code) from None
+        if isinstance(error, KeyboardInterrupt):
+            typer.echo("stopped", err=True)
+            raise typer.Exit(130) from None
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

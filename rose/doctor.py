@@ -1,0 +1,165 @@
+"""`rose doctor`: what this host can do, and what to do about each thing missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+Status = Literal["ok", "missing", "absent"]
+
+_HOOK_PROBE = """
+import os
+os.environ["ROSE_PLUGIN_ROLE"] = "serving"
+os.environ["ROSE_PLUGIN_PAGE"] = os.environ["ROSE_PLUGIN_STAGING"] = os.devnull
+os.environ["ROSE_PLUGIN_GATED"] = "0"
+import rose.runtime.engines.launch
+from sglang.srt.plugins import load_plugins
+from rose.runtime.coserving.plugin import TARGETS, require_hooks
+load_plugins()
+require_hooks()
+print(len(TARGETS))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at. `missing` is something a live run needs; `absent` something it does without."""
+
+    what: str
+    status: Status
+    detail: str
+    remedy: str = ""
+
+
+def examine() -> list[Finding]:
+    """Look at everything. Takes a few seconds: SGLang is really loaded, in a process of its own."""
+    return [_python(), _cores(), _memory(), _disk(), *_packages(), _sglang_hooks(), *_gpus()]
+
+
+def main(as_json: bool) -> int:
+    """Print the findings; returns the exit code: 0 if a live run can start here, else 1."""
+    findings = examine()
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table(title="What this host can do", show_lines=False)
+        for column in ("", "what", "found", "what to do"):
+            table.add_column(column)
+        marks = {"ok": "[green]ok[/green]", "missing": "[red]missing[/red]", "absent": "[yellow]absent[/yellow]"}
+        for finding in findings:
+            table.add_row(marks[finding.status], finding.what, finding.detail, finding.remedy)
+        Console().print(table)
+    return 1 if any(finding.status == "missing" for finding in findings) else 0
+
+
+def _python() -> Finding:
+    version = ".".join(map(str, sys.version_info[:3]))
+    good = sys.version_info >= (3, 11)
+    return Finding("Python", "ok" if good else "missing", version, "" if good else "install Python 3.11 or later")
+
+
+def _cores() -> Finding:
+    cores = sorted(os.sched_getaffinity(0))
+    good = len(cores) >= 2
+    return Finding(
+        "CPU cores",
+        "ok" if good else "missing",
+        f"{len(cores)} available",
+        "" if good else "the demo needs two: one is the serving device, one the rollout device",
+    )
+
+
+def _memory() -> Finding:
+    from rose.runtime.preflight import ENGINE_BYTES, REST_BYTES
+
+    needed = 3 * ENGINE_BYTES + REST_BYTES
+    available = psutil.virtual_memory().available
+    good = available >= needed
+    return Finding(
+        "memory",
+        "ok" if good else "missing",
+        f"{available / 2**30:.1f} GiB available",
+        "" if good else f"the demo's three engines need {needed / 2**30:.0f} GiB: close other programs",
+    )
+
+
+def _disk() -> Finding:
+    folder = Path.cwd()
+    free = shutil.disk_usage(folder).free
+    good = free >= 2 << 30
+    return Finding(
+        "disk",
+        "ok" if good else "missing",
+        f"{free / 2**30:.0f} GiB free in {folder}",
+        "" if good else "a run needs up to 2 GiB for models, logs and the ledger: free some",
+    )
+
+
+def _packages() -> list[Finding]:
+    findings = []
+    for package in ("torch", "sglang", "ray", "duckdb", "polars", "streamlit", "gymnasium"):
+        try:
+            findings.append(Finding(package, "ok", importlib.metadata.version(package)))
+        except importlib.metadata.PackageNotFoundError:
+            findings.append(
+                Finding(
+                    package,
+                    "missing",
+                    "not installed",
+                    "with no GPU: `make demo` in a checkout sets everything up; with one: pip install '.[gpu]'",
+                )
+            )
+    return findings
+
+
+def _sglang_hooks() -> Finding:
+    what = "SGLang with ROSE's hooks"
+    if importlib.util.find_spec("sglang") is None:
+        return Finding(what, "missing", "SGLang is not installed", "see the line above")
+    from rose.runtime.engines import cpu
+
+    on_cpu = not _gpu_names()[0]
+    environment = {**os.environ, **({"ROSE_ENGINE_ON_CPU": "1", **cpu.ENVIRONMENT} if on_cpu else {})}
+    probe = subprocess.run(
+        [sys.executable, "-c", _HOOK_PROBE], capture_output=True, text=True, env=environment, timeout=180, check=False
+    )
+    if probe.returncode == 0:
+        count = probe.stdout.strip().splitlines()[-1]
+        return Finding(what, "ok", f"{count} hooks applied, {'CPU path' if on_cpu else 'GPU path'}")
+    lines = probe.stderr.strip().splitlines() or ["no output"]
+    return Finding(what, "missing", lines[-1], "install sglang 0.5.23 beside this package, in one environment")
+
+
+def _gpu_names() -> tuple[list[str], str]:
+    """(names, why there are none)."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles], "the driver lists none"
+    except pynvml.NVMLError as error:
+        return [], str(error)
+
+
+def _gpus() -> list[Finding]:
+    names, why = _gpu_names()
+    if names:
+        return [Finding("NVML", "ok", "power and memory are measured"), Finding("GPUs", "ok", ", ".join(names))]
+    return [
+        Finding("NVML", "absent", why, "power is then the price book's assumed figure, marked as such"),
+        Finding("GPUs", "absent", "none found", "devices are CPU cores then; a fleet on GPUs needs the NVIDIA driver"),
+    ]

@@ -1,0 +1,131 @@
+"""The cost report of one run as data: figures under names, and plain values for JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rose.pricing.figures import Figure, Stamp
+from rose.pricing.operations import Latency, Preemptions, Syncs
+
+#: Version of the JSON's layout.
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFacts:
+    """Which run, and the serving traffic it saw; latency is only meant with the trace's scale beside it."""
+
+    run_id: str
+    name: str
+    #: `running`, `ended` or `failed`.
+    status: str
+    reason: str | None
+    trace: str | None
+    trace_keep_share: float | None
+    trace_length_scale: float | None
+    trace_output_length_scale: float | None
+    trace_time_scale: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BookFacts:
+    name: str
+    version: str
+    sha256: str
+    currency: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceRow:
+    """One stay of one device: provisioned time, cost, and time by bucket."""
+
+    device_id: str
+    pool: str
+    device_class: str
+    provisioned: Figure
+    cost: Figure
+    time: Mapping[str, Figure]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Borrow:
+    """m, the marginal price of a borrowed device-hour, by term, and what each term rests on."""
+
+    idle_anyway: bool
+    borrowed: Figure
+    per_device_hour: Mapping[str, Figure]
+    explained: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PriceLine:
+    """Cost per correct answer with rollout tokens priced on one line.
+
+    `measured` is dollars per accepted trajectory, `per_correct` the same over PPV where there is an audit, `formula`
+    CPM * R * (1 + pi * rho) / alpha per million answer tokens.
+    """
+
+    token_cost: Figure
+    pi: Figure
+    measured: Figure
+    per_correct: Figure
+    formula: Figure
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """Everything the command line and the dashboard show of a run's cost."""
+
+    stamp: Stamp
+    run: RunFacts
+    price_book: BookFacts
+    provisioned: Figure
+    #: By bucket; the times sum to `provisioned`.
+    device_time: Mapping[str, Figure]
+    device_share: Mapping[str, Figure]
+    devices: tuple[DeviceRow, ...]
+    #: By bucket, and `total`. Amortized and fully loaded totals both equal the fleet's cost.
+    amortized: Mapping[str, Figure]
+    fully_loaded: Mapping[str, Figure]
+    #: By term, and `total`: what the borrow added to the bill.
+    marginal: Mapping[str, Figure]
+    borrow: Borrow
+    #: By placement, then by fate, with `generated`, `useful` and `wasted_share`.
+    tokens: Mapping[str, Mapping[str, Figure]]
+    #: Per million useful tokens, by placement, then by view.
+    token_cost: Mapping[str, Mapping[str, Figure]]
+    harvest_share: Figure
+    saved: Figure
+    #: rho, alpha, accept_rate, r, cpm, phi, ppv.
+    factors: Mapping[str, Figure]
+    #: How the formula moves with each factor, in dollars per million answer tokens for each unit of the factor.
+    partials: Mapping[str, Figure]
+    accept_by_step: Mapping[int, Figure]
+    #: By price line.
+    cost_per_correct: Mapping[str, PriceLine]
+    #: `granted`, and by closing with `open`; the closings sum to `granted`.
+    leases: Mapping[str, Figure]
+    preemptions: Mapping[str, Preemptions]
+    syncs: Syncs
+    #: `all`, `lent`, `not lent`.
+    latency: Mapping[str, Latency]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `json.dumps`; amounts are whole nano-dollars, times whole nanoseconds."""
+        fields = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        return {"schema": SCHEMA, **{name: _json(value) for name, value in fields}}
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, Figure | Stamp):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return {str(key): _json(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [_json(item) for item in value]
+    if dataclasses.is_dataclass(value):
+        return {field.name: _json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return value

@@ -1,0 +1,300 @@
+"""The processes of a deployment, as Ray runs them. Each is a thin shell: it opens its own ledger writer, sets its place
+on the host's cores, and hands over to the class that does the work. Importing this module imports no torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rose.clock import Anchor, monotonic_ns
+from rose.config import ServingConfig, TaskConfig, TrafficConfig, TrainingConfig
+from rose.events import Step
+from rose.ledger.writer import LedgerWriter
+from rose.runtime.coserving.agent import AgentSpec, DeviceAgent
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.rollout.trajectory import Trajectory
+
+#: Rollouts, their agents and the trainer give way to serving on the cores they share.
+BACKGROUND_NICE = 5
+#: How long requests in flight may take to finish when a run stops.
+_DRAIN_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """Where an actor writes and runs. `cores` empty: anywhere."""
+
+    ledger: Path
+    run_id: str
+    anchor: Anchor
+    cores: Sequence[int] = ()
+    nice: int = 0
+
+    def settle(self, writer: str) -> LedgerWriter:
+        """Take the place in this process and open its ledger writer."""
+        if self.cores:
+            os.sched_setaffinity(0, self.cores)
+        if self.nice:
+            os.nice(self.nice)
+        return LedgerWriter.open(self.ledger, writer, self.run_id)
+
+
+class AgentActor:
+    """A device's agent. Its engines die with this process."""
+
+    def __init__(self, place: Place, spec: AgentSpec) -> None:
+        self._writer = place.settle(f"agent-{spec.device.id}")
+        self._agent = DeviceAgent(spec, self._writer.record)
+
+    def start(self) -> None:
+        self._agent.start()
+
+    def open_step(self, step: int, expected_ns: int) -> None:
+        self._agent.open_step(step, expected_ns)
+
+    def close_step(self) -> None:
+        self._agent.close_step()
+
+    def sync(self, version: int, url: str, step: int | None) -> tuple[bool, int, int, str | None]:
+        """(ok, wire bytes, dense bytes, reason) of the sync; a device without rollouts is up to date."""
+        event = self._agent.sync(version, url, None, step)
+        return (True, 0, 0, None) if event is None else (event.ok, event.wire_bytes, event.dense_bytes, event.reason)
+
+    def check(self) -> None:
+        self._agent.check()
+
+    def stop(self) -> None:
+        self._agent.stop()
+        self._writer.close()
+
+
+class GatewayActor:
+    """The rollout gateway in a process of its own."""
+
+    def __init__(self, place: Place, host: str, port: int, token: str | None) -> None:
+        from rose.runtime.scheduling.gateway import Gateway
+
+        # The gateway writes no events: what it decides is in the turns and leases that others record.
+        if place.cores:
+            os.sched_setaffinity(0, place.cores)
+        os.nice(place.nice)
+        self._gateway = Gateway(host, port, token)
+
+    async def start(self) -> None:
+        await self._gateway.start()
+
+    async def stop(self) -> None:
+        await self._gateway.stop()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupSpec:
+    """Trajectories to play from one starting state."""
+
+    group_id: str
+    map_seed: int
+    size: int
+
+
+class RolloutActor:
+    """Environment workers: plays groups of trajectories against the gateway."""
+
+    def __init__(
+        self, place: Place, index: int, task: TaskConfig, gateway_url: str, token: str | None, temperature: float
+    ) -> None:
+        self._writer = place.settle(f"rollout-{index}")
+        self._task = task
+        self._gateway_url, self._token, self._temperature = gateway_url, token, temperature
+        self._playing: asyncio.Task[list[Trajectory]] | None = None
+        self._finished = 0
+
+    async def play(self, step: int, version: int, groups: Sequence[GroupSpec]) -> list[Trajectory]:
+        """All trajectories of the groups, each ended; the list is in the order of the groups."""
+        self._finished = 0
+        self._playing = asyncio.create_task(self._play(step, version, groups))
+        return await self._playing
+
+    async def _play(self, step: int, version: int, groups: Sequence[GroupSpec]) -> list[Trajectory]:
+        import aiohttp
+
+        from rose.runtime.rollout.agent import run_trajectory
+        from rose.runtime.rollout.frozenlake import Episode
+        from rose.runtime.rollout.sampling import sampling_params
+        from rose.runtime.scheduling.client import GenerateClient
+
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)
+        ) as session:
+            generate = GenerateClient(session, self._gateway_url, sampling_params(self._temperature), self._token)
+
+            async def one(group: GroupSpec, number: int) -> Trajectory:
+                trajectory = await run_trajectory(
+                    Episode(self._task, seed=group.map_seed),
+                    generate,
+                    trajectory_id=f"{group.group_id}-{number}",
+                    group_id=group.group_id,
+                    step=step,
+                    trainer_version=lambda: version,
+                    record=self._writer.record,
+                )
+                self._finished += 1
+                return trajectory
+
+            return list(await asyncio.gather(*(one(group, n) for group in groups for n in range(group.size))))
+
+    async def progress(self) -> int:
+        """Trajectories of the current step that have ended."""
+        return self._finished
+
+    async def stop(self) -> None:
+        """Give up what is being played and close the books."""
+        if self._playing is not None and not self._playing.done():
+            self._playing.cancel()
+        self._writer.close()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepReport:
+    """What the RL loop tells the user of a step."""
+
+    version: int
+    accepted: int
+    trajectories: int
+    loss: float
+    train_ns: int
+
+
+class TrainerActor:
+    """The trainer and its weight store. Writes its time to the page of the device it runs on."""
+
+    def __init__(self, place: Place, checkpoint: str, training: TrainingConfig, folder: Path, page: Path) -> None:
+        os.environ["OMP_NUM_THREADS"] = str(training.threads)
+        self._writer = place.settle("trainer")
+        self._page_path = page
+        self._page: ArbiterPage | None = None
+        from rose.runtime.engines.cpu import install
+
+        install()
+        import torch
+
+        from rose.runtime.training.trainer import Trainer
+        from rose.runtime.transfer.server import StoreServer
+        from rose.runtime.transfer.store import VersionStore
+
+        torch.set_num_threads(training.threads)
+        self._trainer = Trainer(Path(checkpoint), training)
+        self._store = VersionStore(folder)
+        self._server = StoreServer(self._store).start()
+
+    def publish(self) -> tuple[int, str]:
+        """Publish the trainer's weights; returns (version, URL of the store)."""
+        self._store.publish(self._trainer.version, self._trainer.weights())
+        return self._trainer.version, self._server.url
+
+    def update(self, step: int, trajectories: list[Trajectory]) -> StepReport:
+        """One policy update, recorded as verdicts; the step itself is recorded by `finish` once engines are synced."""
+        from rose.runtime.rollout.agent import verdict
+
+        if self._page is None:
+            self._page = ArbiterPage.attach(self._page_path, Party.TRAINER)
+        began = monotonic_ns()
+        self._page.open_span(Party.TRAINER, Span.TRAIN, began)
+        self._stats = self._trainer.update(trajectories)
+        ended = monotonic_ns()
+        self._page.close_span(Party.TRAINER, ended)
+        stale = set(self._stats.stale)
+        for trajectory in trajectories:
+            self._writer.record(verdict(trajectory, stale=trajectory.trajectory_id in stale))
+        self._trajectories = trajectories
+        return StepReport(
+            version=self._trainer.version,
+            accepted=sum(trajectory.correct for trajectory in trajectories),
+            trajectories=len(trajectories),
+            loss=self._stats.loss,
+            train_ns=ended - began,
+        )
+
+    def finish(self, step: int, rollout_ns: int, train_ns: int, sync_ns: int, total_ns: int) -> None:
+        """Record the step: all of its parts are known now."""
+        stats, trajectories = self._stats, self._trajectories
+        self._writer.record(
+            Step(
+                policy_version=self._trainer.version,
+                step=step,
+                groups=len({trajectory.group_id for trajectory in trajectories}),
+                trajectories=len(trajectories),
+                trajectories_accepted=sum(trajectory.correct for trajectory in trajectories),
+                reward_mean=sum(trajectory.reward for trajectory in trajectories) / max(1, len(trajectories)),
+                loss=stats.loss,
+                entropy=stats.entropy,
+                kl=stats.kl,
+                grad_norm=stats.grad_norm,
+                tokens_trained=stats.tokens_trained,
+                rollout_ns=rollout_ns,
+                train_ns=train_ns,
+                sync_ns=sync_ns,
+                total_ns=total_ns,
+            )
+        )
+
+    def stop(self) -> None:
+        self._server.stop()
+        self._writer.close()
+
+
+class TrafficActor:
+    """Replays serving traffic against a serving engine's OpenAI endpoint until it is stopped."""
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        url: str,
+        model: str,
+        device_id: str,
+        engine_id: str,
+        page: Path,
+        traffic: TrafficConfig,
+        serving: ServingConfig,
+    ) -> None:
+        from rose.runtime.traffic.replay import Replay, Target
+        from rose.runtime.traffic.trace import fit, open_trace
+
+        self._writer = place.settle("traffic")
+        self._page = ArbiterPage(page)
+        self._lease_prefix = f"{place.run_id}-{device_id}"
+        trace = open_trace(traffic)
+        assert trace is not None, "traffic 'none' starts no traffic actor"
+        self._replay = Replay(
+            fit(trace, traffic),
+            Target(url=url, model=model, device_id=device_id, engine_id=engine_id),
+            serving,
+            self._writer.record,
+            lease_at=self._lease_at,
+            seed=traffic.seed,
+            repeat=True,
+        )
+        self._running: asyncio.Task[object] | None = None
+
+    async def run(self) -> None:
+        """Send requests until `stop`."""
+        self._running = asyncio.create_task(self._replay.run())
+        await self._running
+
+    async def stop(self) -> None:
+        """Send no more, wait a little for what is in flight, and close the books."""
+        self._replay.stop()
+        if self._running is not None:
+            await asyncio.wait([self._running], timeout=_DRAIN_S)
+            self._running.cancel()
+            await asyncio.wait([self._running])
+        self._writer.close()
+
+    def _lease_at(self) -> str | None:
+        if self._page.lease().expires_ns <= monotonic_ns():
+            return None
+        return f"{self._lease_prefix}-{self._page.get(Party.AGENT, Field.LEASE_NUMBER)}"

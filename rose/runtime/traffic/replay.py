@@ -1,0 +1,226 @@
+"""Replays a trace against an OpenAI-compatible endpoint and records each request as its client saw it.
+
+Open loop: requests go out when the trace says, however late the server is with others, as real users would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import aiohttp
+
+from rose.clock import monotonic_ns
+from rose.config import ServingConfig
+from rose.events import Event, Request
+from rose.runtime.traffic.prompts import prompt_text
+from rose.runtime.traffic.stream import Arrivals, StreamError, follow
+from rose.runtime.traffic.trace import FittedTrace
+
+_NS_PER_MS = 1_000_000
+_NS_PER_S = 1_000_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """The endpoint under load. `url` is the server's root; `api` `completions` adds no chat template to the prompt."""
+
+    url: str
+    model: str
+    api: Literal["completions", "chat"] = "completions"
+    token: str | None = None
+    device_id: str | None = None
+    engine_id: str | None = None
+
+
+@dataclass(slots=True)
+class Counts:
+    """Requests so far: due = completed + failed + in flight. Those refused by the bound are among the failed."""
+
+    due: int = 0
+    completed: int = 0
+    failed: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    request_id: str
+    due_ns: int
+    prompt_tokens: int
+    output_tokens: int
+    body: dict[str, Any]
+
+
+class Replay:
+    """One replay. Construct it, await `run()`, and call `stop()` from the same event loop to end it early.
+
+    `record` gets one `rose.events.Request` for each request that was due; its `at_us` is the end of the request.
+    `lease_at` is asked when a request is sent. `prompt_tokens` is the server's own count where it gives one. With
+    `repeat` the trace starts over, with other prompts, until stopped. At most `in_flight_max` requests wait for the
+    server: one more is not sent but recorded as failed, for the trace must not be delayed. A request that takes longer
+    than `timeout_s` has failed. Prompts follow from `seed`: a second replay against the same server wants another seed,
+    or the server's prefix cache answers for it.
+    """
+
+    def __init__(
+        self,
+        fitted: FittedTrace,
+        target: Target,
+        serving: ServingConfig,
+        record: Callable[[Event], object],
+        *,
+        lease_at: Callable[[], str | None] = lambda: None,
+        seed: int = 0,
+        repeat: bool = False,
+        in_flight_max: int = 256,
+        timeout_s: float = 120.0,
+    ) -> None:
+        self.counts = Counts()
+        self._fitted = fitted
+        self._target = target
+        self._record = record
+        self._lease_at = lease_at
+        self._seed = seed
+        self._repeat = repeat
+        self._in_flight_max = in_flight_max
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._ttft_budget_ns = round(serving.ttft_budget_ms * _NS_PER_MS)
+        self._tpot_budget_ns = round(serving.tpot_budget_ms * _NS_PER_MS)
+        self._stopping = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent and not ended."""
+        return len(self._tasks)
+
+    def stop(self) -> None:
+        """Send no more; `run` returns once those in flight have ended. Cancel `run`'s task to cut those too."""
+        self._stopping.set()
+
+    async def run(self) -> Counts:
+        """Replay to the end of the trace (or until stopped), and wait for the last responses.
+
+        When cancelled, requests in flight are recorded as failed with the reason "replay cancelled". An exception of
+        `record` ends the replay and is raised here.
+        """
+        path = "/v1/completions" if self._target.api == "completions" else "/v1/chat/completions"
+        headers = {} if self._target.token is None else {"Authorization": f"Bearer {self._target.token}"}
+        # Without a connector limit: waiting for a free connection would delay arrivals.
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=self._timeout) as session:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for call in self._calls(monotonic_ns()):
+                        if await self._stopped_by(call.due_ns):
+                            break
+                        if len(self._tasks) >= self._in_flight_max:
+                            self._refuse(call)
+                            continue
+                        task = group.create_task(self._send(session, self._target.url.rstrip("/") + path, call))
+                        self._tasks.add(task)
+                        task.add_done_callback(self._tasks.discard)
+            except ExceptionGroup as errors:
+                raise errors.exceptions[0] from None
+        return self.counts
+
+    def _calls(self, began_ns: int) -> Iterator[_Call]:
+        """Requests in the order they are due. Bodies are made ahead of the due time, not at it."""
+        trace = self._fitted.trace
+        number = 0
+        while True:
+            for arrival, prompt, output in zip(
+                trace.arrival_ns.tolist(), trace.prompt_tokens.tolist(), trace.output_tokens.tolist(), strict=True
+            ):
+                # Of one width, so that no id is the prefix of another: engines abort by prefix.
+                request_id = f"{trace.name}-{self._seed}-{number:09d}"
+                yield _Call(request_id, began_ns + arrival, prompt, output, self._body(request_id, prompt, output))
+                number += 1
+            if not self._repeat:
+                return
+            began_ns += self._fitted.period_ns
+
+    def _body(self, request_id: str, prompt_tokens: int, output_tokens: int) -> dict[str, Any]:
+        text = prompt_text(request_id, prompt_tokens)
+        if self._target.api == "completions":
+            prompt: dict[str, Any] = {"prompt": text}
+        else:
+            prompt = {"messages": [{"role": "user", "content": text}]}
+        return {
+            **prompt,
+            "model": self._target.model,
+            "max_tokens": output_tokens,
+            # The trace says how long the answer is, not the model.
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        }
+
+    async def _stopped_by(self, due_ns: int) -> bool:
+        """Wait until it is due; True as soon as the replay is stopped."""
+        wait_s = (due_ns - monotonic_ns()) / _NS_PER_S
+        if wait_s <= 0:
+            await asyncio.sleep(0)  # Behind time: still let responses be read.
+            return self._stopping.is_set()
+        try:
+            await asyncio.wait_for(self._stopping.wait(), wait_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def _send(self, session: aiohttp.ClientSession, url: str, call: _Call) -> None:
+        self.counts.due += 1
+        lease_id = self._lease_at()
+        arrivals = Arrivals(monotonic_ns())
+        reason: str | None = None
+        try:
+            async with session.post(url, json=call.body) as response:
+                if response.status != 200:
+                    body = (await response.content.read(200)).decode(errors="replace")
+                    raise StreamError(f"HTTP {response.status}: {body}")
+                await follow(response.content, arrivals)
+        except StreamError as error:
+            reason = str(error)
+        except TimeoutError:
+            reason = f"no end within {self._timeout.total:g} s, {arrivals.tokens} tokens came"
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a line beyond aiohttp's limit.
+            reason = f"{type(error).__name__}: {error}"
+        except asyncio.CancelledError:
+            self._ended(call, arrivals, lease_id, "replay cancelled")
+            raise
+        self._ended(call, arrivals, lease_id, reason)
+
+    def _refuse(self, call: _Call) -> None:
+        self.counts.due += 1
+        self.counts.refused += 1
+        reason = f"not sent: {self._in_flight_max} requests already wait for the server"
+        self._ended(call, Arrivals(monotonic_ns()), self._lease_at(), reason)
+
+    def _ended(self, call: _Call, arrivals: Arrivals, lease_id: str | None, reason: str | None) -> None:
+        if reason is None:
+            self.counts.completed += 1
+        else:
+            self.counts.failed += 1
+        prompt_tokens = call.prompt_tokens if arrivals.prompt_tokens is None else arrivals.prompt_tokens
+        self._record(
+            Request(
+                device_id=self._target.device_id,
+                engine_id=self._target.engine_id,
+                lease_id=lease_id,
+                request_id=call.request_id,
+                outcome="completed" if reason is None else "failed",
+                prompt_tokens=prompt_tokens,
+                output_tokens=arrivals.tokens,
+                ttft_ns=arrivals.ttft_ns,
+                tpot_mean_ns=arrivals.tpot_mean_ns,
+                tpot_max_ns=arrivals.tpot_max_ns,
+                e2e_ns=monotonic_ns() - arrivals.sent_ns,
+                ttft_budget_ns=self._ttft_budget_ns,
+                tpot_budget_ns=self._tpot_budget_ns,
+                send_delay_ns=max(0, arrivals.sent_ns - call.due_ns),
+                reason=reason,
+            )
+        )

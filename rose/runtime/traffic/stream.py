@@ -1,0 +1,110 @@
+"""One streamed completion as its client sees it: when each token arrived, and how the stream ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rose.clock import monotonic_ns
+
+
+class StreamError(Exception):
+    """The server said that it failed, or the stream did not end as one that completed."""
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """The tokens of one response. Times are monotonic nanoseconds.
+
+    A server may send several tokens in one chunk: they arrived together, after one gap.
+    """
+
+    sent_ns: int
+    tokens: int = 0
+    #: What the server counts as the prompt, where it says so.
+    prompt_tokens: int | None = None
+    #: When a chunk with at least one new token came.
+    times_ns: list[int] = field(default_factory=list)
+    #: Tokens at those times; `tokens` can be more, if the server names the total only at the end.
+    seen: int = 0
+
+    def add(self, at_ns: int, new: int) -> None:
+        """`new` tokens arrived."""
+        if new > 0:
+            self.times_ns.append(at_ns)
+            self.seen += new
+            self.tokens = max(self.tokens, self.seen)
+
+    @property
+    def ttft_ns(self) -> int | None:
+        """Time from sending to the first token."""
+        return self.times_ns[0] - self.sent_ns if self.times_ns else None
+
+    @property
+    def tpot_mean_ns(self) -> int | None:
+        """Mean time for each token after the first; None below two tokens."""
+        if self.tokens < 2:
+            return None
+        return (self.times_ns[-1] - self.times_ns[0]) // (self.tokens - 1)
+
+    @property
+    def tpot_max_ns(self) -> int | None:
+        """The longest wait for a further token; None below two tokens."""
+        if self.tokens < 2:
+            return None
+        return max((b - a for a, b in zip(self.times_ns, self.times_ns[1:], strict=False)), default=0)
+
+
+async def follow(lines: AsyncIterable[bytes], arrivals: Arrivals) -> None:
+    """Read server-sent events of `/v1/completions` or `/v1/chat/completions` until `[DONE]`, noting arrivals.
+
+    With `stream_options.continuous_usage_stats`, as SGLang and vLLM offer, each chunk says how many tokens there are by
+    now; otherwise a chunk with text counts as one token. Raises StreamError for an error in the stream, an abort, or a
+    stream that just ends.
+    """
+    finish: str | None = None
+    async for line in lines:
+        at_ns = monotonic_ns()
+        if not line.startswith(b"data:"):
+            continue
+        payload = line[5:].strip()
+        if payload == b"[DONE]":
+            if finish is None:
+                raise StreamError(f"stream was done after {arrivals.tokens} tokens without a finish_reason")
+            if finish == "abort":
+                raise StreamError(f"server aborted the request after {arrivals.tokens} tokens")
+            return
+        try:
+            chunk: Any = json.loads(payload)
+        except ValueError as error:
+            raise StreamError(f"stream sent what is not JSON: {payload[:100]!r}") from error
+        if not isinstance(chunk, dict):
+            raise StreamError(f"stream sent what is not a chunk: {payload[:100]!r}")
+        if chunk.get("error"):
+            raise StreamError(f"server sent an error: {_message(chunk['error'])}")
+        finish = _chunk(chunk, at_ns, arrivals) or finish
+    raise StreamError(f"stream ended after {arrivals.tokens} tokens without [DONE]")
+
+
+def _chunk(chunk: dict[str, Any], at_ns: int, arrivals: Arrivals) -> str | None:
+    """Note one chunk; returns its finish_reason, if any."""
+    usage = chunk.get("usage")
+    if usage:
+        arrivals.prompt_tokens = usage.get("prompt_tokens", arrivals.prompt_tokens)
+    choices = chunk.get("choices")
+    if not choices:  # The closing chunk: totals, at a time that says nothing about tokens.
+        if usage:
+            arrivals.tokens = max(arrivals.tokens, usage.get("completion_tokens", 0))
+        return None
+    choice = choices[0]
+    delta = choice.get("delta") or {}
+    text = choice.get("text") or delta.get("content") or delta.get("reasoning_content")
+    arrivals.add(at_ns, usage.get("completion_tokens", 0) - arrivals.seen if usage else int(bool(text)))
+    finish: str | None = choice.get("finish_reason")
+    return finish
+
+
+def _message(error: object) -> str:
+    return str(error.get("message", error) if isinstance(error, dict) else error)[:200]

@@ -1,0 +1,185 @@
+"""Serving traces: reading them, and fitting them to what a host can serve.
+
+The format is that of the public Azure LLM inference traces (Patel et al., Splitwise, ISCA 2024): a CSV with the columns
+TIMESTAMP (`2023-11-16 18:17:03.9799600`), ContextTokens and GeneratedTokens, one row a request.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from rose.config import TrafficConfig
+from rose.errors import UserError
+
+COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?")
+_NS_PER_S = 1_000_000_000
+#: Installed beside the `rose` package, as it lies beside it in the repository.
+_SAMPLES = Path(__file__).parents[3] / "sample_traces"
+Ints = npt.NDArray[np.int64]
+
+
+class TraceError(UserError):
+    """A trace that cannot be used; the message names the file, the line, the column and the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Requests in order of arrival: three int64 arrays of one length, lengths in tokens and at least 1."""
+
+    name: str
+    #: Nanoseconds after the first request of the trace it came from.
+    arrival_ns: Ints
+    prompt_tokens: Ints
+    output_tokens: Ints
+
+    def __post_init__(self) -> None:
+        count = len(self.arrival_ns)
+        assert count > 0, "a trace has at least one request"
+        assert len(self.prompt_tokens) == len(self.output_tokens) == count
+        assert self.arrival_ns[0] >= 0, "arrivals count from the first request"
+        assert (np.diff(self.arrival_ns) >= 0).all(), "arrivals are in order"
+        assert min(self.prompt_tokens.min(), self.output_tokens.min()) >= 1, "lengths are at least one token"
+
+    def __len__(self) -> int:
+        return len(self.arrival_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class FittedTrace:
+    """A trace made to fit a host, and how far it is from the original; shown with every latency figure."""
+
+    trace: Trace
+    #: Share of the requests in the replayed window that were kept.
+    keep_share: float
+    #: By how much prompt and output lengths, and the gaps between arrivals, were multiplied.
+    length_scale: float
+    output_length_scale: float
+    time_scale: float
+    #: Length of the replayed window: where a repetition begins.
+    period_ns: int
+
+
+def read(path: Path) -> Trace:
+    """Read a trace; rows may be in any order, further columns are ignored, arrivals count from the first.
+
+    Raises TraceError.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = csv.reader(file)
+            header = next(rows, [])
+            missing = [column for column in COLUMNS if column not in header]
+            if missing:
+                raise TraceError(f"trace {path}, line 1: no column {', '.join(missing)}; it has {header}")
+            places = [header.index(column) for column in COLUMNS]
+            parsed = [_row(path, rows.line_num, row, places) for row in rows if row]
+    except OSError as error:
+        raise TraceError(
+            f"cannot read trace {path}: {error.strerror}. Set traffic.trace to a CSV file, or to `bursty`."
+        )
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise TraceError(f"trace {path} is not a CSV text file: {error}")
+    if not parsed:
+        raise TraceError(f"trace {path} has no requests")
+    table: Ints = np.array(parsed, np.int64)
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    arrival, prompt, output = table.T
+    return Trace(path.stem, arrival - arrival[0], prompt, output)
+
+
+def load(name: str) -> Trace:
+    """The trace that `traffic.trace` names: `bursty`, the sample trace, or a CSV file. Raises TraceError."""
+    if name == "bursty":
+        return read(_SAMPLES / "bursty.csv")
+    return read(Path(name).expanduser())
+
+
+def open_trace(config: TrafficConfig) -> Trace | None:
+    """The configured trace, or None where the configuration says `none`. Raises TraceError."""
+    return None if config.trace == "none" else load(config.trace)
+
+
+def fit(
+    trace: Trace, config: TrafficConfig, *, duration_s: float | None = None, time_scale: float = 1.0
+) -> FittedTrace:
+    """Thin and scale down a trace to `config`'s limits; it is never made denser or longer.
+
+    Gaps between arrivals are multiplied by `time_scale`, and only the first `duration_s` are kept. If the mean rate is
+    then above `requests_per_s_max`, requests are dropped at random by `seed`, all with the same chance, so that bursts
+    stay bursts. Each length is scaled so that the 99th percentile (nearest rank) of the whole trace is the configured
+    maximum, unless it is below already; the hundredth above it stays longer than the maximum, and none is below 1.
+    """
+    if time_scale <= 0 or (duration_s is not None and duration_s <= 0):
+        raise ValueError(f"time_scale {time_scale} and duration_s {duration_s} must be positive")
+    arrival: Ints = np.rint(trace.arrival_ns * time_scale).astype(np.int64)
+    if duration_s is not None:
+        arrival = arrival[arrival < round(duration_s * _NS_PER_S)]
+    count = len(arrival)
+    # From the first arrival to where the next one after the last is to be expected.
+    period_ns = max(_NS_PER_S, int(arrival[-1]) * count // max(1, count - 1))
+    if duration_s is not None and count < len(trace):
+        period_ns = round(duration_s * _NS_PER_S)
+    room = max(1, math.floor(config.requests_per_s_max * period_ns / _NS_PER_S))
+    kept = np.arange(count)
+    if room < count:
+        kept = np.sort(np.random.default_rng(config.seed).choice(count, room, replace=False))
+    prompt_scale = _scale_down(trace.prompt_tokens, config.prompt_tokens_max)
+    output_scale = _scale_down(trace.output_tokens, config.output_tokens_max)
+    fitted = Trace(
+        trace.name,
+        arrival[kept],
+        _scaled(trace.prompt_tokens[kept], prompt_scale),
+        _scaled(trace.output_tokens[kept], output_scale),
+    )
+    return FittedTrace(fitted, len(kept) / count, prompt_scale, output_scale, time_scale, period_ns)
+
+
+def _row(path: Path, line: int, row: list[str], places: list[int]) -> tuple[int, int, int]:
+    values = []
+    for column, place in zip(COLUMNS, places, strict=True):
+        if place >= len(row):
+            raise TraceError(f"trace {path}, line {line}: no value for {column}, the row has {len(row)} values")
+        values.append(row[place].strip())
+    arrival_ns = _timestamp_ns(values[0])
+    if arrival_ns is None:
+        raise TraceError(
+            f"trace {path}, line {line}, column TIMESTAMP: {values[0]!r} is not a time like 2023-11-16 18:17:03.9799600"
+        )
+    lengths = []
+    for column, value in zip(COLUMNS[1:], values[1:], strict=True):
+        # Ten digits at most: a length that needs more is damage, and would not fit the arrays.
+        if not re.fullmatch(r"[0-9]{1,10}", value) or int(value) < 1:
+            raise TraceError(f"trace {path}, line {line}, column {column}: {value!r} is not a whole number from 1")
+        lengths.append(int(value))
+    return arrival_ns, lengths[0], lengths[1]
+
+
+def _timestamp_ns(text: str) -> int | None:
+    """Nanoseconds since the epoch; a time without a zone is taken as UTC, which only differences depend on."""
+    match = _TIMESTAMP.fullmatch(text)
+    if match is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(match[1] + (match[3] or "+00:00"))
+    except ValueError:
+        return None
+    return int(moment.astimezone(UTC).timestamp()) * _NS_PER_S + int((match[2] or "0").ljust(9, "0"))
+
+
+def _scale_down(lengths: Ints, tokens_max: int) -> float:
+    high = int(np.percentile(lengths, 99, method="inverted_cdf"))
+    return min(1.0, tokens_max / high)
+
+
+def _scaled(lengths: Ints, scale: float) -> Ints:
+    scaled: Ints = np.maximum(1, np.rint(lengths * scale)).astype(np.int64)
+    return scaled

@@ -1,0 +1,132 @@
+"""The trainer: float32 masters of the policy, updated from finished trajectories, published as bfloat16."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rose.config import TrainingConfig
+from rose.runtime.rollout.frozenlake import seed_of
+from rose.runtime.rollout.trajectory import Trajectory
+from rose.runtime.training.batching import by_length, generated_logits
+from rose.runtime.training.grpo import advantages, entropy, token_loss
+from rose.runtime.training.policy_model import Policy
+
+#: Padded tokens of one forward and backward pass: bounds memory, and large enough to keep the cores busy.
+MICRO_BATCH_TOKENS = 4096
+
+_GRAD_NORM_MAX = 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepStats:
+    """One update. Means are over trained tokens; all are 0.0 when no group had differing rewards."""
+
+    #: Of the weights after the update.
+    version: int
+    loss: float
+    entropy: float
+    #: k3 estimate of how far the policy had moved from the one that sampled, over the update's mini-batches.
+    kl: float
+    clipped_share: float
+    #: Largest norm before clipping over the update's mini-batches.
+    grad_norm: float
+    tokens_trained: int
+    trajectories_trained: int
+    #: Ids of trajectories dropped for age, and of those a lost turn cut short.
+    stale: list[str]
+    lost: list[str]
+    duration_ns: int
+
+
+class Trainer:
+    """Holds the policy of `checkpoint` as version 0. Every update makes the next version."""
+
+    def __init__(self, checkpoint: Path, training: TrainingConfig) -> None:
+        self.policy = Policy.load(checkpoint)
+        self.version = 0
+        self._training = training
+        self._optimizer = torch.optim.AdamW(
+            self.policy.parameters(), lr=training.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
+        )
+
+    def weights(self) -> dict[str, Tensor]:
+        """A bfloat16 copy on the CPU of every parameter, by Hugging Face name: what to publish as `version`."""
+        return self.policy.weights()
+
+    def update(self, trajectories: Sequence[Trajectory]) -> StepStats:
+        """One pass over the trajectories in mini-batches, an optimiser step each.
+
+        Dropped first: trajectories older than `staleness_max` versions, and lost ones (their reward is not the
+        policy's doing). Groups whose rewards are all equal carry no signal and are skipped.
+        """
+        began_ns = time.monotonic_ns()
+        stale = [t for t in trajectories if t.staleness(self.version) > self._training.staleness_max]
+        dropped = {t.trajectory_id for t in stale} | {t.trajectory_id for t in trajectories if t.outcome == "lost"}
+        kept = [t for t in trajectories if t.trajectory_id not in dropped]
+        gains = advantages(
+            [t.reward for t in kept],
+            [t.group_id for t in kept],
+            normalise_std=self._training.normalise_std,
+        )
+        samples = [(t, gain) for t, gain in zip(kept, gains, strict=True) if gain != 0.0 and t.output_tokens]
+        order = np.random.default_rng(seed_of(self._training.seed, self.version)).permutation(len(samples))
+        samples = [samples[index] for index in order]
+        size = math.ceil(len(samples) / self._training.minibatches) or 1
+        totals, grad_norm = torch.zeros(4, dtype=torch.float64), 0.0
+        for first in range(0, len(samples), size):
+            minibatch = samples[first : first + size]
+            sums, norm = self._optimise(minibatch)
+            totals += sums
+            grad_norm = max(grad_norm, norm)
+        self.version += 1
+        tokens = sum(t.output_tokens for t, _ in samples)
+        loss, kl, clipped, uncertainty = (totals / max(1, tokens)).tolist()
+        return StepStats(
+            version=self.version,
+            loss=loss,
+            entropy=uncertainty,
+            kl=kl,
+            clipped_share=clipped,
+            grad_norm=grad_norm,
+            tokens_trained=tokens,
+            trajectories_trained=len(samples),
+            stale=[t.trajectory_id for t in stale],
+            lost=[t.trajectory_id for t in trajectories if t.outcome == "lost"],
+            duration_ns=time.monotonic_ns() - began_ns,
+        )
+
+    def _optimise(self, samples: Sequence[tuple[Trajectory, float]]) -> tuple[Tensor, float]:
+        """One optimiser step; returns sums over tokens (loss, kl, clipped, entropy) and the gradient's norm."""
+        training = self._training
+        tokens = sum(t.output_tokens for t, _ in samples)
+        sums = torch.zeros(4, dtype=torch.float64)
+        self._optimizer.zero_grad()
+        for batch in by_length([len(t.ids) for t, _ in samples], MICRO_BATCH_TOKENS):
+            rows = [samples[index] for index in batch]
+            logits, ids = generated_logits(self.policy, [t.ids for t, _ in rows], [t.mask for t, _ in rows])
+            # The engine's logprobs are of the distribution it sampled from, which the temperature shaped.
+            logits = logits / training.temperature
+            logprobs = torch.log_softmax(logits, -1).gather(1, ids[:, None])[:, 0]
+            behaviour = torch.tensor([lp for t, _ in rows for lp, made in zip(t.logprobs, t.mask, strict=True) if made])
+            gain = torch.tensor([gain for t, gain in rows for _ in range(t.output_tokens)])
+            part = token_loss(
+                logprobs,
+                behaviour,
+                gain,
+                clip_low=training.clip_low,
+                clip_high=training.clip_high,
+                kl_weight=training.kl_weight,
+            )
+            (part.loss / tokens).backward()  # type: ignore[no-untyped-call]
+            sums += torch.stack([part.loss.detach(), part.kl, part.clipped, entropy(logits).sum()]).double()
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), _GRAD_NORM_MAX)
+        self._optimizer.step()
+        return sums, float(norm)

@@ -1,0 +1,104 @@
+"""The built-in policy's starting point: a short supervised start that leaves room for RL.
+
+An untrained policy never reaches the goal, so RL would have nothing to compare. This one imitates a player that knows
+the shortest way and ignores it much of the time: its reasoning is true, its moves are only somewhat good.
+Importing this module imports no torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from rose.config import TaskConfig
+from rose.runtime.engines.cache import once
+from rose.runtime.rollout import vocabulary
+from rose.runtime.rollout.frozenlake import STEPS, Episode, distances, seed_of
+
+#: Raise when the same settings would give another checkpoint.
+RECIPE = 1
+
+#: First part of the seeds of warm-start maps, so that RL never trains on boards the policy imitated.
+_STREAM = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WarmStart:
+    """Everything the checkpoint depends on."""
+
+    task: TaskConfig
+    seed: int = 0
+    #: Share of the imitated player's moves that are uniformly random.
+    noise: float = 0.4
+    episodes: int = 2000
+    batch_episodes: int = 8
+    learning_rate: float = 1.5e-3
+    #: Fields of `PolicyShape` that differ from its defaults.
+    shape: dict[str, int] = field(default_factory=dict)
+
+    def digest(self) -> str:
+        """Hash of all that decides the weights: equal settings share a cached checkpoint."""
+        settings = dataclasses.asdict(dataclasses.replace(self, task=None))  # type: ignore[arg-type]
+        task = self.task.model_dump(include={"name", "size", "frozen_share", "slippery", "turns_max"})
+        text = json.dumps([RECIPE, settings, task, vocabulary.NAMES], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def resolve(task: TaskConfig, cache: Path, progress: Callable[[str], None], *, seed: int = 0) -> Path:
+    """The checkpoint folder of the warm-started policy for `task`, made now if `cache` has none."""
+    settings = WarmStart(task=task, seed=seed)
+    return once(cache, f"frozenlake-tiny-{settings.digest()}", lambda folder: train(settings, folder, progress))
+
+
+def train(settings: WarmStart, folder: Path, progress: Callable[[str], None]) -> None:
+    """Imitate the noisy player and save the policy in `folder`. The same settings give the same weights on one
+    machine at one thread count.
+    """
+    import torch
+    from torch.nn import functional
+
+    from rose.runtime.training.batching import generated_logits
+    from rose.runtime.training.policy_model import Policy, PolicyShape
+
+    policy = Policy(PolicyShape(**settings.shape), seed=settings.seed)
+    optimizer = torch.optim.AdamW(policy.parameters(), betas=(0.9, 0.95), weight_decay=0.01)
+    luck = np.random.default_rng(seed_of(_STREAM, settings.seed))
+    updates = max(1, settings.episodes // settings.batch_episodes)
+    progress(f"warm start: imitating {updates * settings.batch_episodes} games of a noisy player")
+    for update in range(updates):
+        games = [
+            play(settings, update * settings.batch_episodes + index, luck) for index in range(settings.batch_episodes)
+        ]
+        # A short warm-up, then a line down to a tenth.
+        rate = settings.learning_rate * min(1.0, (update + 1) / 20) * (1 - 0.9 * update / updates)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        logits, ids = generated_logits(policy, [game.ids for game in games], [game.mask for game in games])
+        loss = functional.cross_entropy(logits, ids)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+        optimizer.step()
+        if (update + 1) % max(1, updates // 5) == 0:
+            progress(f"warm start: {100 * (update + 1) // updates}%, loss {loss.item():.3f}")
+    policy.save(folder)
+
+
+def play(settings: WarmStart, number: int, luck: np.random.Generator) -> Episode:
+    """Game `number` of the noisy shortest-path player, with true reasoning in every turn."""
+    episode = Episode(settings.task, seed_of(_STREAM, settings.seed, number), slip_seed=number)
+    steps_left = distances(episode.board)
+    while not episode.done:
+        row, col = episode.position
+        after = [steps_left.get((row + down, col + right), len(steps_left)) for down, right in STEPS]
+        best = [move for move in range(len(STEPS)) if after[move] == min(after)]
+        move = int(luck.integers(len(STEPS)) if luck.random() < settings.noise else luck.choice(best))
+        output = [*episode.around(), vocabulary.MOVES[move], vocabulary.EOT]
+        episode.apply(output, [0.0] * len(output), [0] * len(output))
+    return episode

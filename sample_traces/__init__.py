@@ -1,0 +1,1 @@
+"""Traces that this project made, as package data; README.md says how each was made."""

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+
+def processes_of_group(group: int) -> list[psutil.Process]:
+    """Live processes of a process group: what an engine would leave behind."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (ProcessLookupError, psutil.Error):
+            continue
+    return found
+
+
+@pytest.fixture
+def gone():
+    """Wait until no process of a group is left; returns what is still there after `seconds`."""
+
+    def wait(group: int, seconds: float = 10.0) -> list[psutil.Process]:
+        deadline = time.monotonic() + seconds
+        while (left := processes_of_group(group)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return left
+
+    return wait
+
+
+@pytest.fixture(scope="session")
+def tiny_policy(tmp_path_factory) -> Path:
+    """An untrained policy: enough to start an engine."""
+    from rose.runtime.training.policy_model import Policy, PolicyShape
+
+    folder = tmp_path_factory.mktemp("policy")
+    Policy(PolicyShape()).save(folder)
+    return folder

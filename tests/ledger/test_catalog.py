@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+import sql
+from rose import events
+from rose.ledger import catalog, layout
+from rose.ledger.layout import LedgerError
+from rose.ledger.writer import LedgerWriter
+
+
+@pytest.fixture
+def root(tmp_path: Path, lease: Any) -> Path:
+    with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
+        writer.record(lease())
+    return tmp_path / "ledger"
+
+
+def test_every_view_and_every_column_of_it_is_explained(root: Path) -> None:
+    with catalog.connect(root) as connection:
+        views = dict(
+            connection.execute(
+                "SELECT view_name, comment FROM duckdb_views() WHERE database_name = 'ledger' AND NOT internal"
+            ).fetchall()
+        )
+        assert set(views) == {*catalog.VIEWS, "stored_event"}
+        assert all(views.values())
+        columns = connection.execute(
+            "SELECT table_name, column_name, comment FROM duckdb_columns() WHERE database_name = 'ledger'"
+        ).fetchall()
+    common = {"writer", "seq", "event_id", "run_id", "provenance", "at"}
+    for view in catalog.VIEWS:
+        named = {column: comment for table, column, comment in columns if table == view}
+        assert common <= set(named)
+        assert all(named.values())
+        assert set(catalog.comments(view)[1]) <= set(named), "a comment for a column that is not there"
+        for column, comment in named.items():
+            unit = {"ns": "nanosecond", "bytes": "bytes", "us": "microsecond"}.get(column.rsplit("_")[-1])
+            assert unit is None or unit in comment.lower(), f"{view}.{column} does not say its unit"
+
+
+def test_the_event_view_has_every_column_of_every_kind(root: Path) -> None:
+    with catalog.connect(root) as connection:
+        named = [row[0] for row in connection.execute("DESCRIBE event").fetchall()]
+    assert named == [*events.all_columns(), "at"]
+
+
+def test_a_view_file_runs_by_itself(root: Path) -> None:
+    with catalog.connect(root) as connection:
+        connection.execute("USE memory")
+        for view in catalog.VIEWS:
+            connection.execute(sql.read(f"views/{view}.sql"))
+            connection.execute(f"SELECT * FROM memory.{view}").fetchall()
+
+
+def test_a_ledger_without_events_has_all_views(tmp_path: Path) -> None:
+    with catalog.connect(layout.create(tmp_path)) as connection:
+        for view in catalog.VIEWS:
+            assert connection.execute(f"SELECT * FROM {view}").fetchall() == []
+
+
+def test_new_segments_show_without_a_refresh(root: Path, lease: Any) -> None:
+    with LedgerWriter.open(root, "w", "r") as writer, catalog.connect(root) as connection:
+        made = (root / layout.CATALOG).stat().st_ino
+        for count in range(2, 5):
+            writer.record(lease())
+            assert connection.execute("SELECT count(*) FROM event").fetchone() == (count,)
+        assert (root / layout.CATALOG).stat().st_ino == made
+
+
+def _plain_client(folder: Path) -> str:
+    """What a DuckDB client says that knows nothing of this project, in another process."""
+    code = "import duckdb; print(duckdb.connect('ledger.duckdb', read_only=True).sql('from lease').fetchall()[0][6])"
+    run = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    return run.stdout.strip() + run.stderr
+
+
+def test_any_client_reads_the_catalog_in_its_folder_also_after_a_move(root: Path, lease: Any, tmp_path: Path) -> None:
+    with LedgerWriter.open(root, "w", "r"):
+        assert _plain_client(root) == "l"
+    shutil.move(root, tmp_path / "moved it's")
+    assert _plain_client(tmp_path / "moved it's") == "l"
+    with catalog.connect(tmp_path / "moved it's") as connection:
+        assert connection.execute("SELECT count(*) FROM lease").fetchone() == (1,)
+
+
+def test_a_client_that_holds_the_catalog_for_writing_does_not_stop_readers(root: Path) -> None:
+    code = "import duckdb, sys; c = duckdb.connect('ledger.duckdb'); print('open', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+        with pytest.raises(duckdb.IOException, match="lock"):
+            duckdb.connect(root / layout.CATALOG, read_only=True)
+        with catalog.connect(root) as connection:
+            assert connection.execute("SELECT count(*) FROM lease").fetchone() == (1,)
+        holder.communicate()
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"not a database" * 1000])
+def test_a_missing_or_damaged_catalog_is_made_again(root: Path, damage: bytes | None) -> None:
+    (root / layout.CATALOG).unlink()
+    if damage is not None:
+        (root / layout.CATALOG).write_bytes(damage)
+    with catalog.connect(root) as connection:
+        assert connection.execute("SELECT count(*) FROM lease").fetchone() == (1,)
+
+
+def test_two_connections_of_a_process_share_no_settings(root: Path) -> None:
+    with catalog.connect(root) as one, catalog.connect(root) as other, duckdb.connect(root / layout.CATALOG, True):
+        one.execute("SET TimeZone = 'Europe/Paris'")
+        assert other.execute("SELECT current_setting('TimeZone')").fetchone() == ("UTC",)
+
+
+def test_nothing_is_read_where_there_is_no_ledger(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="is not a ledger"):
+        catalog.connect(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from click.testing import Result
+from typer.testing import CliRunner
+
+from rose.ledger.commands import ledger_app, sql_command
+from rose.ledger.writer import LedgerWriter
+
+app = typer.Typer()
+app.command("sql")(sql_command)
+app.add_typer(ledger_app, name="ledger")
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A ledger in the folder where a user would look for it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ROSE_LEDGER", raising=False)
+    with LedgerWriter.open("ledger", "w", "r") as writer:
+        for n in range(3):
+            writer.record(lease(lease_id=f"l{n}", at_us=n * 1_000_000, reason="a, [b]" if n == 1 else None))
+    return tmp_path / "ledger"
+
+
+def run(*arguments: str | Path, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+
+
+QUERY = "SELECT lease_id, reason, lease_event.at FROM lease_event ORDER BY lease_id"
+
+
+def test_importing_the_commands_loads_no_database() -> None:
+    code = "import sys, rose.ledger.commands; print(sorted({'duckdb', 'pyarrow', 'numpy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_sql_prints_a_table_with_every_cell_whole() -> None:
+    done = run("sql", "SELECT repeat('x', 300) AS long, 'a [b]' AS other")
+    assert done.exit_code == 0
+    assert "x" * 300 in done.stdout
+    assert "a [b]" in done.stdout
+
+
+def test_sql_prints_json() -> None:
+    rows = json.loads(run("sql", QUERY, "--json").stdout)
+    assert rows[1] == {"lease_id": "l1", "reason": "a, [b]", "at": "1970-01-01T00:00:01.000000Z"}
+    assert rows[0]["reason"] is None
+
+
+def test_sql_prints_csv() -> None:
+    rows = list(csv.reader(io.StringIO(run("sql", QUERY, "--csv").stdout)))
+    assert rows[:3] == [
+        ["lease_id", "reason", "at"],
+        ["l0", "", "1970-01-01T00:00:00.000000Z"],
+        ["l1", "a, [b]", "1970-01-01T00:00:01.000000Z"],
+    ]
+
+
+def test_sql_reads_standard_input_and_says_when_rows_are_left_out() -> None:
+    done = run("sql", "-", "--limit", "2", "--json", stdin=QUERY)
+    assert len(json.loads(done.stdout)) == 2
+    assert "more than 2 rows; --limit shows more" in done.stderr
+
+
+def test_the_ledger_is_taken_from_option_or_environment(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    root.rename(elsewhere)
+    assert run("sql", "FROM lease").exit_code == 2
+    assert run("sql", "FROM lease", "--ledger", elsewhere).exit_code == 0
+    monkeypatch.setenv("ROSE_LEDGER", str(elsewhere))
+    assert run("sql", "FROM lease").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["sql", "DROP VIEW lease"], "a DROP statement was given"),
+        (["sql", "FROM lease", "--ledger", "nowhere"], "nowhere is not a ledger"),
+        (["sql", "FROM lease", "--json", "--csv"], "exclude one another"),
+        (
+            ["sql", "SELECT count(*) FROM range(100000000000) WHERE range % 3 = 1", "--timeout", "0.1"],
+            "longer than 0.1 s",
+        ),
+        (["ledger", "verify", "--ledger", "nowhere"], "nowhere is not a ledger"),
+        (["ledger", "info", "--ledger", "nowhere"], "nowhere is not a ledger"),
+        (["ledger", "runs", "--ledger", "nowhere"], "nowhere is not a ledger"),
+        (["ledger", "compact", "--ledger", "nowhere"], "nowhere is not a ledger"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_message(arguments: list[str], says: str) -> None:
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("rose: ")
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_verify_says_sound_or_names_every_problem(root: Path) -> None:
+    done = run("ledger", "verify")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "The ledger is sound.")
+    path = sorted((root / "live/w/000000").iterdir())[1]
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    done = run("ledger", "verify")
+    assert done.exit_code == 1
+    assert f"{path.relative_to(root)}: its bytes were changed" in done.stdout
+    done = run("ledger", "verify", "--json")
+    assert done.exit_code == 1
+    report = json.loads(done.stdout)
+    assert report["ok"] is False
+    assert len(report["writers"][0]["problems"]) == 1
+
+
+def test_info_counts_what_is_there(root: Path) -> None:
+    facts = json.loads(run("ledger", "info", "--json").stdout)
+    assert facts["ledger"] == str(root)
+    assert facts["writers"] == ["w"]
+    assert facts["files"] == len(list(root.glob("live/*/*/*.parquet")))
+    assert facts["bytes"] == sum(path.stat().st_size for path in root.glob("live/*/*/*.parquet"))
+    assert [(kind["kind"], kind["provenance"], kind["events"]) for kind in facts["kinds"]] == [("lease", "live", 3)]
+    assert "lease" in run("ledger", "info").stdout
+
+
+def test_runs_are_listed() -> None:
+    from rose.events import Run
+
+    with LedgerWriter.open("ledger", "w", "r7", "replay") as writer:
+        writer.record(Run(action="started", name="demo"))
+    assert [row["run_id"] for row in json.loads(run("ledger", "runs", "--json").stdout)] == ["r7"]
+    assert "running" in run("ledger", "runs").stdout
+
+
+def test_compact_says_what_it_did() -> None:
+    assert json.loads(run("ledger", "compact", "--json").stdout) == {
+        "merged_segments": 0,
+        "files_written": 0,
+        "parts_removed": 0,
+    }
+    assert "Merged 0 segments into 0 files" in run("ledger", "compact", "--grace", "0").stdout

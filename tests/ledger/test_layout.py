@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rose.ledger import layout
+from rose.ledger.layout import LedgerError
+
+
+def test_a_new_and_an_empty_folder_become_ledgers_and_stay_ones(tmp_path: Path) -> None:
+    for folder in (tmp_path / "deep" / "new", tmp_path / "deep" / "new"):
+        assert layout.create(folder) == layout.check(folder) == folder
+    (tmp_path / "empty").mkdir()
+    layout.create(tmp_path / "empty")
+
+
+def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(LedgerError, match=r"not a ledger and not empty \(it holds 'thesis.txt'\)"):
+        layout.create(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_file_is_not_a_ledger(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LedgerError, match="is a file"):
+        layout.create(tmp_path / "file")
+
+
+def test_a_folder_without_marker_is_not_a_ledger(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match=f"{tmp_path} is not a ledger"):
+        layout.check(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("marker", "says"), [(json.dumps({"rose_ledger": 2}), "format 2"), ("[", "damaged"), ("{}", "damaged")]
+)
+def test_a_newer_or_damaged_marker_is_refused(tmp_path: Path, marker: str, says: str) -> None:
+    layout.create(tmp_path)
+    (tmp_path / layout.MARKER).write_text(marker)
+    with pytest.raises(LedgerError, match=says):
+        layout.create(tmp_path)
+
+
+@pytest.mark.parametrize("character", "*?[],")
+def test_a_path_that_duckdb_would_take_for_a_pattern_is_refused(tmp_path: Path, character: str) -> None:
+    with pytest.raises(LedgerError, match="for a pattern"):
+        layout.create(tmp_path / f"a{character}b")
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", "a*", ".hidden", "a b", "é", "x" * 65])
+def test_a_writer_name_must_do_for_a_folder(name: str) -> None:
+    with pytest.raises(LedgerError, match="cannot be used"):
+        layout.check_writer_name(name)
+
+
+def test_the_widest_part_of_each_epoch_is_read(tmp_path: Path) -> None:
+    root = layout.create(tmp_path / "ledger")
+    for epoch in range(6):
+        (root / f"live/w/{epoch:06d}").mkdir(parents=True)
+    (root / "compacted/w").mkdir(parents=True)
+    for span in ("000000-000001", "000002-000002", "000000-000003"):
+        (root / f"compacted/w/{span}.json").touch()
+    (root / "compacted/w/000004-000004.parquet").touch()  # Its manifest does not stand: it does not count yet.
+    assert [part.pattern for part in layout.parts(root, "w")] == [
+        "compacted/w/000000-000003.parquet",
+        "live/w/000004/*.parquet",
+        "live/w/000005/*.parquet",
+    ]

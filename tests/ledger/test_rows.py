@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rose.events import Event, Run, Step, Verdict
+from rose.ledger import rows
+from rose.ledger.layout import LedgerError
+
+
+def _step(**fields: Any) -> Step:
+    whole = ("step", "groups", "trajectories", "trajectories_accepted", "tokens_trained")
+    spans = ("rollout_ns", "train_ns", "sync_ns", "total_ns")
+    usual: dict[str, Any] = dict.fromkeys((*whole, *spans), 1)
+    usual |= dict.fromkeys(("reward_mean", "loss", "entropy", "kl", "grad_norm"), 0.5)
+    return Step(**{**usual, **fields})
+
+
+@pytest.mark.parametrize(
+    ("event", "says"),
+    [
+        (_step(step=1.5), "'step': step must be an integer that fits 64 bits, got 1.5"),
+        (_step(step=2**63), "step must be an integer that fits 64 bits"),
+        (_step(groups=None), "groups must be an integer"),
+        (_step(loss="0.5"), "loss must be a number, got '0.5'"),
+        (_step(device_id=7), "device_id must be text, got 7"),
+        (Run(action="begun", name="x"), "action must be one of started, ended, failed, got 'begun'"),  # type: ignore[arg-type]
+        (Run(action="ended", name="\ud800"), "name must be text"),
+        (
+            Verdict(group_id="g", step=1, verifier="v", reward=1, threshold=1, accepted=1),  # type: ignore[arg-type]
+            "accepted must be true or false, got 1",
+        ),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named(event: Event, says: str) -> None:
+    with pytest.raises(LedgerError) as caught:
+        rows.encode(event)
+    assert says in str(caught.value)
+
+
+def test_numpy_scalars_are_taken_as_what_they_are() -> None:
+    values = rows.encode(_step(step=np.int32(3), loss=np.float32(0.25), reward_mean=1))
+    assert [type(value) for value in values if value in (3, 0.25)] == [int, float]
+
+
+def test_an_event_of_no_known_kind_is_refused() -> None:
+    class Lunch(Event):
+        kind = "lunch"
+
+    with pytest.raises(LedgerError, match="'lunch' is not a kind of event"):
+        rows.encode(Lunch())
+
+
+def test_a_segment_has_only_the_columns_that_occur() -> None:
+    table = rows.table("w", "r", "live", [(0, "step", rows.encode(_step()))])
+    assert "loss" in table.column_names
+    assert "power_mw" not in table.column_names
+    assert table["seq"].to_pylist() == [0]

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rose import events
+from rose.events import Event
+from rose.ledger import catalog, layout, rows, segments
+from rose.ledger.layout import LedgerError
+
+
+def _same(left: Any, right: Any) -> bool:
+    if isinstance(left, float) and isinstance(right, float) and math.isnan(left):
+        return math.isnan(right)
+    return bool(left == right and type(left) is type(right))
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_any_events_come_back_as_they_were_recorded(any_event: st.SearchStrategy[Event], data: st.DataObject) -> None:
+    batches = data.draw(st.lists(st.lists(any_event, min_size=1, max_size=8), min_size=1, max_size=4))
+    with tempfile.TemporaryDirectory() as folder:
+        root = layout.create(folder)
+        tail = segments.first_epoch(root, "w")
+        for batch in batches:
+            first = tail.next_seq
+            encoded = [(first + n, event.kind, rows.encode(event)) for n, event in enumerate(batch)]
+            tail = segments.append(root, tail, "r", "replay", encoded)
+        with catalog.connect(root) as connection:
+            cursor = connection.execute("SELECT * FROM event ORDER BY seq")
+            names = [item[0] for item in cursor.description or []]
+            stored = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    recorded = [event for batch in batches for event in batch]
+    assert len(stored) == len(recorded)
+    for seq, (event, row) in enumerate(zip(recorded, stored, strict=True)):
+        given = {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
+        given |= {"writer": "w", "seq": seq, "event_id": f"w/{seq}", "run_id": "r", "provenance": "replay"}
+        given |= {"kind": event.kind}
+        for name in events.all_columns():
+            assert _same(row[name], given.get(name)), name
+
+
+def _one(seq: int, lease: Any) -> list[rows.Row]:
+    return [(seq, "lease", rows.encode(lease()))]
+
+
+def test_each_segment_names_the_one_before_it_across_epochs(tmp_path: Path, lease: Any) -> None:
+    root = layout.create(tmp_path)
+    tail = segments.first_epoch(root, "w")
+    tail = segments.append(root, tail, "r", "live", _one(0, lease))
+    tail = segments.begin_epoch(root, tail)
+    segments.append(root, tail, "r", "live", _one(1, lease))
+    paths = sorted(root.glob("live/w/*/*.parquet"))
+    headers = [segments.read_header(path.read_bytes()) for path in paths]
+    assert [(header.epoch, header.index) for header in headers] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [(header.first_seq, header.last_seq) for header in headers] == [(0, -1), (0, 0), (1, 0), (1, 1)]
+    named = [segments.sha256_in(path.name) for path in paths]
+    assert [header.previous_sha256 for header in headers] == ["", *named[:-1]]
+
+
+def test_a_writer_is_found_where_it_stood(tmp_path: Path, lease: Any) -> None:
+    root = layout.create(tmp_path)
+    assert segments.recover(root, "w") is None
+    tail = segments.first_epoch(root, "w")
+    assert segments.recover(root, "w") == tail
+    tail = segments.append(root, tail, "r", "live", _one(0, lease))
+    (root / "live/w/000000/.half.123.tmp").write_bytes(b"what a killed process left")
+    (root / "heads/w.json").unlink()
+    assert segments.recover(root, "w") == tail
+    assert not list(root.glob("live/w/*/.*.tmp"))
+    assert segments.read_head(root, "w") is not None
+
+
+@pytest.mark.parametrize("fault", ["newest changed", "newest gone", "all gone"])
+def test_a_writer_does_not_write_over_a_fault(tmp_path: Path, lease: Any, fault: str) -> None:
+    root = layout.create(tmp_path)
+    tail = segments.append(root, segments.first_epoch(root, "w"), "r", "live", _one(0, lease))
+    first, newest = sorted(root.glob("live/w/*/*.parquet"))
+    if fault == "newest changed":
+        newest.write_bytes(newest.read_bytes()[:-1] + b"x")
+    elif fault == "newest gone":
+        newest.unlink()
+    else:
+        newest.unlink()
+        first.unlink()
+        first.parent.rmdir()
+    with pytest.raises(LedgerError, match="go on under another writer name"):
+        segments.recover(root, "w")
+    assert tail.next_seq == 1

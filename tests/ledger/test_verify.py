@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rose.events import Power
+from rose.ledger import compaction, layout, rows, segments
+from rose.ledger.layout import LedgerError
+from rose.ledger.verify import verify
+
+
+def _write(root: Path, writer: str, epochs: int, per_epoch: int, each: int = 2) -> None:
+    tail = segments.first_epoch(root, writer)
+    for epoch in range(epochs):
+        if epoch:
+            tail = segments.begin_epoch(root, tail)
+        for _ in range(per_epoch):
+            values = rows.encode(Power(t0_ns=tail.next_seq, t1_ns=tail.next_seq + 1, power_mw=1, source="rapl"))
+            batch = [(tail.next_seq + n, "power", values) for n in range(each)]
+            tail = segments.append(root, tail, "r", "live", batch)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = layout.create(tmp_path / "ledger")
+    _write(root, "a", epochs=2, per_epoch=3)
+    _write(root, "b", epochs=1, per_epoch=1)
+    return root
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger with live and compacted parts, never changed but for a moment."""
+    root = layout.create(tmp_path_factory.mktemp("sound") / "ledger")
+    _write(root, "a", epochs=3, per_epoch=2)
+    compaction.compact(root, grace_s=0)
+    compaction.compact(root, grace_s=0)
+    assert [part.compacted for part in layout.parts(root, "a")] == [True, False]
+    assert verify(root).problems == []
+    return root
+
+
+def test_a_sound_ledger_is_counted(root: Path) -> None:
+    report = verify(root)
+    assert report.ok
+    found = [(w.writer, w.segments, w.events, w.first_seq, w.last_seq) for w in report.writers]
+    assert found == [("a", 8, 12, 0, 11), ("b", 2, 2, 0, 1)]
+
+
+def test_a_ledger_without_writers_is_sound(tmp_path: Path) -> None:
+    assert verify(layout.create(tmp_path)).writers == []
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_flipped_bit_anywhere_in_any_file_of_the_chain_is_found(sound: Path, data: st.DataObject) -> None:
+    files = [path for part in ("live", "compacted") for path in sorted((sound / part).rglob("*")) if path.is_file()]
+    path = data.draw(st.sampled_from(files))
+    content = path.read_bytes()
+    at = data.draw(st.integers(0, len(content) - 1))
+    bit = 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(content[:at] + bytes([content[at] ^ bit]) + content[at + 1 :])
+    try:
+        problems = verify(sound).problems
+    finally:
+        path.write_bytes(content)
+    assert any(str(path.relative_to(sound)) in problem for problem in problems), problems
+
+
+def _names(root: Path, epoch: int) -> list[Path]:
+    return sorted((root / f"live/a/{epoch:06d}").iterdir())
+
+
+def _swap(root: Path) -> None:
+    _, first, second, _ = _names(root, 0)
+    one, two = segments.sha256_in(first.name), segments.sha256_in(second.name)
+    first.rename(first.with_name(f"000001-{two}.parquet.new"))
+    second.rename(second.with_name(f"000002-{one}.parquet"))
+    first.with_name(f"000001-{two}.parquet.new").rename(first.with_name(f"000001-{two}.parquet"))
+    contents = [path.read_bytes() for path in _names(root, 0)[1:3]]
+    for path, content in zip(_names(root, 0)[1:3], reversed(contents), strict=True):
+        path.write_bytes(content)
+
+
+def _foreign_segment(root: Path) -> None:
+    shutil.copy(next(root.glob("live/b/000000/000001-*")), root / "live/a/000001")
+
+
+def _foreign_chain(root: Path) -> None:
+    """A whole epoch of another ledger's writer of the same name, sound in itself."""
+    other = layout.create(root.parent / "other")
+    _write(other, "a", epochs=2, per_epoch=3, each=1)
+    shutil.rmtree(root / "live/a/000001")
+    shutil.copytree(other / "live/a/000001", root / "live/a/000001")
+
+
+@pytest.mark.parametrize(
+    ("fault", "where", "what"),
+    [
+        (lambda root: _names(root, 0)[2].unlink(), "live/a/000000/000003-", "missing"),
+        (lambda root: _names(root, 0)[0].unlink(), "live/a/000000/000001-", "does not follow"),
+        (lambda root: _names(root, 0)[-1].unlink(), "live/a/000001/000000-", "a gap in seq"),
+        (lambda root: _names(root, 1)[-1].unlink(), "live/a/000001/000003-", "the newest segment is missing"),
+        (lambda root: shutil.rmtree(root / "live/a/000000"), "live/a", "epochs 0 to 0 are missing"),
+        (lambda root: shutil.rmtree(root / "live/a/000001"), "live/a/000001/000003-", "the newest segment is missing"),
+        (lambda root: shutil.rmtree(root / "live/b"), "live/b/000000/000001-", "the newest segment is missing"),
+        (lambda root: (root / "live/a/000000/notes.parquet").touch(), "live/a/000000/notes.parquet", "a foreign file"),
+        (lambda root: _names(root, 0)[1].write_bytes(b""), "live/a/000000/000001-", "bytes were changed"),
+        (_swap, "live/a/000000/000001-", "a segment is missing or repeated"),
+        (_foreign_segment, "live/a/000001/000001-", "of writer 'b'"),
+        (_foreign_chain, "live/a/000001/000000-", "does not follow the segment before it"),
+        (lambda root: (root / "heads/a.json").write_text("{"), "heads/a.json", "damaged"),
+    ],
+)
+def test_a_fault_is_found_and_its_place_named(root: Path, fault: Callable[[Path], Any], where: str, what: str) -> None:
+    fault(root)
+    problems = verify(root).problems
+    assert any(problem.startswith(where) and what in problem for problem in problems), problems
+
+
+def test_one_changed_byte_is_one_problem(root: Path) -> None:
+    path = _names(root, 0)[1]
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert verify(root).problems == [f"{path.relative_to(root)}: its bytes were changed after it was written"]
+
+
+@pytest.mark.parametrize("state", ["gone", "empty", "one behind"])
+def test_a_head_that_lags_is_no_fault(root: Path, state: str) -> None:
+    head = root / "heads/a.json"
+    if state == "gone":
+        head.unlink()
+    elif state == "empty":
+        head.write_bytes(b"")
+    else:
+        head.write_text(head.read_text().replace(_names(root, 1)[-1].name, _names(root, 1)[-2].name))
+    assert verify(root).problems == []
+
+
+def test_a_folder_that_is_no_ledger_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="is not a ledger"):
+        verify(tmp_path)

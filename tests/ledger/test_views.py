@@ -1,0 +1,151 @@
+"""What the views say of known events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rose.events import Device, DeviceSlice, Event, Run, Step
+from rose.ledger import catalog
+from rose.ledger.writer import LedgerWriter
+
+Select = Callable[..., list[Any]]
+
+
+@pytest.fixture
+def select(tmp_path: Path) -> Select:
+    """Records events (lists of them by different writers) and returns the rows of a query."""
+
+    def run(query: str, *writers: list[Event]) -> list[Any]:
+        for number, recorded in enumerate(writers):
+            with LedgerWriter.open(tmp_path / "ledger", f"w{number}", "r") as writer:
+                for event in recorded:
+                    writer.record(event, durable=False)
+        with catalog.connect(tmp_path / "ledger") as connection:
+            return connection.execute(query).fetchall()
+
+    return run
+
+
+def _second(n: int) -> datetime:
+    return datetime(1970, 1, 1, 0, 0, n)
+
+
+def test_a_lease_is_one_row_from_grant_to_close(select: Select, lease: Any) -> None:
+    events = [
+        lease("granted", at_us=1_000_000, device_id="d", engine_id="e", step=3, expires_at_us=4_000_000),
+        lease("renewed", at_us=2_000_000, expires_at_us=5_000_000),
+        lease("resized", at_us=3_000_000, kv_budget_bytes=30),
+        lease("frozen", at_us=3_000_000, kv_budget_bytes=50),
+        lease("renewed", at_us=3_500_000, kv_budget_bytes=50, expires_at_us=7_000_000),
+        lease("preempted", at_us=4_000_000, kv_budget_bytes=0, reason="burst"),
+        lease("expired", at_us=7_000_000, kv_budget_bytes=0, reason="late"),
+    ]
+    columns = (
+        "granted_at, closed_at, closed_by, close_reason, duration_ns, expires_at, kv_budget_granted_bytes, "
+        "kv_budget_last_bytes, kv_budget_min_bytes, compute_share, step, renewals, frozen, device_id, engine_id"
+    )
+    rows = select(f"SELECT {columns} FROM lease", events)
+    closed = (_second(1), _second(4), "preempted", "burst", 3_000_000_000, _second(7))
+    assert rows == [(*closed, 100, 50, 30, 1.0, 3, 2, True, "d", "e")]
+
+
+def test_a_lease_without_a_close_is_open(select: Select, lease: Any) -> None:
+    columns = "lease_id, closed_at, closed_by, duration_ns, frozen, renewals"
+    assert select(f"SELECT {columns} FROM lease", [lease(at_us=1)]) == [("l", None, None, None, False, 0)]
+
+
+def test_leases_split_into_released_preempted_expired_and_open(select: Select, lease: Any) -> None:
+    closes = ["released", "released", "preempted", "expired", None]
+    events = [lease(lease_id=f"l{n}", at_us=n) for n in range(len(closes))]
+    events += [lease(close, lease_id=f"l{n}", at_us=9) for n, close in enumerate(closes) if close]
+    rows = select("SELECT coalesce(closed_by, 'open'), count(*) FROM lease GROUP BY 1 ORDER BY 1", events)
+    assert rows == [("expired", 1), ("open", 1), ("preempted", 1), ("released", 2)]
+
+
+def test_a_retried_event_counts_once_whichever_writer_it_came_through(select: Select, lease: Any) -> None:
+    first, again = lease(at_us=1, event_id="x", step=1), lease(at_us=2, event_id="x", step=2)
+    other = lease(at_us=3, event_id="y", step=3)
+    unnamed = [lease(at_us=4, step=4), lease(at_us=4, step=5)]
+    rows = select("SELECT step FROM lease_event ORDER BY step", [first, first, other, *unnamed], [again, first])
+    assert rows == [(1,), (3,), (4,), (5,)]
+    assert select("SELECT count(*) FROM event") == [(4,)]
+    assert select("SELECT count(*) FROM stored_event") == [(7,)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, (False, True, True, True)),
+        ({"lease_id": "l"}, (True, True, True, True)),
+        ({"ttft_ns": 101}, (False, False, True, False)),
+        ({"tpot_mean_ns": 11}, (False, True, False, False)),
+        ({"tpot_mean_ns": None, "tpot_max_ns": None, "output_tokens": 1}, (False, True, True, True)),
+        ({"outcome": "failed", "ttft_ns": 1}, (False, False, False, False)),
+        ({"outcome": "failed", "ttft_ns": None, "tpot_mean_ns": None}, (False, False, False, False)),
+    ],
+)
+def test_a_request_knows_whether_it_kept_its_promises(
+    select: Select, request_event: Any, fields: dict[str, Any], expected: tuple[bool, ...]
+) -> None:
+    assert select("SELECT lent, ttft_ok, tpot_ok, slo_ok FROM request", [request_event(**fields)]) == [expected]
+
+
+def test_a_request_comes_with_the_traffic_of_its_run(select: Select, request_event: Any) -> None:
+    run = Run(action="started", name="demo", trace="bursty", trace_keep_share=0.25, trace_time_scale=2.0)
+    ended = Run(action="ended", name="demo")
+    columns = "trace, trace_keep_share, trace_length_scale, trace_time_scale"
+    assert select(f"SELECT {columns} FROM request", [run, request_event(), ended]) == [("bursty", 0.25, None, 2.0)]
+
+
+def test_a_run_is_running_until_it_ends_and_again_when_it_starts_again(select: Select) -> None:
+    started = Run(action="started", name="demo", at_us=1_000_000, config_json="{}")
+    failed = Run(action="failed", name="demo", at_us=2_000_000, reason="no room")
+    again = Run(action="started", name="demo", at_us=3_000_000)
+    query = "SELECT status, started_at, ended_at, reason, config_json FROM run"
+    assert select(query, [started]) == [("running", _second(1), None, None, "{}")]
+    assert select(query, [], [failed]) == [("failed", _second(1), _second(2), "no room", "{}")]
+    assert select(query, [again]) == [("running", _second(1), None, None, "{}")]
+
+
+def test_a_device_is_provisioned_from_joining_to_leaving(select: Select) -> None:
+    def device(action: Any, t_ns: int) -> Device:
+        return Device(action=action, t_ns=t_ns, at_us=t_ns, device_id="d", pool="serving", device_class="cpu-core")
+
+    query = "SELECT device_id, pool, device_class, joined_ns, left_ns FROM device"
+    assert select(query, [device("joined", 10)]) == [("d", "serving", "cpu-core", 10, None)]
+    assert select(query, [device("left", 20)]) == [("d", "serving", "cpu-core", 10, 20)]
+    assert select(query, [device("joined", 30)]) == [("d", "serving", "cpu-core", 10, None)]
+
+
+def test_a_device_slice_has_its_length_and_its_times(select: Select) -> None:
+    buckets = dict.fromkeys(("serving_ns", "rollout_ns", "train_ns", "sync_ns", "activation_ns", "headroom_ns"), 0)
+    event = DeviceSlice(device_id="d", t0_ns=1_000_000_999, t1_ns=2_000_000_000, idle_ns=999_999_001, **buckets)
+    assert select("SELECT ns, t0, t1, idle_ns FROM device_slice", [event]) == [
+        (999_999_001, _second(1), _second(2), 999_999_001)
+    ]
+
+
+@pytest.mark.parametrize(("trajectories", "alpha"), [(8, 0.25), (0, None)])
+def test_alpha_is_the_accept_rate_of_a_step(select: Select, trajectories: int, alpha: float | None) -> None:
+    step = Step(
+        step=1,
+        groups=1,
+        trajectories=trajectories,
+        trajectories_accepted=2,
+        reward_mean=0.0,
+        loss=0.0,
+        entropy=None,
+        kl=None,
+        grad_norm=None,
+        tokens_trained=1,
+        rollout_ns=1,
+        train_ns=1,
+        sync_ns=1,
+        total_ns=3,
+    )
+    assert select("SELECT alpha FROM step", [step]) == [(alpha,)]

@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rose.events import Power, Turn
+from rose.ledger import catalog, segments, verify
+from rose.ledger.layout import LedgerError
+from rose.ledger.writer import LedgerWriter
+
+#: Records events for ever and prints the seq of each that is on disk.
+_ENDLESS = """
+import sys
+from rose.events import Lease, Power
+from rose.ledger.writer import LedgerWriter
+writer = LedgerWriter.open(sys.argv[1], "w", "r", flush_interval_s=0.01)
+n = 0
+while True:
+    writer.record(Power(t0_ns=n, t1_ns=n + 1, power_mw=1, source="rapl"))
+    lease = Lease(action="renewed", lease_id="l", kv_budget_bytes=n, compute_share=1.0, expires_at_us=1)
+    print(writer.record(lease), flush=True)
+    n += 1
+"""
+
+
+def _power(n: int = 0) -> Power:
+    return Power(t0_ns=n, t1_ns=n + 1, power_mw=1, source="rapl")
+
+
+def _seqs(root: Path, writer: str = "w") -> list[int]:
+    with catalog.connect(root) as connection:
+        rows = connection.execute("SELECT seq FROM event WHERE writer = ? ORDER BY seq", [writer]).fetchall()
+    return [seq for (seq,) in rows]
+
+
+def test_no_acknowledged_event_is_lost_to_kill_9(tmp_path: Path) -> None:
+    root, last = tmp_path / "ledger", -1
+    luck = random.Random(7)
+    for _ in range(10):
+        with subprocess.Popen([sys.executable, "-c", _ENDLESS, root], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            acknowledged = [int(process.stdout.readline()) for _ in range(luck.randint(1, 40))]
+            process.send_signal(signal.SIGKILL)
+            # Lines still in the pipe were acknowledged too; the last may be cut short.
+            acknowledged += [int(line) for line in process.stdout.read().splitlines(keepends=True) if line[-1] == "\n"]
+        seqs = _seqs(root)
+        assert seqs == list(range(len(seqs)))
+        assert set(acknowledged) <= set(seqs)
+        assert acknowledged[0] == last + 2, "the next process goes on at the exact next seq"
+        assert verify.verify(root).problems == []
+        last = seqs[-1]
+
+
+def test_a_live_writers_name_is_refused_and_free_after_its_close(tmp_path: Path) -> None:
+    with LedgerWriter.open(tmp_path, "w", "r"):
+        with pytest.raises(LedgerError, match=f"writer 'w' of .* is open in the process with pid {os.getpid()}"):
+            LedgerWriter.open(tmp_path, "w", "r")
+        with LedgerWriter.open(tmp_path, "other", "r") as other:
+            assert other.record(_power()) == 0
+    with LedgerWriter.open(tmp_path, "w", "r") as writer:
+        assert writer.record(_power()) == 0
+
+
+def test_durable_is_on_disk_at_once_and_the_rest_at_the_flush(tmp_path: Path, lease: Any) -> None:
+    with LedgerWriter.open(tmp_path, "w", "r", flush_interval_s=1000) as writer:
+        assert writer.record(_power()) == 0
+        assert _seqs(tmp_path) == []
+        assert writer.record(lease()) == 1
+        assert _seqs(tmp_path) == [0, 1]
+        assert writer.record(lease(), durable=False) == 2
+        assert _seqs(tmp_path) == [0, 1]
+        assert writer.record(_power(), durable=True) == 3
+        assert _seqs(tmp_path) == [0, 1, 2, 3]
+        writer.record(_power())
+        writer.flush()
+        assert len(_seqs(tmp_path)) == 5
+        writer.record(_power())
+    assert len(_seqs(tmp_path)) == 6
+
+
+def test_events_are_written_within_the_flush_interval_by_themselves(tmp_path: Path) -> None:
+    with LedgerWriter.open(tmp_path, "w", "r", flush_interval_s=0.01) as writer:
+        writer.record(_power())
+        while not _seqs(tmp_path):
+            pass  # The suite's own time limit ends this if it never comes.
+
+
+def test_threads_share_files_and_every_event_is_there_once(tmp_path: Path, lease: Any) -> None:
+    threads, each = 8, 25
+    given: list[int | None] = []
+    with LedgerWriter.open(tmp_path, "w", "r") as writer:
+
+        def record() -> None:
+            for _ in range(each):
+                given.append(writer.record(lease()))
+
+        workers = [threading.Thread(target=record) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    assert sorted(given) == list(range(threads * each)) == _seqs(tmp_path)  # type: ignore[type-var]
+    assert len(list(tmp_path.glob("live/w/*/*.parquet"))) < threads * each, "a file was shared at least once"
+
+
+def test_a_full_queue_drops_and_says_so_but_never_control_events(tmp_path: Path, lease: Any) -> None:
+    with LedgerWriter.open(tmp_path, "w", "r", flush_interval_s=1000, queue_max=3) as writer:
+        assert [writer.record(_power()) for _ in range(5)] == [0, 1, 2, None, None]
+        assert writer.dropped == 2
+        # No room, but it may not be dropped: it waits for a flush, by which the loss is written down.
+        assert writer.record(lease(), durable=False) == 4
+        assert writer.record(_power()) == 5
+    with catalog.connect(tmp_path) as connection:
+        kinds = connection.execute("SELECT kind, detail_json FROM event ORDER BY seq").fetchall()
+    assert [kind for kind, _ in kinds] == ["power", "power", "power", "ledger", "lease", "power"]
+    assert json.loads(kinds[3][1]) == {"count": 2, "kinds": {"power": 2}}
+
+
+def test_an_epoch_ends_after_its_segments_and_the_readers_follow(
+    tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
+    with LedgerWriter.open(tmp_path, "w", "r") as writer:
+        for count in range(1, 9):
+            writer.record(lease())
+            assert len(_seqs(tmp_path)) == count
+    per_epoch = [len(list(folder.iterdir())) for folder in sorted(tmp_path.glob("live/w/*"))]
+    assert per_epoch == [4, 4, 3], "a segment without rows begins each"
+    assert verify.verify(tmp_path).problems == []
+
+
+def test_an_epoch_is_shared_by_processes_but_not_by_versions(
+    tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(2):
+        with LedgerWriter.open(tmp_path, "w", "r") as writer:
+            writer.record(lease())
+    assert len(list(tmp_path.glob("live/w/*"))) == 1
+    import pyarrow as pa
+
+    newer = segments.rows.schema().append(pa.field("new_column", pa.int64()))
+    monkeypatch.setattr(segments.rows, "schema", lambda: newer)
+    with LedgerWriter.open(tmp_path, "w", "r") as writer:
+        writer.record(lease())
+    assert len(list(tmp_path.glob("live/w/*"))) == 2
+    with catalog.connect(tmp_path) as connection:
+        assert connection.execute("SELECT count(new_column), count(*) FROM stored_event").fetchone() == (0, 3)
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_disk_that_refuses_is_heard_of_and_nothing_is_lost_when_it_recovers(
+    tmp_path: Path, lease: Any, durable: bool
+) -> None:
+    root = tmp_path / "ledger"
+    with LedgerWriter.open(root, "w", "r", flush_interval_s=0.02) as writer:
+        writer.record(lease())
+        shutil.move(root / "live" / "w", tmp_path / "away")
+        if durable:
+            with pytest.raises(LedgerError, match="writer 'w' cannot write to"):
+                writer.record(lease())
+        else:
+            writer.record(_power())
+        with pytest.raises(LedgerError, match="cannot write"):
+            writer.flush()
+        shutil.move(tmp_path / "away", root / "live" / "w")
+        recovered = False
+        while not recovered:
+            try:
+                writer.record(lease())
+                recovered = True
+            except LedgerError:
+                pass  # The next attempt is a flush interval away.
+    seqs = _seqs(root)
+    assert seqs == list(range(len(seqs)))
+    assert len(seqs) >= 3
+    assert verify.verify(root).problems == []
+
+
+def test_a_write_that_was_reported_failed_but_stands_is_not_repeated(
+    tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder's fsync may fail after the rename: the segment is there, although its writer was told otherwise."""
+    real, failures = segments.append, [OSError(5, "Input/output error")]
+
+    def fails_once(*arguments: Any) -> segments.Tail:
+        tail = real(*arguments)
+        if failures:
+            raise failures.pop()
+        return tail
+
+    with LedgerWriter.open(tmp_path, "w", "r", flush_interval_s=0.01) as writer:
+        monkeypatch.setattr(segments, "append", fails_once)
+        with pytest.raises(LedgerError, match="Input/output error"):
+            writer.record(lease())
+        while failures or _seqs(tmp_path) != [0]:
+            pass
+        while True:
+            try:
+                assert writer.record(lease()) == 1
+                break
+            except LedgerError:
+                pass
+    assert _seqs(tmp_path) == [0, 1]
+    assert verify.verify(tmp_path).problems == []
+
+
+def test_closing_says_how_many_events_it_could_not_write(tmp_path: Path, lease: Any) -> None:
+    root = tmp_path / "ledger"
+    writer = LedgerWriter.open(root, "w", "r", flush_interval_s=1000)
+    writer.record(lease(), durable=False)
+    shutil.rmtree(root / "live")
+    with pytest.raises(LedgerError, match="1 events were not written"):
+        writer.close()
+    with pytest.raises(LedgerError, match=r"cannot write|is closed"):
+        writer.record(lease())
+
+
+def test_a_wrong_field_is_refused_at_once_and_spoils_nothing(tmp_path: Path) -> None:
+    with LedgerWriter.open(tmp_path, "w", "r") as writer:
+        with pytest.raises(LedgerError, match="power_mw must be an integer"):
+            writer.record(Power(t0_ns=0, t1_ns=1, power_mw=1.5, source="rapl"))  # type: ignore[arg-type]
+        assert writer.record(_power()) == 0
+    assert _seqs(tmp_path) == [0]
+
+
+def test_a_program_that_forgets_to_close_keeps_its_events(tmp_path: Path) -> None:
+    code = (
+        "import sys; from rose.events import Power; from rose.ledger.writer import LedgerWriter;"
+        "w = LedgerWriter.open(sys.argv[1], 'w', 'r', flush_interval_s=1000);"
+        "w.record(Power(t0_ns=0, t1_ns=1, power_mw=1, source='rapl'))"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path / "ledger"], check=True)
+    assert _seqs(tmp_path / "ledger") == [0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"writer": "a b"}, "writer name 'a b'"),
+        ({"run_id": ""}, "run_id is empty"),
+        ({"provenance": "made up"}, "provenance must be one of live, replay, simulated, got 'made up'"),
+        ({"queue_max": 0}, "queue_max 0"),
+        ({"flush_interval_s": 0}, "flush_interval_s 0"),
+    ],
+)
+def test_opening_names_what_is_wrong(tmp_path: Path, arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(LedgerError, match=says):
+        LedgerWriter.open(tmp_path, **{"writer": "w", "run_id": "r", **arguments})
+
+
+def test_the_run_and_the_provenance_are_on_every_event(tmp_path: Path) -> None:
+    turn = Turn(
+        group_id="g",
+        step=1,
+        turn=0,
+        attempt=0,
+        outcome="completed",
+        placement="prefix",
+        prompt_tokens=1,
+        cached_tokens=0,
+        output_tokens=1,
+        answer_tokens=1,
+        queue_ns=0,
+        duration_ns=1,
+    )
+    for run_id, provenance in (("r1", "live"), ("r2", "simulated")):
+        with LedgerWriter.open(tmp_path, "w", run_id, provenance) as writer:  # type: ignore[arg-type]
+            writer.record(turn)
+    with catalog.connect(tmp_path) as connection:
+        rows = connection.execute("SELECT seq, run_id, provenance FROM turn ORDER BY seq").fetchall()
+    assert rows == [(0, "r1", "live"), (1, "r2", "simulated")]

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rose import events
+from rose.ledger.writer import LedgerWriter
+
+WriteLedger = Callable[..., Path]
+
+T0_NS = int(datetime(2026, 6, 1, tzinfo=UTC).timestamp()) * 10**9
+S = 10**9
+HALF_HOUR = 1800 * S
+
+
+@pytest.fixture
+def write_ledger(tmp_path: Path) -> WriteLedger:
+    """Write events to a ledger as the run `run`; call again to add events of another writer, run or provenance."""
+
+    def write(
+        made: Iterable[events.Event], *, root: Path | None = None, writer: str = "test", run_id: str = "run",
+        provenance: events.Provenance = "replay",
+    ) -> Path:  # fmt: skip
+        root = root or tmp_path / "ledger"
+        with LedgerWriter.open(root, writer, run_id, provenance) as ledger:
+            for event in made:
+                ledger.record(event, durable=False)
+        return root
+
+    return write
+
+
+@pytest.fixture
+def sample_made() -> list[events.Event]:
+    """The events of `sample`."""
+    return sample_events()
+
+
+@pytest.fixture
+def sample(write_ledger: WriteLedger, sample_made: list[events.Event]) -> Path:
+    """A ledger small enough to price by hand; see `sample_events`."""
+    return write_ledger(sample_made)
+
+
+def sample_events() -> list[events.Event]:
+    """One hour of a serving device that lends and a dedicated one, three groups, nine trajectories.
+
+    Tokens, 1000 a trajectory: g0 on the borrowed device (accepted and correct; rejected, of which 600 after a move to
+    the dedicated one; stale; lost), g1 on the dedicated device (accepted and wrong; accepted, not audited; rejected;
+    no verdict yet), g2 there (rejected). A preemption threw away 100 more.
+    """
+    made: list[events.Event] = [
+        events.Run(
+            action="started", name="by hand", at_us=us(0), trace="bursty", trace_keep_share=0.25,
+            trace_length_scale=0.1,
+            trace_output_length_scale=0.5, trace_time_scale=2.0,
+        )
+    ]  # fmt: skip
+    stays: Any = [("s0", "serving", "joined", 0), ("s0", "serving", "left", 3600)]
+    stays += [("r0", "rollout", "joined", 0), ("r0", "rollout", "left", 3600)]
+    for device_id, pool, action, after_s in stays:
+        made.append(
+                events.Device(
+                    action=action, device_id=device_id, t_ns=T0_NS + after_s * S, pool=pool,
+                    device_class="h100-sxm", at_us=us(after_s),
+                )
+            )  # fmt: skip
+    for n in (0, 1):
+        made += [
+            slice_("s0", n, serving=720, rollout=720, sync=36, activation=36, headroom=108, idle=180),
+            slice_("r0", n, rollout=1080, train=540, sync=36, idle=144),
+        ]
+    made += [sync("s0", 2, 16, "inter-region"), sync("r0", 16, 16, "loopback")]
+    made += [
+        *lease("L1", 0, closed_s=1200, by="released"),
+        *lease("L2", 1200, closed_s=2400, by="preempted"),
+        *lease("L3", 2400, closed_s=3000, by="expired"),
+        *lease("L4", 3000, expires_s=7200),
+        events.Preemption(
+            action="revoke", reason="burst", device_id="s0", lease_id="L2", requests=1, tokens_kept=400,
+            tokens_lost=100, at_us=us(2400),
+        ),
+        events.Preemption(action="yield", reason="step", device_id="s0", duration_ns=5_000_000, at_us=us(60)),
+    ]  # fmt: skip
+    made += [
+        *trajectory("t0", "g0", 1, [("s0", 1000)], accepted=True, correct=True),
+        *trajectory("t1", "g0", 1, [("s0", 400), ("r0", 600)], accepted=False),
+        *trajectory("t2", "g0", 1, [("s0", 1000)], accepted=True, correct=True, stale=True),
+        *trajectory("t3", "g0", 1, [("s0", 1000)], outcome="lost"),
+        *trajectory("t4", "g1", 2, [("r0", 1000)], accepted=True, correct=False),
+        *trajectory("t5", "g1", 2, [("r0", 1000)], accepted=True),
+        *trajectory("t6", "g1", 2, [("r0", 1000)], accepted=False),
+        *trajectory("t7", "g1", 2, [("r0", 1000)]),
+        *trajectory("t8", "g2", 1, [("r0", 1000)], accepted=False),
+    ]
+    for n, (ttft_ms, lent) in enumerate([(100, True), (200, True), (2500, True), (90, False), (110, False)]):
+        made.append(request(f"q{n}", 600 + n, ttft_ms, lent))
+    return made
+
+
+def us(after_s: float) -> int:
+    return T0_NS // 1000 + int(after_s * 1_000_000)
+
+
+def slice_(device_id: str, half_hour: int, **seconds: int) -> events.DeviceSlice:
+    t0_ns = T0_NS + half_hour * HALF_HOUR
+    buckets: dict[str, Any] = {f"{bucket}_ns": seconds.get(bucket, 0) * S for bucket in events.BUCKETS}
+    return events.DeviceSlice(device_id=device_id, t0_ns=t0_ns, t1_ns=t0_ns + HALF_HOUR, **buckets)
+
+
+def sync(device_id: str, wire_gb: int, dense_gb: int, route: str, *, ok: bool = True) -> events.Sync:
+    return events.Sync(
+        device_id=device_id, ok=ok, base_version=None, encoding="delta" if wire_gb < dense_gb else "dense",
+        wire_bytes=wire_gb * 10**9, dense_bytes=dense_gb * 10**9, total_ns=S, source="relay", route=route,
+        at_us=us(30),
+    )  # fmt: skip
+
+
+def lease(
+    lease_id: str, granted_s: int, *, closed_s: int = 0, by: str | None = None, expires_s: int = 3600
+) -> list[events.Lease]:
+    def change(action: str, after_s: int) -> events.Lease:
+        return events.Lease(
+            action=action, lease_id=lease_id, device_id="s0", kv_budget_bytes=1, compute_share=1.0,  # type: ignore[arg-type]
+            expires_at_us=us(expires_s), at_us=us(after_s),
+        )  # fmt: skip
+
+    return [change("granted", granted_s)] + ([change(by, closed_s)] if by else [])
+
+
+def trajectory(
+    trajectory_id: str, group_id: str, step: int, made_on: list[tuple[str, int]], *, outcome: str = "finished",
+    accepted: bool | None = None, correct: bool | None = None, stale: bool = False,
+) -> list[events.Event]:  # fmt: skip
+    """A trajectory of one turn; an attempt but the last was preempted, and its tokens are the next one's prompt."""
+    lost = outcome == "lost"
+    output_tokens = 0 if lost else sum(tokens for _, tokens in made_on)
+    made: list[events.Event] = []
+    for attempt, (device_id, tokens) in enumerate(made_on):
+        last = attempt == len(made_on) - 1
+        made.append(
+            events.Turn(
+                trajectory_id=trajectory_id, group_id=group_id, step=step, turn=0, attempt=attempt, device_id=device_id,
+                outcome="failed" if lost else "completed" if last else "preempted", placement="lease",
+                prompt_tokens=50 + 400 * attempt, cached_tokens=0, output_tokens=tokens,
+                answer_tokens=output_tokens // 4 if last else 0, queue_ns=0, duration_ns=S, at_us=us(100 + attempt),
+            )
+        )  # fmt: skip
+    made.append(
+        events.Trajectory(
+            trajectory_id=trajectory_id, group_id=group_id, step=step, task="t", outcome=outcome, turns=1,  # type: ignore[arg-type]
+            prompt_tokens=50, output_tokens=output_tokens, answer_tokens=output_tokens // 4, staleness=0,
+            duration_ns=S, at_us=us(200),
+        )
+    )  # fmt: skip
+    if accepted is not None:
+        made.append(
+            events.Verdict(
+                trajectory_id=trajectory_id, group_id=group_id, step=step, verifier="v", reward=float(accepted),
+                threshold=1.0, accepted=accepted, correct=correct, stale=stale, at_us=us(300),
+            )
+        )  # fmt: skip
+    return made
+
+
+def request(request_id: str, after_s: int, ttft_ms: int, lent: bool) -> events.Request:
+    return events.Request(
+        request_id=request_id, device_id="s0", lease_id="L1" if lent else None, outcome="completed", prompt_tokens=10,
+        output_tokens=10, ttft_ns=ttft_ms * 1_000_000, tpot_mean_ns=50_000_000, tpot_max_ns=60_000_000, e2e_ns=S,
+        ttft_budget_ns=2_000_000_000, tpot_budget_ns=250_000_000, send_delay_ns=0, at_us=us(after_s),
+    )  # fmt: skip

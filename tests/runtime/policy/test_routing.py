@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rose.runtime.policy.routing import TurnFacts, WorkerFacts, place
+
+TURN = TurnFacts(prefix_engine_id=None, version_min=3, expected_ns=100)
+DEDICATED = WorkerFacts("dedicated", True, 3, 0, 8, None, True)
+BORROWED = WorkerFacts("borrowed", True, 3, 0, 8, 1000, True)
+
+
+def test_a_turn_returns_to_the_worker_that_holds_its_prefix():
+    turn = replace(TURN, prefix_engine_id="dedicated")
+    assert place(turn, [BORROWED, replace(DEDICATED, in_flight=7)]).reason == "prefix"
+
+
+def test_at_equal_load_borrowed_capacity_comes_first():
+    assert place(TURN, [DEDICATED, BORROWED]).engine_id == "borrowed"
+    assert place(TURN, [DEDICATED, replace(BORROWED, in_flight=1)]).engine_id == "dedicated"
+
+
+def test_a_device_without_slack_takes_turns_only_if_nothing_else_can():
+    tight = replace(BORROWED, slack_ok=False)
+    assert place(TURN, [tight, replace(DEDICATED, in_flight=7)]).engine_id == "dedicated"
+    assert place(TURN, [tight, replace(DEDICATED, in_flight=8)]).engine_id == "borrowed"
+    assert place(replace(TURN, prefix_engine_id="borrowed"), [tight, DEDICATED]).engine_id == "dedicated"
+
+
+def test_no_turn_goes_to_a_lease_it_would_outlive():
+    assert place(TURN, [replace(BORROWED, lease_left_ns=100)]).reason == "queue"
+    assert place(TURN, [replace(BORROWED, lease_left_ns=101)]).reason == "lease"
+
+
+def test_the_staleness_bound_holds_even_for_the_prefix_holder():
+    turn = replace(TURN, prefix_engine_id="dedicated", version_min=4)
+    assert place(turn, [DEDICATED]).engine_id is None
+
+
+workers = st.lists(
+    st.builds(
+        WorkerFacts,
+        engine_id=st.sampled_from("abcdef"),
+        alive=st.booleans(),
+        policy_version=st.integers(0, 5),
+        in_flight=st.integers(0, 10),
+        capacity=st.integers(0, 10),
+        lease_left_ns=st.none() | st.integers(0, 1000),
+        slack_ok=st.booleans(),
+    ),
+    unique_by=lambda worker: worker.engine_id,
+)
+
+
+@given(workers, st.integers(0, 5), st.integers(0, 1000), st.none() | st.sampled_from("abcdef"))
+def test_a_placement_always_keeps_the_rules(table, version_min, expected_ns, holder):
+    placement = place(TurnFacts(holder, version_min, expected_ns), table)
+    chosen = next((worker for worker in table if worker.engine_id == placement.engine_id), None)
+    eligible = [
+        worker
+        for worker in table
+        if worker.alive
+        and worker.policy_version >= version_min
+        and worker.in_flight < worker.capacity
+        and (worker.lease_left_ns is None or worker.lease_left_ns > expected_ns)
+    ]
+    assert (chosen is None) == (not eligible)
+    assert chosen is None or chosen in eligible

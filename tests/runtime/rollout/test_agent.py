@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import asyncio
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from rose import events
+from rose.config import TaskConfig
+from rose.runtime.rollout import vocabulary as v
+from rose.runtime.rollout.agent import Attempt, Generation, GenerationLost, run_trajectory, verdict
+from rose.runtime.rollout.frozenlake import Episode
+from rose.runtime.rollout.trajectory import Trajectory
+
+TASK = TaskConfig(size=3, frozen_share=1.0)
+DOWN, RIGHT = v.MOVES[1], v.MOVES[2]
+ATTEMPT = Attempt(
+    engine_id="rollout-0/rollout",
+    device_id="rollout-0",
+    lease_id="lease-1",
+    outcome="completed",
+    placement="prefix",
+    policy_version=3,
+    prompt_tokens=11,
+    cached_tokens=8,
+    output_tokens=2,
+    queue_ns=5,
+    duration_ns=7,
+)
+
+
+class Scripted:
+    """Generates the given moves; the turn `cut_at` is preempted after one token and completed by a second attempt."""
+
+    def __init__(self, moves: list[int], cut_at: int | None = None, lose_at: int | None = None) -> None:
+        self.moves, self.cut_at, self.lose_at = moves, cut_at, lose_at
+        self.prompts: list[list[int]] = []
+
+    async def __call__(self, input_ids: list[int], *, trajectory_id: str, turn: int) -> Generation:
+        self.prompts.append(input_ids)
+        attempts = [ATTEMPT]
+        if turn == self.cut_at:
+            first = replace(ATTEMPT, outcome="preempted", output_tokens=1, policy_version=2)
+            attempts = [first, replace(ATTEMPT, engine_id="serving-0/rollout", output_tokens=1)]
+        if turn == self.lose_at:
+            raise GenerationLost("no engine is left", [replace(ATTEMPT, outcome="failed", output_tokens=1)])
+        versions = [2 if turn == self.cut_at else 3, 3]
+        return Generation(
+            output_ids=[self.moves[turn], v.EOT], logprobs=[-0.5, 0.0], versions=versions, attempts=attempts
+        )
+
+
+def run(generate: Scripted) -> tuple[Trajectory, list[events.Event]]:
+    recorded: list[events.Event] = []
+    trajectory = asyncio.run(
+        run_trajectory(
+            Episode(TASK, 0),
+            generate,
+            trajectory_id="t",
+            group_id="g",
+            step=4,
+            trainer_version=lambda: 3,
+            record=recorded.append,
+        )
+    )
+    return trajectory, recorded
+
+
+def test_goal_reached_is_recorded_turn_by_turn() -> None:
+    generate = Scripted([RIGHT, RIGHT, DOWN, DOWN], cut_at=1)
+    trajectory, recorded = run(generate)
+    assert (trajectory.outcome, trajectory.reward, trajectory.correct, trajectory.turns) == ("finished", 1.0, True, 4)
+    turns = [event for event in recorded if isinstance(event, events.Turn)]
+    assert [(t.turn, t.attempt, t.outcome, t.answer_tokens) for t in turns] == [
+        (0, 0, "completed", 1),
+        (1, 0, "preempted", 0),
+        (1, 1, "completed", 1),
+        (2, 0, "completed", 1),
+        (3, 0, "completed", 1),
+    ]
+    assert sum(t.output_tokens for t in turns) == trajectory.output_tokens == 8
+    ended = recorded[-1]
+    assert isinstance(ended, events.Trajectory)
+    assert (ended.policy_version, ended.staleness, ended.output_tokens, ended.answer_tokens) == (2, 1, 8, 4)
+    assert ended.prompt_tokens + ended.output_tokens == len(trajectory.ids)
+    assert all(
+        later[: len(earlier)] == earlier for earlier, later in zip(generate.prompts, generate.prompts[1:], strict=False)
+    )
+
+
+def test_lost_turn_ends_the_trajectory_and_keeps_the_turns_before() -> None:
+    trajectory, recorded = run(Scripted([RIGHT] * 4, lose_at=1))
+    assert (trajectory.outcome, trajectory.turns, trajectory.output_tokens, trajectory.correct) == ("lost", 1, 2, False)
+    assert [event.kind for event in recorded] == ["turn", "turn", "trajectory"]
+    assert isinstance(recorded[1], events.Turn)
+    assert (recorded[1].outcome, recorded[1].answer_tokens) == ("failed", 0)
+
+
+def test_turn_limit_truncates() -> None:
+    trajectory, _ = run(Scripted([v.MOVES[0]] * TASK.turns_max))
+    assert (trajectory.outcome, trajectory.turns, trajectory.reward) == ("truncated", TASK.turns_max, 0.0)
+
+
+@pytest.mark.parametrize("stale", [True, False])
+def test_verdict_follows_the_goal(stale: bool) -> None:
+    won, _ = run(Scripted([RIGHT, RIGHT, DOWN, DOWN]))
+    word = verdict(won, stale=stale)
+    assert (word.accepted, word.correct, word.stale, word.verifier) == (True, True, stale, "frozenlake-goal")
+    lost, _ = run(Scripted([RIGHT] * TASK.turns_max))
+    assert not verdict(lost, stale=stale).accepted
+
+
+def test_trajectory_travels_by_pickle_and_refuses_uneven_lists() -> None:
+    trajectory, _ = run(Scripted([RIGHT, RIGHT, DOWN, DOWN]))
+    assert pickle.loads(pickle.dumps(trajectory)) == trajectory
+    with pytest.raises(ValueError, match="they must match"):
+        replace(trajectory, logprobs=[])
+
+
+def test_rollout_side_loads_no_torch() -> None:
+    import subprocess
+    import sys
+
+    script = "import rose.runtime.rollout.agent, rose.runtime.rollout.sampling, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

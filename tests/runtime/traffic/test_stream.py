@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rose.runtime.traffic.prompts import WORDS, prompt_text
+from rose.runtime.traffic.stream import Arrivals, StreamError, follow
+
+
+def run(*lines: str) -> Arrivals:
+    async def stream() -> AsyncIterator[bytes]:
+        for line in lines:
+            yield line.encode() + b"\n"
+
+    arrivals = Arrivals(0)
+    asyncio.run(follow(stream(), arrivals))
+    return arrivals
+
+
+def test_times_of_tokens() -> None:
+    arrivals = Arrivals(sent_ns=1000)
+    assert (arrivals.ttft_ns, arrivals.tpot_mean_ns, arrivals.tpot_max_ns) == (None, None, None)
+    arrivals.add(1100, 1)
+    assert (arrivals.ttft_ns, arrivals.tpot_mean_ns, arrivals.tpot_max_ns) == (100, None, None)
+    arrivals.add(1150, 2)
+    arrivals.add(1160, 0)
+    arrivals.add(1400, 1)
+    assert arrivals.tokens == 4
+    assert (arrivals.ttft_ns, arrivals.tpot_mean_ns, arrivals.tpot_max_ns) == (100, 100, 250)
+
+
+def test_all_tokens_in_one_chunk_came_at_once() -> None:
+    arrivals = Arrivals(0)
+    arrivals.add(70, 8)
+    assert (arrivals.ttft_ns, arrivals.tpot_mean_ns, arrivals.tpot_max_ns) == (70, 0, 0)
+
+
+def test_the_closing_total_counts_tokens_but_is_no_arrival() -> None:
+    arrivals = run(
+        ": a comment",
+        'data: {"choices": [{"text": "a b"}]}',
+        "",
+        'data: {"choices": [{"text": "", "finish_reason": "length"}]}',
+        'data: {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}',
+        "data: [DONE]",
+    )
+    assert (arrivals.tokens, arrivals.seen, arrivals.prompt_tokens) == (3, 1, 9)
+    assert len(arrivals.times_ns) == 1
+
+
+def test_a_token_without_text_counts_where_the_server_counts() -> None:
+    """The first byte of a character has no text yet; the server's count shows that a token came."""
+    arrivals = run(
+        'data: {"choices": [{"text": ""}], "usage": {"prompt_tokens": 2, "completion_tokens": 1}}',
+        'data: {"choices": [{"text": "x", "finish_reason": "length"}], "usage": {"completion_tokens": 2}}',
+        "data: [DONE]",
+    )
+    assert (arrivals.tokens, len(arrivals.times_ns), arrivals.prompt_tokens) == (2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["data: [1]"], "not a chunk"),
+        (["data: [DONE]"], "done after 0 tokens without a finish_reason"),
+        (['data: {"error": "busy"}'], "server sent an error: busy"),
+        ([], "ended after 0 tokens without"),
+    ],
+)
+def test_what_is_not_a_completed_stream(lines: list[str], message: str) -> None:
+    with pytest.raises(StreamError, match=message):
+        run(*lines)
+
+
+def test_prompts_have_a_word_for_each_token() -> None:
+    assert len(set(WORDS)) == len(WORDS)
+    for tokens in (1, 7, 500):
+        text = prompt_text("seed", tokens)
+        assert text == prompt_text("seed", tokens)
+        assert len(text.split(" ")) == tokens

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from rose.runtime.engines.cpu.torchvision_ops import define
+from rose.runtime.training.policy_model import Policy, PolicyShape
+
+SHAPE = PolicyShape(
+    hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16
+)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    Policy(SHAPE, seed=1).save(tmp_path)
+    return tmp_path
+
+
+def test_same_logits_as_transformers(checkpoint: Path) -> None:
+    if not torch.cuda.is_available():
+        define()
+    from transformers import LlamaForCausalLM
+
+    theirs = LlamaForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    ours = Policy.load(checkpoint)
+    ids = torch.randint(0, SHAPE.vocab_size, (3, 40), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.allclose(ours.lm_head(ours(ids)), theirs(ids).logits, atol=1e-4)
+    assert {name: weight.shape for name, weight in ours.weights().items()} == {
+        name: parameter.shape for name, parameter in theirs.named_parameters()
+    }
+
+
+def test_cached_blocks_of_uneven_rows_give_the_full_forward() -> None:
+    policy = Policy(SHAPE, seed=1)
+    ids = torch.randint(0, SHAPE.vocab_size, (2, 12), generator=torch.Generator().manual_seed(0))
+    cache = policy.new_cache(2, 16)
+    with torch.no_grad():
+        full = policy(ids)
+        # Row 0 has 6 tokens of the first block and row 1 only 4: the rest of its block is padding.
+        policy(ids[:, :6], cache, torch.tensor([0, 0]))
+        second = torch.stack([ids[0, 6:12], ids[1, 4:10]])
+        continued = policy(second, cache, torch.tensor([6, 4]))
+    assert torch.allclose(continued[0], full[0, 6:12], atol=1e-5)
+    assert torch.allclose(continued[1], full[1, 4:10], atol=1e-5)
+
+
+def test_padding_on_the_right_changes_nothing() -> None:
+    policy = Policy(SHAPE, seed=1)
+    ids = torch.randint(1, SHAPE.vocab_size, (1, 9), generator=torch.Generator().manual_seed(0))
+    padded = torch.cat([ids, torch.zeros(1, 5, dtype=torch.int64)], 1)
+    with torch.no_grad():
+        assert torch.allclose(policy(padded)[:, :9], policy(ids), atol=1e-5)
+
+
+def test_checkpoint_round_trip_is_exact_in_bfloat16(checkpoint: Path) -> None:
+    loaded = Policy.load(checkpoint)
+    assert loaded.shape == SHAPE
+    before, after = Policy(SHAPE, seed=1).weights(), loaded.weights()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert {weight.dtype for weight in after.values()} == {torch.bfloat16}
+    assert {parameter.dtype for parameter in loaded.parameters()} == {torch.float32}
+
+
+def test_published_weights_do_not_change_with_the_masters() -> None:
+    policy = Policy(SHAPE, seed=1)
+    published = policy.weights()
+    kept = {name: weight.clone() for name, weight in published.items()}
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(1.0)
+    assert all(torch.equal(published[name], kept[name]) for name in kept)
+
+
+def test_another_architecture_is_refused(checkpoint: Path) -> None:
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+    with pytest.raises(ValueError, match="tie_word_embeddings is True"):
+        Policy.load(checkpoint)

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from rose import events
+from rose.events import COMMON_COLUMNS, KINDS, DeviceSlice
+
+
+def test_every_kind_is_named_by_its_key_and_may_not_be_changed() -> None:
+    for kind, cls in KINDS.items():
+        assert cls.kind == kind
+        assert cls.__dataclass_params__.frozen  # type: ignore[attr-defined]
+
+
+def test_a_column_has_one_type_in_all_kinds() -> None:
+    merged = events.all_columns()
+    assert list(merged)[: len(COMMON_COLUMNS)] == list(COMMON_COLUMNS)
+    for kind in KINDS:
+        for name, sql_type in events.columns(kind).items():
+            assert merged[name] == sql_type
+
+
+def test_the_columns_of_a_kind_are_its_own_fields() -> None:
+    for kind, cls in KINDS.items():
+        fields = {field.name for field in dataclasses.fields(cls)}
+        assert set(events.columns(kind)) == fields - set(COMMON_COLUMNS)
+
+
+def test_an_unknown_kind_has_no_columns() -> None:
+    with pytest.raises(KeyError):
+        events.columns("lunch")
+
+
+@pytest.mark.parametrize(("idle_ns", "sums"), [(40, True), (39, False), (41, False)])
+def test_a_device_slice_accounts_for_every_nanosecond(idle_ns: int, sums: bool) -> None:
+    def build() -> DeviceSlice:
+        return DeviceSlice(
+            device_id="d",
+            t0_ns=100,
+            t1_ns=200,
+            serving_ns=10,
+            rollout_ns=10,
+            train_ns=10,
+            sync_ns=10,
+            activation_ns=10,
+            headroom_ns=10,
+            idle_ns=idle_ns,
+        )
+
+    if sums:
+        assert build().idle_ns == idle_ns
+    else:
+        with pytest.raises(ValueError, match=f"buckets sum to {60 + idle_ns} ns, not 100"):
+            build()
