@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from rose.ledger import layout, segments
 from rose.ledger.layout import LedgerError, Part
@@ -144,7 +142,7 @@ class _Chain:
         except LedgerError as error:
             self._problem(path, f"a foreign file: {error}")
             return
-        seqs = pq.read_table(io.BytesIO(content), columns=["seq"])["seq"].to_pylist()
+        seqs = segments.read_rows(content, ["seq"])["seq"].to_pylist()
         if (header.writer, header.epoch) != (self.report.writer, epoch):
             self._problem(path, f"a foreign segment, of writer {header.writer!r} and epoch {header.epoch}")
         if header.index != index:
@@ -203,7 +201,7 @@ class _Chain:
 
 def rows_are(content: bytes, writer: str, first_seq: int, last_seq: int) -> bool:
     """Whether a Parquet file's rows are exactly seq `first_seq` to `last_seq` of `writer`, in any order."""
-    table = pq.read_table(io.BytesIO(content), columns=["writer", "seq"])
+    table = segments.read_rows(content, ["writer", "seq"])
     seqs = table["seq"].combine_chunks().sort()
     expected = pa.array(range(first_seq, last_seq + 1), type=pa.int64())
     return bool(seqs.equals(expected)) and pc.all(pc.equal(table["writer"], writer)).as_py() is not False
@@ -228,9 +226,6 @@ def _manifests_in(path: Path, sha256: str | None) -> set[str]:
         return set()
     if hashlib.sha256(content).hexdigest() != sha256:
         return set()
-    table = pq.read_table(io.BytesIO(content))
-    if "detail_json" not in table.column_names:
-        return set()
-    events: list[dict[str, Any]] = table.select(["action", "detail_json"]).to_pylist()
-    details = (event["detail_json"] for event in events if event["action"] == COMPACTED_ACTION)
+    events: list[dict[str, Any]] = segments.read_rows(content, ["kind", "action", "detail_json"]).to_pylist()
+    details = (event["detail_json"] for event in events if event.get("action") == COMPACTED_ACTION)
     return {json.loads(detail)["manifest_sha256"] for detail in details}

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sql
+from rose import events
+from rose.ledger import catalog
+from rose.pricing import query
+
+NAMES = sorted(path.name.removesuffix(".sql") for path in files(sql).joinpath("queries").iterdir())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_query_runs_by_hand_as_its_head_says(sample: Path, name: str) -> None:
+    text = sql.read(f"queries/{name}.sql")
+    with closing(catalog.connect(sample)) as connection:
+        for statement in re.findall(r"SET VARIABLE [^;]+;", text):
+            connection.execute(statement.replace("'...'", "'run'"))
+        connection.execute(text).fetchall()
+
+
+def test_a_snapshot_does_not_see_what_is_written_later(sample: Path, write_ledger: Any) -> None:
+    with closing(catalog.connect(sample)) as connection:
+        query.set_variables(connection, run_id="run")
+        query.snapshot(connection, "run")
+        before = query.rows(connection, "preemption_totals")
+        write_ledger([events.Preemption(action="cut", reason="later", tokens_lost=5)], root=sample)
+        assert query.rows(connection, "preemption_totals") == before
+    with closing(catalog.connect(sample)) as connection:
+        query.set_variables(connection, run_id="run")
+        assert query.rows(connection, "preemption_totals") != before
+
+
+def test_a_variable_that_no_query_reads_is_refused(sample: Path) -> None:
+    with closing(catalog.connect(sample)) as connection, pytest.raises(KeyError, match="runid"):
+        query.set_variables(connection, runid="run")

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROSE = str(Path(sys.executable).with_name("rose"))
+
+
+def rose(*arguments, cwd=None, **environment):
+    return subprocess.run(
+        [ROSE, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "200", **environment},
+    )
+
+
+def test_help_lists_every_command():
+    done = rose("--help")
+    assert done.returncode == 0
+    for command in ("demo", "up", "config", "doctor", "report", "sql", "ledger", "price", "dashboard"):
+        assert command in done.stdout
+
+
+def test_config_example_can_be_checked(tmp_path):
+    example = rose("config", "example")
+    assert example.returncode == 0
+    (tmp_path / "fleet.toml").write_text(example.stdout)
+    assert rose("config", "check", tmp_path / "fleet.toml").returncode == 0
+
+
+def test_doctor_looks_at_everything():
+    done = rose("doctor", "--json")
+    findings = {finding["what"]: finding for finding in json.loads(done.stdout)}
+    assert {"Python", "CPU cores", "memory", "disk", "torch", "sglang", "SGLang with ROSE's hooks", "NVML"} <= set(
+        findings
+    )
+    assert findings["SGLang with ROSE's hooks"]["status"] == "ok", findings["SGLang with ROSE's hooks"]
+    for finding in findings.values():
+        assert finding["status"] == "ok" or finding["remedy"]
+    missing = any(finding["status"] == "missing" for finding in findings.values())
+    assert done.returncode == (1 if missing else 0)
+
+
+BAD_FLEET = """
+[[device]]
+id = "a"
+pool = "serving"
+device_class = "cpu-core"
+cores = [0]
+kv_bytes = 1000000
+
+[[device]]
+id = "b"
+pool = "rollout"
+device_class = "cpu-core"
+cores = [{core}]
+kv_bytes = 1000000
+"""
+
+
+@pytest.mark.parametrize(
+    ("fleet", "named"),
+    [
+        (None, "fleet.toml"),
+        ("device = 3", "device"),
+        (BAD_FLEET.format(core=999), "cores [999] are not available"),
+        (BAD_FLEET.format(core=0), "core 0 belongs to both"),
+        (BAD_FLEET.format(core=1) + "[traffic]\ntrace = 'missing.csv'", "missing.csv"),
+        ("price_book = 'missing.toml'\n" + BAD_FLEET.format(core=1), "missing.toml"),
+        ("cache = '/proc/none'\n" + BAD_FLEET.format(core=1), "/proc/none"),
+    ],
+)
+def test_up_refuses_bad_input_before_it_starts_anything(tmp_path, fleet, named):
+    if fleet is not None:
+        (tmp_path / "fleet.toml").write_text(fleet)
+    done = rose("up", "-c", "fleet.toml", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert named in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("ledger/live/*"))
+
+
+def test_a_malformed_trace_is_named_with_its_line(tmp_path):
+    (tmp_path / "trace.csv").write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,12,3\n2023-11-16 18:17:04.0,many,3\n"
+    )
+    done = rose("demo", "--trace", "trace.csv", "--ledger", "led", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "trace.csv, line 3" in done.stderr
+    assert "many" in done.stderr
+
+
+def test_a_folder_that_is_no_ledger_is_left_alone(tmp_path):
+    foreign = tmp_path / "photos"
+    foreign.mkdir()
+    (foreign / "cat.jpg").write_bytes(b"cat")
+    for command in (("demo", "--ledger", foreign), ("report", "--ledger", foreign), ("sql", "--ledger", foreign, "select 1")):
+        done = rose(*command)
+        assert done.returncode == 2, (command, done.stderr)
+        assert "photos" in done.stderr
+        assert "Traceback" not in done.stderr
+    assert [path.name for path in foreign.iterdir()] == ["cat.jpg"]

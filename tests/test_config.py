@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from rose import config
+from rose.config import ConfigError, FleetConfig
+
+MINIMAL = """
+[[device]]
+id = "a"
+pool = "serving"
+device_class = "cpu-core"
+cores = [0]
+kv_bytes = 1000
+
+[[device]]
+id = "b"
+pool = "rollout"
+device_class = "cpu-core"
+cores = [1]
+kv_bytes = 1000
+"""
+
+
+def test_the_example_is_valid_and_explains_every_field():
+    text = config.example()
+    fleet = config.parse(text, "example")
+    assert [device.pool for device in fleet.device] == ["serving", "rollout"]
+    assert fleet.serving == FleetConfig.model_fields["serving"].get_default(call_default_factory=True)
+
+    def check(model):
+        for name, field in model.model_fields.items():
+            assert field.description, f"{model.__name__}.{name} has no explanation"
+            assert name in text
+            if isinstance(field.annotation, type) and issubclass(field.annotation, config.Section):
+                check(field.annotation)
+
+    check(FleetConfig)
+    check(config.DeviceConfig)
+
+
+def test_the_demo_needs_two_cores():
+    fleet = config.demo([3, 5], ledger=Path("x"), steps=2, trace="t.csv")
+    assert [device.cores for device in fleet.device] == [[3], [5]]
+    assert (fleet.training.steps, fleet.traffic.trace) == (2, "t.csv")
+    with pytest.raises(ConfigError, match="two CPU cores and this process has 1"):
+        config.demo([0], ledger=Path("x"))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("[serving]\nttft_budget_ms = -1", "serving.ttft_budget_ms"),
+        ("[serving]\ntfft_budget_ms = 1", "serving.tfft_budget_ms"),
+        ("[coserving]\nheadroom = 1.5", "coserving.headroom"),
+        ("[coserving]\nlease_ttl_s = 0.5", "lease_ttl_s 0.5"),
+        ("[gateway]\nhost = '0.0.0.0'", "set `token`"),
+        ("[training]\ngroup_size = 1", "training.group_size"),
+        ("[[device]]\nid = 'a'\npool = 'serving'\ndevice_class = 'x'\ncores = [2]\nkv_bytes = 1", "ids must differ"),
+        ("[[device]]\nid = 'c'\npool = 'serving'\ndevice_class = 'x'\nkv_bytes = 1", "neither `gpu` nor `cores`"),
+        ("nonsense", "not valid TOML"),
+    ],
+)
+def test_a_wrong_field_is_named(change, named):
+    with pytest.raises(ConfigError) as caught:
+        config.parse(MINIMAL + change, "fleet.toml")
+    assert named in str(caught.value)
+    assert "fleet.toml" in str(caught.value)
+
+
+def test_a_fleet_without_a_pool_is_refused():
+    data = tomllib.loads(MINIMAL)
+    with pytest.raises(ValidationError, match="no device has pool 'rollout'"):
+        FleetConfig.model_validate({"device": data["device"][:1]})
+
+
+def test_a_missing_file_says_how_to_make_one(tmp_path):
+    with pytest.raises(ConfigError, match="rose config example"):
+        config.load(tmp_path / "none.toml")
+
+
+def test_contracts_load_without_torch_or_ray():
+    script = (
+        "import sys, rose.config, rose.events, rose.clock, rose.cli;"
+        "heavy = {'torch', 'ray', 'sglang', 'duckdb', 'streamlit', 'polars', 'transformers'} & set(sys.modules);"
+        "sys.exit(f'{heavy} loaded' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
