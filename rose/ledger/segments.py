@@ -148,8 +148,8 @@ def read_header(content: bytes) -> Header:
 def read_rows(content: bytes, columns: Sequence[str]) -> pa.Table:
     """Those of `columns` that a Parquet file has.
 
-    In this thread alone: with the reader's own pool of threads about one process in twelve aborted at its exit
-    (pyarrow 26, "terminate called without an active exception").
+    In this thread alone: with the reader's own pool of threads, one process in ten to forty aborted at its exit
+    (pyarrow 26: "terminate called without an active exception").
     """
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     return file.read([name for name in columns if name in file.schema_arrow.names], use_threads=False)

@@ -11,7 +11,7 @@ from typing import Any
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.gate import RolloutGate, add_layer_hooks
-from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.coserving.page import ArbiterPage, Party, Span
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.coserving.telemetry import EngineTelemetry
 from rose.runtime.coserving.weights import WeightUpdater

@@ -5,6 +5,7 @@ The only module that knows SGLang's scheduler by its attribute names.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rose.clock import monotonic_ns
@@ -85,17 +86,21 @@ class EngineTelemetry:
             )
         elif batch.forward_mode.is_extend() and batch.extend_num_tokens:
             self.times = self.times.observe_prefill(int(batch.extend_num_tokens), duration_ns)
-        self.publish()
+        self.publish(batch.reqs)
 
-    def publish(self) -> None:
-        """Write the load that the other engine's admission and the agent's watch depend on."""
+    def publish(self, just_stepped: Sequence[Any] = ()) -> None:
+        """Write the load that the other engine's admission and the agent's watch depend on.
+
+        `just_stepped` are the requests of a step that the scheduler has not put back among the running ones yet.
+        """
         scheduler, page, party = self._scheduler, self._page, self._party
         now = monotonic_ns()
         waiting = scheduler.waiting_queue
         for req in waiting:
             if not hasattr(req, _ARRIVAL):
                 setattr(req, _ARRIVAL, now)
-        reqs = scheduler.running_batch.reqs
+        # A finished request stays in its batch until the next one is made; it waits for nothing.
+        reqs = [req for req in {*scheduler.collect_inflight_reqs(), *just_stepped} if not req.finished()]
         tokens = sum(len(req.origin_input_ids) for req in waiting)
         page.set(party, Field.WAITING_PREFILL_NS, self.times.prefill_ns(tokens) if waiting else 0)
         page.set(party, Field.EARLIEST_ARRIVAL_NS, min((getattr(req, _ARRIVAL) for req in waiting), default=0))

@@ -53,8 +53,10 @@ class Trainer:
         self.policy = Policy.load(checkpoint)
         self.version = 0
         self._training = training
+        # A long memory of squared gradients: over a few dozen updates a short one lets noise walk parameters that carry
+        # no signal, and the policy forgets the form of a turn.
         self._optimizer = torch.optim.AdamW(
-            self.policy.parameters(), lr=training.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
+            self.policy.parameters(), lr=training.learning_rate, betas=(0.9, 0.999), weight_decay=0.0
         )
 
     def weights(self) -> dict[str, Tensor]:

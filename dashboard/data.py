@@ -1,0 +1,141 @@
+"""What the pages read: rows of the named queries and the cost report, cached until the ledger gains an event.
+
+Each query opens the catalog read-only and closes it again, so a page never stands in a writer's or a compaction's way.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import streamlit as st
+
+import dashboard
+import sql
+from rose.errors import UserError
+from rose.ledger import catalog
+from rose.ledger.layout import LedgerError
+from rose.pricing import report
+from rose.pricing.document import Report
+from rose.pricing.query import set_variables
+
+#: Cached rows are dropped after this long, whatever happens; a new event drops them at once.
+_TTL_S = 600
+#: A run with no end to which nothing was added for this long was probably killed.
+QUIET_S = 300
+
+
+class ReadError(UserError):
+    """The ledger could not be read; the message says why and what to do."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One run of the ledger. `provenances` are all that its events carry; more than one means no figure is given."""
+
+    run_id: str
+    name: str
+    #: `running`, `ended` or `failed`.
+    status: str
+    reason: str | None
+    provenances: list[str]
+    started_at: datetime | None
+    ended_at: datetime | None
+    last_event_at: datetime
+    trace: str | None
+    trace_keep_share: float | None
+    trace_length_scale: float | None
+    trace_output_length_scale: float | None
+    trace_time_scale: float | None
+    #: The price book its fleet file names.
+    price_book: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """The cost report of a run, or why there is none. `unverified`: the ledger was not, or must not be, trusted."""
+
+    report: Report | None
+    error: str | None
+
+
+def root() -> Path:
+    """The ledger to show: the folder in ROSE_LEDGER, else as `ledger_to_show` finds it. Raises NoLedgerError."""
+    named = os.environ.get("ROSE_LEDGER")
+    return dashboard.ledger_to_show(Path(named) if named else None)
+
+
+def price_book(run: Run) -> str:
+    """ROSE_PRICE_BOOK, else the price book that the run's own fleet file names, else the example one."""
+    return os.environ.get("ROSE_PRICE_BOOK") or run.price_book or "example"
+
+
+def mark(ledger: Path) -> str:
+    """Names the newest segment of every writer: it changes exactly when the ledger gains events."""
+    heads = sorted((ledger / "heads").glob("[!.]*.json"))
+    return "\n".join(f"{head.name} {head.read_text(encoding='utf-8')}" for head in heads)
+
+
+def quiet_s(ledger: Path) -> float:
+    """Seconds since an event was last added to the ledger."""
+    written = [head.stat().st_mtime for head in (ledger / "heads").glob("[!.]*.json")]
+    return time.time() - max(written, default=0.0)
+
+
+def runs(ledger: Path) -> list[Run]:
+    """The newest runs, newest first. Raises ReadError or LedgerError."""
+    return [Run(**row) for row in _rows(str(ledger), "dashboard_runs", "", mark(ledger)).to_dicts()]
+
+
+def rows(ledger: Path, query: str, run: Run) -> pl.DataFrame:
+    """The rows of `sql/queries/<query>.sql` for a run. Raises ReadError or LedgerError."""
+    return _rows(str(ledger), query, run.run_id, mark(ledger))
+
+
+@st.cache_data(ttl=_TTL_S, max_entries=64, show_spinner=False)
+def _rows(ledger: str, query: str, run_id: str, mark: str) -> pl.DataFrame:
+    """`mark` is part of the key only: an event that arrives meanwhile can make the rows newer, never older."""
+    with closing(catalog.connect(ledger)) as connection:
+        try:
+            set_variables(connection, run_id=run_id, period_end_ns=time.time_ns())
+            return connection.sql(sql.read(f"queries/{query}.sql")).pl()
+        except duckdb.CatalogException as error:
+            raise ReadError(
+                f"A view of the ledger is missing, or lacks a column ({error}). Its catalog was written by another "
+                "version of ROSE; any writer of this version puts it right when it opens the ledger."
+            ) from error
+        except duckdb.Error as error:
+            raise ReadError(
+                f"The ledger cannot be read: {error}. `rose ledger verify` names what is damaged."
+            ) from error
+
+
+def price(ledger: Path, run: Run, *, unverified: bool = False) -> Priced:
+    """The cost report of a run as the ledger stands, or why there is none."""
+    return _price(str(ledger), run.run_id, price_book(run), unverified, mark(ledger))
+
+
+@st.cache_resource(ttl=_TTL_S, max_entries=8, show_spinner=False)
+def _price(ledger: str, run_id: str, book: str, unverified: bool, mark: str) -> Priced:
+    """Verifying and pricing read every segment; a report never changes, so it is shared by all sessions."""
+    try:
+        return Priced(report.build(Path(ledger), run_id, book, unverified), None)
+    except (UserError, LedgerError, duckdb.Error) as error:
+        return Priced(None, str(error))
+
+
+def cost_by_step(report: Report, steps: pl.DataFrame) -> pl.DataFrame:
+    """Dollars per accepted answer at each step: the run's rollout dollars, divided by the tokens each step made."""
+    price = report.cost_per_correct["blended"].token_cost
+    useful = sum(int(report.tokens[placement]["useful"].value or 0) for placement in ("borrowed", "dedicated"))
+    dollars = (price.value or 0) / 1e9 * useful / 1e6
+    share = pl.col("tokens") / pl.col("tokens").sum()
+    return steps.with_columns(
+        usd=pl.when(pl.col("accepted") > 0).then(dollars * share / pl.col("accepted")).otherwise(None)
+    )

@@ -1,0 +1,128 @@
+"""Words and numbers for people: times, shares, trace scales, and the report as rows for a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from dashboard.data import Run
+from rose.pricing.document import Report
+from rose.pricing.figures import Figure
+
+NOT_ENOUGH_DATA = "not enough data"
+
+#: One line for each bucket of device time.
+BUCKET_WORDS: Mapping[str, str] = {
+    "serving": "answering users",
+    "rollout": "generating training samples",
+    "train": "updating the model in training",
+    "sync": "bringing new weights to an engine",
+    "activation": "waking the rollout model on a borrowed device",
+    "headroom": "wanted by a rollout, kept free for users",
+    "idle": "wanted by nobody",
+    "unaccounted": "provisioned, but reported by no one",
+}
+PROVENANCE_WORDS: Mapping[str, str] = {
+    "live": "Measured on running engines.",
+    "replay": "The real policies against a fleet in virtual time, not a measurement of a running fleet.",
+    "simulated": "These figures come from made-up events, not from a running fleet.",
+}
+
+
+def when(at: datetime | None) -> str:
+    """`2026-01-31 09:30:00 UTC`."""
+    return "unknown" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `3.5 h`, `2.1 days`."""
+    for name, size in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.3g} {name}"
+    return f"{seconds:.0f} s"
+
+
+def seconds(ns: int) -> str:
+    """Exact to the millisecond where that is not everything: `12.345 s`."""
+    return f"{ns / 1e9:,.3f} s"
+
+
+def short(figure: Figure) -> str:
+    """The figure's value, or `not enough data`, or `does not apply`; the reason is for the line below."""
+    if figure.value is not None:
+        return figure.text
+    return "does not apply" if (figure.why or "").startswith("does not apply") else NOT_ENOUGH_DATA
+
+
+def terms(figure: Figure) -> str:
+    """What must stand beside a figure: view, unit, what it rests on, and why there is none."""
+    unit = figure.unit.replace("nano_usd", figure.stamp.currency)
+    parts = [f"{figure.view} view" if figure.view != "count" else "", unit, f"basis: {figure.basis}"]
+    if figure.value is None:
+        parts = [figure.why or NOT_ENOUGH_DATA]
+    elif figure.interval_text:
+        parts.append(f"95% interval {figure.interval_text}")
+    return " · ".join(part for part in parts if part)
+
+
+def stamp(report: Report) -> str:
+    """What all figures of a report share: currency, period, provenance, price book."""
+    s, book = report.stamp, report.price_book
+    period = s.to_json()["period"]
+    return (
+        f"All amounts in {s.currency}. Period {period['from'][:19].replace('T', ' ')} to "
+        f"{period['to'][:19].replace('T', ' ')} UTC. Provenance: {s.provenance}. "
+        f"Price book {book.name} {book.version}. "
+        + ("Ledger verified." if s.verified else "**UNVERIFIED LEDGER: do not rely on these figures.**")
+    )
+
+
+def trace(run: Run) -> str:
+    """The serving traffic and by how much it was changed to fit the host: no latency is shown without it."""
+    if not run.trace:
+        return "Serving traffic: no trace named."
+    kept = "unknown share" if run.trace_keep_share is None else f"{run.trace_keep_share:.1%}"
+    scales = {
+        "prompt lengths": run.trace_length_scale,
+        "output lengths": run.trace_output_length_scale,
+        "time between arrivals": run.trace_time_scale,
+    }
+    words = ", ".join(f"{name} x{scale:.3g}" for name, scale in scales.items() if scale is not None)
+    return f"Serving traffic: trace {run.trace}, {kept} of its requests kept, {words or 'unscaled'}."
+
+
+def to_json(report: Report) -> str:
+    """The report as a file for machines."""
+    return json.dumps(report.to_json(), indent=2)
+
+
+def to_csv(report: Report) -> str:
+    """One row for each figure, with its unit, view, currency, period and provenance."""
+    out = io.StringIO()
+    columns = (
+        "figure", "value", "unit", "text", "view", "basis", "low", "high", "why",
+        "currency", "from", "to", "provenance", "verified", "run_id", "price_book",
+    )  # fmt: skip
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    tree = report.to_json()
+    shared = {"run_id": report.run.run_id, "price_book": f"{report.price_book.name} {report.price_book.version}"}
+    for path, figure in _figures(tree):
+        period = figure.pop("period")
+        writer.writerow({"figure": path, **figure, **period, **shared})
+    return out.getvalue()
+
+
+def _figures(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    if isinstance(node, dict) and {"value", "unit"} <= node.keys():
+        yield path, node
+    elif isinstance(node, dict):
+        for name, child in node.items():
+            yield from _figures(child, f"{path}.{name}" if path else name)
+    elif isinstance(node, list):
+        for index, child in enumerate(node):
+            yield from _figures(child, f"{path}.{index}")

@@ -1,0 +1,1 @@
+"""The pages, one file each; `dashboard/app.py` lists them."""

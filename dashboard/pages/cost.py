@@ -1,0 +1,186 @@
+"""What the rollouts cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import streamlit as st
+
+from dashboard import charts, frame
+from dashboard import format as words
+from dashboard.data import Run
+from rose.pricing.document import Report
+from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
+
+_LINES = {
+    "serving": "as the serving devices cost (serving)",
+    "dedicated": "as dedicated devices cost (dedicated)",
+    "opportunistic": "as borrowing cost (opportunistic)",
+    "blended": "as the mix that was used cost (blended)",
+}
+
+
+def show(ledger: Path, run: Run) -> None:
+    report = frame.priced(ledger, run)
+    if report is None:
+        return
+    st.caption(words.stamp(report))
+    _views(report)
+    _tokens(report)
+    _correct(report)
+    _borrow(report)
+    _download(report)
+
+
+def _views(report: Report) -> None:
+    st.subheader("What did the period cost?")
+    st.markdown("Three views of the same period. They answer different questions and are **never added together**.")
+    left, middle, right = st.columns(3)
+    with left:
+        explained = (
+            "What lending idle devices added to the bill: energy, transfer, scheduling. Does not sum to the bill."
+        )
+        frame.metric("Marginal", report.marginal["total"], explained)
+    with middle:
+        explained = "The fleet's whole cost, divided by what each second was used for. Sums to the bill."
+        frame.metric("Amortized", report.amortized["total"], explained)
+    with right:
+        explained = "The same bill with idle time and overhead charged to the work they are there for."
+        frame.metric("Fully loaded", report.fully_loaded["total"], explained)
+    views = {"amortized": report.amortized, "fully loaded": report.fully_loaded}
+    bill = pl.DataFrame(
+        [
+            {"view": view, "bucket": bucket, "usd": (figure.value or 0) / 1e9, "text": figure.text}
+            for view, parts in views.items()
+            for bucket, figure in parts.items()
+            if bucket != "total" and figure.value
+        ],
+        schema={"view": pl.String, "bucket": pl.String, "usd": pl.Float64, "text": pl.String},
+    )
+    if not bill.is_empty():
+        chart = charts.stacked_money(bill, report.stamp.currency)
+        st.altair_chart(chart, width="stretch", alt="Cost by use of the device, amortized and fully loaded")
+        st.caption(
+            f"Cost by what the time was used for. Views amortized and fully loaded, {report.stamp.currency}, "
+            f"{report.stamp.provenance}. Source: `device_slice`, `device` and the price book."
+        )
+
+
+def _tokens(report: Report) -> None:
+    st.subheader("Is a borrowed rollout cheaper than a dedicated one?")
+    st.markdown(
+        "A rollout is a sample the model generates for training. Only useful tokens count: those thrown away are in "
+        "the price of the rest."
+    )
+    borrowed, dedicated = report.token_cost["borrowed"], report.token_cost["dedicated"]
+    left, middle, right = st.columns(3)
+    with left:
+        explained = "Made on serving devices while they were idle."
+        frame.metric("A million tokens, borrowed", borrowed[MARGINAL], explained)
+    with middle:
+        explained = "Made on devices paid for rollouts alone."
+        frame.metric("A million tokens, dedicated", dedicated[AMORTIZED], explained)
+    with right:
+        explained = "The borrowed tokens at the dedicated price, less what borrowing cost. Below zero: it cost more."
+        frame.metric("Saved against dedicated rollouts", report.saved, explained)
+    cost = pl.DataFrame(
+        [
+            {"name": f"{made}, {view}", "usd": figure.value / 1e9, "text": figure.text, "made": made}
+            for made, by_view in (("borrowed", borrowed), ("dedicated", dedicated))
+            for view in (MARGINAL, AMORTIZED, FULLY_LOADED)
+            if (figure := by_view[view]).value is not None
+        ]
+    )
+    if cost.is_empty():
+        st.info("Not enough data: no useful rollout token was made yet.")
+        return
+    unit = f"{report.stamp.currency} per million useful rollout tokens"
+    st.altair_chart(charts.bars(cost, unit), width="stretch", alt="Cost of a million rollout tokens by view")
+    st.caption(
+        f"{unit}, by where they were made and by view, {report.stamp.provenance}. Bars of different views are not "
+        "added. Source: `device_slice`, `turn`, `verdict`, `sync` and the price book."
+    )
+
+
+def _correct(report: Report) -> None:
+    st.subheader("What does an accepted answer cost?")
+    st.markdown(
+        "Dollars over answers the verifier accepted, with the same rollout tokens priced four ways. Where an audit "
+        "knows the truth, also per answer that is really correct."
+    )
+    lines = report.cost_per_correct
+    shown = pl.DataFrame(
+        [
+            {
+                "name": _LINES[name],
+                "usd": line.measured.value / 1e9,
+                "low": None if line.measured.low is None else line.measured.low / 1e9,
+                "high": None if line.measured.high is None else line.measured.high / 1e9,
+                "text": line.measured.text,
+                "range": line.measured.interval_text or "not enough data",
+            }
+            for name, line in lines.items()
+            if line.measured.value is not None
+        ],
+        schema_overrides={"low": pl.Float64, "high": pl.Float64},
+    )
+    if not shown.is_empty():
+        unit = f"{report.stamp.currency} per accepted answer"
+        st.altair_chart(charts.intervals(shown, unit), width="stretch", alt="Cost per accepted answer by price line")
+        st.caption(
+            f"{unit}, rollout tokens priced as each line says; grey: 95% interval where there is one, "
+            f"{report.stamp.provenance}. Source: `turn`, `trajectory`, `verdict`, `device_slice` and the price book."
+        )
+    rows = [
+        {
+            "rollout tokens priced": _LINES[name],
+            "view": line.measured.view,
+            "per accepted answer": line.measured.text,
+            "95% interval": line.measured.interval_text or words.NOT_ENOUGH_DATA,
+            "per audited correct": line.per_correct.text,
+            "formula, per M answer tokens": line.formula.text,
+        }
+        for name, line in lines.items()
+    ]
+    factors = report.factors
+    frame.table(
+        pl.DataFrame(rows),
+        f"the cost report, {report.stamp}. Formula: price of a million tokens {factors['cpm'].text} x output per "
+        f"answer token {factors['r'].text} x (1 + price ratio x extra samples per kept one {factors['rho'].text}) / "
+        f"accept rate of the best of a group {factors['alpha'].text}.",
+    )
+
+
+def _borrow(report: Report) -> None:
+    st.subheader("What is in the price of a borrowed device-hour?")
+    borrow = report.borrow
+    rows = [
+        {
+            "part": term.replace("_", " "),
+            "per device-hour": borrow.per_device_hour[term].text,
+            "in all": report.marginal[term].text,
+            "rests on": explained,
+        }
+        for term, explained in borrow.explained.items()
+    ]
+    total = {"part": "total", "per device-hour": borrow.per_device_hour["total"].text,
+             "in all": report.marginal["total"].text, "rests on": f"{borrow.borrowed.text} borrowed"}  # fmt: skip
+    gate = "would" if borrow.idle_anyway else "would NOT"
+    frame.table(
+        pl.DataFrame([*rows, total]),
+        f"marginal view, {report.stamp}; `lease`, `sync`, `power` and the price book, which states that the fleet "
+        f"{gate} have existed without lending.",
+    )
+
+
+def _download(report: Report) -> None:
+    st.subheader("Take it with you")
+    st.markdown("Every figure of the report with its unit, view, currency, period and provenance.")
+    name = f"rose-{report.run.run_id}"
+    left, right, _ = st.columns([1, 1, 3])
+    left.download_button("Download CSV", words.to_csv(report), f"{name}.csv", "text/csv", on_click="ignore")
+    right.download_button("Download JSON", words.to_json(report), f"{name}.json", "application/json", on_click="ignore")
+
+
+frame.page("Cost", "What did the rollouts of this run cost, and what did borrowing save?", show)

@@ -1,0 +1,20 @@
+-- Preemptions over time by device and action, in at most 200 bins of a second or more, with how long rollouts waited.
+-- By hand: SET VARIABLE run_id = '...';
+WITH span AS (
+    SELECT
+        min(epoch_us(preemption.at)) AS from_us,
+        greatest(1000000, (max(epoch_us(preemption.at)) - min(epoch_us(preemption.at))) // 200 + 1) AS bin_us
+    FROM preemption
+    WHERE run_id = getvariable('run_id')
+)
+SELECT
+    coalesce(device_id, 'unknown') AS device_id,
+    action,
+    make_timestamp(from_us + bin_us * ((epoch_us(preemption.at) - from_us) // bin_us)) AS t,
+    count(*) AS preemptions,
+    coalesce(sum(duration_ns), 0) / 1e6 AS waited_ms,
+    coalesce(sum(tokens_lost), 0) AS tokens_lost
+FROM preemption, span
+WHERE run_id = getvariable('run_id')
+GROUP BY ALL
+ORDER BY ALL;

@@ -1,0 +1,16 @@
+-- The runs to choose from, newest first and at most 200, each with every provenance among its events and the time of
+-- its last event. Jobs on the ledger itself are no runs.
+WITH seen AS (
+    SELECT run_id, list_sort(list(DISTINCT provenance)) AS provenances, max("at") AS last_event_at
+    FROM event
+    GROUP BY run_id
+)
+SELECT
+    run.run_id, name, status, reason, provenances, started_at, ended_at, last_event_at,
+    trace, trace_keep_share, trace_length_scale, trace_output_length_scale, trace_time_scale,
+    json_extract_string(config_json, '$.price_book') AS price_book
+FROM run
+JOIN seen USING (run_id)
+QUALIFY row_number() OVER (PARTITION BY run.run_id ORDER BY started_at) = 1
+ORDER BY started_at DESC, run.run_id DESC
+LIMIT 200;

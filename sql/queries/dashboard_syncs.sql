@@ -1,0 +1,16 @@
+-- The newest 500 weight syncs, newest first: from when each began until it was done.
+-- By hand: SET VARIABLE run_id = '...';
+SELECT
+    sync.at - to_microseconds(total_ns // 1000) AS began,
+    sync.at AS done,
+    coalesce(device_id, 'unknown') AS device_id,
+    policy_version, encoding, ok, reason,
+    wire_bytes / 1e6 AS wire_mb,
+    dense_bytes / 1e6 AS dense_mb,
+    total_ns / 1e6 AS total_ms,
+    pause_ns / 1e6 AS pause_ms,
+    route
+FROM sync
+WHERE run_id = getvariable('run_id')
+ORDER BY sync.at DESC, writer, seq
+LIMIT 500;

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rose import events
+from rose.ledger.writer import LedgerWriter
+
+T0_NS = int(datetime(2026, 6, 1, tzinfo=UTC).timestamp()) * 10**9
+S = 10**9
+STEPS, STEP_S = 8, 30
+APP = Path(__file__).parents[2] / "dashboard" / "app.py"
+
+
+def us(after_s: float) -> int:
+    return T0_NS // 1000 + round(after_s * 1_000_000)
+
+
+def write(root: Path, made: Iterable[events.Event], *, run_id: str = "run", writer: str = "test",
+          provenance: events.Provenance = "simulated") -> Path:  # fmt: skip
+    with LedgerWriter.open(root, writer, run_id, provenance) as ledger:
+        for event in made:
+            ledger.record(event, durable=False)
+    return root
+
+
+def started(name: str = "little fleet", after_s: float = 0, **config: Any) -> events.Run:
+    return events.Run(
+        action="started", name=name, trace="bursty", trace_keep_share=0.5, trace_length_scale=0.25,
+        trace_output_length_scale=0.5, trace_time_scale=2.0, at_us=us(after_s), config_json=json.dumps(config) or None,
+    )  # fmt: skip
+
+
+def joined() -> list[events.Event]:
+    pools: Any = (("s0", "serving"), ("r0", "rollout"), ("t0", "train"))
+    return [
+        events.Device(action="joined", device_id=name, t_ns=T0_NS, pool=pool, device_class="h100-sxm", at_us=us(0))
+        for name, pool in pools
+    ]
+
+
+def left(after_s: float) -> list[events.Event]:
+    pools: Any = (("s0", "serving"), ("r0", "rollout"), ("t0", "train"))
+    return [
+        events.Device(
+            action="left", device_id=name, t_ns=T0_NS + round(after_s * S), pool=pool, device_class="h100-sxm",
+            at_us=us(after_s),
+        )
+        for name, pool in pools
+    ]  # fmt: skip
+
+
+def slices(step: int) -> list[events.Event]:
+    """One slice a second of each device; serving's load rises and falls within a step."""
+    made: list[events.Event] = []
+    for n in range(STEP_S):
+        t0_ns = T0_NS + (step * STEP_S + n) * S
+        busy = (100 + 20 * (n * (STEP_S - n) // 10)) * S // 1000
+        rollout = (S - busy) * 2 // 3 if n >= 3 else 0
+        parts = {
+            "s0": {"serving": busy, "rollout": rollout, "headroom": S // 20, "activation": S // 50 if n == 3 else 0},
+            "r0": {"rollout": S * 9 // 10 if n < 24 else 0, "sync": S // 2 if n == 28 else 0},
+            "t0": {"train": S * 4 // 5 if n >= 24 else 0},
+        }
+        for device_id, spent in parts.items():
+            idle = S - sum(spent.values())
+            ns: Any = {f"{bucket}_ns": spent.get(bucket, 0) for bucket in events.BUCKETS} | {"idle_ns": idle}
+            made.append(
+                events.DeviceSlice(device_id=device_id, t0_ns=t0_ns, t1_ns=t0_ns + S, at_us=t0_ns // 1000 + 10**6, **ns)
+            )
+    return made
+
+
+def leases(step: int) -> list[events.Event]:
+    at_s, lease_id = step * STEP_S, f"L{step}"
+    closing: Any = ("released", "preempted", "expired")[step % 3]
+
+    def change(action: Any, after_s: float) -> events.Lease:
+        return events.Lease(
+            action=action, lease_id=lease_id, device_id="s0", engine_id="s0/rollout", kv_budget_bytes=10**9, step=step,
+            compute_share=1.0, expires_at_us=us(after_s + 10), at_us=us(after_s),
+        )  # fmt: skip
+
+    def preemption(action: Any, after_s: float, **fields: Any) -> events.Preemption:
+        return events.Preemption(
+            action=action, reason="serving has work", device_id="s0", lease_id=lease_id, step=step, at_us=us(after_s),
+            **fields,
+        )  # fmt: skip
+
+    return [
+        change("granted", at_s + 3),
+        change("renewed", at_s + 12),
+        *(preemption("yield", at_s + 5 + n, duration_ns=4_000_000) for n in range(0, 18, 3)),
+        preemption("cut", at_s + 16, requests=1, tokens_kept=40, tokens_lost=0, kv_budget_bytes_before=10**9,
+                   kv_budget_bytes_after=5 * 10**8),
+        *([preemption("revoke", at_s + 26, requests=1, tokens_kept=10, tokens_lost=5)] if closing == "preempted" else []),
+        change(closing, at_s + 26),
+        events.Sync(device_id="s0", engine_id="s0/rollout", ok=step != 5, base_version=step, policy_version=step + 1,
+                    encoding="delta", wire_bytes=2_000_000, dense_bytes=60_000_000, total_ns=400_000_000,
+                    pause_ns=20_000_000, source="relay", route="loopback", at_us=us(at_s + 29), step=step),
+    ]  # fmt: skip
+
+
+def rollouts(step: int) -> list[events.Event]:
+    """Two groups of four; more is accepted at each step."""
+    made: list[events.Event] = []
+    for n in range(8):
+        name, group = f"{step}-{n}", f"g{step}-{n // 4}"
+        tokens, accepted = 400 + 10 * n, n < 1 + step * 6 // STEPS
+        at_us = us(step * STEP_S + 10 + n)
+        made += [
+            events.Turn(
+                trajectory_id=name, group_id=group, step=step, turn=0, attempt=0, device_id="s0" if n % 2 else "r0",
+                outcome="completed", placement="lease" if n % 2 else "prefix", prompt_tokens=50, cached_tokens=0,
+                output_tokens=tokens, answer_tokens=tokens // 4, queue_ns=0, duration_ns=S, policy_version=step,
+                at_us=at_us,
+            ),
+            events.Trajectory(
+                trajectory_id=name, group_id=group, step=step, task="lake", outcome="finished", turns=1,
+                prompt_tokens=50, output_tokens=tokens, answer_tokens=tokens // 4, staleness=n % 2, duration_ns=S,
+                policy_version=step, at_us=at_us,
+            ),
+            events.Verdict(
+                trajectory_id=name, group_id=group, step=step, verifier="lake", reward=float(accepted), threshold=1.0,
+                accepted=accepted, correct=accepted, at_us=at_us,
+            ),
+        ]  # fmt: skip
+    return [
+        *made,
+        events.Step(
+            step=step, policy_version=step + 1, groups=2, trajectories=8, trajectories_accepted=1 + step * 6 // STEPS,
+            reward_mean=0.5, loss=0.1, entropy=1.0, kl=0.0, grad_norm=1.0, tokens_trained=3000, rollout_ns=24 * S,
+            train_ns=5 * S, sync_ns=S // 2, total_ns=30 * S, at_us=us(step * STEP_S + 29),
+        ),
+    ]  # fmt: skip
+
+
+def requests(step: int) -> list[events.Event]:
+    made: list[events.Event] = []
+    for n in range(STEP_S):
+        lent = 3 <= n < 26
+        late = lent and n == 20
+        ttft_ms = 2600 if late else 120 + 5 * (n % 7) + (15 if lent else 0)
+        made.append(
+            events.Request(
+                request_id=f"q{step}-{n}", device_id="s0", lease_id=f"L{step}" if lent else None, outcome="completed",
+                prompt_tokens=100, output_tokens=20, ttft_ns=ttft_ms * 1_000_000, tpot_mean_ns=(40 + n % 5) * 1_000_000,
+                tpot_max_ns=60_000_000, e2e_ns=2 * S, ttft_budget_ns=2 * S, tpot_budget_ns=250_000_000, send_delay_ns=0,
+                at_us=us(step * STEP_S + n + 0.5),
+            )
+        )  # fmt: skip
+    return made
+
+
+def a_step(step: int) -> list[events.Event]:
+    return [*slices(step), *leases(step), *rollouts(step), *requests(step)]
+
+
+def a_run(name: str = "little fleet") -> list[events.Event]:
+    """A whole run; s0 was there for a second that no slice reports."""
+    made: list[events.Event] = [started(name), *joined()]
+    for step in range(STEPS):
+        made += a_step(step)
+    end_s = STEPS * STEP_S + 1
+    return [*made, *left(end_s), events.Run(action="ended", name=name, reason="last step", at_us=us(end_s))]
+
+
+@pytest.fixture(scope="session")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger with one run that ended."""
+    return write(tmp_path_factory.mktemp("ended") / "ledger", a_run())
+
+
+OpenPage = Callable[..., Any]
+
+
+@pytest.fixture
+def open_page(monkeypatch: pytest.MonkeyPatch) -> OpenPage:
+    """Run a page of the dashboard on a ledger, as a browser would."""
+    import streamlit as st
+    from streamlit.testing.v1 import AppTest
+
+    st.cache_data.clear()
+    st.cache_resource.clear()
+
+    def open_(ledger: Path, page: str = "cost") -> AppTest:
+        monkeypatch.setenv("ROSE_LEDGER", str(ledger))
+        app = AppTest.from_file(APP, default_timeout=60).run()
+        return app if page == "cost" else app.switch_page(f"pages/{page}.py").run()
+
+    return open_
