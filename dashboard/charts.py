@@ -23,10 +23,14 @@ LENT_COLOURS: Mapping[str, str] = {"device lent": "#E69F00", "device not lent": 
 CLOSING_COLOURS: Mapping[str, str] = {
     "released": "#009E73", "preempted": "#D55E00", "expired": "#CC79A7", "open": "#56B4E9",
 }  # fmt: skip
-PREEMPTION_COLOURS: Mapping[str, str] = {"yield": "#F0C000", "cut": "#E69F00", "revoke": "#D55E00"}
+PREEMPTION_COLOURS: Mapping[str, str] = {"yield": "#56B4E9", "cut": "#E69F00", "revoke": "#D55E00"}
 _INK = "#1f2933"
 _ROW_PX = 40
 _CLOCK = "%H:%M:%S"
+_PERCENTILES = alt.Scale(domain=["p99", "p50"], range=[[1, 0], [5, 4]])
+_PERCENTILES_LEGEND = alt.Legend(
+    title=None, orient="top", symbolType="stroke", symbolStrokeColor=_INK, symbolStrokeWidth=2, symbolSize=250
+)
 
 
 def _colour(field: str, colours: Mapping[str, str], title: str | None = None) -> alt.Color:
@@ -103,7 +107,7 @@ def device_time(lane: pl.DataFrame, *, legend: bool) -> alt.Chart:
     )
     colour = _colour("bucket", {b: c for b, c in BUCKET_COLOURS.items() if b != "unaccounted"})
     return (
-        alt.Chart(stacked, height=185 if legend else 150)
+        alt.Chart(stacked, height=230 if legend else 185)
         .mark_rect(strokeWidth=0)
         .encode(
             x=_time("t0"),
@@ -128,8 +132,7 @@ def latency(frame: pl.DataFrame, budget_ms: float | None, title: str) -> alt.Lay
         x=_time("t"),
         y=alt.Y("ms:Q", title=title, scale=alt.Scale(domain=[0, ceiling])),
         color=_colour("device", LENT_COLOURS),
-        strokeDash=alt.StrokeDash("which:N", scale=alt.Scale(domain=["p99", "p50"], range=[[1, 0], [5, 4]]),
-                                  legend=alt.Legend(title=None, orient="top", symbolType="stroke")),
+        strokeDash=alt.StrokeDash("which:N", scale=_PERCENTILES, legend=_PERCENTILES_LEGEND),
         tooltip=[alt.Tooltip("t:T", title="time (UTC)", format=_CLOCK), "device:N", "which:N",
                  alt.Tooltip("ms:Q", title="ms", format=",.1f"), "requests:Q"],
     )  # fmt: skip

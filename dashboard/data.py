@@ -15,6 +15,7 @@ from pathlib import Path
 import duckdb
 import polars as pl
 import streamlit as st
+from polars import selectors
 
 import dashboard
 import sql
@@ -104,7 +105,9 @@ def _rows(ledger: str, query: str, run_id: str, mark: str) -> pl.DataFrame:
     with closing(catalog.connect(ledger)) as connection:
         try:
             set_variables(connection, run_id=run_id, period_end_ns=time.time_ns())
-            return connection.sql(sql.read(f"queries/{query}.sql")).pl()
+            found: pl.DataFrame = connection.sql(sql.read(f"queries/{query}.sql")).pl()
+            # DuckDB counts and sums whole numbers as HUGEINT, which comes out as a decimal.
+            return found.with_columns(selectors.decimal().cast(pl.Int64))
         except duckdb.CatalogException as error:
             raise ReadError(
                 f"A view of the ledger is missing, or lacks a column ({error}). Its catalog was written by another "

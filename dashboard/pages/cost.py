@@ -134,7 +134,7 @@ def _correct(report: Report) -> None:
         )
     rows = [
         {
-            "rollout tokens priced": _LINES[name],
+            "price line": name,
             "view": line.measured.view,
             "per accepted answer": line.measured.text,
             "95% interval": line.measured.interval_text or words.NOT_ENOUGH_DATA,

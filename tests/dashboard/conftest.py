@@ -32,7 +32,7 @@ def write(root: Path, made: Iterable[events.Event], *, run_id: str = "run", writ
 def started(name: str = "little fleet", after_s: float = 0, **config: Any) -> events.Run:
     return events.Run(
         action="started", name=name, trace="bursty", trace_keep_share=0.5, trace_length_scale=0.25,
-        trace_output_length_scale=0.5, trace_time_scale=2.0, at_us=us(after_s), config_json=json.dumps(config) or None,
+        trace_output_length_scale=0.5, trace_time_scale=2.0, at_us=us(after_s), config_json=json.dumps(config),
     )  # fmt: skip
 
 
@@ -98,7 +98,7 @@ def leases(step: int) -> list[events.Event]:
         *(preemption("yield", at_s + 5 + n, duration_ns=4_000_000) for n in range(0, 18, 3)),
         preemption("cut", at_s + 16, requests=1, tokens_kept=40, tokens_lost=0, kv_budget_bytes_before=10**9,
                    kv_budget_bytes_after=5 * 10**8),
-        *([preemption("revoke", at_s + 26, requests=1, tokens_kept=10, tokens_lost=5)] if closing == "preempted" else []),
+        *(preemption("revoke", at_s + 26, requests=1, tokens_kept=10, tokens_lost=5) for _ in (1,) if step % 3 == 1),
         change(closing, at_s + 26),
         events.Sync(device_id="s0", engine_id="s0/rollout", ok=step != 5, base_version=step, policy_version=step + 1,
                     encoding="delta", wire_bytes=2_000_000, dense_bytes=60_000_000, total_ns=400_000_000,

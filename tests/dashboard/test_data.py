@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from dashboard import data
+from rose import events
+from rose.events import BUCKETS
+from rose.ledger.writer import LedgerWriter
+from rose.pricing import report
+
+
+@pytest.fixture
+def run(ended: Path) -> data.Run:
+    (run,) = data.runs(ended)
+    return run
+
+
+def test_time_totals_are_the_reports(ended: Path, run: data.Run) -> None:
+    totals, built = data.rows(ended, "dashboard_time_totals", run), report.build(ended)
+    assert totals["provisioned"].sum() == built.provisioned.value
+    assert {bucket: totals[bucket].sum() for bucket in BUCKETS} == {b: built.device_time[b].value for b in BUCKETS}
+
+
+def test_bins_of_device_time_lose_nothing_and_are_few(ended: Path, run: data.Run) -> None:
+    bins, built = data.rows(ended, "dashboard_device_time", run), report.build(ended)
+    for bucket in BUCKETS:
+        assert bins.filter(bucket=bucket)["ns"].sum() == built.device_time[bucket].value
+    assert bins.group_by("lane").agg(pl.col("bin").n_unique())["bin"].max() <= 200
+    shares = bins.group_by("lane", "bin").agg(pl.col("share").sum())["share"]
+    assert shares.to_list() == pytest.approx([1.0] * len(shares), abs=1e-9)
+
+
+def test_latency_bins_count_every_request(ended: Path, run: data.Run) -> None:
+    bins, built = data.rows(ended, "dashboard_latency", run), report.build(ended)
+    assert bins.filter("lent")["requests"].sum() == built.latency["lent"].requests.value
+    assert bins["requests"].sum() == built.latency["all"].requests.value
+    kept = bins["kept"].sum() / bins["requests"].sum()
+    assert kept == pytest.approx(1 - (built.latency["all"].missed_budget.value or 0))
+    assert bins["t"].n_unique() <= 120
+
+
+def test_cost_by_step_sums_to_the_measured_cost(ended: Path, run: data.Run) -> None:
+    steps, built = data.rows(ended, "dashboard_learning", run), report.build(ended)
+    by_step = data.cost_by_step(built, steps)
+    dollars = (by_step["usd"] * by_step["accepted"]).sum()
+    measured = built.cost_per_correct["blended"].measured.value
+    assert measured is not None
+    assert dollars / steps["accepted"].sum() == pytest.approx(measured / 1e9, rel=1e-6)
+    assert dict(zip(steps["step"], steps["alpha"], strict=True)) == {
+        step: figure.value for step, figure in built.accept_by_step.items()
+    }
+
+
+def test_rows_are_read_again_only_after_a_new_event(tmp_path: Path) -> None:
+    root = tmp_path / "ledger"
+    with LedgerWriter.open(root, "w", "run", "live") as ledger:
+        ledger.record(events.Run(action="started", name="first"))
+        (run,) = data.runs(root)
+        assert data.price(root, run) is data.price(root, run)
+        before = data.mark(root)
+        assert data.mark(root) == before
+        ledger.record(events.Run(action="ended", name="first"))
+        assert data.mark(root) != before
+        assert [run.status for run in data.runs(root)] == ["ended"]
+        assert data.quiet_s(root) < 60
+
+
+def test_the_price_book_is_the_runs_own(run: data.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert data.price_book(run) == "example"
+    own: Any = {field: getattr(run, field) for field in data.Run.__slots__} | {"price_book": "mine.toml"}
+    assert data.price_book(data.Run(**own)) == "mine.toml"
+    monkeypatch.setenv("ROSE_PRICE_BOOK", "other.toml")
+    assert data.price_book(data.Run(**own)) == "other.toml"

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rose import events
+from rose.ledger import layout
+from rose.ledger.writer import LedgerWriter
+from rose.pricing import report
+
+PAGES = ("cost", "device_time", "serving", "leases", "learning")
+CHARTS = {"cost": 3, "device_time": 3, "serving": 2, "leases": 1, "learning": 6}
+
+
+@pytest.fixture
+def kit(request: pytest.FixtureRequest) -> Any:
+    """The helpers of this folder's conftest."""
+    return request.config.pluginmanager.get_plugin(str(Path(__file__).with_name("conftest.py")))
+
+
+def values(app: Any) -> dict[str, str]:
+    return {metric.label: metric.value for metric in app.metric}
+
+
+def said(app: Any) -> str:
+    return "\n".join(str(element.value) for kind in ("markdown", "caption", "info", "warning", "error")
+                     for element in getattr(app, kind))  # fmt: skip
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_shows_its_charts_and_says_that_the_run_is_simulated(page: str, ended: Path, open_page: Any) -> None:
+    app = open_page(ended, page)
+    assert not app.exception
+    assert not app.error
+    assert len(app.get("vega_lite_chart")) == CHARTS[page]
+    assert any("SIMULATED" in warning.value for warning in app.warning)
+    assert "Source" in said(app)
+
+
+def test_cost_shows_the_reports_figures(ended: Path, open_page: Any) -> None:
+    built, app = report.build(ended), open_page(ended)
+    assert values(app) == {
+        "Marginal": built.marginal["total"].text,
+        "Amortized": built.amortized["total"].text,
+        "Fully loaded": built.fully_loaded["total"].text,
+        "A million tokens, borrowed": built.token_cost["borrowed"]["marginal"].text,
+        "A million tokens, dedicated": built.token_cost["dedicated"]["amortized"].text,
+        "Saved against dedicated rollouts": built.saved.text,
+    }
+    assert "Period 2026-06-01 00:00:00 to 2026-06-01 00:04:01 UTC. Provenance: simulated." in said(app)
+    lines = app.dataframe[0].value
+    assert list(lines["per accepted answer"]) == [line.measured.text for line in built.cost_per_correct.values()]
+    assert [button.label for button in app.get("download_button")] == ["Download CSV", "Download JSON"]
+
+
+def test_device_time_sums_exactly_to_what_was_provisioned(ended: Path, open_page: Any) -> None:
+    built, app = report.build(ended), open_page(ended, "device_time")
+    assert values(app) == {
+        "Provisioned device time": "723.000 s", "Reported by the devices": "720.000 s", "Unaccounted for": "3.000 s",
+    }  # fmt: skip
+    table = dict(zip(app.dataframe[0].value["bucket"], app.dataframe[0].value["nanoseconds"], strict=True))
+    assert table.pop("sum") == f"{built.provisioned.value:,}"
+    assert table == {bucket: f"{figure.value:,}" for bucket, figure in built.device_time.items()}
+
+
+def test_serving_shows_the_trace_scale_in_every_caption_of_a_latency(ended: Path, open_page: Any) -> None:
+    built, app = report.build(ended), open_page(ended, "serving")
+    missed = built.latency["lent"].missed_budget.value
+    assert values(app)["SLO attainment, device lent at arrival"] == f"{1 - missed:.2%}"
+    scale = "trace bursty, 50.0% of its requests kept, prompt lengths x0.25, output lengths x0.5, time between"
+    assert sum(scale in caption.value for caption in app.caption) == 4
+    (lent,) = app.dataframe[0].value.query("requests == 'device lent at arrival'").to_dict("records")
+    assert lent["TTFT p99 (ms)"] == built.latency["lent"].ttft_p99.value / 1e6
+
+
+def test_leases_counts_are_the_reports(ended: Path, open_page: Any) -> None:
+    built, app = report.build(ended), open_page(ended, "leases")
+    assert values(app) == {
+        "Leases granted": built.leases["granted"].text, "Yields": built.preemptions["yield"].count.text,
+        "Cuts": built.preemptions["cut"].count.text, "Leases revoked": built.preemptions["revoke"].count.text,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_ledger_without_runs_is_waited_for(page: str, tmp_path: Path, open_page: Any, kit: Any) -> None:
+    root = layout.create(tmp_path / "ledger")
+    app = open_page(root, page)
+    assert not app.exception
+    assert "holds no run yet" in app.info[0].value
+    kit.write(root, kit.a_run())
+    app.run()
+    assert not app.exception
+    assert app.get("vega_lite_chart")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_run_that_has_only_begun_gets_words_and_no_traceback(
+    page: str, tmp_path: Path, open_page: Any, kit: Any
+) -> None:
+    app = open_page(kit.write(tmp_path / "ledger", [kit.started()]), page)
+    assert not app.exception
+    assert "going on" in said(app)
+    assert app.info or app.error
+    assert not app.metric
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_follows_a_writer(page: str, tmp_path: Path, open_page: Any, kit: Any) -> None:
+    root = tmp_path / "ledger"
+    with LedgerWriter.open(root, "live", "run", "live", flush_interval_s=0.05) as ledger:
+
+        def record(made: list[events.Event]) -> None:
+            for event in made:
+                ledger.record(event, durable=False)
+            ledger.flush()
+
+        record([kit.started(), *kit.joined(), *kit.a_step(0)])
+        app = open_page(root, page)
+        assert not app.exception
+        before = (said(app), values(app), [len(frame.value) for frame in app.dataframe])
+        record(kit.a_step(1))
+        app.run()
+        assert not app.exception
+        assert not app.warning
+        assert (said(app), values(app), [len(frame.value) for frame in app.dataframe]) != before
+        record([*kit.left(60), events.Run(action="ended", name="little fleet", at_us=kit.us(60))])
+        app.run()
+        assert not app.exception
+        assert "ended" in said(app)
+        assert "going on" not in said(app)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_figure_is_made_of_events_of_different_provenance(
+    page: str, tmp_path: Path, open_page: Any, kit: Any
+) -> None:
+    root = kit.write(tmp_path / "ledger", kit.a_run())
+    kit.write(root, kit.slices(3), writer="other", provenance="live")
+    app = open_page(root, page)
+    assert not app.exception
+    assert "live and simulated" in app.error[0].value
+    assert not app.metric
+    assert not app.get("vega_lite_chart")
+
+
+def test_the_newest_run_comes_first_and_another_can_be_chosen(tmp_path: Path, open_page: Any, kit: Any) -> None:
+    root = kit.write(tmp_path / "ledger", kit.a_run(), run_id="old")
+    kit.write(root, [kit.started("measured", after_s=500)], run_id="new", provenance="live")
+    app = open_page(root)
+    assert "measured" in app.sidebar.selectbox[0].options[0]
+    assert not app.warning
+    app.sidebar.selectbox[0].select("old").run()
+    assert any("SIMULATED" in warning.value for warning in app.warning)
+    assert values(app)["Amortized"] == report.build(root, "old").amortized["total"].text
+
+
+def test_a_ledger_that_does_not_verify_is_priced_only_on_demand_and_marked(
+    ended: Path, tmp_path: Path, open_page: Any
+) -> None:
+    root = tmp_path / "ledger"
+    shutil.copytree(ended, root)
+    # A lost second writer: its head says that a segment was there.
+    (root / "heads" / "gone.json").write_text('{"segment": "live/gone/000000/000001-' + "0" * 64 + '.parquet"}')
+    app = open_page(root)
+    assert not app.exception
+    assert "does not verify" in app.error[0].value
+    assert not app.metric
+    app.checkbox[0].check().run()
+    assert any("UNVERIFIED" in warning.value for warning in app.warning)
+    assert "UNVERIFIED" in app.caption[-1].value or "UNVERIFIED" in said(app)
+    assert values(app)["Amortized"] == report.build(root, allow_unverified=True).amortized["total"].text
+
+
+def test_a_missing_view_is_said_and_not_a_traceback(
+    ended: Path, open_page: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rose.ledger import catalog
+
+    connect = catalog.connect
+
+    def without_views(root: Any) -> Any:
+        """A catalog of a version that had none of today's views."""
+        connection = connect(root)
+        connection.execute("CREATE SCHEMA memory.bare; USE memory.bare")
+        return connection
+
+    monkeypatch.setattr(catalog, "connect", without_views)
+    app = open_page(ended, "serving")
+    assert not app.exception
+    assert "view of the ledger is missing" in app.error[0].value
+
+
+def test_no_ledger_at_all_is_said(tmp_path: Path, open_page: Any) -> None:
+    app = open_page(tmp_path / "nothing")
+    assert not app.exception
+    assert "is not a ledger" in app.error[0].value
