@@ -7,13 +7,15 @@ import streamlit as st
 from dashboard import frame
 
 st.set_page_config(page_title="ROSE", layout="wide")
+# Streamlit would itself make pages of a folder named `pages`, without the sidebar, for whoever opens a page's own
+# address before anyone opened the first one; hence `screens`.
 page = st.navigation(
     [
-        st.Page("pages/cost.py", title="Cost", default=True),
-        st.Page("pages/device_time.py", title="Device time"),
-        st.Page("pages/serving.py", title="Serving"),
-        st.Page("pages/leases.py", title="Leases"),
-        st.Page("pages/learning.py", title="Learning"),
+        st.Page("screens/cost.py", title="Cost", default=True),
+        st.Page("screens/device_time.py", title="Device time"),
+        st.Page("screens/serving.py", title="Serving"),
+        st.Page("screens/leases.py", title="Leases"),
+        st.Page("screens/learning.py", title="Learning"),
     ]
 )
 frame.sidebar()

@@ -28,9 +28,6 @@ _INK = "#1f2933"
 _ROW_PX = 40
 _CLOCK = "%H:%M:%S"
 _PERCENTILES = alt.Scale(domain=["p99", "p50"], range=[[1, 0], [5, 4]])
-_PERCENTILES_LEGEND = alt.Legend(
-    title=None, orient="top", symbolType="stroke", symbolStrokeColor=_INK, symbolStrokeWidth=2, symbolSize=250
-)
 
 
 def _colour(field: str, colours: Mapping[str, str], title: str | None = None) -> alt.Color:
@@ -132,7 +129,7 @@ def latency(frame: pl.DataFrame, budget_ms: float | None, title: str) -> alt.Lay
         x=_time("t"),
         y=alt.Y("ms:Q", title=title, scale=alt.Scale(domain=[0, ceiling])),
         color=_colour("device", LENT_COLOURS),
-        strokeDash=alt.StrokeDash("which:N", scale=_PERCENTILES, legend=_PERCENTILES_LEGEND),
+        strokeDash=alt.StrokeDash("which:N", scale=_PERCENTILES, legend=None),
         tooltip=[alt.Tooltip("t:T", title="time (UTC)", format=_CLOCK), "device:N", "which:N",
                  alt.Tooltip("ms:Q", title="ms", format=",.1f"), "requests:Q"],
     )  # fmt: skip

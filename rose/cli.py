@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rose.ledger.commands import ledger_app, sql_command
 from rose.pricing.commands import price_app, report_command
+
+if TYPE_CHECKING:
+    from rose.config import FleetConfig
 
 app = typer.Typer(
     name="rose",
@@ -77,13 +80,14 @@ def up(
     _up(fleet)
 
 
-def _up(fleet: object) -> None:
+def _up(fleet: FleetConfig) -> None:
     """Run, report, and say how to look further. Exit codes: 0 done or stopped by the user, 1 a part failed."""
-    from rose.config import FleetConfig
-    from rose.runtime.console import run_in_console
+    from rose.pricing import pricebook
 
-    assert isinstance(fleet, FleetConfig)
     with _errors():
+        pricebook.load(fleet.price_book)  # found wrong now, not when the run is over
+        from rose.runtime.console import run_in_console
+
         run_id = run_in_console(fleet)
     report_command(ledger=fleet.ledger, run=run_id, price_book=fleet.price_book)
     typer.echo(f"\nThe ledger is in {fleet.ledger}. Look at it with")

@@ -67,7 +67,7 @@ class ServingConfig(Section):
         default=250, description="Time for each output token after the first that serving promises, in milliseconds."
     )
     max_prompt_tokens: PositiveInt = Field(
-        default=256, description="The largest prompt for which room is kept when a rollout step is admitted."
+        default=128, description="The largest prompt for which room is kept when a rollout step is admitted."
     )
     max_total_tokens: PositiveInt = Field(default=8192, description="KV-cache slots of the serving engine, in tokens.")
     port: int | None = Field(default=None, ge=1, le=65535, description="HTTP port; a free one is taken if left out.")
@@ -112,13 +112,13 @@ class TrafficConfig(Section):
         "`bursty` for the sample trace. `none` sends nothing: serve your own traffic on the serving port.",
     )
     requests_per_s_max: PositiveFloat = Field(
-        default=0.5, description="A denser trace is thinned to this mean rate, requests dropped at random by seed."
+        default=0.4, description="A denser trace is thinned to this mean rate, requests dropped at random by seed."
     )
     prompt_tokens_max: PositiveInt = Field(
-        default=256, description="Prompt lengths are scaled down so that the trace's 99th percentile is this."
+        default=64, description="Prompt lengths are scaled down so that the trace's 99th percentile is this."
     )
     output_tokens_max: PositiveInt = Field(
-        default=48, description="Output lengths are scaled down so that the trace's 99th percentile is this."
+        default=24, description="Output lengths are scaled down so that the trace's 99th percentile is this."
     )
     seed: int = Field(default=0, description="Seed of the thinning and of the prompts' text.")
 
@@ -145,7 +145,9 @@ class TrainingConfig(Section):
     kl_weight: float = Field(
         default=0.0, ge=0, description="Weight of a KL penalty toward the policy that sampled; 0 turns it off."
     )
-    minibatches: PositiveInt = Field(default=4, description="Optimiser steps that a step's trajectories are split into.")
+    minibatches: PositiveInt = Field(
+        default=4, description="Optimiser steps that a step's trajectories are split into."
+    )
     temperature: PositiveFloat = Field(default=1.0, description="Sampling temperature of rollouts.")
     staleness_max: int = Field(default=1, ge=0, description="A trajectory older than this many versions is dropped.")
     threads: PositiveInt = Field(default=1, description="Threads of the trainer.")

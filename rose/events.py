@@ -65,7 +65,7 @@ class Run(Event):
     host_json: str | None = None
     reason: str | None = None
     #: Serving traffic of this run: the trace's name, the share of its requests kept, and by how much prompt lengths,
-    #: output lengths and gaps between arrivals were multiplied to fit the host. Every latency figure is shown with them.
+    #: output lengths and gaps between arrivals were multiplied to fit the host. Every latency figure comes with them.
     trace: str | None = None
     trace_keep_share: float | None = None
     trace_length_scale: float | None = None

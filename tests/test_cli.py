@@ -103,7 +103,11 @@ def test_a_folder_that_is_no_ledger_is_left_alone(tmp_path):
     foreign = tmp_path / "photos"
     foreign.mkdir()
     (foreign / "cat.jpg").write_bytes(b"cat")
-    for command in (("demo", "--ledger", foreign), ("report", "--ledger", foreign), ("sql", "--ledger", foreign, "select 1")):
+    for command in (
+        ("demo", "--ledger", foreign),
+        ("report", "--ledger", foreign),
+        ("sql", "--ledger", foreign, "select 1"),
+    ):
         done = rose(*command)
         assert done.returncode == 2, (command, done.stderr)
         assert "photos" in done.stderr

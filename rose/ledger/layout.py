@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from rose.errors import UserError
+
 #: Version of everything above; a ledger of a newer version is refused.
 FORMAT_VERSION = 1
 MARKER = "ledger.json"
@@ -35,7 +37,7 @@ MANIFEST_NAME = re.compile(r"(?P<first>\d{6,})-(?P<last>\d{6,})\.json")
 _PATTERN_CHARACTERS = set("*?[],")
 
 
-class LedgerError(Exception):
+class LedgerError(UserError):
     """The ledger cannot do what was asked; the message names the folder, file or field and the way out."""
 
 

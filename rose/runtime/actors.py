@@ -133,7 +133,7 @@ class RolloutActor:
 
             async def one(group: GroupSpec, number: int) -> Trajectory:
                 trajectory = await run_trajectory(
-                    Episode(self._task, seed=group.map_seed),
+                    Episode(self._task, seed=group.map_seed, slip_seed=number),
                     generate,
                     trajectory_id=f"{group.group_id}-{number}",
                     group_id=group.group_id,

@@ -13,17 +13,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import psutil
+from apscheduler.schedulers.background import BackgroundScheduler
 
-from rose.errors import UserError
 from rose.clock import Anchor, monotonic_ns
 from rose.config import DeviceConfig, FleetConfig
+from rose.errors import UserError
 from rose.events import Run
+from rose.ledger.compaction import compact
 from rose.ledger.writer import LedgerWriter
 from rose.runtime import actors, preflight
 from rose.runtime.actors import BACKGROUND_NICE, GroupSpec, Place, StepReport
 from rose.runtime.coserving.agent import AgentSpec
 from rose.runtime.coserving.settings import PluginSettings
-from rose.runtime.engines import models
+from rose.runtime.engines import cpu, models
 from rose.runtime.engines.sglang import EngineError, EngineSpec, free_port
 from rose.runtime.engines.shape import kv_bytes_per_token
 from rose.runtime.policy.slack import Budgets
@@ -35,6 +37,8 @@ from rose.runtime.training import warm_start
 
 _POLL_S = 0.5
 _STOP_TIMEOUT_S = 30.0
+#: Segments of closed epochs are merged this often while a run goes on, and once when it has ended.
+_COMPACT_MINUTES = 5
 #: Before any step was measured: how long rollouts are expected to want a borrowed device.
 _FIRST_STEP_NS = 20_000_000_000
 
@@ -106,6 +110,11 @@ class Deployment:
         os.sched_setaffinity(0, self._host_cores())
         with LedgerWriter.open(self._ledger, "deployment", self._run_id) as writer:
             writer.record(self._run_event("started"))
+            upkeep = BackgroundScheduler(timezone="UTC")
+            upkeep.add_job(
+                compact, "interval", [self._ledger], minutes=_COMPACT_MINUTES, max_instances=1, coalesce=True
+            )
+            upkeep.start()
             try:
                 self._start(serving_model, rollout_model)
                 self._loop(outcome)
@@ -113,8 +122,10 @@ class Deployment:
                 writer.record(self._run_event("failed", f"{type(error).__name__}: {error}"))
                 raise
             finally:
+                upkeep.shutdown()
                 self._stop_all()
             writer.record(self._run_event("ended", "stopped early" if outcome.stopped else None))
+        compact(self._ledger)
         return outcome
 
     # ------------------------------------------------------------------ where things are
@@ -141,18 +152,18 @@ class Deployment:
             nice=nice,
         )
 
-    def _rollout_model(self) -> Path:
+    def _rollout_model(self) -> Path | str:
         config = self._config
         if config.rollout.model == "frozenlake-tiny":
             return warm_start.resolve(config.task, self._cache, self._say, seed=config.training.seed)
-        return Path(models.resolve(config.rollout.model, self._cache, self._say))
+        return models.resolve(config.rollout.model, self._cache, self._say)
 
     def _page(self, device: DeviceConfig) -> Path:
         return self._folder / device.id / "page"
 
     # ------------------------------------------------------------------ start
 
-    def _start(self, serving_model: Path, rollout_model: Path) -> None:
+    def _start(self, serving_model: Path | str, rollout_model: Path | str) -> None:
         import ray
 
         self._say("starting Ray")
@@ -224,11 +235,14 @@ class Deployment:
     def _engine_count(self) -> int:
         return sum(1 + (d.pool == "serving" and self._config.coserving.enabled) for d in self._config.device)
 
-    def _agent_spec(self, device: DeviceConfig, serving_model: Path, rollout_model: Path, gateway: str) -> AgentSpec:
+    def _agent_spec(
+        self, device: DeviceConfig, serving_model: Path | str, rollout_model: Path | str, gateway: str
+    ) -> AgentSpec:
         config = self._config
         serving = rollout = None
         staging = self._folder / device.id / "staging"
         lends = device.pool == "serving"
+        dtype = cpu.dtype() if device.gpu is None else None
         if lends:
             port = config.serving.port or free_port()
             self._serving_urls[device.id] = f"http://127.0.0.1:{port}"
@@ -272,9 +286,9 @@ class Deployment:
             staging=staging,
             rollout=rollout,
             rollout_capacity=config.rollout.max_concurrent,
-            rollout_kv_bytes_per_token=kv_bytes_per_token(rollout_model),
+            rollout_kv_bytes_per_token=kv_bytes_per_token(rollout_model, dtype),
             serving=serving,
-            serving_kv_bytes_per_token=kv_bytes_per_token(serving_model),
+            serving_kv_bytes_per_token=kv_bytes_per_token(serving_model, dtype),
             gateway_url=gateway,
             gateway_token=config.gateway.token,
             route="loopback",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from rose.errors import UserError
 from rose.config import ConfigError, FleetConfig
+from rose.errors import UserError
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 from rose.runtime.engines.sglang import EngineError, require_free_port
@@ -46,7 +46,7 @@ def _check_packages() -> None:
     missing = [name for name in _RUNTIME_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         raise PreflightError(
-            f"not installed: {', '.join(missing)}. On a host with no GPU run `make demo` from a checkout, which sets up "
+            f"not installed: {', '.join(missing)}. On a host with no GPU run `make demo` in a checkout, which sets up "
             "an environment; on a GPU host `pip install '.[gpu]'`."
         )
 
@@ -92,14 +92,12 @@ def _check_memory(config: FleetConfig) -> None:
 
 
 def _check_files(config: FleetConfig) -> None:
-    from rose.pricing import pricebook
     from rose.runtime.traffic import trace
 
     try:
         layout.create(config.ledger.expanduser())
-        pricebook.load(config.price_book)
         trace.open_trace(config.traffic)
-    except (LedgerError, pricebook.PriceBookError, trace.TraceError, ConfigError) as error:
+    except (LedgerError, trace.TraceError, ConfigError) as error:
         raise PreflightError(str(error)) from None
     cache = config.cache.expanduser()
     try:

@@ -191,6 +191,6 @@ def open_page(monkeypatch: pytest.MonkeyPatch) -> OpenPage:
     def open_(ledger: Path, page: str = "cost") -> AppTest:
         monkeypatch.setenv("ROSE_LEDGER", str(ledger))
         app = AppTest.from_file(APP, default_timeout=60).run()
-        return app if page == "cost" else app.switch_page(f"pages/{page}.py").run()
+        return app if page == "cost" else app.switch_page(f"screens/{page}.py").run()
 
     return open_

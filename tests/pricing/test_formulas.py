@@ -70,7 +70,7 @@ def test_frontier_threshold_and_gains() -> None:
 
 
 @given(st.floats(1, 64), price, st.floats(0.1, 3), st.floats(0.05, 2), price, price)
-def test_the_threshold_says_which_gain_is_larger(  # noqa: PLR0917 - one argument for each drawn value
+def test_the_threshold_says_which_gain_is_larger(
     n: float, training: float, eta_n: float, eta_t: float, usd_per_n: float, usd_per_t: float
 ) -> None:
     found = f.frontier(n=n, training=training, eta_n=eta_n, eta_t=eta_t, usd_per_n=usd_per_n, usd_per_t=usd_per_t)

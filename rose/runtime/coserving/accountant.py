@@ -72,6 +72,7 @@ class Accountant:
 
     def _slice(self, spans: list[SpanRecord], until_ns: int) -> DeviceSlice:
         part = slice_time(spans, self._until_ns, until_ns)
+        by_bucket = part.by_bucket
         lease_id, _ = self._lease_at(self._until_ns)
         self._until_ns = until_ns
         event = DeviceSlice(
@@ -81,7 +82,13 @@ class Accountant:
             t0_ns=self._anchor.utc_ns(part.t0_ns),
             t1_ns=self._anchor.utc_ns(part.t1_ns),
             overlap_ns=part.overlap_ns,
-            **{f"{bucket}_ns": length for bucket, length in part.by_bucket.items()},
+            serving_ns=by_bucket["serving"],
+            rollout_ns=by_bucket["rollout"],
+            train_ns=by_bucket["train"],
+            sync_ns=by_bucket["sync"],
+            activation_ns=by_bucket["activation"],
+            headroom_ns=by_bucket["headroom"],
+            idle_ns=by_bucket["idle"],
         )
         self._record(event)
         return event

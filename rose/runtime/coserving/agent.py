@@ -275,7 +275,9 @@ class DeviceAgent:
         self, action: Literal["cut", "revoke"], reason: str, over_bytes: int | None, before: int | None = None
     ) -> None:
         """Have the gateway abort and reroute what no longer fits; an absent gateway means there is nothing to abort."""
-        assert self._leasing is not None and self._leasing.state is not None and self._spec.rollout is not None
+        assert self._leasing is not None
+        assert self._leasing.state is not None
+        assert self._spec.rollout is not None
         tokens = None if over_bytes is None else -(-over_bytes // self._spec.rollout_kv_bytes_per_token)
         try:
             reply = self._control.preempt(

@@ -100,7 +100,7 @@ class ArbiterPage:
     def __init__(self, path: Path) -> None:
         self.path = path
         size = len(Party) * _SECTION_WORDS * 8
-        with open(path, "r+b") as file:
+        with path.open("r+b") as file:
             if os.fstat(file.fileno()).st_size != size:
                 raise PageError(f"{path} is not an arbiter page of this version: remove it and restart the agent")
             self._map = mmap.mmap(file.fileno(), size)
@@ -110,7 +110,7 @@ class ArbiterPage:
     @classmethod
     def create(cls, path: Path) -> ArbiterPage:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "wb") as file:
+        with path.open("wb") as file:
             file.truncate(len(Party) * _SECTION_WORDS * 8)
         page = cls(path)
         page.set(Party.AGENT, Field.MAGIC, MAGIC)

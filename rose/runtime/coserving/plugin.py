@@ -29,7 +29,7 @@ TARGETS = (
 )
 
 
-class HooksNotApplied(Exception):
+class HooksMissingError(Exception):
     """This SGLang does not have the methods the plugin hooks; the message says which."""
 
 
@@ -128,14 +128,14 @@ def register() -> None:
 def require_hooks() -> None:
     """Refuse to go on with a hook missing: SGLang only logs a hook that it could not apply.
 
-    Raises HooksNotApplied naming the methods and the version of SGLang.
+    Raises HooksMissingError naming the methods and the version of SGLang.
     """
     import sglang
     from sglang.srt.plugins.hook_registry import HookRegistry
 
     missing = [target for target in TARGETS if target not in HookRegistry._patched]
     if missing:
-        raise HooksNotApplied(
+        raise HooksMissingError(
             f"SGLang {sglang.__version__} did not accept ROSE's hooks on {', '.join(missing)}. "
             "Install sglang 0.5.23, the version this was tested with, and see that the package "
             "rose-serving is installed in the same environment (its entry point is how SGLang finds the plugin)."

@@ -1,22 +1,28 @@
 """Brings the engine to a policy version from inside: decode and check beside the running model, then swap in place.
 
 SGLang's `/set_internal_state` carries numbers only, which is all that is needed: the agent has fetched, verified and
-staged version v as `v<version>` in the folder this engine was told of, `rose_prepare_version = v` decodes it into second buffers in
-a thread while requests go on, and `rose_commit_version = v` copies it in between two steps and acknowledges.
+staged version v as `v<version>` in the folder this engine was told of, `rose_prepare_version = v` decodes it into
+second buffers in a thread while requests go on, and `rose_commit_version = v` copies it in between two steps.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+
+if TYPE_CHECKING:
+    import torch
+
+    from rose.runtime.transfer.apply import Prepared
+    from rose.runtime.transfer.manifest import Manifest
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +35,53 @@ class _Handler:
         self.apply = apply
 
 
+@dataclass(frozen=True, slots=True)
+class EngineWeights:
+    """The engine's parameters under the published names, in the published types.
+
+    An engine may compute in a wider type than the policy is published in (float32 on cores without bfloat16 units).
+    Its parameters then hold the published values exactly, and `published` are copies in the published type; where
+    the types agree `published` are views of the parameters themselves, and nothing is copied twice.
+    """
+
+    views: dict[str, torch.Tensor]
+    published: dict[str, torch.Tensor]
+
+    @classmethod
+    def of(cls, model_runner: Any, manifest: Manifest) -> EngineWeights:
+        """Raises TransferError if the parameters do not fit the model's own head counts."""
+        from rose.runtime.transfer.bits import torch_dtype
+        from rose.runtime.transfer.fused import hf_views
+
+        config = model_runner.model_config
+        views = hf_views(
+            model_runner.model.named_parameters(),
+            num_heads=config.num_attention_heads,
+            num_kv_heads=config.num_key_value_heads,
+            head_dim=config.head_dim,
+            vocab_size=config.vocab_size,
+        )
+        types = {entry.name: torch_dtype(entry.dtype) for entry in manifest.tensors}
+        return cls(views, {name: view.to(types.get(name, view.dtype)) for name, view in views.items()})
+
+    def write_back(self) -> None:
+        """Bring the parameters to what `published` holds."""
+        for name, view in self.views.items():
+            if self.published[name] is not view:
+                view.copy_(self.published[name])
+
+    def read_back(self) -> None:
+        """Bring `published` to what the parameters hold. Raises TransferError if one holds more than it can."""
+        from rose.runtime.transfer.errors import TransferError
+
+        for name, view in self.views.items():
+            copy = self.published[name]
+            if copy is not view:
+                copy.copy_(view)
+                if not bool((copy.to(view.dtype) == view).all()):
+                    raise TransferError(f"tensor {name!r} of the engine holds values that {copy.dtype} cannot")
+
+
 class WeightUpdater:
     """Prepares in a thread, commits at a step boundary; what happened is left as a JSON file for the agent."""
 
@@ -39,7 +92,7 @@ class WeightUpdater:
         self._party = party
         self._staging = staging
         self._thread: threading.Thread | None = None
-        self._prepared: Any = None
+        self._prepared: tuple[Prepared, EngineWeights] | None = None
         self._prepared_version: int | None = None
 
     def handlers(self) -> dict[str, _Handler]:
@@ -71,20 +124,13 @@ class WeightUpdater:
     def _prepare(self, version: int) -> None:
         from rose.runtime.transfer.apply import prepare
         from rose.runtime.transfer.errors import TransferError
-        from rose.runtime.transfer.fused import hf_views
         from rose.runtime.transfer.staged import Staged
 
         began = monotonic_ns()
         try:
-            config = self._model_runner.model_config
-            views = hf_views(
-                self._model_runner.model.named_parameters(),
-                num_heads=config.num_attention_heads,
-                num_kv_heads=config.num_key_value_heads,
-                head_dim=config.head_dim,
-                vocab_size=config.vocab_size,
-            )
-            prepared = prepare(Staged.open(self._staging / f"v{version}"), views)
+            staged = Staged.open(self._staging / f"v{version}")
+            target = EngineWeights.of(self._model_runner, staged.manifests[-1])
+            prepared = prepare(staged, target.published)
         except TransferError as error:
             self._report(version, "prepared", {"ok": False, "reason": str(error)})
             return
@@ -92,26 +138,29 @@ class WeightUpdater:
             logger.exception("ROSE could not prepare version %d", version)
             self._report(version, "prepared", {"ok": False, "reason": f"{type(error).__name__}: {error}"})
             return
-        self._prepared, self._prepared_version = prepared, version
+        self._prepared, self._prepared_version = (prepared, target), version
         self._report(version, "prepared", {"ok": True, "stage_ns": monotonic_ns() - began})
 
     def _commit(self, _key: str, value: Any) -> None:
         version = int(value)
-        prepared = self._prepared
+        assert self._prepared is not None, "validated before it is applied"
+        prepared, target = self._prepared
         self._prepared = self._prepared_version = None
         began = monotonic_ns()
         self._page.open_span(self._party, Span.SYNC, began)
         prepared.commit()
+        target.write_back()
         self._scheduler.record_weight_version_change(new_version=str(version))
         ended = monotonic_ns()
         self._page.close_span(self._party, ended, aux=version)
-        self._run(self._acknowledge, prepared, version, ended - began)
+        self._run(self._acknowledge, prepared, target, version, ended - began)
 
-    def _acknowledge(self, prepared: Any, version: int, pause_ns: int) -> None:
+    def _acknowledge(self, prepared: Prepared, target: EngineWeights, version: int, pause_ns: int) -> None:
         """Hash what the engine now holds: only a version that was found there, bit for bit, is acknowledged."""
         from rose.runtime.transfer.errors import TransferError
 
         try:
+            target.read_back()
             sha256 = prepared.verify()
         except TransferError as error:
             self._report(version, "committed", {"ok": False, "reason": str(error), "pause_ns": pause_ns})
@@ -123,4 +172,4 @@ class WeightUpdater:
         path = self._staging / f"{version}.{phase}.json"
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(outcome))
-        os.replace(partial, path)
+        partial.replace(path)

@@ -1,9 +1,9 @@
 """`python -m rose.runtime.engines.launch ...`: SGLang's own server, tied to the life of the process that started it.
 
-The arguments are `sglang.launch_server`'s. What ROSE adds comes from the environment (see `rose.runtime.engines.sglang`):
-the cores and niceness of the engine, the plugin's settings and, on a host with no GPU, the CPU stand-ins. Those are
-installed when this module is imported, not in `main()`: SGLang spawns its scheduler and detokenizer, and a spawned
-Python imports the main module again, so one place serves the children too.
+The arguments are `sglang.launch_server`'s. What ROSE adds comes from the environment, set by
+`rose.runtime.engines.sglang`: the engine's cores and niceness, the plugin's settings and, with no GPU, the CPU stand-ins.
+Those are installed when this module is imported, not in `main()`: SGLang spawns its scheduler and detokenizer, and a
+spawned Python imports the main module again, so one place serves the children too.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class EngineProcess:
         spec = self.spec
         require_free_port(spec.port, f"engine {spec.engine_id}")
         spec.log.parent.mkdir(parents=True, exist_ok=True)
-        with open(spec.log, "wb") as log:
+        with spec.log.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "rose.runtime.engines.launch", *self._arguments()],
                 stdin=subprocess.DEVNULL,
@@ -172,7 +172,7 @@ class EngineProcess:
             "--log-level=info",
         ]
         if spec.gpu is None:
-            arguments += cpu.ARGUMENTS
+            arguments += [*cpu.ARGUMENTS, f"--dtype={cpu.dtype()}"]
         else:
             arguments.append(f"--base-gpu-id={spec.gpu}")
         if spec.token_ids_only:

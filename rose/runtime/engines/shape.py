@@ -8,8 +8,10 @@ from pathlib import Path
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def kv_bytes_per_token(checkpoint: Path | str) -> int:
+def kv_bytes_per_token(checkpoint: Path | str, dtype: str | None = None) -> int:
     """KV-cache bytes of one token: 2 (K and V) * layers * kv heads * head size * element size.
+
+    `dtype` is what the engine computes in, if that is not the checkpoint's own.
 
     Raises ValueError naming the file if the checkpoint is not in a local folder or lacks a field.
     """
@@ -22,5 +24,5 @@ def kv_bytes_per_token(checkpoint: Path | str) -> int:
         layers = int(config["num_hidden_layers"])
     except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise ValueError(f"cannot read the model's shape from {path}: {error!r}. Name a local checkpoint folder.")
-    element = _DTYPE_BYTES.get(str(config.get("dtype") or config.get("torch_dtype") or "bfloat16"), 2)
+    element = _DTYPE_BYTES.get(str(dtype or config.get("dtype") or config.get("torch_dtype") or "bfloat16"), 2)
     return 2 * layers * kv_heads * head_dim * element

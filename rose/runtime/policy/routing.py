@@ -1,4 +1,4 @@
-"""Where a turn runs: the worker that holds its prefix, else borrowed capacity, else the least loaded, else the queue."""
+"""Where a turn runs: the worker that holds its prefix, else borrowed capacity, else the least loaded, or the queue."""
 
 from __future__ import annotations
 

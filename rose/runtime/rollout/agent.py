@@ -69,7 +69,7 @@ async def run_trajectory(
     group_id: str,
     step: int,
     trainer_version: Callable[[], int],
-    record: Callable[[events.Event], None],
+    record: events.Record,
 ) -> Trajectory:
     """Play `episode` to its end and record a `Turn` per attempt and one `Trajectory`.
 

@@ -34,6 +34,11 @@ def bits_dtype(dtype: str) -> np.dtype[np.unsignedinteger[Any]]:
     return _NUMPY[dtype]
 
 
+def torch_dtype(dtype: str) -> torch.dtype:
+    """The torch type of a dtype of a manifest."""
+    return _BY_NAME[dtype]
+
+
 def is_dtype(dtype: str) -> bool:
     """Whether a manifest may name this dtype."""
     return dtype in _NUMPY

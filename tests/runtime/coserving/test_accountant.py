@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -106,5 +108,5 @@ def test_every_nanosecond_is_in_exactly_one_slice_and_bucket(folder, work, close
     covered = sum(event.t1_ns - event.t0_ns for event in recorder)
     counted = sum(getattr(event, f"{bucket}_ns") for event in recorder for bucket in BUCKETS)
     assert covered == counted == 3001
-    for before, after in zip(recorder, recorder[1:], strict=False):
+    for before, after in pairwise(recorder):
         assert before.t1_ns == after.t0_ns

@@ -94,9 +94,7 @@ def test_granted_is_released_preempted_expired_and_open(page, moves):
     assert actions["granted"] == ended + (leasing.state is not None)
     assert (page.lease().expires_ns > 0) == (leasing.state is not None)
     assert [change.lease_id is not None for change in leasing.history] == [
-        event.action == "granted"
-        for event in events
-        if event.action in ("granted", "released", "preempted", "expired")
+        event.action == "granted" for event in events if event.action in ("granted", "released", "preempted", "expired")
     ]
     if leasing.state is not None:
         leasing.end("released", None)

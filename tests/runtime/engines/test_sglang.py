@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -199,7 +200,7 @@ def test_stopping_leaves_no_process(running, gone):
 def test_an_engine_dies_with_the_process_that_started_it(tmp_path, tiny_policy, gone):
     script = f"""
 import sys, time
-sys.path.insert(0, {str(os.path.dirname(__file__))!r})
+sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
 from test_sglang import make_spec, lend
 from rose.runtime.engines.sglang import EngineProcess

@@ -17,6 +17,6 @@ def define() -> None:
     global _library
     if _library is not None:
         return
-    _library = torch.library.Library("torchvision", "DEF")
+    _library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     for name in ("nms", "qnms"):
-        _library.define(f"{name}{_SCHEMA}")
+        _library.define(f"{name}{_SCHEMA}")  # type: ignore[no-untyped-call]
