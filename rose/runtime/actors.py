@@ -18,8 +18,11 @@ from rose.runtime.coserving.agent import AgentSpec, DeviceAgent
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.rollout.trajectory import Trajectory
 
-#: Rollouts, their agents and the trainer give way to serving on the cores they share.
-BACKGROUND_NICE = 5
+#: Rollouts, their agents and the trainer give way to serving and its clients on the host's cores.
+BACKGROUND_NICE = 10
+#: A rollout engine on a lent device gives way to everything: what little it does outside its gated steps (HTTP,
+#: detokenising) must not delay a serving request on the same core.
+LENT_NICE = 19
 #: How long requests in flight may take to finish when a run stops.
 _DRAIN_S = 5.0
 

@@ -22,7 +22,7 @@ from rose.events import Run
 from rose.ledger.compaction import compact
 from rose.ledger.writer import LedgerWriter
 from rose.runtime import actors, preflight
-from rose.runtime.actors import BACKGROUND_NICE, GroupSpec, Place, StepReport
+from rose.runtime.actors import BACKGROUND_NICE, LENT_NICE, GroupSpec, Place, StepReport
 from rose.runtime.coserving.agent import AgentSpec
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines import cpu, models
@@ -182,7 +182,7 @@ class Deployment:
         port = config.gateway.port or free_port(config.gateway.host)
         url = f"http://{config.gateway.host}:{port}"
         parts.gateway = _actor(actors.GatewayActor).remote(
-            self._place(BACKGROUND_NICE - 2), config.gateway.host, port, config.gateway.token
+            self._place(BACKGROUND_NICE), config.gateway.host, port, config.gateway.token
         )
         self._wait([parts.gateway.start.remote()])
         self._gateway = ControlClient(url, config.gateway.token)
@@ -201,7 +201,7 @@ class Deployment:
         )
         parts.rollouts = [
             _actor(actors.RolloutActor).remote(
-                self._place(BACKGROUND_NICE - 2),
+                self._place(BACKGROUND_NICE),
                 index,
                 config.task,
                 url,
@@ -267,7 +267,7 @@ class Deployment:
                 log=self._logs / f"{device.id}-rollout.log",
                 gpu=device.gpu,
                 cores=device.cores,
-                nice=BACKGROUND_NICE,
+                nice=LENT_NICE if lends else BACKGROUND_NICE,
                 token_ids_only=True,
                 extra_args=[
                     f"--chunked-prefill-size={config.rollout.prefill_chunk_tokens}",

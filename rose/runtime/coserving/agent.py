@@ -119,21 +119,22 @@ class DeviceAgent:
             self._sync = EngineSync(engine, spec.staging, device_id=device.id, route=spec.route)
         spec.staging.mkdir(parents=True, exist_ok=True)
         try:
-            for role, engine in self._engines:
-                launched = monotonic_ns()
+            launched = monotonic_ns()
+            for _, engine in self._engines:
                 engine.launch()
-                self._warm(role, engine)
-                ready = monotonic_ns()
-                # The device did nothing but bring this engine up.
-                self._accountant.add(SpanRecord(Span.ACTIVATION, launched, ready, 0))
-                self._engine_event("started", role, engine, duration_ns=ready - launched)
+            for role, engine in self._engines:
+                self._warm(engine)
+                engine.pin()
+                self._engine_event("started", role, engine, duration_ns=monotonic_ns() - launched)
+            # The device did nothing but bring its engines up.
+            self._accountant.add(SpanRecord(Span.ACTIVATION, launched, monotonic_ns(), 0))
         except EngineError:
             self.stop()
             raise
         self._thread = threading.Thread(target=self._loop, name=f"agent-{device.id}", daemon=True)
         self._thread.start()
 
-    def _warm(self, role: str, engine: EngineProcess) -> None:
+    def _warm(self, engine: EngineProcess) -> None:
         """A gated engine answers only under a lease: lend it the device for its own start."""
         gated = engine.spec.plugin.gated
         if gated:

@@ -1,8 +1,8 @@
 """`python -m rose.runtime.engines.launch ...`: SGLang's own server, tied to the life of the process that started it.
 
 The arguments are `sglang.launch_server`'s. What ROSE adds comes from the environment, set by
-`rose.runtime.engines.sglang`: the engine's cores and niceness, the plugin's settings and, with no GPU, the CPU stand-ins.
-Those are installed when this module is imported, not in `main()`: SGLang spawns its scheduler and detokenizer, and a
+`rose.runtime.engines.sglang`: its niceness, the settings of the plugin and, with no GPU, the CPU stand-ins.
+They are installed when this module is imported, not in `main()`: SGLang spawns its scheduler and detokenizer, and a
 spawned Python imports the main module again, so one place serves the children too.
 """
 
@@ -34,8 +34,6 @@ def die_with_parent(parent_pid: int) -> None:
 def main() -> None:
     """Run the server until it is told to stop."""
     die_with_parent(int(os.environ["ROSE_PARENT_PID"]))
-    if cores := os.environ.get("ROSE_ENGINE_CORES"):
-        os.sched_setaffinity(0, {int(core) for core in cores.split(",")})
     os.nice(int(os.environ.get("ROSE_ENGINE_NICE", "0")))
 
     from sglang.launch_server import run_server

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from rose.errors import UserError
 from rose.runtime.coserving.settings import PluginSettings
 
@@ -114,6 +116,21 @@ class EngineProcess:
         self.stop()
         raise EngineError(self._diagnosis(f"did not answer within {timeout_s:.0f} s"))
 
+    def pin(self) -> None:
+        """Keep the engine's threads to its cores from now on. While it starts it may use any: loading SGLang three
+        times over takes most of a minute of processor time, and nothing else runs on the device yet."""
+        for process in self._group() if self.spec.cores else ():
+            for thread in process.threads():
+                try:
+                    os.sched_setaffinity(thread.id, self.spec.cores)
+                except ProcessLookupError:
+                    pass
+
+    def _group(self) -> list[psutil.Process]:
+        assert self._process is not None
+        leader = psutil.Process(self._process.pid)
+        return [leader, *leader.children(recursive=True)]
+
     def post(self, path: str, body: dict[str, object], timeout_s: float = 30.0) -> object:
         """POST JSON to the engine and return the JSON it answers. Raises urllib.error.URLError."""
         request = urllib.request.Request(
@@ -190,7 +207,6 @@ class EngineProcess:
             **spec.plugin.to_environment(),
         }
         if spec.cores:
-            environment["ROSE_ENGINE_CORES"] = ",".join(str(core) for core in spec.cores)
             environment["OMP_NUM_THREADS"] = str(len(spec.cores))
         if spec.gpu is None:
             environment |= {"ROSE_ENGINE_ON_CPU": "1", **cpu.ENVIRONMENT}

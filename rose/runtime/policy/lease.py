@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rose.runtime.policy.slack import Budgets, ServingLoad, decode_slack_ns, prefill_slack_ns
+from rose.runtime.policy.slack import Budgets, ServingLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,10 @@ def worth_borrowing(case: BorrowCase) -> bool:
 
 
 def must_revoke(load: ServingLoad, budgets: Budgets, now_ns: int) -> bool:
-    """Serving is already late on a request that the device still lends time beside: take the device back whole."""
-    slacks = (prefill_slack_ns(load, budgets, now_ns), decode_slack_ns(load, budgets, now_ns))
-    return any(slack is not None and slack < 0 for slack in slacks)
+    """Serving is already late on a request that the device still lends time beside: take the device back whole.
+
+    Late is late in fact, not by prediction: a step that serving is in the middle of may still be in time.
+    """
+    late_first_token = load.waiting > 0 and now_ns > load.earliest_arrival_ns + budgets.ttft_ns
+    late_next_token = load.running > 0 and now_ns > load.oldest_token_ns + budgets.tpot_ns
+    return late_first_token or late_next_token

@@ -16,8 +16,9 @@ def test_a_borrow_must_bring_more_device_time_than_it_costs():
     assert not worth_borrowing(BorrowCase(wanted_ns=1000, idle_share=0.0, switch_ns=0))
 
 
-def test_a_device_is_taken_back_when_serving_is_late():
+def test_a_device_is_taken_back_when_serving_is_late_in_fact():
     assert not must_revoke(load(), BUDGETS, 1000)
-    assert not must_revoke(load(waiting=1, arrival=900, prefill=0), BUDGETS, 1000)
-    assert must_revoke(load(waiting=1, arrival=899, prefill=0), BUDGETS, 1000)
-    assert must_revoke(load(running=1, token=985, decode=0), BUDGETS, 1000)
+    assert not must_revoke(load(waiting=1, arrival=900, prefill=500), BUDGETS, 1000)
+    assert must_revoke(load(waiting=1, arrival=899), BUDGETS, 1000)
+    assert not must_revoke(load(running=1, token=990, decode=500), BUDGETS, 1000)
+    assert must_revoke(load(running=1, token=989), BUDGETS, 1000)
