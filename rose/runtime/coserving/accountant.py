@@ -10,6 +10,8 @@ from rose.runtime.coserving.slices import slice_time
 
 #: A slice ends this long before the time it is made: a span that began just before must have been announced by then.
 LAG_NS = 50_000_000
+#: No span is longer than this: a rollout engine looks up at least once a second.
+_HISTORY_NS = 60_000_000_000
 _WORKERS = (Party.SERVING, Party.ROLLOUT, Party.TRAINER)
 
 
@@ -66,7 +68,8 @@ class Accountant:
         edges = [change.at_ns for change in self._leases if self._until_ns < change.at_ns < until_ns]
         events = [self._slice(counted, edge) for edge in (*edges, until_ns)]
         self._pending = [span for span in self._pending if span.end_ns > until_ns]
-        while len(self._leases) > 1 and self._leases[1].at_ns <= until_ns:
+        # A yield is read when it has ended, and belongs to the lease it began under: keep the history a while.
+        while len(self._leases) > 1 and self._leases[1].at_ns <= until_ns - _HISTORY_NS:
             del self._leases[0]
         return events
 

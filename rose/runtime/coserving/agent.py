@@ -6,6 +6,7 @@ what they want under a lock and it acts on the next one, or they wait for an eng
 
 from __future__ import annotations
 
+import json
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Literal
 
 from rose.clock import Anchor, monotonic_ns
 from rose.config import CoservingConfig, DeviceConfig
-from rose.events import Device, Engine, Record, Sync
+from rose.events import Device, Engine, Ledger, Record, Sync
 from rose.runtime.coserving.accountant import Accountant
 from rose.runtime.coserving.leasing import Leasing
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
@@ -124,7 +125,7 @@ class DeviceAgent:
                 engine.launch()
             for role, engine in self._engines:
                 self._warm(engine)
-                engine.pin()
+                engine.settle()
                 self._engine_event("started", role, engine, duration_ns=monotonic_ns() - launched)
             # The device did nothing but bring its engines up.
             self._accountant.add(SpanRecord(Span.ACTIVATION, launched, monotonic_ns(), 0))
@@ -159,6 +160,16 @@ class DeviceAgent:
                 self._engine_event("stopped", role, engine)
         left = monotonic_ns()
         self._accountant.close(left, final=True)
+        # How far the slices can be off: spans that came after their slice was closed, spans a full ring lost.
+        self._record(
+            Ledger(
+                device_id=self._spec.device.id,
+                action="slices_closed",
+                detail_json=json.dumps(
+                    {"late_ns": self._accountant.late_ns, "lost_spans": self._accountant.lost_spans}
+                ),
+            )
+        )
         self._record(
             Device(
                 device_id=self._spec.device.id,

@@ -1,9 +1,9 @@
 """`python -m rose.runtime.engines.launch ...`: SGLang's own server, tied to the life of the process that started it.
 
 The arguments are `sglang.launch_server`'s. What ROSE adds comes from the environment, set by
-`rose.runtime.engines.sglang`: its niceness, the settings of the plugin and, with no GPU, the CPU stand-ins.
-They are installed when this module is imported, not in `main()`: SGLang spawns its scheduler and detokenizer, and a
-spawned Python imports the main module again, so one place serves the children too.
+`rose.runtime.engines.sglang`: the plugin's settings and, with no GPU, the CPU stand-ins. Those are installed when this
+module is imported, not in `main()`: SGLang spawns its scheduler and detokenizer, and a spawned Python imports the main
+module again, so one place serves the children too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def die_with_parent(parent_pid: int) -> None:
 def main() -> None:
     """Run the server until it is told to stop."""
     die_with_parent(int(os.environ["ROSE_PARENT_PID"]))
-    os.nice(int(os.environ.get("ROSE_ENGINE_NICE", "0")))
+    if os.environ.get("ROSE_ENGINE_ON_CPU") == "1":
+        # The whole host, whatever the parent is kept to: an engine is pinned to its device once it is up.
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
 
     from sglang.launch_server import run_server
     from sglang.srt.plugins import load_plugins

@@ -116,15 +116,20 @@ class EngineProcess:
         self.stop()
         raise EngineError(self._diagnosis(f"did not answer within {timeout_s:.0f} s"))
 
-    def pin(self) -> None:
-        """Keep the engine's threads to its cores from now on. While it starts it may use any: loading SGLang three
-        times over takes most of a minute of processor time, and nothing else runs on the device yet."""
-        for process in self._group() if self.spec.cores else ():
+    def settle(self) -> None:
+        """Keep the engine to its cores and niceness from now on.
+
+        While it starts it may use any core: loading SGLang three times over takes most of a minute of processor
+        time, and nothing else runs on the device yet.
+        """
+        for process in self._group():
             for thread in process.threads():
                 try:
-                    os.sched_setaffinity(thread.id, self.spec.cores)
+                    if self.spec.cores:
+                        os.sched_setaffinity(thread.id, self.spec.cores)
+                    os.setpriority(os.PRIO_PROCESS, thread.id, self.spec.nice)
                 except ProcessLookupError:
-                    pass
+                    continue
 
     def _group(self) -> list[psutil.Process]:
         assert self._process is not None
@@ -202,7 +207,6 @@ class EngineProcess:
         spec = self.spec
         environment = {
             "ROSE_PARENT_PID": str(os.getpid()),
-            "ROSE_ENGINE_NICE": str(spec.nice),
             "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1" if Path(spec.model).is_dir() else "0"),
             **spec.plugin.to_environment(),
         }

@@ -38,11 +38,11 @@ class Lengths:
 class Shape:
     """The process. The mean rate is `requests_per_s`; within a burst it is `burst_factor` times that of a calm."""
 
-    requests_per_s: float = 0.5
-    burst_factor: float = 8.0
-    calm_s_mean: float = 45.0
-    burst_s_mean: float = 9.0
-    swing_share: float = 0.5
+    requests_per_s: float = 1.5
+    burst_factor: float = 3.0
+    calm_s_mean: float = 20.0
+    burst_s_mean: float = 6.0
+    swing_share: float = 0.3
     swing_period_s: float = 600.0
     prompt: Lengths = Lengths(median=1000, sigma=0.65, tokens_max=8192)
     output: Lengths = Lengths(median=130, sigma=0.65, tokens_max=1024)

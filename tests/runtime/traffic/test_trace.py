@@ -92,7 +92,7 @@ def test_a_file_that_is_not_there_or_not_text(tmp_path: Path) -> None:
 def test_the_default_configuration_names_the_sample_trace() -> None:
     bursty = load(TrafficConfig().trace)
     assert bursty.name == "bursty"
-    assert len(bursty) == 1214
+    assert len(bursty) == 3526
     assert open_trace(TrafficConfig(trace="none")) is None
     opened = open_trace(TrafficConfig())
     assert opened is not None

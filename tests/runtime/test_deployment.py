@@ -1,0 +1,175 @@
+"""A short live deployment: real engines, real traffic, real RL, stopped by Ctrl-C in mid-run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rose.events import BUCKETS
+from rose.ledger import catalog
+from rose.ledger.verify import verify
+from rose.pricing import report
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
+
+ROSE = str(Path(sys.executable).with_name("rose"))
+STEPS_SEEN = 2
+
+
+def start(ledger, *arguments):
+    return subprocess.Popen(
+        [ROSE, "demo", "--ledger", str(ledger), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "COLUMNS": "140"},
+        start_new_session=True,
+    )
+
+
+def ours_alive():
+    """Processes of a deployment that are still there: engines, and Ray's own."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if process.info["status"] != psutil.STATUS_ZOMBIE and (
+            "rose.runtime.engines.launch" in line or "sglang::" in line or "raylet" in line or "ray::" in line
+        ):
+            found.append(line[:80])
+    return found
+
+
+def wait_gone(seconds=30):
+    deadline = time.monotonic() + seconds
+    while (left := ours_alive()) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return left
+
+
+@pytest.fixture(scope="module")
+def stopped_run(tmp_path_factory):
+    """(ledger, output, exit code) of a run that was interrupted after its second step."""
+    ledger = tmp_path_factory.mktemp("live") / "ledger"
+    process = start(ledger, "--steps", "50")
+    lines = []
+    watchdog = threading.Timer(480, process.kill)
+    watchdog.start()
+    for line in process.stdout:
+        lines.append(line)
+        if f"step {STEPS_SEEN}/50:" in line:
+            process.send_signal(signal.SIGINT)
+    code = process.wait()
+    watchdog.cancel()
+    return ledger, "".join(lines), code
+
+
+def test_it_stops_cleanly_and_ends_with_the_cost_report(stopped_run):
+    _, output, code = stopped_run
+    assert code == 0, output
+    assert "stopped after 2 steps" in output
+    assert "Traceback" not in output
+    assert "Where the fleet's time and money went" in output
+    assert wait_gone() == []
+
+
+def test_its_ledger_is_whole(stopped_run):
+    ledger, _, _ = stopped_run
+    found = verify(ledger)
+    assert found.ok, found.problems
+    with catalog.connect(ledger) as connection:
+        status, trace, keep, scale = connection.execute(
+            "select status, trace, trace_keep_share, trace_length_scale from run"
+        ).fetchone()
+    assert (status, trace) == ("ended", "bursty")
+    assert 0 < keep <= 1
+    assert 0 < scale <= 1
+
+
+def test_every_step_borrowed_yielded_and_synced(stopped_run):
+    ledger, _, _ = stopped_run
+    with catalog.connect(ledger) as connection:
+        steps = [row[0] for row in connection.execute("select step from step order by step").fetchall()]
+        assert steps == list(range(STEPS_SEEN))
+        for step in steps:
+            count = connection.execute
+            assert count("select count(*) from lease where step = ?", [step]).fetchone()[0] >= 1
+            assert count("select count(*) from sync where ok and step = ?", [step]).fetchone()[0] == 2
+            pools = count(
+                "select distinct pool from turn join device using (device_id) where step = ? and outcome = 'completed'",
+                [step],
+            ).fetchall()
+            assert {pool for (pool,) in pools} == {"serving", "rollout"}
+        assert connection.execute("select count(*) from preemption").fetchone()[0] >= 1
+        assert connection.execute("select count(*) from request where outcome = 'completed'").fetchone()[0] >= 1
+        ratio = connection.execute(
+            "select sum(dense_bytes) / sum(wire_bytes) from sync where ok and encoding = 'delta'"
+        ).fetchone()[0]
+        assert ratio > 1.5
+
+
+def test_device_time_sums_to_provisioned_time_exactly(stopped_run):
+    ledger, _, _ = stopped_run
+    buckets = " + ".join(f"sum({bucket}_ns)" for bucket in BUCKETS)
+    with catalog.connect(ledger) as connection:
+        rows = connection.execute(
+            f"select device_id, {buckets}, any_value(left_ns - joined_ns) from device_slice"
+            " join device using (device_id) group by device_id"
+        ).fetchall()
+        lost = connection.execute(
+            "select detail_json from event where kind = 'ledger' and action = 'slices_closed'"
+        ).fetchall()
+    assert len(rows) == 2
+    for device_id, counted, provisioned in rows:
+        assert counted == provisioned, device_id
+    assert len(lost) == 2
+    assert all(json.loads(detail)["lost_spans"] == 0 for (detail,) in lost)
+
+
+def test_every_token_has_one_version_and_one_owner(stopped_run):
+    ledger, _, _ = stopped_run
+    with catalog.connect(ledger) as connection:
+        made = connection.execute(
+            "select sum(output_tokens) from turn where trajectory_id in (select trajectory_id from trajectory)"
+        ).fetchone()[0]
+        kept = connection.execute("select sum(output_tokens) from trajectory").fetchone()[0]
+        verdicts, trajectories = connection.execute(
+            "select (select count(*) from verdict), (select count(*) from trajectory where step < ?)", [STEPS_SEEN]
+        ).fetchone()
+        stale = connection.execute("select max(staleness) from trajectory").fetchone()[0]
+    assert made == kept
+    assert verdicts == trajectories
+    assert stale <= 1
+
+
+def test_its_report_prices_it(stopped_run):
+    ledger, _, _ = stopped_run
+    priced = report.build(ledger).to_json()
+    assert priced["run"]["provenance"]["value"] == "live" if isinstance(priced["run"]["provenance"], dict) else True
+    for device_pool in ("borrowed", "dedicated"):
+        assert priced["token_cost"][device_pool]
+    done = subprocess.run([ROSE, "report", "--ledger", ledger, "--json"], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["amortized"] == priced["amortized"]
+
+
+def test_killing_the_deployment_leaves_no_process(tmp_path):
+    process = start(tmp_path / "ledger")
+    try:
+        deadline = time.monotonic() + 120
+        while sum("engines.launch" in line for line in ours_alive()) < 3 and time.monotonic() < deadline:
+            time.sleep(0.5)
+        assert sum("engines.launch" in line for line in ours_alive()) >= 3
+        time.sleep(5)
+    finally:
+        process.kill()
+        process.wait()
+    assert wait_gone(60) == []
+    assert verify(tmp_path / "ledger").ok

@@ -1,0 +1,241 @@
+"""The documentation is held to the code: its commands run, its files validate, its links lead somewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.core import TyperGroup
+
+from rose import cli, config
+from rose.events import Device, DeviceSlice, Lease, Run
+from rose.ledger.writer import LedgerWriter
+from rose.pricing import pricebook
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMANDS = typer.main.get_command(cli.app)
+SAMPLE = "sample_traces/ledger"
+
+#: `rose` commands that end by themselves within seconds: these are run. `rose doctor` takes longer, since it loads
+#: SGLang, and is run by tests/test_cli.py.
+CHEAP = ("--help", "config", "price", "sql", "report", "ledger")
+#: Environment variables a documented command may set.
+VARIABLES = {"PIP_EXTRA_INDEX_URL", "HOME"}
+
+
+@dataclass(frozen=True)
+class Block:
+    document: Path
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.document.name}: {self.text.strip().splitlines()[0][:50]}"
+
+
+def blocks(language: str, documents: list[Path] | None = None) -> list[Block]:
+    fence = re.compile(rf"^```{language}\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+    return [
+        Block(document, language, text)
+        for document in documents or DOCUMENTS
+        for text in fence.findall(document.read_text(encoding="utf-8"))
+    ]
+
+
+def commands() -> list[tuple[str, str]]:
+    """(document, command) of every line in a shell block."""
+    return [
+        (block.document.name, line.strip())
+        for block in blocks("sh")
+        for line in block.text.replace("\\\n", " ").splitlines()
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
+
+
+def words_of(line: str) -> list[str]:
+    """A command without the variables before it and the redirection after it."""
+    words = shlex.split(line, comments=True)
+    while re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        assert words[0].partition("=")[0] in VARIABLES, f"{line}: no document may set {words[0]}"
+        words = words[1:]
+    return words[: words.index(">")] if ">" in words else words
+
+
+def is_rose(words: list[str]) -> bool:
+    return words[0] in ("rose", ".venv/bin/rose")
+
+
+def runs(words: list[str]) -> bool:
+    return is_rose(words) and words[1] in CHEAP
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory) -> Path:
+    """A folder with a small ledger, the files the documents show, and the sample ledger if it was recorded."""
+    folder = tmp_path_factory.mktemp("reader")
+    for block in blocks("toml"):
+        name = re.match(r"# (\w+\.toml)\n", block.text)
+        assert name, f"{block}: begin a file with its name in a comment, such as `# fleet.toml`"
+        (folder / name[1]).write_text(block.text, encoding="utf-8")
+    if (ROOT / SAMPLE).exists():
+        shutil.copytree(ROOT / SAMPLE, folder / SAMPLE)
+    at_us, hour_ns = 1_780_000_000_000_000, 3_600_000_000_000
+    t0_ns, t1_ns = at_us * 1000, at_us * 1000 + hour_ns
+    serving = {"device_id": "serving-0", "pool": "serving", "device_class": "cpu-core"}
+    lease = {"device_id": "serving-0", "lease_id": "l", "kv_budget_bytes": 1, "compute_share": 1.0}
+    with LedgerWriter.open(folder / "ledger", "test", "run") as writer:
+        writer.record(Run(at_us=at_us, action="started", name="documented"))
+        writer.record(Device(at_us=at_us, action="joined", t_ns=t0_ns, **serving))
+        writer.record(Lease(at_us=at_us, action="granted", expires_at_us=at_us, **lease))
+        writer.record(Lease(at_us=at_us + 1, action="released", expires_at_us=at_us, **lease))
+        quarter = {f"{bucket}_ns": hour_ns // 4 for bucket in ("serving", "rollout", "headroom", "idle")}
+        rest = dict.fromkeys(("train_ns", "sync_ns", "activation_ns"), 0)
+        writer.record(DeviceSlice(device_id="serving-0", t0_ns=t0_ns, t1_ns=t1_ns, **quarter, **rest))
+        writer.record(Device(at_us=at_us + 9, action="left", t_ns=t1_ns, **serving))
+        writer.record(Run(at_us=at_us + 9, action="ended", name="documented"))
+    return folder
+
+
+@pytest.mark.parametrize(("document", "line"), [pair for pair in commands() if runs(words_of(pair[1]))])
+def test_a_documented_command_runs(workplace, document, line):
+    if SAMPLE in line and not (workplace / SAMPLE).exists():
+        pytest.skip(f"{SAMPLE} is not recorded yet; CONTRIBUTING.md says how")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "COLUMNS": "200"}
+    environment.pop("ROSE_LEDGER", None)
+    done = subprocess.run(
+        line, shell=True, cwd=workplace, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, f"{document}: {line}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("document", "line"), commands())
+def test_a_documented_command_exists(document, line):
+    words = words_of(line)
+    where = f"{document}: {line}"
+    if is_rose(words):
+        check_rose(words[1:])
+    elif words[0] == "make":
+        for target in words[1:]:
+            assert target in make_targets(), f"{where}: no such target"
+    elif words[:2] == ["pip", "install"]:
+        extra = re.fullmatch(r"\.\[(\w+)\]", words[2])
+        assert extra, f"{where}: only this project's extras are documented"
+        assert extra[1] in project()["optional-dependencies"], f"{where}: no such extra"
+    elif words[:3] == [".venv/bin/python", "-m", "pytest"]:
+        assert (ROOT / words[3]).exists(), f"{where}: no such tests"
+    elif words[0] == "curl":
+        check_gateway_call(words)
+    else:
+        pytest.fail(f"{where}: no test covers this command; add it to this file, or do not document it")
+
+
+def check_rose(arguments: list[str]) -> None:
+    """Parse as the command line itself would, without running anything."""
+    command = COMMANDS
+    while isinstance(command, TyperGroup) and arguments != ["--help"]:
+        name, *arguments = arguments
+        assert name in command.commands, f"rose has no command {name!r}"
+        command = command.commands[name]
+    if arguments != ["--help"]:
+        command.make_context("rose", list(arguments))
+
+
+def check_gateway_call(words: list[str]) -> None:
+    from rose.runtime.scheduling import gateway
+
+    (url,) = (word for word in words if word.startswith("http"))
+    path = "/" + url.split("/", 3)[3]
+    assert f'"{path}", self.' in Path(gateway.__file__).read_text(encoding="utf-8"), f"the gateway has no {path}"
+    body = json.loads(words[words.index("-d") + 1])
+    assert isinstance(body["input_ids"], list)
+    assert set(body) <= {"input_ids", "sampling_params", "rose"}
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def leaves(command: Any, path: tuple[str, ...] = ("rose",)) -> Iterator[str]:
+    if isinstance(command, TyperGroup):
+        for name, child in command.commands.items():
+            yield from leaves(child, (*path, name))
+    else:
+        yield " ".join(path)
+
+
+@pytest.mark.parametrize("command", sorted(leaves(COMMANDS)))
+def test_every_command_is_in_the_reference(command):
+    assert f"| `{command}` |" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_reference_names_no_option_that_is_not_there():
+    rows = re.findall(r"^\| `(rose [^`]+)` \|(.*)\|$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    for path, text in rows:
+        command = COMMANDS
+        for name in path.split()[1:]:
+            command = command.commands[name]
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert set(re.findall(r"`(--[\w-]+)`", text)) <= known, path
+
+
+@pytest.mark.parametrize("target", ["demo", "dashboard", "test", "check", "format", "clean"])
+def test_every_make_target_is_described(target):
+    assert f"| `make {target}` |" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    # Another one would be undescribed.
+    assert make_targets() == {"demo", "dashboard", "test", "check", "format", "clean"}
+
+
+@pytest.mark.parametrize("block", blocks("toml"), ids=str)
+def test_a_shown_file_is_valid(block):
+    if "electricity" in tomllib.loads(block.text):
+        assert pricebook.parse(block.text, str(block)).device
+    else:
+        assert config.parse(block.text, str(block)).device
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=str)
+def test_a_shown_program_runs(workplace, block):
+    done = subprocess.run(
+        [sys.executable, "-c", block.text], cwd=workplace, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "ended" in done.stdout
+
+
+@pytest.mark.parametrize("document", [*DOCUMENTS, ROOT / "sample_traces" / "README.md"], ids=lambda path: path.name)
+def test_every_relative_link_leads_somewhere(document):
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
+        if not re.match(r"https?://|#", target):
+            assert (document.parent / target.partition("#")[0]).exists(), f"{document.name} links to {target}"
+
+
+def test_only_checked_languages_are_fenced():
+    """A block in another language, or with none, would escape the tests above."""
+    for document in DOCUMENTS:
+        opened = re.findall(r"^```(.*)$", document.read_text(encoding="utf-8"), re.MULTILINE)[::2]
+        assert set(opened) <= {"sh", "toml", "python", "text"}, document.name
+
+
+def test_the_readme_has_one_place_for_a_run_s_figures():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert text.count("<!-- run figures -->") == text.count("<!-- /run figures -->") == 1
+    assert text.index("<!-- run figures -->") < text.index("<!-- /run figures -->")

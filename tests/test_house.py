@@ -1,0 +1,127 @@
+"""Rules of the house that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LINES_MAX = 400
+#: From this length on a module has a test file of its own.
+MIRRORED_LINES = 60
+
+#: Put together here, so that this file names none.
+HOMES = [f"/{name}/" for name in ("work", "root")]
+
+#: Longer than the rule, and why; each with the most it may have.
+LONG = {
+    "rose/runtime/deployment.py": (520, "start, loop, watch and stop of one object, in the order that a run has"),
+}
+
+#: Modules without a test file of their own: which file tests them instead, and why.
+TESTED_ELSEWHERE = {
+    "rose/doctor.py": ("test_cli.py", "seen whole: the command is run"),
+    "rose/pricing/document.py": ("pricing/test_report.py", "the report's own shape"),
+    "rose/pricing/operations.py": ("pricing/test_report.py", "rows of the report"),
+    "rose/pricing/tables.py": ("pricing/test_report.py", "the report as printed"),
+    "rose/runtime/actors.py": ("runtime/test_deployment.py", "processes of a live deployment"),
+    "rose/runtime/preflight.py": ("test_cli.py", "what `rose up` refuses"),
+    "rose/runtime/coserving/agent.py": ("runtime/test_deployment.py", "needs engines and a gateway"),
+    "rose/runtime/coserving/gate.py": ("runtime/engines/test_sglang.py", "lives inside an engine"),
+    "rose/runtime/coserving/plugin.py": ("runtime/engines/test_sglang.py", "lives inside an engine"),
+    "rose/runtime/coserving/sync.py": ("runtime/engines/test_sglang.py", "needs an engine"),
+    "rose/runtime/coserving/telemetry.py": ("runtime/engines/test_sglang.py", "lives inside an engine"),
+    "rose/runtime/coserving/weights.py": ("runtime/engines/test_sglang.py", "lives inside an engine"),
+    "rose/runtime/rollout/trajectory.py": ("runtime/rollout/test_agent.py", "what an agent returns"),
+    "rose/runtime/scheduling/client.py": ("runtime/scheduling/test_gateway.py", "the other end of the gateway"),
+    "rose/runtime/scheduling/workers.py": ("runtime/scheduling/test_gateway.py", "the gateway's table"),
+    "rose/runtime/transfer/bits.py": ("runtime/transfer/test_apply.py", "every tensor goes through it"),
+    "rose/runtime/transfer/staged.py": ("runtime/transfer/test_receiver.py", "what a receiver makes"),
+}
+
+SOURCES = sorted(
+    path
+    for folder in ("rose", "dashboard", "sql")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in (".py", ".sql") and "__pycache__" not in path.parts
+)
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def kept_files() -> list[Path]:
+    """What git holds or would take up. Skips where this is no checkout."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return [path for name in listed.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def test_no_file_names_a_path_of_a_developer_s_machine():
+    found = [relative(path) for path in kept_files() for home in HOMES if home.encode() in path.read_bytes()]
+    assert not found
+
+
+def test_the_sample_ledger_names_no_such_path_either():
+    """Its text lies compressed in Parquet, where the bytes do not show it."""
+    from rose.ledger import catalog
+
+    sample = ROOT / "sample_traces" / "ledger"
+    if not sample.exists():
+        pytest.skip("sample_traces/ledger is not recorded yet; CONTRIBUTING.md says how")
+    texts = "SELECT DISTINCT concat_ws(' ', model, config_json, host_json, reason, detail_json) FROM event"
+    with catalog.connect(sample) as connection:
+        rows = connection.execute(texts).fetchall()
+    found = [text for (text,) in rows for home in HOMES if home in text]
+    assert not found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_no_file_is_too_long_to_read(path):
+    most, _ = LONG.get(relative(path), (LINES_MAX, ""))
+    assert lines(path) <= most
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_an_exception_to_the_length_is_needed(name):
+    assert lines(ROOT / name) > LINES_MAX, f"{name} is short enough: take it off the list"
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if path.suffix == ".py"], ids=relative)
+def test_every_module_with_code_says_what_it_is(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert not tree.body or ast.get_docstring(tree)
+
+
+def mirror(path: Path) -> Path:
+    below = path.relative_to(ROOT / "rose")
+    return ROOT / "tests" / below.with_name(f"test_{below.name}")
+
+
+LONG_ENOUGH = [path for path in sorted((ROOT / "rose").rglob("*.py")) if lines(path) > MIRRORED_LINES]
+
+
+@pytest.mark.parametrize("path", LONG_ENOUGH, ids=relative)
+def test_tests_mirror_the_code(path):
+    if relative(path) in TESTED_ELSEWHERE:
+        assert not mirror(path).exists(), f"{relative(path)} has a test file now: take it off the list"
+        instead, _ = TESTED_ELSEWHERE[relative(path)]
+        assert (ROOT / "tests" / instead).exists()
+    else:
+        assert mirror(path).exists(), f"{relative(path)} needs {relative(mirror(path))}"
+
+
+def test_no_exception_is_left_over():
+    assert set(TESTED_ELSEWHERE) <= {relative(path) for path in LONG_ENOUGH}
