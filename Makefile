@@ -26,8 +26,8 @@ format: $(READY)
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-clean:
-	rm -rf $(VENV) ledger build *.egg-info
+clean:  ## what can be made again; a ledger cannot
+	rm -rf $(VENV) build *.egg-info
 
 # SGLang, torchvision and the small model go in without their own dependency lists, which name CUDA packages.
 $(READY): pyproject.toml $(wildcard requirements/*.txt)

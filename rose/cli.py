@@ -88,8 +88,11 @@ def _up(fleet: FleetConfig) -> None:
         pricebook.load(fleet.price_book)  # found wrong now, not when the run is over
         from rose.runtime.console import run_in_console
 
-        run_id = run_in_console(fleet)
-    report_command(ledger=fleet.ledger, run=run_id, price_book=fleet.price_book)
+        outcome = run_in_console(fleet)
+    if not outcome.steps:
+        typer.echo(f"stopped before the first step was done: there is nothing to price. Logs: {fleet.ledger}/logs")
+        return
+    report_command(ledger=fleet.ledger, run=outcome.run_id, price_book=fleet.price_book)
     typer.echo(f"\nThe ledger is in {fleet.ledger}. Look at it with")
     typer.echo(f"  rose dashboard --ledger {fleet.ledger}        (from a checkout: make dashboard)")
     typer.echo(f'  rose sql --ledger {fleet.ledger} "from lease"')

@@ -70,7 +70,12 @@ class ServingConfig(Section):
         default=128, description="The largest prompt for which room is kept when a rollout step is admitted."
     )
     max_total_tokens: PositiveInt = Field(default=8192, description="KV-cache slots of the serving engine, in tokens.")
-    port: int | None = Field(default=None, ge=1, le=65535, description="HTTP port; a free one is taken if left out.")
+    port: int | None = Field(
+        default=None,
+        ge=1,
+        le=65535,
+        description="HTTP port of the first serving device, the next ones count up; free ones are taken if left out.",
+    )
     extra_args: list[str] = Field(default_factory=list, description="More arguments for `sglang.launch_server`.")
 
 
@@ -93,7 +98,9 @@ class CoservingConfig(Section):
     )
     lease_ttl_s: PositiveFloat = Field(default=3.0, description="A lease that is not renewed for this long ends.")
     heartbeat_s: PositiveFloat = Field(default=0.5, description="How often leases are renewed and loads are read.")
-    compute_share: Share = Field(default=1.0, description="Largest share of a device's idle compute that is lent.")
+    compute_share: Share = Field(
+        default=1.0, description="Largest share of any second that rollouts may work on a lent device."
+    )
 
     @model_validator(mode="after")
     def _renewed_in_time(self) -> CoservingConfig:
@@ -112,7 +119,7 @@ class TrafficConfig(Section):
         "`bursty` for the sample trace. `none` sends nothing: serve your own traffic on the serving port.",
     )
     requests_per_s_max: PositiveFloat = Field(
-        default=0.6, description="A denser trace is thinned to this mean rate, requests dropped at random by seed."
+        default=0.8, description="A denser trace is thinned to this mean rate, requests dropped at random by seed."
     )
     prompt_tokens_max: PositiveInt = Field(
         default=48, description="Prompt lengths are scaled down so that the trace's 99th percentile is this."
@@ -134,7 +141,7 @@ class TaskConfig(Section):
 
 class TrainingConfig(Section):
     steps: PositiveInt = Field(default=10, description="RL steps to run.")
-    groups_per_step: PositiveInt = Field(default=24, description="Groups (starting states) in a step.")
+    groups_per_step: PositiveInt = Field(default=32, description="Groups (starting states) in a step.")
     group_size: int = Field(default=8, ge=2, description="Trajectories of a group, compared with one another.")
     learning_rate: PositiveFloat = Field(default=2e-4, description="Learning rate of AdamW.")
     clip_low: PositiveFloat = Field(default=0.2, description="Lower clip of the probability ratio.")

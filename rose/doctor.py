@@ -158,8 +158,11 @@ def _gpu_names() -> tuple[list[str], str]:
 def _gpus() -> list[Finding]:
     names, why = _gpu_names()
     if names:
-        return [Finding("NVML", "ok", "power and memory are measured"), Finding("GPUs", "ok", ", ".join(names))]
+        return [
+            Finding("NVML", "ok", "lists the GPUs; power is not recorded, it is the price book's assumed figure"),
+            Finding("GPUs", "ok", ", ".join(names)),
+        ]
     return [
-        Finding("NVML", "absent", why, "power is then the price book's assumed figure, marked as such"),
+        Finding("NVML", "absent", why, "not needed on CPU cores; on GPUs it comes with the NVIDIA driver"),
         Finding("GPUs", "absent", "none found", "devices are CPU cores then; a fleet on GPUs needs the NVIDIA driver"),
     ]

@@ -267,7 +267,7 @@ class TrafficActor:
         from rose.runtime.traffic.replay import Replay, Target
         from rose.runtime.traffic.trace import fit, open_trace
 
-        self._writer = place.settle("traffic")
+        self._writer = place.settle(f"traffic-{device_id}")
         self._page = ArbiterPage(page)
         self._lease_prefix = f"{place.run_id}-{device_id}"
         trace = open_trace(traffic)

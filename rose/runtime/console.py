@@ -9,11 +9,11 @@ from types import FrameType
 from rich.console import Console
 
 from rose.config import FleetConfig
-from rose.runtime.deployment import Deployment
+from rose.runtime.deployment import Deployment, Outcome
 
 
-def run_in_console(config: FleetConfig) -> str:
-    """Run the deployment, saying what it does; returns the run's id. Raises what `Deployment.run` raises."""
+def run_in_console(config: FleetConfig) -> Outcome:
+    """Run the deployment, saying what it does. Raises what `Deployment.run` raises."""
     console = Console(highlight=False, soft_wrap=True)
     began = time.monotonic()
 
@@ -33,4 +33,4 @@ def run_in_console(config: FleetConfig) -> str:
         for number, handler in previous.items():
             signal.signal(number, handler)
     say(f"stopped after {len(outcome.steps)} steps" if outcome.stopped else "done")
-    return outcome.run_id
+    return outcome

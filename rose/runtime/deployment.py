@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,37 +15,29 @@ import psutil
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from rose.clock import Anchor, monotonic_ns
-from rose.config import DeviceConfig, FleetConfig
-from rose.errors import UserError
+from rose.config import FleetConfig
 from rose.events import Run
 from rose.ledger.compaction import compact
 from rose.ledger.writer import LedgerWriter
 from rose.runtime import actors, preflight
-from rose.runtime.actors import BACKGROUND_NICE, LENT_NICE, GroupSpec, Place, StepReport
+from rose.runtime.actors import BACKGROUND_NICE, GroupSpec, Place, StepReport
+from rose.runtime.cluster import Cluster, DeploymentError
 from rose.runtime.coserving.agent import AgentSpec
-from rose.runtime.coserving.settings import PluginSettings
-from rose.runtime.engines import cpu, models
-from rose.runtime.engines.sglang import EngineError, EngineSpec, free_port
-from rose.runtime.engines.shape import kv_bytes_per_token
-from rose.runtime.policy.slack import Budgets
+from rose.runtime.engines import models
+from rose.runtime.engines.sglang import free_port
+from rose.runtime.fleet import FleetPlan
 from rose.runtime.rollout.trajectory import Trajectory
 from rose.runtime.scheduling.client import ControlClient
 from rose.runtime.scheduling.messages import StepRequest
 from rose.runtime.traffic.trace import FittedTrace, fit, open_trace
 from rose.runtime.training import warm_start
 
-_POLL_S = 0.5
+_PROGRESS_S = 5.0
 _STOP_TIMEOUT_S = 30.0
 #: Segments of closed epochs are merged this often while a run goes on, and once when it has ended.
 _COMPACT_MINUTES = 5
 #: Before any step was measured: how long rollouts are expected to want a borrowed device.
 _FIRST_STEP_NS = 20_000_000_000
-
-
-class DeploymentError(UserError):
-    """A part of the running deployment failed; the message says which and what its log says."""
-
-    exit_code = 1
 
 
 @dataclass(slots=True)
@@ -66,7 +57,7 @@ class _Parts:
     gateway: Any = None
     trainer: Any = None
     rollouts: list[Any] = field(default_factory=list)
-    traffic: Any = None
+    traffic: list[Any] = field(default_factory=list)
 
 
 class Deployment:
@@ -84,9 +75,10 @@ class Deployment:
         self._logs = Path(config.ledger).expanduser().resolve() / "logs" / self._run_id
         self._anchor = Anchor.take()
         self._parts = _Parts()
+        self._cluster = Cluster(lambda: self._stop)
         self._stop = False
         self._deadline: float | None = None
-        self._serving_urls: dict[str, str] = {}
+        self._traffic_done: list[Any] = []
         self._store_url = ""
         self._fitted: FittedTrace | None = None
         self._rollout_ns = 0
@@ -99,12 +91,18 @@ class Deployment:
         """Ask the run to stop at the next opportunity, at most a second away."""
         self._stop = True
 
+    def _progress(self, text: str) -> None:
+        """Progress of something that cannot be interrupted from outside: it ends here if the user asked for it."""
+        self._say(text)
+        if self._stop:
+            raise KeyboardInterrupt
+
     def run(self) -> Outcome:
         preflight.check(self._config)
         trace = open_trace(self._config.traffic)
         self._fitted = None if trace is None else fit(trace, self._config.traffic)
         outcome = Outcome(self._run_id)
-        serving_model = models.resolve(self._config.serving.model, self._cache, self._say)
+        serving_model = models.resolve(self._config.serving.model, self._cache, self._progress)
         rollout_model = self._rollout_model()
         # Everything that is not serving stays off the serving devices' cores, Ray's own processes included.
         os.sched_setaffinity(0, self._host_cores())
@@ -118,6 +116,8 @@ class Deployment:
             try:
                 self._start(serving_model, rollout_model)
                 self._loop(outcome)
+            except KeyboardInterrupt:
+                outcome.stopped = True
             except BaseException as error:
                 writer.record(self._run_event("failed", f"{type(error).__name__}: {error}"))
                 raise
@@ -152,55 +152,58 @@ class Deployment:
             nice=nice,
         )
 
-    def _rollout_model(self) -> Path | str:
+    def _rollout_model(self) -> Path:
         config = self._config
         if config.rollout.model == "frozenlake-tiny":
-            return warm_start.resolve(config.task, self._cache, self._say, seed=config.training.seed)
-        return models.resolve(config.rollout.model, self._cache, self._say)
-
-    def _page(self, device: DeviceConfig) -> Path:
-        return self._folder / device.id / "page"
+            return warm_start.resolve(config.task, self._cache, self._progress, seed=config.training.seed)
+        return models.resolve(config.rollout.model, self._cache, self._progress)
 
     # ------------------------------------------------------------------ start
 
-    def _start(self, serving_model: Path | str, rollout_model: Path | str) -> None:
-        import ray
-
+    def _start(self, serving_model: Path, rollout_model: Path) -> None:
         self._say("starting Ray")
-        # Ray takes over the signals of the process that starts it; they are the user's.
-        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        ray.init(
-            num_cpus=len(os.sched_getaffinity(0)),
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="ERROR",
-            configure_logging=True,
-        )
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        self._cluster.start()
+        spawn = self._cluster.spawn
         parts, config = self._parts, self._config
         port = config.gateway.port or free_port(config.gateway.host)
         url = f"http://{config.gateway.host}:{port}"
-        parts.gateway = _actor(actors.GatewayActor).remote(
-            self._place(BACKGROUND_NICE), config.gateway.host, port, config.gateway.token
+        parts.gateway = spawn(
+            actors.GatewayActor, self._place(BACKGROUND_NICE), config.gateway.host, port, config.gateway.token
         )
         self._wait([parts.gateway.start.remote()])
         self._gateway = ControlClient(url, config.gateway.token)
+        self._say(f"rollout gateway at {url}")
+        plan = FleetPlan(
+            config=config,
+            run_id=self._run_id,
+            anchor=self._anchor,
+            folder=self._folder,
+            logs=self._logs,
+            serving_model=serving_model,
+            rollout_model=rollout_model,
+            gateway_url=url,
+        )
+        specs: list[AgentSpec] = []
         for device in config.device:
-            spec = self._agent_spec(device, serving_model, rollout_model, url)
-            parts.agents[device.id] = _actor(actors.AgentActor).remote(self._place(), spec)
+            spec = plan.agent_spec(device)
+            if spec.serving is not None:
+                self._say(f"serving on {device.id} will answer at http://127.0.0.1:{spec.serving.port}")
+            specs.append(spec)
+            parts.agents[device.id] = spawn(actors.AgentActor, self._place(), spec, threads=2)
         self._say(f"starting {self._engine_count()} SGLang engines on {len(config.device)} devices (about a minute)")
         starting = [agent.start.remote() for agent in parts.agents.values()]
         trainer_device = next(device for device in config.device if device.pool == "rollout")
-        parts.trainer = _actor(actors.TrainerActor).remote(
+        parts.trainer = spawn(
+            actors.TrainerActor,
             self._place(BACKGROUND_NICE),
             str(rollout_model),
             config.training,
             self._folder / "store",
-            self._page(trainer_device),
+            plan.page(trainer_device),
         )
         parts.rollouts = [
-            _actor(actors.RolloutActor).remote(
+            spawn(
+                actors.RolloutActor,
                 self._place(BACKGROUND_NICE),
                 index,
                 config.task,
@@ -213,86 +216,32 @@ class Deployment:
         self._wait(starting)
         version, self._store_url = self._wait([parts.trainer.publish.remote()])[0]
         assert version == 0, "engines start from the checkpoint, which is version 0"
-        self._start_traffic()
+        self._start_traffic(specs)
 
-    def _start_traffic(self) -> None:
+    def _start_traffic(self, specs: Sequence[AgentSpec]) -> None:
+        """Replay the trace against each serving device, with other prompts on each."""
         config = self._config
         if config.traffic.trace == "none":
             return
-        device = next(device for device in config.device if device.pool == "serving")
-        self._parts.traffic = _actor(actors.TrafficActor).remote(
-            self._place(),
-            url=self._serving_urls[device.id],
-            model=config.serving.model,
-            device_id=device.id,
-            engine_id=f"{device.id}-serving",
-            page=self._page(device),
-            traffic=config.traffic,
-            serving=config.serving,
-        )
-        self._traffic_done = self._parts.traffic.run.remote()
+        spawn = self._cluster.spawn
+        serving = [(spec, spec.serving) for spec in specs if spec.serving is not None]
+        for number, (spec, engine) in enumerate(serving):
+            actor = spawn(
+                actors.TrafficActor,
+                self._place(),
+                url=f"http://127.0.0.1:{engine.port}",
+                model=config.serving.model,
+                device_id=spec.device.id,
+                engine_id=engine.engine_id,
+                page=spec.page,
+                traffic=config.traffic.model_copy(update={"seed": config.traffic.seed + number}),
+                serving=config.serving,
+            )
+            self._parts.traffic.append(actor)
+            self._traffic_done.append(actor.run.remote())
 
     def _engine_count(self) -> int:
         return sum(1 + (d.pool == "serving" and self._config.coserving.enabled) for d in self._config.device)
-
-    def _agent_spec(
-        self, device: DeviceConfig, serving_model: Path | str, rollout_model: Path | str, gateway: str
-    ) -> AgentSpec:
-        config = self._config
-        serving = rollout = None
-        staging = self._folder / device.id / "staging"
-        lends = device.pool == "serving"
-        dtype = cpu.dtype() if device.gpu is None else None
-        if lends:
-            port = config.serving.port or free_port()
-            self._serving_urls[device.id] = f"http://127.0.0.1:{port}"
-            serving = EngineSpec(
-                engine_id=f"{device.id}-serving",
-                model=str(serving_model),
-                port=port,
-                max_total_tokens=config.serving.max_total_tokens,
-                plugin=PluginSettings("serving", self._page(device), staging, gated=False),
-                log=self._logs / f"{device.id}-serving.log",
-                gpu=device.gpu,
-                cores=device.cores,
-                extra_args=config.serving.extra_args,
-            )
-        if not lends or config.coserving.enabled:
-            rollout = EngineSpec(
-                engine_id=f"{device.id}-rollout",
-                model=str(rollout_model),
-                port=free_port(),
-                max_total_tokens=config.rollout.max_total_tokens,
-                plugin=PluginSettings("rollout", self._page(device), staging, gated=lends),
-                log=self._logs / f"{device.id}-rollout.log",
-                gpu=device.gpu,
-                cores=device.cores,
-                nice=LENT_NICE if lends else BACKGROUND_NICE,
-                token_ids_only=True,
-                extra_args=[
-                    f"--chunked-prefill-size={config.rollout.prefill_chunk_tokens}",
-                    f"--max-running-requests={config.rollout.max_concurrent}",
-                    *config.rollout.extra_args,
-                ],
-            )
-        return AgentSpec(
-            device=device,
-            coserving=config.coserving,
-            budgets=Budgets(int(config.serving.ttft_budget_ms * 1e6), int(config.serving.tpot_budget_ms * 1e6)),
-            max_prompt_tokens=config.serving.max_prompt_tokens,
-            run_id=self._run_id,
-            anchor=self._anchor,
-            page=self._page(device),
-            staging=staging,
-            rollout=rollout,
-            rollout_capacity=config.rollout.max_concurrent,
-            rollout_kv_bytes_per_token=kv_bytes_per_token(rollout_model, dtype),
-            serving=serving,
-            serving_kv_bytes_per_token=kv_bytes_per_token(serving_model, dtype),
-            gateway_url=gateway,
-            gateway_token=config.gateway.token,
-            route="loopback",
-        )
 
     # ------------------------------------------------------------------ the RL loop
 
@@ -357,22 +306,17 @@ class Deployment:
 
     def _watch(self, playing: Sequence[Any], step: int) -> list[list[Trajectory]] | None:
         """Wait for the rollouts of a step, with progress; None if the run is to stop."""
-        import ray
-
         total = self._config.training.groups_per_step * self._config.training.group_size
         said = time.monotonic()
-        waiting = list(playing)
-        while waiting:
-            _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_POLL_S)
+        while len(self._cluster.poll(playing)) < len(playing):
             self._check()
             if self._stopping():
                 return None
-            if time.monotonic() - said > 5.0 and waiting:
+            if time.monotonic() - said > _PROGRESS_S:
                 said = time.monotonic()
-                done = sum(ray.get([actor.progress.remote() for actor in self._parts.rollouts]))
+                done = sum(self._wait([actor.progress.remote() for actor in self._parts.rollouts]))
                 self._say(f"step {step + 1}: {done} of {total} trajectories")
-        result: list[list[Trajectory]] = ray.get(list(playing))
-        return result
+        return self._wait(playing)
 
     # ------------------------------------------------------------------ watch and stop
 
@@ -380,52 +324,26 @@ class Deployment:
         return self._stop or (self._deadline is not None and time.monotonic() > self._deadline)
 
     def _check(self) -> None:
-        self._wait([agent.check.remote() for agent in self._parts.agents.values()], check=False)
-        if self._parts.traffic is not None:
-            import ray
-
-            ended, _ = ray.wait([self._traffic_done], timeout=0)
-            if ended:
-                self._wait([self._traffic_done], check=False)
+        """Raises what went wrong in a part that nobody is waiting for."""
+        calls = [agent.check.remote() for agent in self._parts.agents.values()]
+        ended = self._cluster.poll(self._traffic_done, timeout_s=0)  # traffic ends by itself only with an error
+        self._cluster.results([*calls, *ended], interruptible=False)
 
     def _each_agent(self, method: str, *args: object) -> None:
         self._wait([getattr(agent, method).remote(*args) for agent in self._parts.agents.values()])
 
-    def _wait(self, calls: Sequence[Any], *, check: bool = True) -> list[Any]:
-        """Results of Ray calls, raising what they raised. A stop requested meanwhile is acted on by the caller."""
-        import ray
-
-        waiting = list(calls)
-        while waiting:
-            _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_POLL_S)
-            if self._stop and waiting and check:
-                raise KeyboardInterrupt
-        try:
-            results: list[Any] = ray.get(list(calls))
-        except ray.exceptions.RayTaskError as error:
-            cause = error.cause if isinstance(error.cause, Exception) else error
-            raise cause from None
-        except ray.exceptions.RayActorError as error:
-            raise DeploymentError(f"a process of the deployment died: {error}") from None
-        return results
+    def _wait(self, calls: Sequence[Any]) -> list[Any]:
+        return self._cluster.results(calls)
 
     def _stop_all(self) -> None:
         """Stop in the order that leaves the ledger whole: traffic, rollouts, engines with their accounts, Ray."""
-        import ray
-
-        if not ray.is_initialized():
+        if not self._cluster.running:
             return
         self._say("stopping")
         parts = self._parts
-        for group in (
-            [parts.traffic],
-            parts.rollouts,
-            list(parts.agents.values()),
-            [parts.trainer, parts.gateway],
-        ):
-            calls = [actor.stop.remote() for actor in group if actor is not None]
-            ray.wait(calls, num_returns=len(calls), timeout=_STOP_TIMEOUT_S) if calls else None
-        ray.shutdown()
+        for group in (parts.traffic, parts.rollouts, list(parts.agents.values()), [parts.trainer, parts.gateway]):
+            self._cluster.settle([actor.stop.remote() for actor in group if actor is not None], _STOP_TIMEOUT_S)
+        self._cluster.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run_event(self, action: Literal["started", "ended", "failed"], reason: str | None = None) -> Run:
@@ -450,12 +368,6 @@ class Deployment:
         )
 
 
-def _actor(cls: type) -> Any:
-    import ray
-
-    return ray.remote(num_cpus=0, max_restarts=0)(cls)
-
-
 def _line(
     step: int,
     steps: int,
@@ -470,6 +382,3 @@ def _line(
         f"step {step + 1}/{steps}: {report.accepted}/{report.trajectories} accepted, {tokens} tokens in "
         f"{rollout_ns / 1e9:.1f} s, update {train_ns / 1e9:.1f} s, {sync}"
     )
-
-
-__all__ = ["Deployment", "DeploymentError", "EngineError", "Outcome"]

@@ -1,13 +1,15 @@
 -- Where every nanosecond of a device went, one row for each interval [t0_ns, t1_ns). The base of all accounting:
 -- serving + rollout + train + sync + activation + headroom + idle = ns, exactly.
 --
+-- lease_id: The lease in force throughout the interval; NULL while the device was not lent.
 -- ns: Length of the interval, nanoseconds.
 -- t0: Start of the interval, UTC, cut to the microsecond.
 -- t1: End of the interval, UTC, cut to the microsecond.
 CREATE OR REPLACE VIEW device_slice AS
 SELECT
     writer, seq, event_id, run_id, provenance, event.at,
-    device_id, t0_ns, t1_ns, t1_ns - t0_ns AS ns,
+    device_id, engine_id, lease_id, trajectory_id, policy_version,
+    t0_ns, t1_ns, t1_ns - t0_ns AS ns,
     make_timestamp(t0_ns // 1000) AS t0, make_timestamp(t1_ns // 1000) AS t1,
     serving_ns, rollout_ns, train_ns, sync_ns, activation_ns, headroom_ns, idle_ns, overlap_ns
 FROM event

@@ -4,7 +4,7 @@
 CREATE OR REPLACE VIEW engine AS
 SELECT
     writer, seq, event_id, run_id, provenance, event.at,
-    engine_id, device_id, lease_id, action, role, model, policy_version, pid, kv_bytes, duration_ns,
+    engine_id, device_id, lease_id, trajectory_id, action, role, model, policy_version, pid, kv_bytes, duration_ns,
     memory_mechanism, compute_mechanism, reason
 FROM event
 WHERE kind = 'engine';

@@ -5,7 +5,7 @@
 CREATE OR REPLACE VIEW lease_event AS
 SELECT
     writer, seq, event_id, run_id, provenance, event.at,
-    lease_id, action, device_id, engine_id,
+    lease_id, action, device_id, engine_id, trajectory_id, policy_version,
     kv_budget_bytes, compute_share, make_timestamp(expires_at_us) AS expires_at, step, reason
 FROM event
 WHERE kind = 'lease';

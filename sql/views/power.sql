@@ -4,6 +4,7 @@
 CREATE OR REPLACE VIEW power AS
 SELECT
     writer, seq, event_id, run_id, provenance, event.at,
-    device_id, t0_ns, t1_ns, power_mw, source
+    device_id, engine_id, lease_id, trajectory_id, policy_version,
+    t0_ns, t1_ns, power_mw, source
 FROM event
 WHERE kind = 'power';

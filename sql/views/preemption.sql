@@ -6,7 +6,7 @@
 CREATE OR REPLACE VIEW preemption AS
 SELECT
     writer, seq, event_id, run_id, provenance, event.at,
-    action, reason, device_id, engine_id, lease_id, trajectory_id, step, duration_ns,
+    action, reason, device_id, engine_id, lease_id, trajectory_id, policy_version, step, duration_ns,
     requests, tokens_kept, tokens_lost, kv_budget_bytes_before, kv_budget_bytes_after
 FROM event
 WHERE kind = 'preemption';

@@ -18,6 +18,7 @@ WITH sent AS (
 SELECT
     sent.writer, sent.seq, sent.event_id, sent.run_id, sent.provenance, sent.at,
     sent.request_id, sent.device_id, sent.engine_id, sent.lease_id, sent.lease_id IS NOT NULL AS lent,
+    sent.trajectory_id, sent.policy_version,
     sent.outcome, sent.reason,
     sent.prompt_tokens, sent.output_tokens,
     sent.ttft_ns, sent.tpot_mean_ns, sent.tpot_max_ns, sent.e2e_ns,

@@ -9,6 +9,7 @@
 CREATE OR REPLACE VIEW step AS
 SELECT
     writer, seq, event_id, run_id, provenance, event.at,
+    device_id, engine_id, lease_id, trajectory_id,
     step, policy_version, groups, trajectories, trajectories_accepted,
     trajectories_accepted / nullif(trajectories, 0) AS alpha,
     reward_mean, loss, entropy, kl, grad_norm, tokens_trained,

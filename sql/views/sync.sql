@@ -6,7 +6,7 @@
 CREATE OR REPLACE VIEW sync AS
 SELECT
     writer, seq, event_id, run_id, provenance, event.at,
-    ok, reason, device_id, engine_id, lease_id, policy_version, base_version, step,
+    ok, reason, device_id, engine_id, lease_id, trajectory_id, policy_version, base_version, step,
     encoding, wire_bytes, dense_bytes, changed_elements, total_elements,
     encode_ns, fetch_ns, stage_ns, pause_ns, total_ns, source, route, sha256
 FROM event

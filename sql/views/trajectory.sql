@@ -5,7 +5,7 @@
 CREATE OR REPLACE VIEW trajectory AS
 SELECT
     writer, seq, event_id, run_id, provenance, event.at,
-    trajectory_id, group_id, step, task, outcome, turns, policy_version, staleness,
+    device_id, engine_id, lease_id, trajectory_id, group_id, step, task, outcome, turns, policy_version, staleness,
     prompt_tokens, output_tokens, answer_tokens, duration_ns
 FROM event
 WHERE kind = 'trajectory';

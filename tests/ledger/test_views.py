@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rose.events import Device, DeviceSlice, Event, Run, Step
+from rose.events import COMMON_COLUMNS, Device, DeviceSlice, Event, Run, Step
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 
@@ -124,10 +124,21 @@ def test_a_device_is_provisioned_from_joining_to_leaving(select: Select) -> None
 
 def test_a_device_slice_has_its_length_and_its_times(select: Select) -> None:
     buckets = dict.fromkeys(("serving_ns", "rollout_ns", "train_ns", "sync_ns", "activation_ns", "headroom_ns"), 0)
-    event = DeviceSlice(device_id="d", t0_ns=1_000_000_999, t1_ns=2_000_000_000, idle_ns=999_999_001, **buckets)
-    assert select("SELECT ns, t0, t1, idle_ns FROM device_slice", [event]) == [
-        (999_999_001, _second(1), _second(2), 999_999_001)
+    times = {"t0_ns": 1_000_000_999, "t1_ns": 2_000_000_000}
+    event = DeviceSlice(device_id="d", lease_id="l", idle_ns=999_999_001, **times, **buckets)
+    assert select("SELECT lease_id, ns, t0, t1, idle_ns FROM device_slice", [event]) == [
+        ("l", 999_999_001, _second(1), _second(2), 999_999_001)
     ]
+
+
+def test_a_view_of_single_events_has_every_column_that_every_event_carries(tmp_path: Path) -> None:
+    # These three sum up several events in one row, and have the columns that all of those agree on.
+    summaries = {"run", "device", "lease"}
+    common = {*COMMON_COLUMNS, "at"} - {"at_us", "kind"}
+    with LedgerWriter.open(tmp_path / "ledger", "w", "r"), catalog.connect(tmp_path / "ledger") as connection:
+        for view in set(catalog.VIEWS) - summaries:
+            columns = {column for column, *_ in connection.execute(f"DESCRIBE {view}").fetchall()}
+            assert common <= columns, view
 
 
 @pytest.mark.parametrize(("trajectories", "alpha"), [(8, 0.25), (0, None)])

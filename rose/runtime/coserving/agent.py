@@ -90,6 +90,8 @@ class DeviceAgent:
         self._lock = threading.Lock()
         self._wanted: tuple[int, int] | None = None  # step, expected length in ns
         self._not_before_ns = 0
+        #: The step whose budget was cut, and to what: a second lease of that step starts no higher.
+        self._frozen: dict[int, int] = {}
         self._switch_ns = 0
         self._serving_share = 0.0
         self._stopping = threading.Event()
@@ -251,10 +253,11 @@ class DeviceAgent:
                 self._take_back("revoke", "serving is late on a request", None)
                 leasing.end("preempted", "serving is late on a request")
                 self._not_before_ns = now_ns + COOL_DOWN_NS
-            elif under_pressure(memory):
+            elif under_pressure(memory) and not leasing.state.frozen:
                 before = leasing.state.kv_budget_bytes
                 after = leasing.cut("serving grew into its headroom")
                 if after is not None:
+                    self._frozen = {leasing.state.step: after}
                     self._take_back(
                         "cut", "serving grew into its headroom", max(0, memory.rollout_bytes - after), before
                     )
@@ -276,11 +279,13 @@ class DeviceAgent:
             return
         budget = initial_budget_bytes(self._memory())
         if budget > 0:
+            frozen_bytes = self._frozen.get(step)
             leasing.grant(
                 step=step,
-                kv_budget_bytes=budget,
+                kv_budget_bytes=budget if frozen_bytes is None else min(budget, frozen_bytes),
                 compute_share=self._spec.coserving.compute_share,
                 now_ns=now_ns,
+                frozen=frozen_bytes is not None,
             )
 
     def _take_back(
@@ -370,7 +375,7 @@ class DeviceAgent:
                 engine_id=engine.spec.engine_id,
                 action=action,
                 role=role,
-                model=engine.spec.model,
+                model=engine.spec.model_name,
                 pid=engine.pid,
                 kv_bytes=tokens * each,
                 duration_ns=duration_ns,

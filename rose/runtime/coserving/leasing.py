@@ -59,7 +59,9 @@ class Leasing:
         #: Every grant and end not yet accounted for, oldest first; the accountant forgets what it has used.
         self.history: list[LeaseChange] = []
 
-    def grant(self, *, step: int, kv_budget_bytes: int, compute_share: float, now_ns: int) -> LeaseState:
+    def grant(
+        self, *, step: int, kv_budget_bytes: int, compute_share: float, now_ns: int, frozen: bool = False
+    ) -> LeaseState:
         assert self.state is None, f"lease {self.state.lease_id if self.state else ''} is still in force"
         self._number += 1
         self.state = LeaseState(
@@ -69,6 +71,7 @@ class Leasing:
             expires_ns=now_ns + self._ttl_ns,
             kv_budget_bytes=kv_budget_bytes,
             compute_share=compute_share,
+            frozen=frozen,
         )
         # In the ledger first: a lease that was in force is never missing there.
         self._log("granted", None)

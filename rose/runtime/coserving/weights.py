@@ -147,12 +147,17 @@ class WeightUpdater:
         prepared, target = self._prepared
         self._prepared = self._prepared_version = None
         began = monotonic_ns()
+        # A step that is held back when the new version comes goes on being held afterwards.
+        held = self._page.open(self._party, began)
+        self._page.close_span(self._party, began)
         self._page.open_span(self._party, Span.SYNC, began)
         prepared.commit()
         target.write_back()
         self._scheduler.record_weight_version_change(new_version=str(version))
         ended = monotonic_ns()
         self._page.close_span(self._party, ended, aux=version)
+        if held is not None:
+            self._page.open_span(self._party, held.kind, ended)
         self._run(self._acknowledge, prepared, target, version, ended - began)
 
     def _acknowledge(self, prepared: Prepared, target: EngineWeights, version: int, pause_ns: int) -> None:

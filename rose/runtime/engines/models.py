@@ -1,4 +1,4 @@
-"""Finds the model an engine is to load: the two built-in ones are made on first use, the rest is taken as named."""
+"""Finds the model an engine is to load: the built-in ones are made on first use, one on Hugging Face is downloaded."""
 
 from __future__ import annotations
 
@@ -40,16 +40,20 @@ _LAYER_NAMES = {
 _TOP_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
 
+#: Other forms of the same weights, which no engine here loads.
+_NOT_LOADED = ["*.gguf", "*.onnx", "*.h5", "*.msgpack", "original/*"]
+
+
 class ModelError(UserError):
     """A model that cannot be had under the name given."""
 
 
-def resolve(name: str, cache: Path, progress: Callable[[str], None]) -> Path | str:
-    """What an engine loads for `name`.
+def resolve(name: str, cache: Path, progress: Callable[[str], None]) -> Path:
+    """The checkpoint folder an engine loads for `name`.
 
     `smollm2-135m-instruct` and `frozenlake-tiny` (warm-started for the default task) are made in `cache` if they are
-    not there; a folder with a config.json is returned as a path; `owner/model` is returned as it is, a Hugging Face
-    id for the engine to fetch. Raises ModelError for anything else.
+    not there; a folder with a config.json is itself; `owner/model` is downloaded from Hugging Face into its client's
+    own cache, if it is not there. Raises ModelError for anything else, and for a model that cannot be downloaded.
     """
     if name == SMOLLM2:
         return smollm2(cache, progress)
@@ -63,11 +67,31 @@ def resolve(name: str, cache: Path, progress: Callable[[str], None]) -> Path | s
             raise ModelError(f"model {name!r} is a folder without config.json: name a Hugging Face checkpoint folder")
         return folder.resolve()
     if re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
-        return name
+        return hugging_face(name, progress)
     raise ModelError(
         f"model {name!r} is neither a built-in one ({SMOLLM2}, {FROZENLAKE}), nor a folder, nor a Hugging Face id "
         "of the form owner/model"
     )
+
+
+def hugging_face(name: str, progress: Callable[[str], None]) -> Path:
+    """The folder of the model `owner/model`: the newest revision, or, where the hub is out of reach, the one cached.
+
+    `HF_HOME`, `HF_TOKEN` and `HF_ENDPOINT` mean what they mean to every client of Hugging Face. Raises ModelError if
+    the model cannot be had whole.
+    """
+    from huggingface_hub import snapshot_download
+
+    progress(f"downloading {name} from Hugging Face, if it is not in the cache already")
+    way_out = f"download it (`hf download {name}`) where there is a network, or name a local checkpoint folder instead"
+    try:
+        folder = Path(snapshot_download(name, ignore_patterns=_NOT_LOADED))
+    except Exception as error:  # the client's errors share no base: of HTTP, of the file system, of its own
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelError(f"model {name!r} cannot be downloaded from Hugging Face ({reason}): {way_out}") from error
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"model {name!r} as downloaded to {folder} has no config.json: {way_out}")
+    return folder
 
 
 def smollm2(cache: Path, progress: Callable[[str], None]) -> Path:

@@ -33,10 +33,14 @@ class EngineError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
-    """How to start an engine. `gpu` None runs it on `cores`; `nice` lets serving win the cores it shares."""
+    """How to start an engine. `gpu` None runs it on `cores`; `nice` lets serving win the cores it shares.
+
+    `model` is the checkpoint's folder, `model_name` what the user calls it.
+    """
 
     engine_id: str
     model: str
+    model_name: str
     port: int
     max_total_tokens: int
     plugin: PluginSettings

@@ -1,4 +1,4 @@
-"""Where a turn runs: the worker that holds its prefix, else borrowed capacity, else the least loaded, or the queue."""
+"""Where a turn runs: the worker that holds its prefix if it has slack, else the least loaded one, else the queue."""
 
 from __future__ import annotations
 
@@ -49,9 +49,14 @@ class Placement:
 def place(turn: TurnFacts, workers: Iterable[WorkerFacts]) -> Placement:
     """Choose a worker for one turn; `engine_id` None means that it waits.
 
-    No turn goes to a lease that ends before the turn is expected to, or to weights older than the bound. Borrowed
-    capacity comes first at equal load: a dedicated device is paid for whether it is used or not, but so is the idle
-    time of a serving device, and only the first can take the turns that serving will send back.
+    Eligible is a live worker with room, whose weights are no older than the bound and whose lease, if it has one,
+    outlasts the turn's expected length. Of the eligible:
+
+    1. the holder of the turn's prefix, if it has slack ("prefix");
+    2. else the least loaded of those with slack, or of all if none has any. At equal load a borrowed one wins
+       ("lease") over a dedicated one ("least_loaded"): the idle time of a serving device is paid for either way, and
+       room on a dedicated one is what turns fall back on when serving takes its own back;
+    3. if there is none, the turn waits ("queue").
     """
     eligible = [worker for worker in workers if _eligible(turn, worker)]
     for worker in eligible:

@@ -1,13 +1,16 @@
 """The rollout gateway: an HTTP server that speaks SGLang's `/generate` and places every turn by policy.
 
 A trainer points at it as at one SGLang server. A turn that is preempted keeps the tokens it has and goes on
-elsewhere; what happened to it is in `meta_info["rose"]["attempts"]` of the answer. Prefix caches are kept apart by
-policy version (`extra_key`), so that no prefix of old weights is ever matched under new ones.
+elsewhere; what happened to it is in `meta_info["rose"]["attempts"]` of the answer. An engine that fails is avoided and
+the turn tried again; an engine that refuses a turn (4xx) has the last word. Prefix caches are kept apart by policy
+version (`extra_key`), so that no prefix of old weights is ever matched under new ones.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
+import json
 import uuid
 from typing import Any
 
@@ -16,9 +19,9 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from rose.clock import monotonic_ns
-from rose.config import explain
 from rose.runtime.policy.routing import TurnFacts, place
 from rose.runtime.scheduling.messages import (
+    GenerateRequest,
     Heartbeat,
     HeartbeatReply,
     Message,
@@ -30,6 +33,9 @@ from rose.runtime.scheduling.workers import InFlight, WorkerTable
 
 #: A turn is given up after this many attempts: every one of them was preempted or failed.
 ATTEMPTS_MAX = 16
+#: Wait before a turn whose engine failed is tried again: the first, doubled with each failure up to the last.
+BACKOFF_FIRST_S = 0.05
+BACKOFF_MAX_S = 1.0
 #: A turn that finds no worker for this long is answered with an error, so that a trainer never hangs.
 QUEUE_MAX_S = 60.0
 #: Turns that wait for a worker at most; beyond it a caller is told to come back.
@@ -81,13 +87,13 @@ class Gateway:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        if self._token is not None and request.headers.get("Authorization") != f"Bearer {self._token}":
+        if self._token is not None and not _same(request.headers.get("Authorization", ""), f"Bearer {self._token}"):
             return web.json_response({"error": "send the gateway's token as `Authorization: Bearer ...`"}, status=401)
         try:
             response: web.StreamResponse = await handler(request)
             return response
         except ValidationError as error:
-            return web.json_response({"error": explain(error)}, status=400)
+            return web.json_response({"error": _explain(error)}, status=400)
 
     async def _health(self, _request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -145,43 +151,43 @@ class Gateway:
             pass  # the engine is gone, and its requests with it
 
     async def _generate(self, request: web.Request) -> web.Response:
-        body = await request.json()
-        input_ids = body.get("input_ids")
-        if not isinstance(input_ids, list) or not all(isinstance(token, int) for token in input_ids):
-            return web.json_response({"error": "input_ids: one list of token ids is required"}, status=400)
+        turn = GenerateRequest.model_validate_json(await request.read())
         if self._waiting >= QUEUE_MAX_TURNS:
             return web.json_response({"error": f"{self._waiting} turns wait already; try again later"}, status=503)
-        return await self._run_turn(input_ids, body)
+        return await self._run_turn(turn)
 
-    async def _run_turn(self, input_ids: list[int], body: dict[str, Any]) -> web.Response:
-        """Place the turn, as often as it takes, until it is complete."""
-        extra = body.get("rose") or {}
-        trajectory_id = str(extra.get("trajectory_id", uuid.uuid4().hex))
-        sampling = dict(body.get("sampling_params") or {})
-        tokens_max = int(sampling.get("max_new_tokens", 128))
+    async def _run_turn(self, turn: GenerateRequest) -> web.Response:
+        """Place the turn, as often as it takes, until it is complete or an engine refuses it."""
+        trajectory_id = (turn.rose and turn.rose.trajectory_id) or uuid.uuid4().hex
+        sampling = turn.sampling
+        tokens_max: int = sampling["max_new_tokens"]
         output_ids: list[int] = []
         logprobs: list[list[object]] = []
         versions: list[int] = []
         attempts: list[dict[str, object]] = []
-        meta: dict[str, Any] = {}
+        backoff_s = BACKOFF_FIRST_S
 
         for _ in range(ATTEMPTS_MAX):
             queued_ns = monotonic_ns()
             placed = await self._place(trajectory_id)
             if placed is None:
-                return _failure(f"no rollout engine could take the turn within {QUEUE_MAX_S:.0f} s", attempts)
+                return _failure(f"no rollout engine could take the turn within {QUEUE_MAX_S:.0f} s", attempts, 503)
             engine_id, reason = placed
-            attempt, answer = await self._attempt(
+            attempt, answer, refusal = await self._attempt(
                 engine_id,
-                input_ids + output_ids,
+                turn.input_ids + output_ids,
                 {**sampling, "max_new_tokens": tokens_max - len(output_ids)},
             )
             attempt |= {"placement": reason, "queue_ns": attempt["began_ns"] - queued_ns}
             del attempt["began_ns"]
             attempts.append(attempt)
+            if refusal is not None:
+                return _failure(f"engine {engine_id} refused the turn: {refusal}", attempts, 400)
             if answer is None:
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
                 continue
-            meta = answer["meta_info"]
+            meta: dict[str, Any] = answer["meta_info"]
             made: list[int] = answer.get("output_ids") or []
             output_ids += made
             logprobs += meta.get("output_token_logprobs") or []
@@ -193,7 +199,7 @@ class Gateway:
                 meta["completion_tokens"] = len(output_ids)
                 meta["rose"] = {"attempts": attempts, "versions": versions}
                 return web.json_response({"output_ids": output_ids, "meta_info": meta})
-        return _failure(f"the turn was preempted or failed {ATTEMPTS_MAX} times", attempts)
+        return _failure(f"the turn was preempted or failed {ATTEMPTS_MAX} times", attempts, 503)
 
     async def _place(self, trajectory_id: str) -> tuple[str, str] | None:
         deadline = monotonic_ns() + int(QUEUE_MAX_S * 1e9)
@@ -221,8 +227,8 @@ class Gateway:
 
     async def _attempt(
         self, engine_id: str, input_ids: list[int], sampling: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """One request to one engine: (the attempt's record, the engine's answer or None if it gave none)."""
+    ) -> tuple[dict[str, Any], dict[str, Any] | None, str | None]:
+        """One request to one engine: (the attempt's record, its answer, why it refused). Both None: it failed."""
         assert self._session is not None
         worker = self._workers[engine_id]
         report = worker.report
@@ -242,6 +248,7 @@ class Gateway:
             "began_ns": began,
         }
         answer: dict[str, Any] | None = None
+        refusal: str | None = None
         try:
             async with self._session.post(
                 f"{report.url}/generate",
@@ -255,6 +262,10 @@ class Gateway:
             ) as response:
                 if response.status == 200:
                     answer = await response.json()
+                elif 400 <= response.status < 500:
+                    refusal = _engine_message(await response.text())
+                else:
+                    worker.suspected = True
         except (aiohttp.ClientError, ConnectionError):
             worker.suspected = True
         finally:
@@ -269,7 +280,7 @@ class Gateway:
             attempt["output_tokens"] = len(answer.get("output_ids") or [])
             if not aborted:
                 self._expected_ns += int(_AVERAGE_WEIGHT * (attempt["duration_ns"] - self._expected_ns))
-        return attempt, answer
+        return attempt, answer, refusal
 
     def _wake(self) -> None:
         self._changed.set()
@@ -285,8 +296,27 @@ def _versions(meta: dict[str, Any], tokens: int) -> list[int]:
     return versions
 
 
-def _failure(message: str, attempts: list[dict[str, object]]) -> web.Response:
-    return web.json_response({"error": message, "rose": {"attempts": attempts}}, status=503)
+def _engine_message(text: str) -> str:
+    """What an engine's error says: SGLang answers `{"error": {"message": ...}}`. Anything else is taken as it is."""
+    try:
+        return str(json.loads(text)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return text
+
+
+def _explain(error: ValidationError) -> str:
+    """Where and what is wrong, without the value: it may be a whole prompt."""
+    wrong = error.errors(include_input=False, include_url=False)
+    return "; ".join(f"{'.'.join(map(str, item['loc'])) or 'the body'}: {item['msg']}" for item in wrong)
+
+
+def _same(given: str, secret: str) -> bool:
+    """Equal, in a time that does not tell how far. Headers may hold bytes that are no text, kept as surrogates."""
+    return hmac.compare_digest(given.encode(errors="surrogateescape"), secret.encode())
+
+
+def _failure(message: str, attempts: list[dict[str, object]], status: int) -> web.Response:
+    return web.json_response({"error": message, "rose": {"attempts": attempts}}, status=status)
 
 
 def _json(message: Message) -> web.Response:

@@ -2,11 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Any
+
 from pydantic import BaseModel, ConfigDict, Field
 
 
 class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SamplingParams(BaseModel):
+    """SGLang's sampling parameters: the gateway reads the one below and passes the rest on."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    max_new_tokens: int = Field(default=128, ge=0, strict=True)
+
+
+class TurnLabels(BaseModel):
+    """What the gateway is told of a turn beside SGLang's fields; unknown ones are left to the client."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, coerce_numbers_to_str=True)
+
+    trajectory_id: str | None = None
+
+
+class GenerateRequest(BaseModel):
+    """One turn to generate, in the fields of SGLang's `/generate`; those that the gateway does not know are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    #: The first wrong token is enough to know: a prompt may have a hundred thousand.
+    input_ids: list[Annotated[int, Field(ge=0, strict=True)]] = Field(min_length=1, fail_fast=True)
+    sampling_params: SamplingParams | None = None
+    rose: TurnLabels | None = None
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """The sampling parameters to send to an engine, `max_new_tokens` always among them."""
+        return (self.sampling_params or SamplingParams()).model_dump()
 
 
 class EngineReport(Message):

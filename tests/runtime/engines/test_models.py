@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -19,7 +23,6 @@ from rose.runtime.engines.cpu.torchvision_ops import define
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     said: list[str] = []
     folder = models.resolve(models.SMOLLM2, tmp_path_factory.mktemp("cache"), said.append)
-    assert isinstance(folder, Path)
     assert len(said) == 1
     return folder
 
@@ -55,10 +58,107 @@ def test_second_call_finds_the_folder(checkpoint: Path) -> None:
     assert said == []
 
 
-def test_folder_and_hub_id_are_taken_as_named(tmp_path: Path) -> None:
+def test_a_folder_is_taken_as_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     assert models.resolve(str(tmp_path), tmp_path, print) == tmp_path.resolve()
-    assert models.resolve("Qwen/Qwen3-8B", tmp_path, print) == "Qwen/Qwen3-8B"
+
+
+_COMMIT = "c" * 40
+_HUB = {
+    "owner/model": {"config.json": b'{"model_type": "llama"}', "model.safetensors": b"weights", "model.gguf": b"x"},
+    "owner/adapter": {"adapter_config.json": b"{}"},
+}
+
+
+class _Hub(BaseHTTPRequestHandler):
+    """As much of Hugging Face's HTTP interface as a download needs."""
+
+    def do_GET(self) -> None:
+        path, _, file = self.path.partition(f"/resolve/{_COMMIT}/")
+        if file:
+            self._answer(_HUB[path.strip("/")][file])
+        elif (name := "/".join(path.split("/")[3:5])) in _HUB:
+            self._answer(json.dumps({"id": name, "sha": _COMMIT, "siblings": self._files(name)}).encode())
+        else:
+            self.send_error(404)
+
+    do_HEAD = do_GET
+
+    def _files(self, name: str) -> list[dict[str, str]]:
+        return [{"rfilename": file} for file in _HUB[name]]
+
+    def _answer(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("X-Repo-Commit", _COMMIT)
+        self.send_header("ETag", f'"{len(body)}"')
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def hub() -> Iterator[ThreadingHTTPServer]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
+    threading.Thread(target=server.serve_forever).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def _resolve_apart(name: str, home: Path, port: int) -> tuple[str, list[str]]:
+    """(the folder or the error, what was said), of a process of its own: the client reads its environment once."""
+    script = """
+import json, sys
+from pathlib import Path
+from rose.runtime.engines import models
+said = []
+try:
+    result = str(models.resolve(sys.argv[1], Path(sys.argv[2]), said.append))
+except models.ModelError as error:
+    result = f"error: {error}"
+print(json.dumps([result, said]))
+"""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    environment |= {"HF_HOME": str(home), "HF_ENDPOINT": f"http://127.0.0.1:{port}", "NO_PROXY": "127.0.0.1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script, name, str(home)],
+        env=environment, capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    result, said = json.loads(done.stdout)
+    return result, said
+
+
+def test_a_hugging_face_id_becomes_a_folder_and_stays_one_offline(hub: ThreadingHTTPServer, tmp_path: Path) -> None:
+    folder, said = _resolve_apart("owner/model", tmp_path, hub.server_port)
+    assert {path.name for path in Path(folder).iterdir()} == {"config.json", "model.safetensors"}
+    assert (Path(folder) / "model.safetensors").read_bytes() == b"weights"
+    assert len(said) == 1
+    assert "owner/model" in said[0]
+    hub.shutdown()
+    hub.server_close()
+    assert _resolve_apart("owner/model", tmp_path, hub.server_port)[0] == folder
+
+
+@pytest.mark.parametrize("name", ["owner/missing", "owner/adapter"])
+def test_a_hugging_face_id_without_a_model_is_an_error(hub: ThreadingHTTPServer, tmp_path: Path, name: str) -> None:
+    error, _ = _resolve_apart(name, tmp_path, hub.server_port)
+    assert error.startswith(f"error: model {name!r}")
+    assert "name a local checkpoint folder" in error
+
+
+def test_a_hugging_face_id_out_of_reach_is_an_error_that_says_what_to_do(
+    hub: ThreadingHTTPServer, tmp_path: Path
+) -> None:
+    hub.shutdown()
+    hub.server_close()
+    error, _ = _resolve_apart("owner/model", tmp_path, hub.server_port)
+    assert error.startswith("error: model 'owner/model' cannot be downloaded")
+    assert "hf download owner/model" in error
+    assert "name a local checkpoint folder" in error
 
 
 @pytest.mark.parametrize("name", ["smollm", "./nowhere", "a/b/c", ""])

@@ -36,6 +36,7 @@ def make_spec(folder, model, *, gated=True, **changes):
     spec = EngineSpec(
         engine_id="test-engine",
         model=str(model),
+        model_name="untrained",
         port=free_port(),
         max_total_tokens=4096,
         plugin=PluginSettings("rollout", page.path, staging, gated),

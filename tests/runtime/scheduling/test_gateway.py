@@ -12,6 +12,7 @@ from aiohttp import web
 
 from rose.runtime.engines.sglang import free_port
 from rose.runtime.rollout.agent import GenerationLost
+from rose.runtime.scheduling import gateway as gateway_module
 from rose.runtime.scheduling.client import GenerateClient
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat, PreemptRequest, StepRequest
@@ -98,6 +99,18 @@ async def beat(session, *reports):
         return await response.json()
 
 
+class BrokenEngine(FakeEngine):
+    """Answers every turn with an error status."""
+
+    def __init__(self, status, body):
+        super().__init__()
+        self.status, self.body = status, body
+
+    async def generate(self, request):
+        self.requests.append(await request.json())
+        return web.Response(status=self.status, text=self.body)
+
+
 async def post(session, path, body):
     async with session.post(path, data=body if isinstance(body, str) else json.dumps(body)) as response:
         return response.status, await response.json()
@@ -159,6 +172,75 @@ def test_a_dead_engine_costs_a_turn_its_attempt_and_nothing_else():
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (400, '{"error": {"message": "the prompt is longer than the context"}}', "longer than the context"),
+        (422, '{"detail": "top_p"}', '{"detail": "top_p"}'),
+        (404, "nothing here", "nothing here"),
+    ],
+)
+def test_an_engine_that_refuses_a_turn_has_the_last_word(status, body, said):
+    async def scenario():
+        engine, other = BrokenEngine(status, body), FakeEngine()
+        async with serve(engine) as url, serve(other) as other_url, gateway() as (session, gateway_url):
+            await beat(session, report(url, "strict", capacity=100), report(other_url, "z", capacity=1))
+            status, answer = await post(session, "/generate", {"input_ids": [1]})
+            assert status == 400
+            assert said in answer["error"]
+            assert "strict" in answer["error"]
+            (attempt,) = answer["rose"]["attempts"]
+            assert (attempt["engine_id"], attempt["outcome"], attempt["output_tokens"]) == ("strict", "failed", 0)
+            assert (len(engine.requests), len(other.requests)) == (1, 0)
+            # A refusal says something of the turn and nothing of the engine, which goes on taking others.
+            async with session.get("/workers") as response:
+                assert all(worker["alive"] for worker in await response.json())
+            with pytest.raises(GenerationLost) as lost:
+                await GenerateClient(session, gateway_url, {"max_new_tokens": 1})([1], trajectory_id="t", turn=0)
+            assert len(lost.value.attempts) == 1
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_with_an_error_of_its_own_is_avoided_and_the_turn_tried_again():
+    async def scenario():
+        broken, engine = BrokenEngine(500, "out of memory"), FakeEngine()
+        async with serve(broken) as broken_url, serve(engine) as url, gateway() as (session, gateway_url):
+            await beat(session, report(broken_url, "broken", capacity=100), report(url, "sound", capacity=1))
+            generate = GenerateClient(session, gateway_url, {"max_new_tokens": 1})
+            generation = await generate([1], trajectory_id="t", turn=0)
+            seen = [(attempt.engine_id, attempt.outcome) for attempt in generation.attempts]
+            assert seen == [("broken", "failed"), ("sound", "completed")]
+            async with session.get("/workers") as response:
+                alive = {worker["engine_id"]: worker["alive"] for worker in await response.json()}
+            assert alive == {"broken": False, "sound": True}
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_that_always_fails_is_given_up_with_its_attempts(monkeypatch):
+    waits, sleep = [], asyncio.sleep
+
+    async def short(seconds, *rest):
+        waits.append(seconds)
+        await sleep(0, *rest)
+
+    async def scenario():
+        broken = BrokenEngine(503, "")
+        async with serve(broken) as url, gateway() as (session, _):
+            monkeypatch.setattr(gateway_module.asyncio, "sleep", short)
+            turn = asyncio.create_task(post(session, "/generate", {"input_ids": [1]}))
+            while not turn.done():
+                await beat(session, report(url))  # the agent keeps calling it alive
+            status, answer = await turn
+            assert status == 503
+            assert len(answer["rose"]["attempts"]) == len(broken.requests) == gateway_module.ATTEMPTS_MAX
+            assert waits[:3] == [0.05, 0.1, 0.2]
+            assert max(waits) == gateway_module.BACKOFF_MAX_S
+
+    asyncio.run(scenario())
+
+
 def test_leases_are_renewed_only_while_a_step_is_open():
     async def scenario():
         async with gateway() as (session, _):
@@ -211,7 +293,20 @@ def test_only_the_youngest_are_cut():
 @pytest.mark.parametrize(
     ("path", "body", "named"),
     [
+        ("/generate", "{", "Invalid JSON"),
+        ("/generate", "", "Invalid JSON"),
+        ("/generate", [1, 2], "object"),
+        ("/generate", "null", "object"),
+        ("/generate", {}, "input_ids"),
         ("/generate", {"input_ids": "abc"}, "input_ids"),
+        ("/generate", {"input_ids": []}, "input_ids"),
+        ("/generate", {"input_ids": [1, "2"]}, "input_ids.1"),
+        ("/generate", {"input_ids": [[1]]}, "input_ids.0"),
+        ("/generate", {"input_ids": [1], "sampling_params": 3}, "sampling_params"),
+        ("/generate", {"input_ids": [1], "sampling_params": {"max_new_tokens": "many"}}, "max_new_tokens"),
+        ("/generate", {"input_ids": [1], "sampling_params": {"max_new_tokens": 1.5}}, "max_new_tokens"),
+        ("/generate", {"input_ids": [1], "sampling_params": {"max_new_tokens": -1}}, "max_new_tokens"),
+        ("/generate", {"input_ids": [1], "rose": "t"}, "rose"),
         ("/heartbeat", {"device_id": "d"}, "engines"),
         ("/preempt", {"engine_id": "e0", "kv_tokens": -1, "reason": "x"}, "kv_tokens"),
         ("/step", {"step": 0, "open": True, "version_min": 0, "colour": "red"}, "colour"),
@@ -227,11 +322,28 @@ def test_bad_input_is_refused_by_name(path, body, named):
     asyncio.run(scenario())
 
 
+def test_fields_the_gateway_does_not_read_are_passed_on_or_ignored():
+    async def scenario():
+        engine = FakeEngine()
+        async with serve(engine) as url, gateway() as (session, _):
+            await beat(session, report(url))
+            sampling = {"max_new_tokens": 2, "temperature": 0.5, "stop_token_ids": [7]}
+            body = {"input_ids": [1], "sampling_params": sampling, "stream": False, "rose": {"trajectory_id": 5}}
+            assert (await post(session, "/generate", body))[0] == 200
+            assert engine.requests[0]["sampling_params"] == sampling
+            assert (await post(session, "/generate", {"input_ids": [1], "sampling_params": None}))[0] == 200
+            assert engine.requests[1]["sampling_params"] == {"max_new_tokens": 128}
+
+    asyncio.run(scenario())
+
+
 def test_a_gateway_with_a_token_serves_nobody_without_it():
     async def scenario():
         async with gateway("secret") as (session, gateway_url):
-            async with aiohttp.ClientSession() as stranger, stranger.get(f"{gateway_url}/workers") as response:
-                assert response.status == 401
+            for headers in ({}, {"Authorization": "Bearer secre"}, {"Authorization": "Bearer sécret"}):
+                async with aiohttp.ClientSession(headers=headers) as stranger:
+                    async with stranger.get(f"{gateway_url}/workers") as response:
+                        assert response.status == 401
             async with session.get("/workers") as response:
                 assert response.status == 200
 

@@ -1,0 +1,94 @@
+"""The local Ray that a deployment runs on: start it, run actors on it, wait for them without going deaf, stop it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from rose.errors import UserError
+
+_POLL_S = 0.5
+
+
+class DeploymentError(UserError):
+    """A part of the running deployment failed; the message says which and what its log says."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class Cluster:
+    """`stop_requested` is asked while waiting, so that a user's Ctrl-C is never held up by a slow part."""
+
+    def __init__(self, stop_requested: Callable[[], bool]) -> None:
+        self._stop_requested = stop_requested
+
+    def start(self) -> None:
+        """Start Ray on this host, for this run alone."""
+        import ray
+
+        # Ray takes over the signals of the process that starts it; they are the user's.
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        ray.init(
+            num_cpus=len(os.sched_getaffinity(0)),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            configure_logging=True,
+        )
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+    def spawn(self, cls: type, *args: object, threads: int = 1, **kwargs: object) -> Any:
+        """An actor of `cls` in a process of its own; its methods are called with `.remote`."""
+        import ray
+
+        # With more than one thread a call can get through while another runs, such as `stop` while it starts.
+        options = {} if threads == 1 else {"max_concurrency": threads}
+        return ray.remote(num_cpus=0, max_restarts=0, **options)(cls).remote(*args, **kwargs)
+
+    def poll(self, calls: Sequence[Any], timeout_s: float = _POLL_S) -> list[Any]:
+        """Wait at most a moment for all calls; returns those that have ended by then."""
+        import ray
+
+        ended: list[Any] = ray.wait(list(calls), num_returns=len(calls), timeout=timeout_s)[0] if calls else []
+        return ended
+
+    def results(self, calls: Sequence[Any], *, interruptible: bool = True) -> list[Any]:
+        """Results of all calls, in order.
+
+        Raises what a call raised, DeploymentError if its process died, and KeyboardInterrupt if the user asked to
+        stop meanwhile (unless `interruptible` is false).
+        """
+        import ray
+
+        while len(self.poll(calls)) < len(calls):
+            if interruptible and self._stop_requested():
+                raise KeyboardInterrupt
+        try:
+            results: list[Any] = ray.get(list(calls))
+        except ray.exceptions.RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, Exception) else error) from None
+        except ray.exceptions.RayActorError as error:
+            raise DeploymentError(f"a process of the deployment died: {error}") from None
+        return results
+
+    def settle(self, calls: Sequence[Any], timeout_s: float) -> None:
+        """Wait for calls whose outcome no longer matters."""
+        import ray
+
+        if calls:
+            ray.wait(list(calls), num_returns=len(calls), timeout=timeout_s)
+
+    @property
+    def running(self) -> bool:
+        import ray
+
+        return bool(ray.is_initialized())
+
+    def stop(self) -> None:
+        """End Ray and every process on it."""
+        import ray
+
+        ray.shutdown()

@@ -1,0 +1,99 @@
+"""What runs on each device of a fleet: its engines, their ports, cores, folders and arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rose.clock import Anchor
+from rose.config import DeviceConfig, FleetConfig
+from rose.runtime.actors import BACKGROUND_NICE, LENT_NICE
+from rose.runtime.coserving.agent import AgentSpec
+from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.engines import cpu
+from rose.runtime.engines.sglang import EngineSpec, free_port
+from rose.runtime.engines.shape import kv_bytes_per_token
+from rose.runtime.policy.slack import Budgets
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetPlan:
+    """Turns a configuration and resolved models into one `AgentSpec` for each device."""
+
+    config: FleetConfig
+    run_id: str
+    anchor: Anchor
+    folder: Path
+    logs: Path
+    serving_model: Path
+    rollout_model: Path
+    gateway_url: str
+
+    def page(self, device: DeviceConfig) -> Path:
+        """Where the device's arbiter page lies."""
+        return self.folder / device.id / "page"
+
+    def agent_spec(self, device: DeviceConfig) -> AgentSpec:
+        """A serving device runs the serving engine and, if co-serving is on, a gated rollout engine; a rollout
+        device runs a rollout engine that works whenever it has something to do."""
+        config = self.config
+        lends = device.pool == "serving"
+        dtype = cpu.dtype() if device.gpu is None else None
+        return AgentSpec(
+            device=device,
+            coserving=config.coserving,
+            budgets=Budgets(int(config.serving.ttft_budget_ms * 1e6), int(config.serving.tpot_budget_ms * 1e6)),
+            max_prompt_tokens=config.serving.max_prompt_tokens,
+            run_id=self.run_id,
+            anchor=self.anchor,
+            page=self.page(device),
+            staging=self._staging(device),
+            rollout=self._rollout(device, gated=lends) if config.coserving.enabled or not lends else None,
+            rollout_capacity=config.rollout.max_concurrent,
+            rollout_kv_bytes_per_token=kv_bytes_per_token(self.rollout_model, dtype),
+            serving=self._serving(device) if lends else None,
+            serving_kv_bytes_per_token=kv_bytes_per_token(self.serving_model, dtype),
+            gateway_url=self.gateway_url,
+            gateway_token=config.gateway.token,
+            route="loopback",
+        )
+
+    def _staging(self, device: DeviceConfig) -> Path:
+        return self.folder / device.id / "staging"
+
+    def _serving(self, device: DeviceConfig) -> EngineSpec:
+        config = self.config.serving
+        number = [other.id for other in self.config.device if other.pool == "serving"].index(device.id)
+        return EngineSpec(
+            engine_id=f"{device.id}-serving",
+            model=str(self.serving_model),
+            model_name=config.model,
+            port=free_port() if config.port is None else config.port + number,
+            max_total_tokens=config.max_total_tokens,
+            plugin=PluginSettings("serving", self.page(device), self._staging(device), gated=False),
+            log=self.logs / f"{device.id}-serving.log",
+            gpu=device.gpu,
+            cores=device.cores,
+            extra_args=config.extra_args,
+        )
+
+    def _rollout(self, device: DeviceConfig, *, gated: bool) -> EngineSpec:
+        config = self.config.rollout
+        return EngineSpec(
+            engine_id=f"{device.id}-rollout",
+            model=str(self.rollout_model),
+            model_name=config.model,
+            port=free_port(),
+            max_total_tokens=config.max_total_tokens,
+            plugin=PluginSettings("rollout", self.page(device), self._staging(device), gated=gated),
+            log=self.logs / f"{device.id}-rollout.log",
+            gpu=device.gpu,
+            cores=device.cores,
+            nice=LENT_NICE if gated else BACKGROUND_NICE,
+            token_ids_only=True,
+            extra_args=[
+                f"--chunked-prefill-size={config.prefill_chunk_tokens}",
+                f"--max-running-requests={config.max_concurrent}",
+                *config.extra_args,
+            ],
+        )
