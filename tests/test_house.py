@@ -37,6 +37,7 @@ TESTED_ELSEWHERE = {
     "rose/runtime/coserving/weights.py": ("runtime/engines/test_sglang.py", "lives inside an engine"),
     "rose/runtime/rollout/trajectory.py": ("runtime/rollout/test_agent.py", "what an agent returns"),
     "rose/runtime/scheduling/client.py": ("runtime/scheduling/test_gateway.py", "the other end of the gateway"),
+    "rose/runtime/scheduling/messages.py": ("runtime/scheduling/test_gateway.py", "what the gateway takes and refuses"),
     "rose/runtime/scheduling/workers.py": ("runtime/scheduling/test_gateway.py", "the gateway's table"),
     "rose/runtime/transfer/bits.py": ("runtime/transfer/test_apply.py", "every tensor goes through it"),
     "rose/runtime/transfer/staged.py": ("runtime/transfer/test_receiver.py", "what a receiver makes"),

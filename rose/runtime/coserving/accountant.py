@@ -96,10 +96,11 @@ class Accountant:
         self._record(event)
         return event
 
-    def _lease_at(self, at_ns: int) -> tuple[str | None, int | None]:
+    def _lease_at(self, at_ns: int, *, last: bool = False) -> tuple[str | None, int | None]:
+        """(lease, step) in force at a time; `last`: or else the last one before it."""
         found: tuple[str | None, int | None] = (None, None)
         for change in self._leases:
-            if change.at_ns <= at_ns:
+            if change.at_ns <= at_ns and not (last and change.lease_id is None):
                 found = (change.lease_id, change.step)
         return found
 
@@ -107,7 +108,8 @@ class Accountant:
         for span in spans:
             if span.kind is not Span.YIELD:
                 continue
-            lease_id, step = self._lease_at(span.start_ns)
+            # A step may still end what a lease began after the lease was taken back: that yield is the lease's too.
+            lease_id, step = self._lease_at(span.start_ns, last=True)
             self._record(
                 Preemption(
                     at_us=self._anchor.utc_us(span.start_ns),

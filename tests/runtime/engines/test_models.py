@@ -78,14 +78,14 @@ class _Hub(BaseHTTPRequestHandler):
         if file:
             self._answer(_HUB[path.strip("/")][file])
         elif (name := "/".join(path.split("/")[3:5])) in _HUB:
-            self._answer(json.dumps({"id": name, "sha": _COMMIT, "siblings": self._files(name)}).encode())
+            model = {"id": name, "sha": _COMMIT, "siblings": [{"rfilename": file} for file in _HUB[name]]}
+            tree = [{"type": "file", "path": k, "size": len(v), "oid": _COMMIT} for k, v in _HUB[name].items()]
+            self._answer(json.dumps(tree if "/tree/" in path else model).encode())
         else:
             self.send_error(404)
 
-    do_HEAD = do_GET
-
-    def _files(self, name: str) -> list[dict[str, str]]:
-        return [{"rfilename": file} for file in _HUB[name]]
+    def do_HEAD(self) -> None:
+        self.do_GET()
 
     def _answer(self, body: bytes) -> None:
         self.send_response(200)
@@ -143,10 +143,13 @@ def test_a_hugging_face_id_becomes_a_folder_and_stays_one_offline(hub: Threading
     assert _resolve_apart("owner/model", tmp_path, hub.server_port)[0] == folder
 
 
-@pytest.mark.parametrize("name", ["owner/missing", "owner/adapter"])
-def test_a_hugging_face_id_without_a_model_is_an_error(hub: ThreadingHTTPServer, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "said"), [("owner/missing", "404"), ("owner/adapter", "has no config.json")])
+def test_a_hugging_face_id_without_a_model_is_an_error(
+    hub: ThreadingHTTPServer, tmp_path: Path, name: str, said: str
+) -> None:
     error, _ = _resolve_apart(name, tmp_path, hub.server_port)
     assert error.startswith(f"error: model {name!r}")
+    assert said in error
     assert "name a local checkpoint folder" in error
 
 

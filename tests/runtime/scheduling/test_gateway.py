@@ -185,8 +185,8 @@ def test_an_engine_that_refuses_a_turn_has_the_last_word(status, body, said):
         engine, other = BrokenEngine(status, body), FakeEngine()
         async with serve(engine) as url, serve(other) as other_url, gateway() as (session, gateway_url):
             await beat(session, report(url, "strict", capacity=100), report(other_url, "z", capacity=1))
-            status, answer = await post(session, "/generate", {"input_ids": [1]})
-            assert status == 400
+            answered, answer = await post(session, "/generate", {"input_ids": [1]})
+            assert answered == 400
             assert said in answer["error"]
             assert "strict" in answer["error"]
             (attempt,) = answer["rose"]["attempts"]
