@@ -31,6 +31,8 @@ from rose.runtime.scheduling.messages import (
 )
 from rose.runtime.scheduling.workers import InFlight, WorkerTable
 
+#: A prompt of eight million tokens; a longer body is refused.
+REQUEST_BYTES_MAX = 64 << 20
 #: A turn is given up after this many attempts: every one of them was preempted or failed.
 ATTEMPTS_MAX = 16
 #: Wait before a turn whose engine failed is tried again: the first, doubled with each failure up to the last.
@@ -64,7 +66,7 @@ class Gateway:
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=None), connector=aiohttp.TCPConnector(limit=0)
         )
-        app = web.Application(middlewares=[self._guard])
+        app = web.Application(middlewares=[self._guard], client_max_size=REQUEST_BYTES_MAX)
         app.add_routes(
             [
                 web.get("/health", self._health),

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rose import config
+from rose.clock import Anchor
+from rose.runtime.fleet import FleetPlan
+
+SHAPE = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "num_hidden_layers": 3}
+
+
+@pytest.fixture
+def model(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SHAPE))
+    return tmp_path
+
+
+def plan(fleet, model):
+    return FleetPlan(
+        config=fleet,
+        run_id="run",
+        anchor=Anchor(0),
+        folder=Path("shm"),
+        logs=Path("logs"),
+        serving_model=model,
+        rollout_model=model,
+        gateway_url="http://127.0.0.1:1",
+    )
+
+
+def test_a_serving_device_serves_and_lends_a_rollout_device_only_rolls_out(model):
+    fleet = config.demo([0, 1], ledger=Path("x"))
+    lends, dedicated = (plan(fleet, model).agent_spec(device) for device in fleet.device)
+    assert not lends.serving.plugin.gated
+    assert lends.rollout.plugin.gated
+    assert lends.rollout.nice > lends.serving.nice  # the lent engine gives way on the core they share
+    assert lends.rollout.token_ids_only
+    assert dedicated.serving is None
+    assert not dedicated.rollout.plugin.gated
+    # Both engines of a device meet on one page, and no two devices on the same.
+    assert lends.serving.plugin.page == lends.rollout.plugin.page == lends.page
+    assert lends.page != dedicated.page
+    assert lends.serving_kv_bytes_per_token in (2 * 3 * 2 * 64 * 2, 2 * 3 * 2 * 64 * 4)
+
+
+def test_without_coserving_nothing_is_lent(model):
+    fleet = config.demo([0, 1], ledger=Path("x"))
+    fleet = fleet.model_copy(update={"coserving": config.CoservingConfig(enabled=False)})
+    lends, dedicated = (plan(fleet, model).agent_spec(device) for device in fleet.device)
+    assert lends.rollout is None
+    assert dedicated.rollout is not None
+
+
+def test_serving_ports_count_up_from_the_configured_one(model):
+    fleet = config.demo([0, 1], ledger=Path("x"))
+    more = fleet.device[0].model_copy(update={"id": "serving-1", "cores": [2]})
+    fleet = fleet.model_copy(
+        update={
+            "device": [*fleet.device, more],
+            "serving": fleet.serving.model_copy(update={"port": 9100}),
+        }
+    )
+    specs = [plan(fleet, model).agent_spec(device) for device in fleet.device]
+    assert [spec.serving.port for spec in specs if spec.serving is not None] == [9100, 9101]
