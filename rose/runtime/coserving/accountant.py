@@ -42,6 +42,8 @@ class Accountant:
         self._leases = leases
         self._tails = dict.fromkeys(_WORKERS, 0)
         self._pending: list[SpanRecord] = []
+        #: Spans that were counted up to the last slice's end while still in progress.
+        self._seen_open: set[tuple[Span, int]] = set()
         #: Spans lost because a ring overflowed, and nanoseconds of spans that came after their slice was closed.
         self.lost_spans = 0
         self.late_ns = 0
@@ -59,12 +61,17 @@ class Accountant:
         for party in _WORKERS:
             spans, self._tails[party], lost = self._page.drain(party, self._tails[party])
             self.lost_spans += lost
-            self.late_ns += sum(max(0, min(span.end_ns, self._until_ns) - span.start_ns) for span in spans)
+            self.late_ns += sum(
+                max(0, min(span.end_ns, self._until_ns) - span.start_ns)
+                for span in spans
+                if (span.kind, span.start_ns) not in self._seen_open
+            )
             self._pending += spans
             self._record_yields(spans)
         # A span that was read as open and then closed meanwhile is in the ring as well: count it once.
         closed = {(span.kind, span.start_ns) for span in self._pending}
         counted = self._pending + [span for span in open_spans if (span.kind, span.start_ns) not in closed]
+        self._seen_open = {(span.kind, span.start_ns) for span in open_spans}
         edges = [change.at_ns for change in self._leases if self._until_ns < change.at_ns < until_ns]
         events = [self._slice(counted, edge) for edge in (*edges, until_ns)]
         self._pending = [span for span in self._pending if span.end_ns > until_ns]

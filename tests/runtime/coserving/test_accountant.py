@@ -58,6 +58,7 @@ def test_a_span_open_across_a_slice_is_counted_on_both_sides_once(folder):
     page.close_span(Party.ROLLOUT, 130)
     accountant.close(LAG_NS + 200)
     assert [event.rollout_ns for event in recorder] == [60, 30]
+    assert accountant.late_ns == 0
 
 
 def test_a_slice_ends_where_a_lease_begins_and_ends(folder):
