@@ -15,6 +15,7 @@ from rose.config import ServingConfig, TaskConfig, TrafficConfig, TrainingConfig
 from rose.events import Step
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent import AgentSpec, DeviceAgent
+from rose.runtime.coserving.leasing import lease_id_of
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.rollout.trajectory import Trajectory
 
@@ -37,12 +38,15 @@ class Place:
     cores: Sequence[int] = ()
     nice: int = 0
 
-    def settle(self, writer: str) -> LedgerWriter:
-        """Take the place in this process and open its ledger writer."""
+    def take(self) -> None:
+        """Keep this process to the place's cores and niceness."""
         if self.cores:
             os.sched_setaffinity(0, self.cores)
-        if self.nice:
-            os.nice(self.nice)
+        os.nice(self.nice)
+
+    def settle(self, writer: str) -> LedgerWriter:
+        """Take the place in this process and open its ledger writer."""
+        self.take()
         return LedgerWriter.open(self.ledger, writer, self.run_id)
 
 
@@ -82,9 +86,7 @@ class GatewayActor:
         from rose.runtime.scheduling.gateway import Gateway
 
         # The gateway writes no events: what it decides is in the turns and leases that others record.
-        if place.cores:
-            os.sched_setaffinity(0, place.cores)
-        os.nice(place.nice)
+        place.take()
         self._gateway = Gateway(host, port, token)
 
     async def start(self) -> None:
@@ -269,7 +271,7 @@ class TrafficActor:
 
         self._writer = place.settle(f"traffic-{device_id}")
         self._page = ArbiterPage(page)
-        self._lease_prefix = f"{place.run_id}-{device_id}"
+        self._run_id, self._device_id = place.run_id, device_id
         trace = open_trace(traffic)
         assert trace is not None, "traffic 'none' starts no traffic actor"
         self._replay = Replay(
@@ -300,4 +302,4 @@ class TrafficActor:
     def _lease_at(self) -> str | None:
         if self._page.lease().expires_ns <= monotonic_ns():
             return None
-        return f"{self._lease_prefix}-{self._page.get(Party.AGENT, Field.LEASE_NUMBER)}"
+        return lease_id_of(self._run_id, self._device_id, self._page.get(Party.AGENT, Field.LEASE_NUMBER))

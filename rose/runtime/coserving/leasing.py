@@ -14,6 +14,11 @@ from rose.runtime.policy.slack import LeaseTerms
 LeaseAction = Literal["granted", "renewed", "resized", "frozen", "released", "preempted", "expired"]
 
 
+def lease_id_of(run_id: str, device_id: str, number: int) -> str:
+    """The name of a device's lease; `number` is what the arbiter page carries."""
+    return f"{run_id}-{device_id}-{number}"
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseChange:
     """From `at_ns` on this lease was in force (None: no lease)."""
@@ -66,7 +71,7 @@ class Leasing:
         self._number += 1
         self.state = LeaseState(
             number=self._number,
-            lease_id=f"{self._id_prefix}-{self._device_id}-{self._number}",
+            lease_id=lease_id_of(self._id_prefix, self._device_id, self._number),
             step=step,
             expires_ns=now_ns + self._ttl_ns,
             kv_budget_bytes=kv_budget_bytes,
