@@ -95,7 +95,7 @@ def runs(ledger: Path) -> list[Run]:
 
 
 def rows(ledger: Path, query: str, run: Run) -> pl.DataFrame:
-    """The rows of `sql/queries/<query>.sql` for a run. Raises ReadError or LedgerError."""
+    """The rows of `sql/figures/<query>.sql` for a run. Raises ReadError or LedgerError."""
     return _rows(str(ledger), query, run.run_id, mark(ledger))
 
 
@@ -105,7 +105,7 @@ def _rows(ledger: str, query: str, run_id: str, mark: str) -> pl.DataFrame:
     with closing(catalog.connect(ledger)) as connection:
         try:
             set_variables(connection, run_id=run_id, period_end_ns=time.time_ns())
-            found: pl.DataFrame = connection.sql(sql.read(f"queries/{query}.sql")).pl()
+            found: pl.DataFrame = connection.sql(sql.read(f"figures/{query}.sql")).pl()
             # DuckDB counts and sums whole numbers as HUGEINT, which comes out as a decimal.
             return found.with_columns(selectors.decimal().cast(pl.Int64))
         except duckdb.CatalogException as error:

@@ -1,4 +1,4 @@
-"""The project's SQL: `views/` and `queries/`, each file of which runs by itself in any DuckDB client."""
+"""The project's SQL: `views/` (the interface), `queries/` (by name, for people), `figures/` (for reports and pages)."""
 
 from __future__ import annotations
 

@@ -22,6 +22,9 @@ LONG: dict[str, tuple[int, str]] = {}
 #: Modules without a test file of their own: which file tests them instead, and why.
 TESTED_ELSEWHERE = {
     "rose/doctor.py": ("test_cli.py", "seen whole: the command is run"),
+    "rose/ledger/commands/common.py": ("ledger/commands/test_commands.py", "seen through the commands"),
+    "rose/ledger/commands/inspect.py": ("ledger/commands/test_commands.py", "the commands are run"),
+    "rose/ledger/commands/query.py": ("ledger/commands/test_commands.py", "the commands are run"),
     "rose/pricing/document.py": ("pricing/test_report.py", "the report's own shape"),
     "rose/pricing/operations.py": ("pricing/test_report.py", "rows of the report"),
     "rose/pricing/tables.py": ("pricing/test_report.py", "the report as printed"),

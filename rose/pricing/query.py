@@ -1,4 +1,4 @@
-"""Running the named queries of sql/queries on a ledger's catalog."""
+"""Running the named queries of sql/figures on a ledger's catalog."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def set_variables(connection: duckdb.DuckDBPyConnection, **variables: object) ->
 
 
 def rows(connection: duckdb.DuckDBPyConnection, name: str) -> list[dict[str, Any]]:
-    """Rows of `sql/queries/<name>.sql`, a dict of column to value each, in the query's order."""
-    cursor = connection.execute(sql.read(f"queries/{name}.sql"))
+    """Rows of `sql/figures/<name>.sql`, a dict of column to value each, in the query's order."""
+    cursor = connection.execute(sql.read(f"figures/{name}.sql"))
     assert cursor.description is not None
     columns = [column[0] for column in cursor.description]
     return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]

@@ -18,7 +18,7 @@ NAMES = sorted(path.name.removesuffix(".sql") for path in files(sql).joinpath("q
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_query_runs_by_hand_as_its_head_says(sample: Path, name: str) -> None:
-    text = sql.read(f"queries/{name}.sql")
+    text = sql.read(f"figures/{name}.sql")
     with closing(catalog.connect(sample)) as connection:
         for statement in re.findall(r"SET VARIABLE [^;]+;", text):
             connection.execute(statement.replace("'...'", "'run'"))

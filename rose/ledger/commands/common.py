@@ -1,0 +1,75 @@
+"""What the ledger's commands share: their options, how they print, how they fail.
+
+Exit codes: 0 all is well, 1 a problem was found, 2 the command cannot be carried out as it was given.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date, datetime
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from rose.ledger.layout import LedgerError
+
+LedgerOption = Annotated[
+    Path | None, typer.Option("--ledger", envvar="ROSE_LEDGER", help="Folder of the ledger; else ./ledger.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def ledger_root(ledger: Path | None) -> Path:
+    """The folder a command works on: the one that was given, else `ledger` in the working directory."""
+    return ledger or Path("ledger")
+
+
+def read_figure(root: Path, name: str) -> tuple[list[str], list[Any]]:
+    """Columns and rows of a named query of ours."""
+    import sql
+    from rose.ledger import catalog
+
+    with catalog.connect(root) as connection:
+        cursor = connection.execute(sql.read(name))
+        return [item[0] for item in cursor.description or []], cursor.fetchall()
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    try:
+        yield
+    except LedgerError as error:
+        fail(str(error))
+
+
+def fail(message: str) -> NoReturn:
+    print(f"rose: {message}", file=sys.stderr)
+    raise typer.Exit(2)
+
+
+def print_json(value: Any) -> None:
+    # A float that is not a number has no JSON of its own; DuckDB's text for it is the least surprising.
+    print(json.dumps(value, default=cell_text, indent=2, ensure_ascii=False))
+
+
+def print_table(columns: list[str], rows: list[Any]) -> None:
+    table = Table()
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*("" if cell is None else cell_text(cell) for cell in row))
+    # Off a terminal there is no width to keep to.
+    width = None if sys.stdout.isatty() else 1_000_000
+    Console(markup=False, highlight=False, width=width).print(table)
+
+
+def cell_text(cell: Any) -> str:
+    if isinstance(cell, datetime):
+        return cell.isoformat(timespec="microseconds") + ("Z" if cell.tzinfo is None else "")
+    return cell.isoformat() if isinstance(cell, date) else str(cell)
