@@ -9,7 +9,7 @@ import os
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import duckdb
@@ -21,6 +21,7 @@ import dashboard
 import sql
 from rose.errors import UserError
 from rose.ledger import catalog
+from rose.ledger.examine import Seen
 from rose.ledger.layout import LedgerError
 from rose.pricing import report
 from rose.pricing.document import Report
@@ -28,6 +29,16 @@ from rose.pricing.query import set_variables
 
 #: Cached rows are dropped after this long, whatever happens; a new event drops them at once.
 _TTL_S = 600
+#: A run longer than this is shown by the day, from the roll-ups: a year of it must open as fast as an hour.
+LONG = timedelta(days=7)
+_DAILY = {
+    "dashboard_time_totals",
+    "dashboard_device_time",
+    "dashboard_latency",
+    "dashboard_preemption_bins",
+    "preemption_totals",
+    "serving_latency",
+}
 #: A run with no end to which nothing was added for this long was probably killed.
 QUIET_S = 300
 
@@ -56,6 +67,11 @@ class Run:
     trace_time_scale: float | None
     #: The price book its fleet file names.
     price_book: str | None
+
+    @property
+    def long(self) -> bool:
+        """Whether it is shown by the day."""
+        return self.started_at is not None and self.last_event_at - self.started_at > LONG
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +111,9 @@ def runs(ledger: Path) -> list[Run]:
 
 
 def rows(ledger: Path, query: str, run: Run) -> pl.DataFrame:
-    """The rows of `sql/figures/<query>.sql` for a run. Raises ReadError or LedgerError."""
+    """The rows of `sql/figures/<query>.sql`, or of its daily form for a long run. Raises ReadError or LedgerError."""
+    if run.long and query in _DAILY:
+        query = f"{query}_daily"
     return _rows(str(ledger), query, run.run_id, mark(ledger))
 
 
@@ -126,11 +144,17 @@ def price(ledger: Path, run: Run, *, unverified: bool = False) -> Priced:
 
 @st.cache_resource(ttl=_TTL_S, max_entries=8, show_spinner=False)
 def _price(ledger: str, run_id: str, book: str, unverified: bool, mark: str) -> Priced:
-    """Verifying and pricing read every segment; a report never changes, so it is shared by all sessions."""
+    """Verifying and pricing read every new segment; a report never changes, so it is shared by all sessions."""
     try:
-        return Priced(report.build(Path(ledger), run_id, book, unverified), None)
+        return Priced(report.build(Path(ledger), run_id, book, unverified, _seen()), None)
     except (UserError, LedgerError, duckdb.Error) as error:
         return Priced(None, str(error))
+
+
+@st.cache_resource(show_spinner=False)
+def _seen() -> Seen:
+    """What was verified, once for all sessions: so that a live page reads new segments only."""
+    return Seen()
 
 
 def cost_by_step(report: Report, steps: pl.DataFrame) -> pl.DataFrame:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rose.ledger.commands import ledger_app, sql_command
+from rose.ledger.commands import ledger_app, query_command, schema_command, sql_command
+from rose.ledger.commands.jobs import jobs_app
 from rose.pricing.commands import price_app, report_command
+from rose.pricing.jobs import planned
 
 if TYPE_CHECKING:
     from rose.config import FleetConfig
@@ -26,8 +28,11 @@ app = typer.Typer(
 config_app = typer.Typer(help="The fleet file.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(jobs_app(planned), name="jobs")
 app.add_typer(price_app, name="price")
 app.command("sql")(sql_command)
+app.command("query")(query_command)
+app.command("schema")(schema_command)
 app.command("report")(report_command)
 
 LedgerOption = Annotated[Path, typer.Option("--ledger", help="Folder of the ledger.", envvar="ROSE_LEDGER")]

@@ -1,4 +1,7 @@
-"""The project's SQL: `views/` (the interface), `queries/` (by name, for people), `figures/` (for reports and pages)."""
+"""The project's SQL: `views/` (the interface), `queries/` (by name, for people), `figures/` (for reports and pages).
+
+`interface.md` says how to use the first two.
+"""
 
 from __future__ import annotations
 

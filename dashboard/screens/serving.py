@@ -31,7 +31,8 @@ def show(ledger: Path, run: Run) -> None:
         chart = charts.latency(_long(bins, name), budget_ns, f"{name.upper()} (ms)")
         st.altair_chart(chart, width="stretch", alt=f"{title} over time")
         far = "" if budget_ns is None else f"Budget (SLO): {budget_ns:,.0f} ms. "
-        st.caption(f"Solid: p99 (99 of 100 requests are faster). Dashed: p50 (half are). {far}{source}")
+        near = "Percentiles by the day, to within 2.2%. " if run.long else ""
+        st.caption(f"Solid: p99 (99 of 100 requests are faster). Dashed: p50 (half are). {near}{far}{source}")
 
 
 def _attainment(run: Run, totals: pl.DataFrame, source: str) -> None:

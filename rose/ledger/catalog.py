@@ -1,13 +1,15 @@
 """The catalog: a DuckDB file that holds views and no data, so that a reader never meets a writer's lock.
 
-`stored_event` reads the segments of every part of the ledger; everything else is in `sql/views`. The file is
-replaced atomically when a writer or a new epoch appears and when a compaction is done; segments added to an epoch
-show without that.
+Its sources are `stored_event`, the segments of every part of the ledger; `unrolled_stored_event`, those that the
+roll-ups do not count yet; and the roll-ups. Everything else is in `sql/views`. The file is replaced atomically when a
+writer or a new epoch appears and when a compaction, an archiving or a roll-up is done; segments added to an epoch show
+without that.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 import tempfile
 from pathlib import Path
@@ -16,8 +18,9 @@ import duckdb
 import pyarrow.parquet as pq
 
 import sql
-from rose.ledger import layout, rows
+from rose.ledger import layout, rolled, rows
 from rose.ledger.layout import LedgerError
+from rose.ledger.rolled import CLIENT_ID, ROLLUPS, Coverage
 
 #: The views, in the order in which they can be made; the public interface of the ledger.
 VIEWS = (
@@ -36,10 +39,22 @@ VIEWS = (
     "device_slice",
     "step",
     "power",
+    "job",
+    *ROLLUPS,
+)
+#: Views that others are made of; not part of the interface.
+INTERNAL = (
+    "stored_event",
+    "unrolled_stored_event",
+    "unrolled_event",
+    *(f"{made}_{name}" for name in ROLLUPS for made in ("rolled", "unrolled")),
+    f"rolled_{CLIENT_ID}",
 )
 #: Older DuckDB clients can open a file of this version.
 _STORAGE_VERSION = "v1.5.0"
-_STORED_COMMENT = "The segments as they were written, retried events included. Read `event` instead."
+_INTERNAL_COMMENT = "Internal: what other views are made of. "
+#: How far a roll-up goes: what stood before, and of each writer the last epoch and the seq after it.
+Span = tuple[Coverage | None, dict[str, tuple[int, int]]]
 
 
 def refresh(root: Path | str) -> None:
@@ -53,8 +68,13 @@ def refresh(root: Path | str) -> None:
         try:
             # Patterns relative to the ledger let the folder move; DuckDB finds them here by its search path.
             with duckdb.connect(temporary, config={"file_search_path": str(root)}) as connection:
-                connection.execute(f"CREATE OR REPLACE VIEW stored_event AS {_stored(_patterns(root))}")
-                connection.execute(f"COMMENT ON VIEW stored_event IS {quoted(_STORED_COMMENT)}")
+                sources = _sources(root)
+                # Before the first roll-up the template's own views of nothing do; a view takes a while to make.
+                made = {name: select for name, select in sources.items() if select != _no_roll_up(name)}
+                _make(connection, made, temporary=False)
+                for name in made:
+                    connection.execute(f"COMMENT ON VIEW {name} IS {quoted(_INTERNAL_COMMENT)}")
+                connection.execute(f"CREATE MACRO {_signature(sources)}() AS true")
             layout.replace_file(temporary, root / layout.CATALOG)
         except duckdb.Error as error:
             raise LedgerError(
@@ -65,23 +85,27 @@ def refresh(root: Path | str) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def connect(root: Path | str) -> duckdb.DuckDBPyConnection:
+def connect(root: Path | str, *, until: Span | None = None) -> duckdb.DuckDBPyConnection:
     """A connection that reads the ledger as it is now, from any working directory, with UTC as its time zone.
 
     Events that are written later show in later queries, but for those of an epoch begun later: open a connection for
-    each piece of work (about 25 ms), and never keep one for longer than a compaction's grace period.
-    Raises LedgerError.
+    each piece of work, and never keep one for longer than a compaction's grace period. With `until`, the daily views
+    give what a roll-up of that span must hold. Raises LedgerError.
     """
     root = layout.check(root)
     # In memory, with the catalog attached: several connections in one process then share no settings. Python
-    # variables are never taken for tables.
-    connection = duckdb.connect(config={"python_enable_replacements": False})
+    # variables are never taken for tables. The search path is where the catalog's relative patterns are found.
+    connection = duckdb.connect(config={"python_enable_replacements": False, "file_search_path": str(root)})
     try:
         _attach(connection, root)
         connection.execute("USE ledger")
         connection.execute("SET TimeZone = 'UTC'")
-        # A temporary view goes before the catalog's own: absolute paths, and the parts of this moment.
-        connection.execute(f"CREATE TEMP VIEW stored_event AS {_stored([f'{root}/{p}' for p in _patterns(root)])}")
+        if not _is_for(connection, _sources(root)):
+            # Left behind by a writer that was killed at the wrong moment, or by another version of ROSE.
+            _replace(connection, root)
+        if until is not None:
+            # Temporary views go before the catalog's own.
+            _make(connection, _sources(root, until))
     except duckdb.Error as error:
         connection.close()
         raise LedgerError(f"cannot read the ledger at {root}: {error}") from error
@@ -89,6 +113,15 @@ def connect(root: Path | str) -> duckdb.DuckDBPyConnection:
         connection.close()
         raise
     return connection
+
+
+def readable(root: Path) -> list[str]:
+    """The folders that a query over the views reads, as DuckDB's `allowed_directories` wants them.
+
+    It checks a pattern as it stands in a view, and then each file it finds.
+    """
+    folders = ("live/", "compacted/", f"{rolled.FOLDER}/", layout.SCHEMA_FILE)
+    return [*folders, *(f"{root}/{folder}" for folder in folders)]
 
 
 @functools.cache
@@ -114,8 +147,18 @@ def _template() -> bytes:
             path = quoted(str(root / layout.CATALOG))
             connection.execute(f"ATTACH {path} AS ledger (STORAGE_VERSION {quoted(_STORAGE_VERSION)})")
             connection.execute("USE ledger")
-            connection.execute(f"CREATE VIEW stored_event AS {_stored([layout.SCHEMA_FILE])}")
             connection.execute("BEGIN")
+            sources = _sources(root)
+            first = ("stored_event", "unrolled_stored_event")
+            _make(connection, {name: sources[name] for name in first}, temporary=False)
+            connection.execute(f"CREATE VIEW rolled_{CLIENT_ID} AS {sources[f'rolled_{CLIENT_ID}']}")
+            for name in ("unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS)):
+                body = sql.read(f"rollups/{name.replace('unrolled_daily', 'daily')}.sql")
+                connection.execute(f"CREATE VIEW {name} AS {body}")
+            for name in ROLLUPS:
+                connection.execute(f"CREATE VIEW rolled_{name} AS {sources[f'rolled_{name}']}")
+            for name in INTERNAL:
+                connection.execute(f"COMMENT ON VIEW {name} IS {quoted(_INTERNAL_COMMENT)}")
             for view in VIEWS:
                 connection.execute(sql.read(f"views/{view}.sql"))
                 connection.execute(f"COMMENT ON VIEW {view} IS {quoted(comments(view)[0])}")
@@ -144,10 +187,85 @@ def _attach(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
         connection.execute(attach)
 
 
-def _patterns(root: Path) -> list[str]:
-    """Patterns of all Parquet files of the ledger, relative to it."""
-    parts = [part.pattern for writer in layout.writers(root) for part in layout.parts(root, writer)]
-    return [layout.SCHEMA_FILE, *parts]
+def _replace(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
+    """Attach a new catalog in the place of the one that is attached."""
+    connection.execute("USE memory")
+    connection.execute("DETACH ledger")
+    try:
+        refresh(root)
+    except OSError as error:
+        raise LedgerError(
+            f"{root / layout.CATALOG} was made by another version of ROSE, or for other files than lie there, and it "
+            f"cannot be replaced ({error.strerror}): open the ledger once where it may be written"
+        ) from error
+    _attach(connection, root)
+    connection.execute("USE ledger")
+
+
+def _sources(root: Path, until: Span | None = None) -> dict[str, str]:
+    """What each source view selects, in the order in which they can be made."""
+    if until is None:
+        coverage = rolled.newest(root)
+        covered = {} if coverage is None or not coverage.complete else coverage.writers
+        ends: dict[str, tuple[int, int]] = {}
+    else:
+        coverage, ends = until
+        covered = {} if coverage is None else coverage.writers
+    patterns, unrolled, apart = [layout.SCHEMA_FILE], [layout.SCHEMA_FILE], []
+    for writer in layout.writers(root):
+        epoch, next_seq = covered.get(writer, (-1, 0))
+        end_epoch, end_seq = ends.get(writer, (-1 if ends else 2**62, 0))
+        for part in layout.parts(root, writer):
+            patterns.append(part.pattern)
+            if part.last <= epoch or part.first > end_epoch:
+                continue
+            unrolled.append(part.pattern)
+            # Epochs on both sides of a watermark were merged since.
+            if part.first <= epoch:
+                apart.append(f"writer = {quoted(writer)} AND seq < {next_seq}")
+            if part.last > end_epoch:
+                apart.append(f"writer = {quoted(writer)} AND seq >= {end_seq}")
+    where = f" WHERE NOT ({' OR '.join(apart)})" if apart else ""
+    sources = {"stored_event": _stored(patterns), "unrolled_stored_event": _stored(unrolled) + where}
+    for name in (CLIENT_ID, *ROLLUPS):
+        if covered and coverage is not None:
+            sources[f"rolled_{name}"] = f"FROM read_parquet({quoted(f'{coverage.folder}/{name}.parquet')})"
+        else:
+            sources[f"rolled_{name}"] = _no_roll_up(f"rolled_{name}")
+    return sources
+
+
+def _no_roll_up(name: str) -> str:
+    """What a view of a roll-up selects before there is one."""
+    if name == f"rolled_{CLIENT_ID}":
+        return "SELECT run_id, kind, event_id FROM stored_event WHERE false"
+    return f"FROM un{name} WHERE false"
+
+
+def _make(connection: duckdb.DuckDBPyConnection, views: dict[str, str], *, temporary: bool = True) -> None:
+    for name, select in views.items():
+        connection.execute(f"CREATE OR REPLACE {'TEMP ' if temporary else ''}VIEW {name} AS {select}")
+
+
+def _is_for(connection: duckdb.DuckDBPyConnection, sources: dict[str, str]) -> bool:
+    """Whether the attached catalog was made for exactly these sources."""
+    try:
+        connection.execute(f"SELECT ledger.{_signature(sources)}()").fetchall()
+    except duckdb.CatalogException:
+        return False
+    return True
+
+
+def _signature(sources: dict[str, str]) -> str:
+    """Name of the macro by which a catalog says what it was made for; a comment takes twenty times as long to read."""
+    return "made_for_" + hashlib.sha256("\n".join([_definitions(), *sources.values()]).encode()).hexdigest()
+
+
+@functools.cache
+def _definitions() -> str:
+    """All that a catalog holds besides its sources, as text."""
+    names = (*(f"views/{name}" for name in VIEWS), *(f"rollups/{name}" for name in ("unrolled_event", *ROLLUPS)))
+    return "\n".join([*rows.schema().names, *(sql.read(f"{name}.sql") for name in names)])
 
 
 def _stored(patterns: list[str]) -> str:

@@ -12,14 +12,16 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow.compute as pc
 
 from rose.events import Ledger
-from rose.ledger import catalog, layout, segments, verify
+from rose.ledger import catalog, examine, layout, segments, verify
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.writer import LedgerWriter
 
@@ -49,9 +51,10 @@ def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
     root = layout.check(root)
     merged = written = removed = 0
     try:
-        with LedgerWriter.open(root, verify.COMPACTION_WRITER, RUN_ID) as log:
+        # Opening the writer has the catalog read every part there is, so what is removed now is no longer read.
+        with LedgerWriter.open(root, verify.COMPACTION_WRITER, RUN_ID) as log, layout.moving_parts(root):
             for writer in layout.writers(root):
-                removed += _remove_superseded(root, writer, grace_s)
+                removed += _remove_superseded(root, writer, grace_s) + remove_archived(root, writer, grace_s)
                 newest = max(layout.epochs(root, writer), default=-1)
                 closed = [part for part in layout.parts(root, writer) if part.last < newest]
                 for batch in plan([(part, _events(root, part)) for part in closed]):
@@ -68,18 +71,19 @@ def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
     """Which neighbouring parts to merge, given the closed parts of one writer in order and the events of each.
 
     Live epochs are merged at once. Compacted files wait until FANOUT neighbours of them together stay under
-    EVENTS_MAX. No merged file exceeds EVENTS_MAX, unless a single epoch does.
+    EVENTS_MAX. No merged file exceeds EVENTS_MAX, unless a single epoch does, and none spans what was archived.
     """
     merges: list[list[Part]] = []
-    for compacted, least in ((False, 1), (True, FANOUT)):
+    for state, least in (("live", 1), ("compacted", FANOUT)):
         run: list[Part] = []
         total = 0
         for part, events in [*parts, (None, 0)]:
-            if run and (part is None or part.compacted != compacted or total + events > EVENTS_MAX):
+            apart = part is None or part.state != state or (run and part.first != run[-1].last + 1)
+            if run and (apart or total + events > EVENTS_MAX):
                 if len(run) >= least:
                     merges.append(run)
                 run, total = [], 0
-            if part is not None and part.compacted == compacted and (not compacted or events < EVENTS_MAX // 2):
+            if part is not None and part.state == state and (state == "live" or events < EVENTS_MAX // 2):
                 run.append(part)
                 total += events
     return merges
@@ -88,12 +92,12 @@ def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
 def _merge(root: Path, batch: list[Part], log: LedgerWriter) -> int:
     """Write the compacted file of `batch`, then its event, then its manifest; returns the segments merged."""
     merged = [entry for part in batch for entry in _entries(root, part)]
-    target = Part(batch[0].writer, batch[0].first, batch[-1].last, compacted=True)
+    target = Part(batch[0].writer, batch[0].first, batch[-1].last, "compacted")
     first_seq, last_seq = merged[0]["first_seq"], merged[-1]["last_seq"]
     path = root / f"{target.stem}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     content = _write_rows(root, batch, path)
-    if not verify.rows_are(content, target.writer, first_seq, last_seq):
+    if not examine.rows_are(content, target.writer, first_seq, last_seq):
         path.unlink()
         raise LedgerError(f"{target.stem}: the merged rows are not seq {first_seq} to {last_seq}; nothing was replaced")
     manifest = {
@@ -102,6 +106,7 @@ def _merge(root: Path, batch: list[Part], log: LedgerWriter) -> int:
         "last_epoch": target.last,
         "first_seq": first_seq,
         "last_seq": last_seq,
+        **dict(zip(("at_us_min", "at_us_max"), _times(content), strict=True)),
         "sha256": hashlib.sha256(content).hexdigest(),
         "segments": merged,
     }
@@ -113,7 +118,7 @@ def _merge(root: Path, batch: list[Part], log: LedgerWriter) -> int:
         "manifest_sha256": hashlib.sha256(manifest_content).hexdigest(),
     }
     log.record(Ledger(action=verify.COMPACTED_ACTION, detail_json=json.dumps(said)), durable=True)
-    layout.write_file(root / f"{target.stem}.json", manifest_content)
+    layout.write_file(root / target.manifest, manifest_content)
     return len(merged)
 
 
@@ -135,10 +140,9 @@ def _write_rows(root: Path, batch: list[Part], path: Path) -> bytes:
 
 def _entries(root: Path, part: Part) -> list[dict[str, Any]]:
     """What a manifest says of each segment in `part`; refuses a damaged one, which must not be laundered."""
-    if part.compacted:
-        if hashlib.sha256((root / part.pattern).read_bytes()).hexdigest() != _manifest(root, part)["sha256"]:
-            raise LedgerError(f"{part.pattern} was changed after it was written. Run `rose ledger verify`")
-        entries: list[dict[str, Any]] = _manifest(root, part)["segments"]
+    if part.state == "compacted":
+        _, manifest, _ = read_compacted(root, part)
+        entries: list[dict[str, Any]] = manifest["segments"]
         return entries
     folder = root / part.folder
     found = []
@@ -161,8 +165,8 @@ def _entries(root: Path, part: Part) -> list[dict[str, Any]]:
 
 
 def _events(root: Path, part: Part) -> int:
-    if part.compacted:
-        manifest = _manifest(root, part)
+    if part.state == "compacted":
+        manifest, _ = read_manifest(root, part)
         return int(manifest["last_seq"] - manifest["first_seq"]) + 1
     folder = root / part.folder
     names = segments.segment_names(folder)
@@ -170,12 +174,43 @@ def _events(root: Path, part: Part) -> int:
     return last.last_seq - first.first_seq + 1
 
 
-def _manifest(root: Path, part: Part) -> dict[str, Any]:
+def read_manifest(root: Path, part: Part) -> tuple[dict[str, Any], bytes]:
+    """What the manifest of a compacted or archived part says, and its bytes. Raises LedgerError or OSError."""
+    content = (root / part.manifest).read_bytes()
     try:
-        manifest: dict[str, Any] = json.loads((root / f"{part.stem}.json").read_bytes())
+        manifest: dict[str, Any] = json.loads(content)
     except ValueError as error:
-        raise LedgerError(f"{part.stem}.json is damaged. Run `rose ledger verify`") from error
-    return manifest
+        raise LedgerError(f"{part.manifest} is damaged. Run `rose ledger verify`") from error
+    return manifest, content
+
+
+def read_compacted(root: Path, part: Part) -> tuple[bytes, dict[str, Any], bytes]:
+    """Bytes of a compacted part's file, what its manifest says, and the manifest's bytes.
+
+    Raises LedgerError if they do not agree, OSError if they cannot be read.
+    """
+    manifest, manifest_content = read_manifest(root, part)
+    content = (root / part.pattern).read_bytes()
+    if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
+        raise LedgerError(f"{part.pattern} was changed after it was written. Run `rose ledger verify`")
+    return content, manifest, manifest_content
+
+
+def newest_at_us(root: Path, part: Part) -> int | None:
+    """`at_us` of the newest event of a compacted part; None without events. Raises LedgerError if it is damaged."""
+    manifest, _ = read_manifest(root, part)
+    if "at_us_max" not in manifest:
+        # The manifest is older than this field.
+        return _times(read_compacted(root, part)[0])[1]
+    newest: int | None = manifest["at_us_max"]
+    return newest
+
+
+def _times(content: bytes) -> tuple[int | None, int | None]:
+    """Least and greatest at_us of a Parquet file's rows; None for a file without rows."""
+    column = segments.read_rows(content, ["at_us"])["at_us"]
+    found: dict[str, int | None] = pc.min_max(column).as_py()
+    return found["min"], found["max"]
 
 
 def _remove_superseded(root: Path, writer: str, grace_s: float) -> int:
@@ -186,15 +221,26 @@ def _remove_superseded(root: Path, writer: str, grace_s: float) -> int:
     wider_since = 0.0
     for part, superseded in layout.all_parts(root, writer):
         if not superseded:
-            wider_since = (root / f"{part.stem}.json").stat().st_mtime if part.compacted else time.time()
+            wider_since = time.time() if part.state == "live" else (root / part.manifest).stat().st_mtime
         elif time.time() - wider_since >= grace_s:
-            if part.compacted:
+            if part.state == "compacted":
                 # The manifest first: without it the file no longer counts.
-                (root / f"{part.stem}.json").unlink()
-                (root / f"{part.stem}.parquet").unlink(missing_ok=True)
+                (root / part.manifest).unlink()
+                (root / part.pattern).unlink(missing_ok=True)
             else:
                 # At once and as a whole, so that no reader ever sees a part of an epoch.
                 folder = root / part.folder
                 shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.gone")))
             removed += 1
+    return removed
+
+
+def remove_archived(root: Path, writer: str, grace_s: float) -> int:
+    """Remove the files of parts that were archived more than `grace_s` seconds ago; returns how many."""
+    removed = 0
+    for part in layout.chain(root, writer):
+        if part.state == "archived" and time.time() - (root / part.manifest).stat().st_mtime >= grace_s:
+            with suppress(FileNotFoundError):
+                (root / f"{part.stem}.parquet").unlink()
+                removed += 1
     return removed

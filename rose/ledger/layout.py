@@ -5,8 +5,10 @@ ledger.duckdb                            the catalog: views and nothing else, re
 schema.parquet                           no rows, every column: the views hold even before the first event
 live/<writer>/<epoch>/<index>-<sha256>.parquet     segments, in the order they were written
 compacted/<writer>/<first>-<last>.parquet, .json   segments of epochs first..last merged, and the manifest
+archived/<writer>/<first>-<last>.json   the same manifest once its file has left the ledger
+quarantine/                              damaged files that were taken out of the readers' way, under their own paths
 heads/<writer>.json                      the newest segment of each writer
-locks/                                   one file for each writer, one for the catalog
+locks/                                   one file for each writer, one for the catalog, one for moving parts
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rose.errors import UserError
 
@@ -35,6 +38,9 @@ MANIFEST_NAME = re.compile(r"(?P<first>\d{6,})-(?P<last>\d{6,})\.json")
 
 #: DuckDB reads these as part of a pattern or of a list of folders, so no path of a ledger may hold one.
 _PATTERN_CHARACTERS = set("*?[],")
+
+#: In the order in which one counts before another of the same epochs.
+State = Literal["archived", "compacted", "live"]
 
 
 class LedgerError(UserError):
@@ -98,17 +104,18 @@ def check_writer_name(writer: str) -> None:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Part:
-    """Epochs `first` to `last` of a writer: one live epoch's folder, or a compacted file."""
+    """Epochs `first` to `last` of a writer: a live epoch's folder, a compacted file, or an archived file's manifest."""
 
     writer: str
     first: int
     last: int
-    compacted: bool
+    state: State
 
     @property
     def pattern(self) -> str:
-        """The Parquet files of this part, relative to the ledger: what the catalog reads."""
-        if self.compacted:
+        """The Parquet files of this part, relative to the ledger: what the catalog reads. An archived part has none."""
+        assert self.state != "archived", f"{self.manifest} has no file"
+        if self.state == "compacted":
             return f"{self.stem}.parquet"
         return f"{self.folder}/*.parquet"
 
@@ -119,12 +126,23 @@ class Part:
 
     @property
     def stem(self) -> str:
-        """Path of a compacted part without its suffix, relative to the ledger."""
+        """Path of a compacted part without its suffix, relative to the ledger and to its archive."""
         return f"compacted/{self.writer}/{self.first:06d}-{self.last:06d}"
+
+    @property
+    def manifest(self) -> str:
+        """Path of the manifest of a part that is not live, relative to the ledger: where it lies is what counts."""
+        assert self.state != "live", f"{self.folder} has no manifest"
+        return f"{self.state}/{self.writer}/{self.first:06d}-{self.last:06d}.json"
 
 
 def parts(root: Path, writer: str) -> list[Part]:
     """The parts a reader must read to see every event of `writer` once, in order: the widest of each epoch."""
+    return [part for part in chain(root, writer) if part.state != "archived"]
+
+
+def chain(root: Path, writer: str) -> list[Part]:
+    """The parts that hold every segment of `writer` once, in order, those among them whose file was archived."""
     return [part for part, superseded in all_parts(root, writer) if not superseded]
 
 
@@ -132,20 +150,21 @@ def all_parts(root: Path, writer: str) -> list[tuple[Part, bool]]:
     """Every part of `writer` that lies in the ledger, in order, and whether a wider one supersedes it.
 
     Live epochs are listed before compacted files: an epoch is removed only after its compacted file stands, so what
-    the first listing misses the second one has.
+    the first listing misses the second one has. A manifest may be moved to `archived` or back meanwhile, so one of
+    the two is listed twice.
     """
-    live = [Part(writer, epoch, epoch, compacted=False) for epoch in epochs(root, writer)]
-    compacted = []
-    for name in _names(root / "compacted" / writer):
-        if match := MANIFEST_NAME.fullmatch(name):
-            compacted.append(Part(writer, int(match["first"]), int(match["last"]), compacted=True))
-    ranked = sorted([*live, *compacted], key=lambda part: (part.first, -part.last, not part.compacted))
-    found: list[tuple[Part, bool]] = []
+    found = {Part(writer, epoch, epoch, "live") for epoch in epochs(root, writer)}
+    states: tuple[State, ...] = ("compacted", "archived", "compacted")
+    for state in states:
+        for name in _names(root / state / writer):
+            if match := MANIFEST_NAME.fullmatch(name):
+                found.add(Part(writer, int(match["first"]), int(match["last"]), state))
+    ranked: list[tuple[Part, bool]] = []
     covered = -1
-    for part in ranked:
-        found.append((part, part.last <= covered))
+    for part in sorted(found, key=lambda part: (part.first, -part.last, part.state)):
+        ranked.append((part, part.last <= covered))
         covered = max(covered, part.last)
-    return found
+    return ranked
 
 
 def epochs(root: Path, writer: str) -> list[int]:
@@ -155,7 +174,7 @@ def epochs(root: Path, writer: str) -> list[int]:
 
 def writers(root: Path) -> list[str]:
     """Names of all writers that ever wrote to this ledger, in order."""
-    names = {*_names(root / "live"), *_names(root / "compacted")}
+    names = {name for folder in ("live", "compacted", "archived") for name in _names(root / folder)}
     return sorted(name for name in names if WRITER_NAME.fullmatch(name))
 
 
@@ -183,6 +202,22 @@ def replace_file(temporary: Path, path: Path) -> None:
     sync_folder(path.parent)
 
 
+def make_folder(folder: Path) -> None:
+    """Make `folder` and those above it, their names on disk when this returns. Raises OSError."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def move_file(path: Path, target: Path) -> None:
+    """Give `path` the name `target`, in whatever folder, lasting when this returns. Raises OSError."""
+    make_folder(target.parent)
+    path.replace(target)
+    sync_folder(target.parent)
+    sync_folder(path.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Bring the names in `folder` to disk: a rename lasts through a power cut only after this."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -190,6 +225,12 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def moving_parts(root: Path) -> AbstractContextManager[None]:
+    """Hold this while parts are merged, archived or brought back, so that none of it sees the other's half."""
+    # No writer's name begins with a dot.
+    return locked(root / "locks" / ".parts.lock")
 
 
 @contextmanager

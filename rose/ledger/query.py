@@ -1,21 +1,33 @@
-"""SQL of users on the ledger: one SELECT that can neither write nor look elsewhere, with a limit and a time limit."""
+"""SQL of users on the ledger: one SELECT that can neither write nor look elsewhere, with limits on time and memory.
+
+It runs in a process of its own (`query_worker`), so whatever a statement does to DuckDB, the caller goes on. Loads
+neither DuckDB nor Arrow before that process is on its way.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import socket
+import subprocess
+import sys
 import threading
-from dataclasses import dataclass
+import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
-import duckdb
-
-from rose.ledger import catalog, layout
 from rose.ledger.layout import LedgerError
 
-_ALLOWED = (
-    "Allowed is exactly one SELECT over the ledger's views "
-    f"({', '.join(catalog.VIEWS)}); WITH, FROM, DESCRIBE and SUMMARIZE count as SELECT"
-)
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: A query that did not stop at its timeout is killed this much later.
+KILL_AFTER_S = 0.5
+#: What may pass beyond that before an answer is there: the first call loads DuckDB, and a result takes time to send.
+_GRACE_S = 120.0
+#: Environment variables that a process which runs users' SQL has no need to hold.
+_SECRETS = ("ROSE_LEDGER_TOKEN",)
 
 
 class QueryError(LedgerError):
@@ -32,6 +44,27 @@ class Result:
     truncated: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One query as it is sent to a worker. `lossless`: what Arrow has no type for travels as DuckDB reads it back."""
+
+    root: str
+    text: str
+    limit: int
+    timeout_s: float
+    memory_limit_gb: float
+    lossless: bool = False
+
+    def encode(self) -> bytes:
+        """As `decode` reads it."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, content: bytes) -> Self:
+        """What `encode` wrote."""
+        return cls(**json.loads(content))
+
+
 def query(
     root: Path | str, text: str, *, limit: int = 10_000, timeout_s: float = 30.0, memory_limit_gb: float = 2.0
 ) -> Result:
@@ -40,54 +73,137 @@ def query(
     Raises QueryError if the text is anything else, reads outside the ledger, fails, or takes too long; LedgerError
     if `root` is no ledger.
     """
-    if limit < 0 or timeout_s <= 0 or memory_limit_gb <= 0:
+    table, types, truncated = _run(root, text, limit, timeout_s, memory_limit_gb, lossless=True)
+    return Result(table.column_names, types, python_rows(table), truncated)
+
+
+def query_arrow(
+    root: Path | str,
+    text: str,
+    *,
+    limit: int = 10_000,
+    timeout_s: float = 30.0,
+    memory_limit_gb: float = 2.0,
+    lossless: bool = False,
+) -> tuple[pa.Table, bool]:
+    """As `query`, as an Arrow table, and whether there were more rows than `limit`.
+
+    The DuckDB type of each column is its field's metadata `type`. HUGEINT, which a sum of integers is, comes as
+    DECIMAL(38, 0) and UUID as text; with `lossless` as extension types that DuckDB reads back.
+    """
+    table, types, truncated = _run(root, text, limit, timeout_s, memory_limit_gb, lossless=lossless)
+    fields = [field.with_metadata({"type": kind}) for field, kind in zip(table.schema, types, strict=True)]
+    import pyarrow as pa
+
+    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields)), truncated
+
+
+def python_rows(table: pa.Table) -> list[tuple[Any, ...]]:
+    """The rows of a lossless table as DuckDB's own Python values; times with a zone as UTC without one."""
+    import duckdb
+    import pyarrow as pa
+
+    for index, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type) and field.type.tz is not None:
+            column = table.column(index).cast(pa.timestamp(field.type.unit))
+            table = table.set_column(index, field.name, column)
+    if not table.num_columns:
+        return []
+    # Positions instead of names, which may be equal but for their case.
+    table = table.rename_columns([f"c{index}" for index in range(table.num_columns)])
+    with duckdb.connect() as connection:
+        return connection.from_arrow(table).fetchall()
+
+
+def _run(
+    root: Path | str, text: str, limit: int, timeout_s: float, memory_limit_gb: float, *, lossless: bool
+) -> tuple[pa.Table, list[str], bool]:
+    if not (limit >= 0 and 0 < timeout_s < 1e6 and 0 < memory_limit_gb < 1e6):
         raise QueryError(f"limit {limit}, timeout {timeout_s} s and memory {memory_limit_gb} GB must be positive")
-    root = layout.check(root)
-    with catalog.connect(root) as connection:
-        statement = _one_select(connection, text)
-        _lock_down(connection, root, memory_limit_gb)
-        timer = threading.Timer(timeout_s, connection.interrupt)
-        timer.start()
+    began = time.monotonic()
+    with _workers.connection() as connection:
+        connection.settimeout(timeout_s + KILL_AFTER_S + _GRACE_S)
+        request = Request(
+            root=str(Path(root).expanduser().absolute()),
+            text=text,
+            limit=limit,
+            timeout_s=timeout_s,
+            memory_limit_gb=memory_limit_gb,
+            lossless=lossless,
+        )
         try:
-            # The newline ends a comment that the text may end with.
-            cursor = connection.execute(f"SELECT * FROM (\n{statement}\n) LIMIT {limit + 1}")
-            description = cursor.description or []
-            rows = cursor.fetchall()
-        except duckdb.InterruptException as error:
-            raise QueryError(f"the query took longer than {timeout_s:g} s; narrow it, or raise the timeout") from error
-        except duckdb.Error as error:
-            raise QueryError(f"{error}{_hint(str(error), statement)}") from error
-        finally:
-            timer.cancel()
-    columns, types = [item[0] for item in description], [str(item[1]) for item in description]
-    return Result(columns, types, rows[:limit], truncated=len(rows) > limit)
+            connection.sendall(request.encode())
+            connection.shutdown(socket.SHUT_WR)
+            # Takes as long as the worker needs to load its own.
+            import pyarrow as pa
+
+            with connection.makefile("rb") as stream:
+                header = json.loads(stream.readline() or "{}")
+                content = stream.read()
+        except TimeoutError as error:
+            raise QueryError(f"no answer to the query within {timeout_s + KILL_AFTER_S + _GRACE_S:g} s") from error
+        except OSError:
+            header, content = {}, b""
+    if "error" in header:
+        raise (QueryError if header["refused"] else LedgerError)(header["error"])
+    if not header or len(content) != header["bytes"]:
+        # The process ended without an answer: killed at its time, or by the limit on its memory.
+        late = time.monotonic() - began >= timeout_s
+        raise QueryError(too_slow(timeout_s) if late else too_large(memory_limit_gb))
+    return pa.ipc.open_stream(content).read_all(), header["types"], header["truncated"]
 
 
-def _one_select(connection: duckdb.DuckDBPyConnection, text: str) -> str:
-    """The text of the one statement in `text`, without a semicolon. Raises QueryError."""
-    try:
-        statements = connection.extract_statements(text)
-    except duckdb.Error as error:
-        raise QueryError(f"{error}{_hint(str(error), text)}") from error
-    if len(statements) != 1:
-        raise QueryError(f"{len(statements)} statements were given. {_ALLOWED}")
-    if statements[0].type != duckdb.StatementType.SELECT:
-        raise QueryError(f"a {statements[0].type.name} statement was given. {_ALLOWED}")
-    return statements[0].query.strip().removesuffix(";")
+def too_slow(timeout_s: float) -> str:
+    """What to say of a query whose time is up."""
+    return f"the query took longer than {timeout_s:g} s; narrow it, or raise the timeout"
 
 
-def _lock_down(connection: duckdb.DuckDBPyConnection, root: Path, memory_limit_gb: float) -> None:
-    """From here on the connection reads the ledger's folder only, writes nothing, and cannot be set free."""
-    connection.execute(f"SET allowed_directories = [{catalog.quoted(f'{root}/')}]")
-    connection.execute(f"SET memory_limit = '{memory_limit_gb}GB'")
-    connection.execute("SET temp_directory = ''")
-    connection.execute("SET enable_external_access = false")
-    connection.execute("SET lock_configuration = true")
+def too_large(memory_limit_gb: float) -> str:
+    """What to say of a query that was ended by the memory limit."""
+    return f"Out of Memory: the query needed more than {memory_limit_gb:g} GB; narrow it"
 
 
-def _hint(message: str, text: str) -> str:
-    if "Parser Error" in message and '"at"' not in text and " at" in text.lower():
-        return '\nAT is a reserved word: write the column as "at", or with its view as in lease.at'
-    if "Permission Error" in message:
-        return f"\n{_ALLOWED}"
-    return ""
+class _Workers:
+    """The process that forks a worker for each query: started by the first one, ends with this process."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._control: socket.socket | None = None
+
+    def connection(self) -> socket.socket:
+        """A socket to a new worker."""
+        ours, theirs = socket.socketpair()
+        with self._mutex, theirs:
+            try:
+                self._send(theirs)
+            except OSError:
+                # It was killed: another one takes its place.
+                self._control = None
+                self._send(theirs)
+        return ours
+
+    def _send(self, theirs: socket.socket) -> None:
+        if self._control is None:
+            self._control = self._start()
+        socket.send_fds(self._control, [b"q"], [theirs.fileno()])
+
+    def _start(self) -> socket.socket:
+        # A packet for each query, so that two processes that share this socket after a fork cannot mix theirs.
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {name: value for name, value in os.environ.items() if name not in _SECRETS}
+        # One arena, and no thread before the fork but what cannot be avoided.
+        environment |= {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
+        with theirs:
+            # -P: nothing is imported from the working directory. A session of its own: Ctrl-C is for the caller.
+            subprocess.Popen(
+                [sys.executable, "-P", "-m", "rose.ledger.query_worker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        return ours
+
+
+_workers = _Workers()

@@ -51,13 +51,13 @@ class Tail:
     sha256: str
 
 
-def append(root: Path, tail: Tail, run_id: str, provenance: str, batch: Sequence[rows.Row]) -> Tail:
-    """Write `batch`, whose seqs go up from `tail.next_seq`, as the next segment; on disk when this returns.
+def append(root: Path, tail: Tail, table: pa.Table) -> Tail:
+    """Write `table`, whose seqs go up from `tail.next_seq`, as the next segment; on disk when this returns.
 
     Raises OSError if the disk refuses it; then `recover` says whether the segment stands.
     """
-    assert [row[0] for row in (batch[0], batch[-1])] == [tail.next_seq, tail.next_seq + len(batch) - 1]
-    table = rows.table(tail.writer, run_id, provenance, batch)
+    ends = (table["seq"][0].as_py(), table["seq"][-1].as_py())
+    assert ends == (tail.next_seq, tail.next_seq + table.num_rows - 1)
     folder = root / "live" / tail.writer / f"{tail.epoch:06d}"
     tail, path = _write(folder, tail, table)
     _write_head(root, tail, path)

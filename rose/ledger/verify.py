@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from rose.ledger import layout, segments
+from rose.ledger import examine, layout, segments
+from rose.ledger.examine import Seen
 from rose.ledger.layout import LedgerError, Part
 
-#: The writer through which compaction records what it merged.
-COMPACTION_WRITER = "compaction"
-COMPACTED_ACTION = "compacted"
+#: The writers through which compaction and the archive record what they did, and the words for it.
+COMPACTION_WRITER, COMPACTED_ACTION = "compaction", "compacted"
+ARCHIVE_WRITER, ARCHIVED_ACTION = "archive", "archived"
+
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
@@ -24,11 +23,13 @@ class WriterReport:
     """What stands of one writer. `problems` name the file and what is wrong with it."""
 
     writer: str
-    #: Segments as they were written, whether still live or merged since.
+    #: Segments as they were written, whether still live, or merged or archived since.
     segments: int = 0
     events: int = 0
     first_seq: int | None = None
     last_seq: int | None = None
+    #: Those of `events` whose rows were archived: their chain is proved, the rows are elsewhere or gone on purpose.
+    archived_events: int = 0
     problems: list[str] = field(default_factory=list)
 
 
@@ -50,15 +51,19 @@ class Report:
         return not self.problems
 
 
-def verify(root: Path | str) -> Report:
+def verify(root: Path | str, *, seen: Seen | None = None) -> Report:
     """Check the ledger at `root`: finds a changed byte, a missing, reordered or foreign file, a gap or repeat in seq.
 
-    Writers and compaction may go on meanwhile; what is written later is not looked at. Raises LedgerError if `root`
-    is no ledger.
+    Writers, compaction and the archive may go on meanwhile; what is written later is not looked at. Reads every
+    byte, or with `seen` every file that is new or changed since. Raises LedgerError if `root` is no ledger.
     """
     root = layout.check(root)
-    manifests = _recorded_manifests(root)
-    return Report(root, [_verify_writer(root, writer, manifests) for writer in _all_writers(root)])
+    seen = seen or Seen()
+    with seen.lock:
+        records = _Records(root, seen)
+        report = Report(root, [_verify_writer(root, writer, records, seen) for writer in _all_writers(root)])
+        seen.forget_unvisited()
+    return report
 
 
 def _all_writers(root: Path) -> list[str]:
@@ -67,23 +72,50 @@ def _all_writers(root: Path) -> list[str]:
     return sorted({*layout.writers(root), *heads})
 
 
-def _verify_writer(root: Path, writer: str, manifests: set[str]) -> WriterReport:
-    """A compaction may remove an epoch while it is read; what it left in its place is then read instead."""
+def _verify_writer(root: Path, writer: str, records: _Records, seen: Seen) -> WriterReport:
+    """What looks missing because a part was merged or moved meanwhile is read where it went."""
     while True:
-        before = layout.parts(root, writer)
-        try:
-            return _Chain(root, writer, manifests).walk(before)
-        except FileNotFoundError:
-            if layout.parts(root, writer) == before:
-                raise
+        before = layout.chain(root, writer)
+        report = _Chain(root, writer, records, seen).walk(before)
+        if not report.problems or set(before) <= set(layout.chain(root, writer)):
+            return report
+
+
+class _Records:
+    """SHA-256 of the manifests that compaction and the archive recorded as events."""
+
+    def __init__(self, root: Path, seen: Seen) -> None:
+        self._root, self._seen = root, seen
+        self._read()
+
+    def _read(self) -> None:
+        said = examine.recorded(self._root, COMPACTION_WRITER, COMPACTED_ACTION, self._seen)
+        self._compacted = {detail["manifest_sha256"] for detail in said}
+        said = examine.recorded(self._root, ARCHIVE_WRITER, ARCHIVED_ACTION, self._seen)
+        self._archived = {detail["manifest_sha256"] for detail in said if detail["deleted"]}
+
+    def lack(self, part: Part, manifest_sha256: str) -> str | None:
+        """Which event is missing for `part` to stand where it does. Events are on disk before what they allow."""
+        if (fault := self._lack(part, manifest_sha256)) is not None:
+            self._read()
+            fault = self._lack(part, manifest_sha256)
+        return fault
+
+    def _lack(self, part: Part, manifest_sha256: str) -> str | None:
+        if manifest_sha256 not in self._compacted:
+            return "no event of the compaction says so; it was changed, or written by another"
+        if part.state == "archived" and manifest_sha256 not in self._archived:
+            return "no event of the archive says that its file was to leave the ledger"
+        return None
 
 
 class _Chain:
     """The walk along one writer's segments, from its first to its newest."""
 
-    def __init__(self, root: Path, writer: str, manifests: set[str]) -> None:
+    def __init__(self, root: Path, writer: str, records: _Records, seen: Seen) -> None:
         self.root = root
-        self.manifests = manifests
+        self.records = records
+        self.seen = seen
         self.report = WriterReport(writer)
         self.next_epoch = 0
         #: What the next segment must say; None where damage makes it unknowable.
@@ -100,10 +132,10 @@ class _Chain:
                 self._problem(f"live/{self.report.writer}", f"{missing} are missing")
                 self.next_seq = None
             self.next_epoch = part.last + 1
-            if part.compacted:
-                self._compacted(part)
-            else:
+            if part.state == "live":
                 self._live(part)
+            else:
+                self._merged(part)
         if head is not None and segments.place(head) > segments.place(self.newest):
             self._problem(head, "the newest segment is missing")
         return self.report
@@ -117,7 +149,11 @@ class _Chain:
 
     def _live(self, part: Part) -> None:
         relative = part.folder
-        listed = [path.name for path in (self.root / relative).iterdir()]
+        try:
+            listed = [path.name for path in (self.root / relative).iterdir()]
+        except OSError as error:
+            self._problem(relative, f"it cannot be listed ({error.strerror})")
+            return
         for name in sorted(listed):
             if not name.startswith(".") and not layout.SEGMENT_NAME.fullmatch(name):
                 self._problem(f"{relative}/{name}", "a foreign file; segments are named by index and SHA-256")
@@ -128,67 +164,62 @@ class _Chain:
             self._segment(f"{relative}/{name}", part.first, index)
 
     def _segment(self, path: str, epoch: int, index: int) -> None:
-        content = (self.root / path).read_bytes()
         sha256 = segments.sha256_in(path)
         self.report.segments += 1
         self.newest = path
-        if hashlib.sha256(content).hexdigest() != sha256:
-            self._problem(path, "its bytes were changed after it was written")
+        found = self._facts(path, "segment", lambda content: examine.segment(content, sha256))
+        if found is not None and found.fault is not None:
+            self._problem(path, found.fault)
+        if found is None or found.changed:
             # Its own words cannot be trusted, but its successor still names the SHA-256 it had.
             self.sha256, self.next_seq = sha256, None
+        if found is None or (header := found.header) is None:
             return
-        try:
-            header = segments.read_header(content)
-        except LedgerError as error:
-            self._problem(path, f"a foreign file: {error}")
-            return
-        seqs = segments.read_rows(content, ["seq"])["seq"].to_pylist()
         if (header.writer, header.epoch) != (self.report.writer, epoch):
             self._problem(path, f"a foreign segment, of writer {header.writer!r} and epoch {header.epoch}")
         if header.index != index:
             self._problem(path, f"its index is {header.index} and its place {index}: a segment is missing or repeated")
-        if seqs != list(range(header.first_seq, header.last_seq + 1)):
-            self._problem(path, f"its rows are not seq {header.first_seq} to {header.last_seq}")
         self._link(path, header.first_seq, header.last_seq, header.previous_sha256, sha256)
 
-    def _compacted(self, part: Part) -> None:
-        manifest_path, path = f"{part.stem}.json", f"{part.stem}.parquet"
-        content = (self.root / manifest_path).read_bytes()
-        manifest_sha256 = hashlib.sha256(content).hexdigest()
-        if manifest_sha256 not in self.manifests:
-            # It may be of a compaction that went on meanwhile; its event was on disk before it.
-            self.manifests |= _recorded_manifests(self.root)
-        if manifest_sha256 not in self.manifests:
-            self._problem(manifest_path, "no event of the compaction says so; it was changed, or written by another")
+    def _merged(self, part: Part) -> None:
+        manifest = self._facts(part.manifest, "manifest", examine.manifest)
+        fault = None if manifest is None else self.records.lack(part, manifest.sha256)
+        if manifest is None or fault is not None:
+            if fault is not None:
+                self._problem(part.manifest, fault)
             # Nothing it says can be trusted, so there is nothing to hold the next segment against.
             self.sha256, self.next_seq = None, None
             return
-        manifest = json.loads(content)
-        for merged in manifest["segments"]:
-            self.report.segments += 1
-            self._link(
-                f"{manifest_path}: {merged['file']}",
-                merged["first_seq"],
-                merged["last_seq"],
-                merged["previous_sha256"],
-                merged["sha256"],
-            )
-        first_seq, last_seq = manifest["first_seq"], manifest["last_seq"]
-        data = (self.root / path).read_bytes() if (self.root / path).exists() else None
-        if data is None:
+        said = manifest.said
+        first_seq, last_seq = said["first_seq"], said["last_seq"]
+        self.report.segments += manifest.segments
+        where = f"{part.manifest}: {manifest.first_file}"
+        self._link(where, first_seq, last_seq, manifest.previous_sha256, manifest.last_sha256)
+        for fault in manifest.faults:
+            self._problem(part.manifest, fault)
+        if part.state == "archived":
+            self.report.archived_events += last_seq - first_seq + 1
+            return
+        # What is right depends on the manifest, so a new one means a new look.
+        kind = f"rows {manifest.sha256}"
+        fault = self._facts(part.pattern, kind, lambda content: examine.rows_fault(content, said))
+        if fault:
+            self._problem(part.pattern, fault)
+
+    def _facts(self, path: str, kind: str, look: Callable[[bytes], _T]) -> _T | None:
+        """What `look` says of the file; None, and a problem, if it cannot be read."""
+        try:
+            return self.seen.facts(self.root / path, kind, look)
+        except FileNotFoundError:
             self._problem(path, "it is missing")
-        elif hashlib.sha256(data).hexdigest() != manifest["sha256"]:
-            self._problem(path, "its bytes were changed after it was written")
-        elif not rows_are(data, self.report.writer, first_seq, last_seq):
-            self._problem(path, f"its rows are not seq {first_seq} to {last_seq}")
+        except OSError as error:
+            self._problem(path, f"it cannot be read ({error.strerror})")
+        return None
 
     def _link(self, path: str, first_seq: int, last_seq: int, previous_sha256: str, sha256: str) -> None:
-        """Check a segment against the one before it, and make it the one before the next."""
-        if self.sha256 is not None and previous_sha256 != self.sha256:
-            self._problem(path, "it does not follow the segment before it: one is missing, foreign or out of order")
-        if self.next_seq is not None and first_seq != self.next_seq:
-            fault = "a gap" if first_seq > self.next_seq else "a repeat"
-            self._problem(path, f"{fault} in seq: it begins at {first_seq}, not {self.next_seq}")
+        """Check one or more segments against the one before them, and make the last the one before the next."""
+        for fault in examine.link_faults(self.sha256, self.next_seq, previous_sha256, first_seq):
+            self._problem(path, fault)
         if last_seq >= first_seq:
             self.report.events += last_seq - first_seq + 1
             self.report.first_seq = first_seq if self.report.first_seq is None else self.report.first_seq
@@ -197,35 +228,3 @@ class _Chain:
 
     def _problem(self, path: str, what: str) -> None:
         self.report.problems.append(f"{path}: {what}")
-
-
-def rows_are(content: bytes, writer: str, first_seq: int, last_seq: int) -> bool:
-    """Whether a Parquet file's rows are exactly seq `first_seq` to `last_seq` of `writer`, in any order."""
-    table = segments.read_rows(content, ["writer", "seq"])
-    seqs = table["seq"].combine_chunks().sort()
-    expected = pa.array(range(first_seq, last_seq + 1), type=pa.int64())
-    return bool(seqs.equals(expected)) and pc.all(pc.equal(table["writer"], writer)).as_py() is not False
-
-
-def _recorded_manifests(root: Path) -> set[str]:
-    """SHA-256 of every manifest that compaction recorded as an event."""
-    recorded: set[str] = set()
-    for part, _ in layout.all_parts(root, COMPACTION_WRITER):
-        for path in root.glob(part.pattern):
-            recorded |= _manifests_in(path, None if part.compacted else segments.sha256_in(path.name))
-    return recorded
-
-
-def _manifests_in(path: Path, sha256: str | None) -> set[str]:
-    """Manifests recorded in one file; none if it is damaged or just removed: the walk along its writer says which."""
-    try:
-        content = path.read_bytes()
-        if sha256 is None:
-            sha256 = json.loads(path.with_suffix(".json").read_bytes())["sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()
-    if hashlib.sha256(content).hexdigest() != sha256:
-        return set()
-    events: list[dict[str, Any]] = segments.read_rows(content, ["kind", "action", "detail_json"]).to_pylist()
-    details = (event["detail_json"] for event in events if event.get("action") == COMPACTED_ACTION)
-    return {json.loads(detail)["manifest_sha256"] for detail in details}

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import atexit
 import fcntl
-import json
 import os
 import threading
 import time
-from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, get_args
 
-from rose.events import Event, Ledger, Provenance
-from rose.ledger import catalog, layout, rows, segments
+import pyarrow as pa
+
+from rose.events import Event, Provenance
+from rose.ledger import batch, catalog, layout, rows, segments
 from rose.ledger.layout import LedgerError
+from rose.ledger.overflow import Overflow
 
 #: A flush starts early once this many events wait: larger segments are no faster.
 _BATCH_EVENTS = 8192
-#: How long a flush waits for more durable events to share its file; a file costs about as much.
+#: How long a flush waits, where several callers want one, for more of them to share its file; a file costs more.
 _LINGER_S = 0.001
 
 
@@ -55,14 +56,16 @@ class LedgerWriter:
         #: Where the next segment goes; None after a failed write, until it is read from disk again.
         self._tail: segments.Tail | None = tail
         # Everything below is guarded by one mutex. Two conditions, so that a waiting caller never wakes another.
-        mutex = threading.Lock()
+        self._mutex = mutex = threading.Lock()
         self._work = threading.Condition(mutex)
         self._progress = threading.Condition(mutex)
-        self._pending: list[rows.Row] = []
+        self._pending: list[rows.Row | pa.Table] = []
+        self._pending_events = 0
         self._next_seq = tail.next_seq
         self._written_seq = tail.next_seq
-        self._dropped: Counter[str] = Counter()
-        self._dropped_total = 0
+        self._overflow = Overflow()
+        self._dropped = 0
+        self._waiting = 0
         self._urgent = False
         self._closing = False
         self._error: LedgerError | None = None
@@ -123,48 +126,79 @@ class LedgerWriter:
 
     @property
     def dropped(self) -> int:
-        """Events dropped since this writer was opened because the queue was full."""
-        return self._dropped_total
+        """Events since this writer was opened that were merged or counted because the queue was full."""
+        return self._dropped
+
+    @property
+    def failure(self) -> str | None:
+        """Why the disk refuses what was recorded; None while all is well."""
+        return None if self._error is None else str(self._error)
 
     def record(self, event: Event, *, durable: bool | None = None) -> int | None:
-        """Append an event; returns its seq, or None if it was dropped because the queue was full.
+        """Append an event; returns its seq, or None if it was merged or only counted because the queue was full.
 
         With `durable` (by default what the kind says) it is on disk and in every view when this returns; otherwise
         within the flush interval. Events of durable kinds are never dropped: the caller waits for room.
 
-        Raises LedgerError if a field does not fit its column, if the writer is closed, or while the disk refuses
-        writes. An event that was not acknowledged may still be written later: retry it under the same event_id.
+        Raises LedgerError if a field does not fit its column or the writer is closed; and for an event of a durable
+        kind while the disk refuses writes. It then stays in the queue and is written when the disk recovers, so
+        retry only under the same event_id. Other events never raise for the disk's sake.
         """
         values = rows.encode(event)
-        if durable is None:
-            durable = event.durable
-        with self._progress:
-            if len(self._pending) >= self._queue_max and self._accepting():
-                if not (durable or event.durable):
-                    self._dropped[event.kind] += 1
-                    self._dropped_total += 1
-                    return None
-                self._wake()
-                self._progress.wait_for(lambda: len(self._pending) < self._queue_max or not self._accepting())
-            if self._error is not None:
-                raise LedgerError(str(self._error)) from self._error
+        wait = event.durable if durable is None else durable
+        control = wait or event.durable
+        with self._mutex:
             if self._closing:
-                raise LedgerError(f"writer {self.writer!r} is closed; open it again to record events")
-            seq = self._append(event.kind, values)
-            if durable:
+                raise self._closed()
+            if self._pending_events >= self._queue_max and not self._make_room(control):
+                self._overflow.add(event, values)
+                self._dropped += 1
+                return None
+            seq = self._next_seq
+            self._next_seq = seq + 1
+            self._pending.append((event.kind, values))
+            self._pending_events += 1
+            if self._error is not None and control:
+                raise LedgerError(str(self._error)) from self._error
+            if wait:
                 self._wait_written(seq + 1)
-            elif len(self._pending) == _BATCH_EVENTS:
+            elif self._pending_events == _BATCH_EVENTS:
                 self._work.notify()
         return seq
 
+    def append(self, table: pa.Table, *, durable: bool = True) -> None:
+        """Append a table of events, all of them or none; with `durable` they are on disk when this returns.
+
+        Its columns are `kind`, `run_id`, `provenance`, `at_us` and any other of the ledger but `writer` and `seq`.
+        The caller waits for room. Raises LedgerError if a row is no event (it names column, value and row), if the
+        writer is closed, or while the disk refuses writes; give rows an event_id so that they can be retried.
+        """
+        table = batch.checked(table)
+        if table.num_rows == 0:
+            return
+        with self._mutex:
+            if self._pending_events >= self._queue_max:
+                self._make_room(control=True)
+            if self._closing:
+                raise self._closed()
+            if self._error is not None:
+                raise LedgerError(str(self._error)) from self._error
+            self._pending.append(table)
+            self._pending_events += table.num_rows
+            self._next_seq += table.num_rows
+            if durable:
+                self._wait_written(self._next_seq)
+            elif self._pending_events >= _BATCH_EVENTS:
+                self._work.notify()
+
     def flush(self) -> None:
         """Return once every event recorded so far is on disk. Raises LedgerError if the disk refuses it."""
-        with self._progress:
-            self._wait_written(self._next_seq)
+        with self._mutex:
+            self._wait_written(self._next_seq + bool(self._overflow))
 
     def close(self) -> None:
         """Write what waits, and let go of the writer's name. Raises LedgerError if events could not be written."""
-        with self._progress:
+        with self._mutex:
             self._closing = True
             self._wake()
             self._progress.notify_all()
@@ -173,8 +207,8 @@ class LedgerWriter:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-            if self._pending:
-                raise LedgerError(f"{len(self._pending)} events were not written: {self._error}")
+            if self._pending or self._overflow:
+                raise LedgerError(f"{self._pending_events} events were not written: {self._error}")
 
     def __enter__(self) -> Self:
         return self
@@ -185,14 +219,17 @@ class LedgerWriter:
         self.close()
         return False
 
-    def _accepting(self) -> bool:
-        return self._error is None and not self._closing
+    def _closed(self) -> LedgerError:
+        return LedgerError(f"writer {self.writer!r} is closed; open it again to record events")
 
-    def _append(self, kind: str, values: tuple[object, ...]) -> int:
-        seq = self._next_seq
-        self._next_seq += 1
-        self._pending.append((seq, kind, values))
-        return seq
+    def _make_room(self, control: bool) -> bool:
+        """Whether an event may join a full queue: control events wait for room, and join anyway if none can come."""
+        if control:
+            self._wake()
+            self._progress.wait_for(
+                lambda: self._pending_events < self._queue_max or self._error is not None or self._closing
+            )
+        return control
 
     def _wake(self) -> None:
         self._urgent = True
@@ -203,7 +240,9 @@ class LedgerWriter:
         if self._written_seq >= next_seq:
             return
         self._wake()
+        self._waiting += 1
         self._progress.wait_for(lambda: self._written_seq >= next_seq or self._error is not None)
+        self._waiting -= 1
         if self._written_seq < next_seq and self._error is not None:
             raise LedgerError(str(self._error)) from self._error
 
@@ -212,61 +251,68 @@ class LedgerWriter:
         while True:
             with self._work:
                 self._work.wait_for(self._has_work, timeout=self._flush_interval_s)
-                urgent, closing = self._urgent, self._closing
-            if urgent and not closing:
+                linger, closing = self._waiting > 1, self._closing
+            if linger and not closing:
                 time.sleep(_LINGER_S)
             with self._work:
-                batch = self._take()
-            if batch:
-                self._write(batch)
-            if closing:
+                items = self._take()
+                first_seq = self._written_seq
+            if items:
+                self._write(first_seq, items)
+            if closing and (self._error is not None or not self._overflow):
                 return
 
     def _has_work(self) -> bool:
-        return self._urgent or self._closing or (len(self._pending) >= _BATCH_EVENTS and self._error is None)
+        return self._urgent or self._closing or (self._pending_events >= _BATCH_EVENTS and self._error is None)
 
-    def _take(self) -> list[rows.Row]:
+    def _take(self) -> list[rows.Row | pa.Table]:
         self._urgent = False
-        if self._dropped:
-            detail = json.dumps({"count": self._dropped.total(), "kinds": dict(self._dropped)})
-            self._append(Ledger.kind, rows.encode(Ledger(action="dropped", detail_json=detail)))
-            self._dropped.clear()
-        batch, self._pending = self._pending, []
-        return batch
+        # While the disk refuses, what overflows stays merged: the queue must not grow by it.
+        if self._overflow and self._error is None:
+            late = list(self._overflow.drain())
+            self._pending += late
+            self._next_seq += len(late)
+        items, self._pending = self._pending, []
+        return items
 
-    def _write(self, batch: list[rows.Row]) -> None:
-        """Write a batch, or put it back at the head of the queue and say why in `_error`."""
+    def _write(self, first_seq: int, items: list[rows.Row | pa.Table]) -> None:
+        """Write a batch that begins at `first_seq`, or put it back at the head of the queue and say why."""
         error = None
+        next_seq = first_seq
         try:
-            batch = self._append_segment(batch)
+            next_seq = self._append_segment(first_seq, items)
         # Whatever it is (a full disk, a lost folder, no memory), callers must hear of it and no event may vanish.
         except Exception as caught:
             self._tail = None
             error = LedgerError(f"writer {self.writer!r} cannot write to {self.root}: {caught}")
             error.__cause__ = caught
-        with self._progress:
+        with self._mutex:
             if error is not None:
-                self._pending = batch + self._pending
-            else:
-                self._written_seq = batch[-1][0] + 1
+                self._pending = items + self._pending
+            self._written_seq = next_seq
+            self._pending_events = self._next_seq - next_seq
             self._error = error
+            self._urgent = self._urgent or (bool(self._overflow) and error is None)
             self._progress.notify_all()
 
-    def _append_segment(self, batch: list[rows.Row]) -> list[rows.Row]:
+    def _append_segment(self, first_seq: int, items: list[rows.Row | pa.Table]) -> int:
+        """Write a batch; returns the seq after its last event."""
+        table = rows.table(self.writer, first_seq, self.run_id, self.provenance, items)
+        next_seq = first_seq + int(table.num_rows)
         if self._tail is None:
             self._tail = segments.recover(self.root, self.writer)
             assert self._tail is not None, "a writer's epoch was opened before its first event"
         # The segment of a failed write may stand after all (its name was not yet on disk): those events are written.
-        unwritten = batch[self._tail.next_seq - batch[0][0] :]
-        if not unwritten:
-            return batch
+        unwritten = table.slice(self._tail.next_seq - first_seq)
+        if unwritten.num_rows == 0:
+            return next_seq
         if self._tail.next_index > segments.SEGMENTS_PER_EPOCH:
             self._tail = segments.begin_epoch(self.root, self._tail)
             # A damaged file, maybe of another writer, must not stop this one: every reader is told of it by DuckDB.
             with suppress(LedgerError):
                 catalog.refresh(self.root)
-        self._tail = segments.append(self.root, self._tail, self.run_id, self.provenance, unwritten)
-        return batch
+        self._tail = segments.append(self.root, self._tail, unwritten)
+        return next_seq
 
 
 def _lock(root: Path, writer: str) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 import duckdb
 
 from rose.ledger import catalog, verify
+from rose.ledger.examine import Seen
 from rose.pricing import correct, pricebook
 from rose.pricing.allocation import Allocation, allocate
 from rose.pricing.document import BookFacts, Borrow, DeviceRow, PriceLine, Report, RunFacts
@@ -37,15 +38,16 @@ def build(
     run_id: str | None = None,
     price_book: str | Path | PriceBook = "example",
     allow_unverified: bool = False,
+    seen: Seen | None = None,
 ) -> Report:
-    """Price one run of the ledger at `root` (the newest if `run_id` is None).
+    """Price one run of the ledger at `root` (the newest if `run_id` is None); `seen` is for `verify`.
 
     Raises PricingError for a ledger that does not verify (unless `allow_unverified`, which marks every figure), an
     unknown run, a run of mixed provenance, a period with no device time, and device time that does not add up;
     PriceBookError for a book that cannot be used or lacks a price that the run needs.
     """
     book = price_book if isinstance(price_book, PriceBook) else pricebook.load(price_book)
-    verified = _verified(root, allow_unverified)
+    verified = _verified(root, allow_unverified, seen)
     with closing(catalog.connect(root)) as connection:
         return _build(connection, run_id or newest_run(connection), book, verified)
 
@@ -58,8 +60,8 @@ def newest_run(connection: duckdb.DuckDBPyConnection) -> str:
     return str(found[0]["run_id"])
 
 
-def _verified(root: Path, allow_unverified: bool) -> bool:
-    problems = verify.verify(root).problems
+def _verified(root: Path, allow_unverified: bool, seen: Seen | None) -> bool:
+    problems = verify.verify(root, seen=seen).problems
     if problems and not allow_unverified:
         raise PricingError(
             f"ledger {root} does not verify, so its figures cannot be trusted:\n"

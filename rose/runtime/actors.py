@@ -71,8 +71,8 @@ class AgentActor:
         event = self._agent.sync(version, url, None, step)
         return (True, 0, 0, None) if event is None else (event.ok, event.wire_bytes, event.dense_bytes, event.reason)
 
-    def check(self) -> None:
-        self._agent.check()
+    def check(self) -> str | None:
+        return self._agent.check()
 
     def stop(self) -> None:
         self._agent.stop()

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import psutil
-from apscheduler.schedulers.background import BackgroundScheduler
 
 from rose.clock import Anchor, monotonic_ns
 from rose.config import FleetConfig
 from rose.events import Run
-from rose.ledger.compaction import compact
+from rose.ledger import jobs
+from rose.ledger.scheduler import Scheduler
 from rose.ledger.writer import LedgerWriter
 from rose.runtime import actors, preflight
 from rose.runtime.actors import BACKGROUND_NICE, GroupSpec, Place, StepReport
@@ -34,8 +34,6 @@ from rose.runtime.training import warm_start
 
 _PROGRESS_S = 5.0
 _STOP_TIMEOUT_S = 30.0
-#: Segments of closed epochs are merged this often while a run goes on, and once when it has ended.
-_COMPACT_MINUTES = 5
 #: Before any step was measured: how long rollouts are expected to want a borrowed device.
 _FIRST_STEP_NS = 20_000_000_000
 
@@ -77,6 +75,8 @@ class Deployment:
         self._parts = _Parts()
         self._cluster = Cluster(lambda: self._stop)
         self._stop = False
+        #: Why devices lend nothing although they could, as last said.
+        self._ledger_failures: set[str] = set()
         self._deadline: float | None = None
         self._traffic_done: list[Any] = []
         self._store_url = ""
@@ -108,10 +108,8 @@ class Deployment:
         os.sched_setaffinity(0, self._host_cores())
         with LedgerWriter.open(self._ledger, "deployment", self._run_id) as writer:
             writer.record(self._run_event("started"))
-            upkeep = BackgroundScheduler(timezone="UTC")
-            upkeep.add_job(
-                compact, "interval", [self._ledger], minutes=_COMPACT_MINUTES, max_instances=1, coalesce=True
-            )
+            todo = jobs.ledger_jobs(jobs.Settings())
+            upkeep = Scheduler(self._ledger, todo, self._say_failed)
             upkeep.start()
             try:
                 self._start(serving_model, rollout_model)
@@ -122,11 +120,17 @@ class Deployment:
                 writer.record(self._run_event("failed", f"{type(error).__name__}: {error}"))
                 raise
             finally:
-                upkeep.shutdown()
+                upkeep.stop()
                 self._stop_all()
             writer.record(self._run_event("ended", "stopped early" if outcome.stopped else None))
-        compact(self._ledger)
+        for job in todo:
+            if job.name in ("compact", "roll-up"):
+                self._say_failed(jobs.run_job(self._ledger, job))
         return outcome
+
+    def _say_failed(self, run: jobs.JobRun) -> None:
+        if run.status == "failed":
+            self._say(run.line())
 
     # ------------------------------------------------------------------ where things are
 
@@ -324,10 +328,14 @@ class Deployment:
         return self._stop or (self._deadline is not None and time.monotonic() > self._deadline)
 
     def _check(self) -> None:
-        """Raises what went wrong in a part that nobody is waiting for."""
+        """Raises what went wrong in a part that nobody is waiting for; says what lending waits for."""
         calls = [agent.check.remote() for agent in self._parts.agents.values()]
         ended = self._cluster.poll(self._traffic_done, timeout_s=0)  # traffic ends by itself only with an error
-        self._cluster.results([*calls, *ended], interruptible=False)
+        self._cluster.results(ended, interruptible=False)
+        failures = {why for why in self._cluster.results(calls, interruptible=False) if why is not None}
+        if failures != self._ledger_failures:
+            self._ledger_failures = failures
+            self._say(f"not lending, serving goes on: {'; '.join(sorted(failures))}" if failures else "lending again")
 
     def _each_agent(self, method: str, *args: object) -> None:
         self._wait([getattr(agent, method).remote(*args) for agent in self._parts.agents.values()])

@@ -1,8 +1,8 @@
 -- The runs to choose from, newest first and at most 200, each with every provenance among its events and the time of
 -- its last event. Jobs on the ledger itself are no runs.
 WITH seen AS (
-    SELECT run_id, list_sort(list(DISTINCT provenance)) AS provenances, max("at") AS last_event_at
-    FROM event
+    SELECT run_id, list_sort(list(DISTINCT provenance)) AS provenances, make_timestamp(max(newest_at_us)) AS last_event_at
+    FROM daily_event
     GROUP BY run_id
 )
 SELECT

@@ -1,6 +1,8 @@
 -- Where every nanosecond of a device went, one row for each interval [t0_ns, t1_ns). The base of all accounting:
 -- serving + rollout + train + sync + activation + headroom + idle = ns, exactly.
 --
+-- at: When it was recorded, UTC, to the microsecond; the interval is [t0_ns, t1_ns). AT is a reserved word: write "at"
+--     or device_slice.at.
 -- lease_id: The lease in force throughout the interval; NULL while the device was not lent.
 -- ns: Length of the interval, nanoseconds.
 -- t0: Start of the interval, UTC, cut to the microsecond.

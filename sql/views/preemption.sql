@@ -1,5 +1,7 @@
 -- One row for each time serving took something back from a rollout engine.
 --
+-- at: When it happened, UTC, to the microsecond; for a yield, when it began. AT is a reserved word: write "at" or
+--     preemption.at.
 -- action: `yield` (a running rollout step waited between layers), `cut` (the KV budget was reduced) or `revoke` (the
 --     whole lease ended).
 -- duration_ns: How long a yield lasted, nanoseconds.

@@ -1,6 +1,8 @@
 -- One row for each serving request as its client saw it, with whether it kept its promises and the traffic it was
 -- part of. A request that failed kept none.
 --
+-- at: When its last token came or it failed, UTC, to the microsecond; it arrived e2e_ns earlier. AT is a reserved word:
+--     write "at" or request.at.
 -- lease_id: The lease in force on the device when it arrived; NULL if the device was not lent.
 -- lent: Whether the device was lent when it arrived.
 -- ttft_ok: Whether the first token came within its budget.

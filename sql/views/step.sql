@@ -1,5 +1,6 @@
 -- One row for each RL step: rollout, update, sync.
 --
+-- at: When it was over, UTC, to the microsecond. AT is a reserved word: write "at" or step.at.
 -- alpha: The verifier's accept rate in this step, 0 to 1: trajectories_accepted / trajectories.
 -- policy_version: The version it published.
 -- rollout_ns: Time of the rollout phase, nanoseconds.

@@ -1,5 +1,7 @@
 -- One row for each time an engine was brought to a policy version, or was not.
 --
+-- at: When it was done or given up, UTC, to the microsecond; it began total_ns earlier. AT is a reserved word: write
+--     "at" or sync.at.
 -- ok: Whether the engine reached the version; if not, reason says why.
 -- policy_version: The version it was to reach.
 -- source: Where the bytes came from.

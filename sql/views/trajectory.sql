@@ -1,5 +1,7 @@
 -- One row for each trajectory that ended.
 --
+-- at: When it ended, UTC, to the microsecond; it began duration_ns earlier. AT is a reserved word: write "at" or
+--     trajectory.at.
 -- outcome: `finished`, `truncated` or `lost`.
 -- policy_version: The oldest version that made one of its tokens.
 CREATE OR REPLACE VIEW trajectory AS

@@ -1,5 +1,7 @@
 -- One row for each turn of a trajectory on one engine; a turn cut by preemption has a row for each engine it ran on.
 --
+-- at: When it was recorded, UTC, to the microsecond: all attempts at a turn are when the turn is over. AT is a reserved
+--     word: write "at" or turn.at.
 -- outcome: `completed`, `preempted` or `failed`.
 -- lease_id: The lease it ran under; NULL on a dedicated device.
 CREATE OR REPLACE VIEW turn AS

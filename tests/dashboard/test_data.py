@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,29 @@ def test_cost_by_step_sums_to_the_measured_cost(ended: Path, run: data.Run) -> N
     assert dict(zip(steps["step"], steps["alpha"], strict=True)) == {
         step: figure.value for step, figure in built.accept_by_step.items()
     }
+
+
+def test_a_long_run_is_shown_by_the_day_with_the_same_totals(
+    ended: Path, run: data.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = {query: data.rows(ended, query, run) for query in data._DAILY}
+    monkeypatch.setattr(data, "LONG", timedelta(0))
+    assert run.long
+    by_day = {query: data.rows(ended, query, run) for query in data._DAILY}
+    for query, rows in by_day.items():
+        assert rows.columns == short[query].columns, query
+    assert by_day["dashboard_time_totals"].equals(short["dashboard_time_totals"])
+    assert by_day["preemption_totals"].equals(short["preemption_totals"])
+    for query, amounts in (
+        ("dashboard_device_time", ["ns"]),
+        ("dashboard_latency", ["requests", "kept"]),
+        ("dashboard_preemption_bins", ["preemptions", "tokens_lost", "waited_ms"]),
+    ):
+        for amount in amounts:
+            assert by_day[query][amount].sum() == pytest.approx(short[query][amount].sum()), (query, amount)
+    for day, raw in zip(by_day["serving_latency"].to_dicts(), short["serving_latency"].to_dicts(), strict=True):
+        for name, value in raw.items():
+            assert day[name] == (pytest.approx(value, rel=0.023) if "_p" in name and value else value), name
 
 
 def test_rows_are_read_again_only_after_a_new_event(tmp_path: Path) -> None:

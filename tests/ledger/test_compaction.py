@@ -85,6 +85,20 @@ def test_what_was_merged_is_an_event(root: Path) -> None:
     }
 
 
+def test_a_manifest_says_when_its_events_happened(tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
+    with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
+        for at_us in (30, 10, 20, 40):
+            writer.record(lease(at_us=at_us))
+    compact(tmp_path / "ledger")
+    root = layout.check(tmp_path / "ledger")
+    part = layout.parts(root, "w")[0]
+    manifest, _ = compaction.read_manifest(root, part)
+    merged = [30, 10, 20, 40][: manifest["last_seq"] + 1]
+    assert (manifest["at_us_min"], manifest["at_us_max"]) == (min(merged), max(merged))
+    assert compaction.newest_at_us(root, part) == max(merged)
+
+
 def test_a_writer_goes_on_after_its_epochs_were_merged(root: Path, lease: Any) -> None:
     compact(root)
     compact(root, grace_s=0)
@@ -140,7 +154,7 @@ def test_compacted_files_are_merged_again(root: Path, lease: Any, monkeypatch: p
         assert len(layout.parts(root, "w")) == n + 3
     before = _events(root)
     assert compact(root, grace_s=0).merged_segments >= 15
-    assert [part.compacted for part in layout.parts(root, "w")] == [True, False]
+    assert [part.state for part in layout.parts(root, "w")] == ["compacted", "live"]
     compact(root, grace_s=0)
     assert len(list(root.glob("compacted/w/*"))) == 2
     assert _events(root) == before
@@ -170,19 +184,20 @@ def test_readers_never_notice(tmp_path: Path, lease: Any, monkeypatch: pytest.Mo
         assert connection.execute("SELECT count(*) FROM lease").fetchone() == (100,)
 
 
-_sizes = st.lists(st.tuples(st.booleans(), st.integers(0, EVENTS_MAX)), max_size=60)
+_states: st.SearchStrategy[layout.State] = st.sampled_from(["compacted", "live"])
+_sizes = st.lists(st.tuples(_states, st.integers(0, EVENTS_MAX), st.booleans()), max_size=60)
 
 
 @given(_sizes)
-def test_a_plan_merges_neighbours_of_one_sort_within_bounds(sizes: list[tuple[bool, int]]) -> None:
-    parts = [(Part("w", n, n, compacted), events) for n, (compacted, events) in enumerate(sizes)]
+def test_a_plan_merges_neighbours_of_one_sort_within_bounds(sizes: list[tuple[layout.State, int, bool]]) -> None:
+    parts = [(Part("w", n, n, state), events) for n, (state, events, archived) in enumerate(sizes) if not archived]
     events_of = dict(parts)
     merges = plan(parts)
     merged = [part for run in merges for part in run]
     assert len(merged) == len(set(merged))
-    assert {part for part, _ in parts if not part.compacted} <= set(merged), "a live epoch is merged at once"
+    assert {part for part, _ in parts if part.state == "live"} <= set(merged), "a live epoch is merged at once"
     for run in merges:
         assert [part.first for part in run] == list(range(run[0].first, run[0].first + len(run)))
-        assert len({part.compacted for part in run}) == 1
+        assert len({part.state for part in run}) == 1
         assert len(run) == 1 or sum(events_of[part] for part in run) <= EVENTS_MAX
-        assert not run[0].compacted or len(run) >= FANOUT
+        assert run[0].state == "live" or len(run) >= FANOUT

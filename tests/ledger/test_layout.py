@@ -56,6 +56,17 @@ def test_a_writer_name_must_do_for_a_folder(name: str) -> None:
         layout.check_writer_name(name)
 
 
+def test_what_was_archived_is_in_the_chain_and_not_read(tmp_path: Path) -> None:
+    root = layout.create(tmp_path / "ledger")
+    for name in ("live/w/000001/", "live/w/000004/", "compacted/w/000000-000001.json", "archived/w/000002-000003.json"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch() if name.endswith(".json") else (root / name).mkdir()
+    layout.move_file(root / "compacted/w/000000-000001.json", root / "archived/w/000000-000001.json")
+    assert [part.pattern for part in layout.parts(root, "w")] == ["live/w/000004/*.parquet"]
+    assert [part.state for part in layout.chain(root, "w")] == ["archived", "archived", "live"]
+    assert layout.writers(root) == ["w"]
+
+
 def test_the_widest_part_of_each_epoch_is_read(tmp_path: Path) -> None:
     root = layout.create(tmp_path / "ledger")
     for epoch in range(6):

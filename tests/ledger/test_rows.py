@@ -3,9 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rose.events import Event, Run, Step, Verdict
+from rose.events import Event, Power, Run, Step, Verdict
 from rose.ledger import rows
 from rose.ledger.layout import LedgerError
 
@@ -54,7 +57,41 @@ def test_an_event_of_no_known_kind_is_refused() -> None:
 
 
 def test_a_segment_has_only_the_columns_that_occur() -> None:
-    table = rows.table("w", "r", "live", [(0, "step", rows.encode(_step()))])
+    table = rows.table("w", 0, "r", "live", [("step", rows.encode(_step()))])
     assert "loss" in table.column_names
     assert "power_mw" not in table.column_names
     assert table["seq"].to_pylist() == [0]
+
+
+def test_rows_and_tables_of_several_kinds_keep_their_order() -> None:
+    power = Power(t0_ns=0, t1_ns=1, power_mw=1, source="rapl")
+    common = {"kind": ["power", "power"], "run_id": ["q", "q"], "provenance": ["replay"] * 2, "at_us": [1, 2]}
+    extra = pa.table({**common, "t0_ns": [5, 6], "t1_ns": [6, 7], "power_mw": [1, 1], "source": ["nvml"] * 2})
+    batch = [("step", rows.encode(_step())), ("power", rows.encode(power)), extra, ("step", rows.encode(_step()))]
+    table = rows.table("w", 7, "r", "live", batch)
+    assert table["seq"].to_pylist() == [7, 8, 9, 10, 11]
+    assert table["kind"].to_pylist() == ["step", "power", "power", "power", "step"]
+    assert table["run_id"].to_pylist() == ["r", "r", "q", "q", "r"]
+    assert table["t0_ns"].to_pylist() == [None, 0, 5, 6, None]
+    assert table["writer"].to_pylist() == ["w"] * 5
+
+
+@given(st.data())
+def test_the_quick_way_takes_what_the_careful_way_takes(
+    any_event: st.SearchStrategy[Event], data: st.DataObject
+) -> None:
+    """An event whose like was seen before is checked in a shorter way; it must come out the same."""
+    event = data.draw(any_event)
+    first, second = rows.encode(event), rows.encode(event)
+    assert [(type(value), repr(value)) for value in first] == [(type(value), repr(value)) for value in second]
+
+
+def test_a_value_that_does_not_fit_is_named_also_where_its_like_was_seen_before() -> None:
+    rows.encode(_step())
+    with pytest.raises(LedgerError, match="step must be an integer that fits 64 bits"):
+        rows.encode(_step(step=2**63))
+    rows.encode(Run(action="ended", name="x"))
+    with pytest.raises(LedgerError, match="action must be one of"):
+        rows.encode(Run(action="begun", name="x"))  # type: ignore[arg-type]
+    with pytest.raises(LedgerError, match="name must be text"):
+        rows.encode(Run(action="ended", name="\ud800"))

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,8 +32,8 @@ def test_any_events_come_back_as_they_were_recorded(any_event: st.SearchStrategy
         tail = segments.first_epoch(root, "w")
         for batch in batches:
             first = tail.next_seq
-            encoded = [(first + n, event.kind, rows.encode(event)) for n, event in enumerate(batch)]
-            tail = segments.append(root, tail, "r", "replay", encoded)
+            encoded = [(event.kind, rows.encode(event)) for event in batch]
+            tail = segments.append(root, tail, rows.table("w", first, "r", "replay", encoded))
         with catalog.connect(root) as connection:
             cursor = connection.execute("SELECT * FROM event ORDER BY seq")
             names = [item[0] for item in cursor.description or []]
@@ -47,16 +48,16 @@ def test_any_events_come_back_as_they_were_recorded(any_event: st.SearchStrategy
             assert _same(row[name], given.get(name)), name
 
 
-def _one(seq: int, lease: Any) -> list[rows.Row]:
-    return [(seq, "lease", rows.encode(lease()))]
+def _one(seq: int, lease: Any) -> pa.Table:
+    return rows.table("w", seq, "r", "live", [("lease", rows.encode(lease()))])
 
 
 def test_each_segment_names_the_one_before_it_across_epochs(tmp_path: Path, lease: Any) -> None:
     root = layout.create(tmp_path)
     tail = segments.first_epoch(root, "w")
-    tail = segments.append(root, tail, "r", "live", _one(0, lease))
+    tail = segments.append(root, tail, _one(0, lease))
     tail = segments.begin_epoch(root, tail)
-    segments.append(root, tail, "r", "live", _one(1, lease))
+    segments.append(root, tail, _one(1, lease))
     paths = sorted(root.glob("live/w/*/*.parquet"))
     headers = [segments.read_header(path.read_bytes()) for path in paths]
     assert [(header.epoch, header.index) for header in headers] == [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -70,7 +71,7 @@ def test_a_writer_is_found_where_it_stood(tmp_path: Path, lease: Any) -> None:
     assert segments.recover(root, "w") is None
     tail = segments.first_epoch(root, "w")
     assert segments.recover(root, "w") == tail
-    tail = segments.append(root, tail, "r", "live", _one(0, lease))
+    tail = segments.append(root, tail, _one(0, lease))
     (root / "live/w/000000/.half.123.tmp").write_bytes(b"what a killed process left")
     (root / "heads/w.json").unlink()
     assert segments.recover(root, "w") == tail
@@ -81,7 +82,7 @@ def test_a_writer_is_found_where_it_stood(tmp_path: Path, lease: Any) -> None:
 @pytest.mark.parametrize("fault", ["newest changed", "newest gone", "all gone"])
 def test_a_writer_does_not_write_over_a_fault(tmp_path: Path, lease: Any, fault: str) -> None:
     root = layout.create(tmp_path)
-    tail = segments.append(root, segments.first_epoch(root, "w"), "r", "live", _one(0, lease))
+    tail = segments.append(root, segments.first_epoch(root, "w"), _one(0, lease))
     first, newest = sorted(root.glob("live/w/*/*.parquet"))
     if fault == "newest changed":
         newest.write_bytes(newest.read_bytes()[:-1] + b"x")

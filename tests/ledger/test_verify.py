@@ -5,12 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rose.events import Power
-from rose.ledger import compaction, layout, rows, segments
+from rose.ledger import compaction, examine, layout, rows, segments
+from rose.ledger.examine import Seen
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 
@@ -21,9 +24,12 @@ def _write(root: Path, writer: str, epochs: int, per_epoch: int, each: int = 2) 
         if epoch:
             tail = segments.begin_epoch(root, tail)
         for _ in range(per_epoch):
-            values = rows.encode(Power(t0_ns=tail.next_seq, t1_ns=tail.next_seq + 1, power_mw=1, source="rapl"))
-            batch = [(tail.next_seq + n, "power", values) for n in range(each)]
-            tail = segments.append(root, tail, "r", "live", batch)
+            tail = _append(root, tail, each)
+
+
+def _append(root: Path, tail: segments.Tail, count: int) -> segments.Tail:
+    values = rows.encode(Power(t0_ns=tail.next_seq, t1_ns=tail.next_seq + 1, power_mw=1, source="rapl"))
+    return segments.append(root, tail, rows.table(tail.writer, tail.next_seq, "r", "live", [("power", values)] * count))
 
 
 @pytest.fixture
@@ -41,7 +47,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _write(root, "a", epochs=3, per_epoch=2)
     compaction.compact(root, grace_s=0)
     compaction.compact(root, grace_s=0)
-    assert [part.compacted for part in layout.parts(root, "a")] == [True, False]
+    assert [part.state for part in layout.parts(root, "a")] == ["compacted", "live"]
     assert verify(root).problems == []
     return root
 
@@ -122,6 +128,82 @@ def test_a_fault_is_found_and_its_place_named(root: Path, fault: Callable[[Path]
     fault(root)
     problems = verify(root).problems
     assert any(problem.startswith(where) and what in problem for problem in problems), problems
+
+
+def _folder_in_place_of_a_segment(root: Path) -> None:
+    path = _names(root, 0)[1]
+    path.unlink()
+    path.mkdir()
+
+
+def test_what_cannot_be_read_is_a_problem_that_names_it(root: Path) -> None:
+    _folder_in_place_of_a_segment(root)
+    name = str(_names(root, 0)[1].relative_to(root))
+    assert verify(root).problems == [f"{name}: it cannot be read (Is a directory)"]
+
+
+def test_what_was_seen_is_not_read_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compaction.compact(root, grace_s=0)
+    seen, read, read_bytes = Seen(), list[str](), Path.read_bytes
+
+    def counted(path: Path) -> bytes:
+        read.append(path.name)
+        return read_bytes(path)
+
+    first = verify(root, seen=seen)
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    assert verify(root, seen=seen) == first
+    assert not [name for name in read if layout.SEGMENT_NAME.fullmatch(name) or name.startswith("000000-000000")]
+    tail = segments.recover(root, "a")
+    assert tail is not None
+    read.clear()
+    _append(root, tail, 1)
+    assert verify(root, seen=seen).writers[0].events == first.writers[0].events + 1
+    new = [name for name in read if layout.SEGMENT_NAME.fullmatch(name)]
+    assert len(new) == 1
+    assert new[0] in {path.name for path in _names(root, 1)}
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_change_under_a_seen_file_is_found_and_forgotten_again(sound: Path, data: st.DataObject) -> None:
+    seen = Seen()
+    assert verify(sound, seen=seen).ok
+    files = [path for part in ("live", "compacted") for path in sorted((sound / part).rglob("*")) if path.is_file()]
+    path = data.draw(st.sampled_from(files))
+    content = path.read_bytes()
+    at = data.draw(st.integers(0, len(content) - 1))
+    path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    try:
+        problems = verify(sound, seen=seen).problems
+    finally:
+        path.write_bytes(content)
+    assert any(str(path.relative_to(sound)) in problem for problem in problems), problems
+    assert verify(sound, seen=seen).problems == []
+
+
+def test_seen_never_outgrows_the_ledger(root: Path) -> None:
+    seen = Seen()
+    for _ in range(3):
+        compaction.compact(root, grace_s=0)
+        verify(root, seen=seen)
+    files = sum(path.is_file() for part in ("live", "compacted") for path in (root / part).rglob("*"))
+    # The records of compaction are looked at twice: as links of a chain and for what they say.
+    assert len(seen._known) <= 2 * files
+
+
+_seqs_of_rows = st.lists(st.integers(0, 12), max_size=12)
+
+
+@given(_seqs_of_rows, st.integers(0, 12), st.integers(-1, 12), st.booleans())
+def test_rows_are_exactly_what_they_should_be(seqs: list[int], first: int, last: int, foreign: bool) -> None:
+    writers = ["b" if foreign and n == 0 else "a" for n in range(len(seqs))]
+    table = pa.table({"writer": pa.array(writers, pa.string()), "seq": pa.array(seqs, pa.int64())})
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer)
+    wanted = list(range(first, last + 1))
+    right = sorted(seqs) == wanted and not (foreign and seqs)
+    assert examine.rows_are(buffer.getvalue().to_pybytes(), "a", first, max(last, first - 1)) == right
 
 
 def test_one_changed_byte_is_one_problem(root: Path) -> None:

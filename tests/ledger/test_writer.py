@@ -11,9 +11,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from rose.events import Power, Turn
+from rose.events import DeviceSlice, Power, Turn
 from rose.ledger import catalog, segments, verify
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
@@ -35,6 +36,12 @@ while True:
 
 def _power(n: int = 0) -> Power:
     return Power(t0_ns=n, t1_ns=n + 1, power_mw=1, source="rapl")
+
+
+def _slice(n: int) -> DeviceSlice:
+    """100 ns of which serving took n."""
+    rest = dict.fromkeys(("rollout_ns", "train_ns", "sync_ns", "activation_ns", "headroom_ns"), 0)
+    return DeviceSlice(device_id="d", t0_ns=100 * n, t1_ns=100 * n + 100, serving_ns=n, idle_ns=100 - n, **rest)
 
 
 def _seqs(root: Path, writer: str = "w") -> list[int]:
@@ -113,17 +120,126 @@ def test_threads_share_files_and_every_event_is_there_once(tmp_path: Path, lease
     assert len(list(tmp_path.glob("live/w/*/*.parquet"))) < threads * each, "a file was shared at least once"
 
 
-def test_a_full_queue_drops_and_says_so_but_never_control_events(tmp_path: Path, lease: Any) -> None:
+def test_a_full_queue_counts_what_it_cannot_take_but_never_drops_control_events(
+    tmp_path: Path, lease: Any, request_event: Any
+) -> None:
     with LedgerWriter.open(tmp_path, "w", "r", flush_interval_s=1000, queue_max=3) as writer:
-        assert [writer.record(_power()) for _ in range(5)] == [0, 1, 2, None, None]
+        assert [writer.record(request_event(output_tokens=n)) for n in range(5)] == [0, 1, 2, None, None]
         assert writer.dropped == 2
         # No room, but it may not be dropped: it waits for a flush, by which the loss is written down.
-        assert writer.record(lease(), durable=False) == 4
-        assert writer.record(_power()) == 5
+        assert writer.record(lease(), durable=False) is not None
+        writer.flush()
     with catalog.connect(tmp_path) as connection:
         kinds = connection.execute("SELECT kind, detail_json FROM event ORDER BY seq").fetchall()
-    assert [kind for kind, _ in kinds] == ["power", "power", "power", "ledger", "lease", "power"]
-    assert json.loads(kinds[3][1]) == {"count": 2, "kinds": {"power": 2}}
+    assert sorted(kind for kind, _ in kinds) == ["ledger", "lease", "request", "request", "request"]
+    dropped = next(json.loads(detail) for kind, detail in kinds if kind == "ledger")
+    assert dropped["count"] == 2
+    assert dropped["kinds"]["request"]["count"] == 2
+    assert dropped["kinds"]["request"]["output_tokens"] == 3 + 4
+
+
+def test_a_full_queue_loses_no_nanosecond_of_a_device(tmp_path: Path) -> None:
+    slices = 50
+    with LedgerWriter.open(tmp_path, "w", "r", flush_interval_s=1000, queue_max=3) as writer:
+        for n in range(slices):
+            writer.record(_slice(n))
+        assert writer.dropped == slices - 3
+    with catalog.connect(tmp_path) as connection:
+        total = "SELECT count(*), min(t0_ns), max(t1_ns), sum(ns), sum(serving_ns), sum(idle_ns) FROM device_slice"
+        found = connection.execute(total).fetchone()
+    assert found == (4, 0, 100 * slices, 100 * slices, sum(range(slices)), 100 * slices - sum(range(slices)))
+
+
+def test_a_table_of_events_is_appended_whole_and_in_order(tmp_path: Path, lease: Any) -> None:
+    count = 1000
+    columns = {"kind": ["power"] * count, "run_id": ["q"] * count, "provenance": ["replay"] * count}
+    columns |= {"at_us": list(range(count)), "t0_ns": list(range(count)), "t1_ns": list(range(1, count + 1))}
+    table = pa.table({**columns, "power_mw": [1] * count, "source": ["nvml"] * count})
+    with LedgerWriter.open(tmp_path, "w", "r") as writer:
+        writer.record(_power(7))
+        writer.append(table)
+        assert len(_seqs(tmp_path)) == count + 1, "on disk when it returns"
+        writer.append(table, durable=False)
+        assert writer.record(lease()) == 2 * count + 1
+        with pytest.raises(LedgerError, match="power_mw must be a value, got None in row 1"):
+            writer.append(table.slice(0, 2).set_column(6, "power_mw", pa.array([1, None], pa.int64())))
+    with catalog.connect(tmp_path) as connection:
+        rows = connection.execute(
+            "SELECT run_id, count(*), max(t0_ns) FROM event GROUP BY run_id ORDER BY 1"
+        ).fetchall()
+    assert rows == [("q", 2 * count, count - 1), ("r", 2, 7)]
+    assert verify.verify(tmp_path).problems == []
+
+
+def test_a_retried_event_counts_once_also_through_another_writer(tmp_path: Path, lease: Any) -> None:
+    for name in ("w", "successor"):
+        with LedgerWriter.open(tmp_path, name, "r") as writer:
+            writer.record(lease(event_id="grant-1", at_us=1))
+            writer.record(lease(event_id="grant-1", at_us=1))
+    with catalog.connect(tmp_path) as connection:
+        assert connection.execute("SELECT writer, seq, event_id FROM lease_event").fetchall() == [
+            ("successor", 0, "grant-1")
+        ]
+
+
+def test_a_full_disk_is_heard_of_and_loses_nothing(tmp_path: Path) -> None:
+    """A real file system of 1 MiB that fills up, in a mount namespace of its own."""
+    code = """
+import sys, pathlib
+from rose.events import Lease, Power
+from rose.ledger.layout import LedgerError
+from rose.ledger.writer import LedgerWriter
+disk = pathlib.Path(sys.argv[1])
+lease = lambda n: Lease(action="granted", lease_id=f"l{n}", kv_budget_bytes=1, compute_share=1.0, expires_at_us=1)
+with LedgerWriter.open(disk / "ledger", "w", "r", flush_interval_s=0.02, queue_max=100) as writer:
+    writer.record(lease(0))
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            pass
+    try:
+        writer.record(lease(1))
+    except LedgerError as error:
+        print("refused:", "No space left" in str(error), "No space left" in writer.failure)
+    # High-volume events never raise for the disk's sake, and stay bounded.
+    for n in range(1000):
+        writer.record(Power(device_id="d", t0_ns=n, t1_ns=n + 1, power_mw=5, source="rapl"))
+    print("merged:", writer.dropped > 800)
+    ballast.unlink()
+    while writer.failure is not None:
+        pass
+    writer.flush()
+    print("goes on:", writer.record(lease(2)) > 0)
+from rose.ledger import catalog, verify
+with catalog.connect(disk / "ledger") as connection:
+    print(connection.execute("SELECT lease_id FROM lease_event ORDER BY seq").fetchall())
+    print(connection.execute("SELECT min(t0_ns), max(t1_ns), sum(t1_ns - t0_ns) FROM power").fetchall())
+print(verify.verify(disk / "ledger").problems)
+"""
+    script = tmp_path / "full.py"
+    script.write_text(code)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    inside = f"mount -t tmpfs -o size=1m none {disk} && exec {sys.executable} {script} {disk}"
+    try:
+        allowed = subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        allowed = False
+    if not allowed:
+        pytest.skip("mount namespaces are not allowed here, so no small file system can be made")
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", inside], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "refused: True True",
+        "merged: True",
+        "goes on: True",
+        "[('l0',), ('l1',), ('l2',)]",
+        "[(0, 1000, 1000)]",
+        "[]",
+    ]
 
 
 def test_an_epoch_ends_after_its_segments_and_the_readers_follow(
@@ -146,8 +262,6 @@ def test_an_epoch_is_shared_by_processes_but_not_by_versions(
         with LedgerWriter.open(tmp_path, "w", "r") as writer:
             writer.record(lease())
     assert len(list(tmp_path.glob("live/w/*"))) == 1
-    import pyarrow as pa
-
     newer = segments.rows.schema().append(pa.field("new_column", pa.int64()))
     monkeypatch.setattr(segments.rows, "schema", lambda: newer)
     with LedgerWriter.open(tmp_path, "w", "r") as writer:
@@ -170,6 +284,7 @@ def test_a_disk_that_refuses_is_heard_of_and_nothing_is_lost_when_it_recovers(
                 writer.record(lease())
         else:
             writer.record(_power())
+            writer.record(_power(1))
         with pytest.raises(LedgerError, match="cannot write"):
             writer.flush()
         shutil.move(tmp_path / "away", root / "live" / "w")

@@ -1,15 +1,32 @@
-"""`rose sql` and `rose ledger` on the command line."""
+"""`rose sql`, `rose query`, `rose schema` and `rose ledger` on the command line."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import typer
 
-from rose.ledger.commands import inspect, maintain
+from rose.ledger.commands import inspect, maintain, metrics, remote
 from rose.ledger.commands.common import JsonOption, LedgerOption, ledger_root
-from rose.ledger.commands.query import sql_command
+from rose.ledger.commands.query import query_command, schema_command, sql_command
 
-__all__ = ["JsonOption", "LedgerOption", "ledger_app", "ledger_root", "sql_command"]
+__all__ = ["JsonOption", "LedgerOption", "ledger_app", "ledger_root", "query_command", "schema_command", "sql_command"]
 
 ledger_app = typer.Typer(help="Check, describe and compact a ledger.", no_args_is_help=True)
-for command in (inspect.verify, inspect.info, inspect.runs, maintain.compact):
+_COMMANDS: tuple[Callable[..., None], ...] = (
+    inspect.verify,
+    inspect.info,
+    inspect.runs,
+    metrics.metrics,
+    maintain.compact,
+    maintain.archive,
+    maintain.retain,
+    maintain.restore,
+    maintain.export,
+    maintain.lake,
+    maintain.quarantine,
+    remote.serve,
+    remote.forward,
+)
+for command in _COMMANDS:
     ledger_app.command()(command)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import typer
 
+from rose.clock import utc_us
 from rose.ledger.commands.common import (
     JsonOption,
     LedgerOption,
@@ -15,6 +17,7 @@ from rose.ledger.commands.common import (
     print_table,
     read_figure,
 )
+from rose.ledger.commands.jobs import short, time_text
 
 
 def verify(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
@@ -36,26 +39,68 @@ def verify(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
 
 
 def info(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
-    """What a ledger holds: events by kind and provenance, and the files they lie in."""
+    """What a ledger holds, how far its writers and jobs are, and what it takes on disk."""
     with clear_errors():
-        from rose.ledger import layout
+        from rose.ledger import jobs, layout, rollup, vitals
 
         root = layout.check(ledger_root(ledger))
         columns, kinds = read_figure(root, "figures/ledger_kinds.sql")
+        _, dropped = read_figure(root, "figures/metrics_dropped.sql")
+        now_us = utc_us()
         files = [path for folder in ("live", "compacted") for path in (root / folder).rglob("*.parquet")]
-        facts = {
+        covered = rollup.covered(root)
+        facts: dict[str, Any] = {
             "ledger": str(root),
             "format": layout.FORMAT_VERSION,
             "writers": layout.writers(root),
             "files": len(files),
             "bytes": sum(path.stat().st_size for path in files),
+            "kinds": [dict(zip(columns, row, strict=True)) for row in kinds],
+            "progress": [
+                {
+                    **dataclasses.asdict(state),
+                    "age_s": None if state.newest_us is None else (now_us - state.newest_us) / 1e6,
+                    "rolled_up": covered.get(state.writer, 0),
+                }
+                for state in vitals.writer_states(root)
+            ],
+            "dropped": sum(row[-1] for row in dropped),
+            "folders": vitals.folder_bytes(root),
+            "jobs": [dataclasses.asdict(last) for last in jobs.history(root).values()],
         }
     if as_json:
-        print_json({**facts, "kinds": [dict(zip(columns, row, strict=True)) for row in kinds]})
+        print_json(facts)
         return
     print(f"{root}: format {facts['format']}, {facts['files']} files, {facts['bytes']:,} bytes")
-    print(f"writers: {', '.join(layout.writers(root)) or 'none yet'}")
+    print("on disk: " + ", ".join(f"{name} {size:,} bytes" for name, size in facts["folders"].items()))
+    print(f"dropped events: {facts['dropped']:,}")
     print_table(columns, kinds)
+    print_table(
+        ["writer", "events", "rolled up", "newest", "age"],
+        [
+            (w["writer"], f"{w['events']:,}", f"{w['rolled_up']:,}", time_text(w["newest_us"]), _age(w["age_s"]))
+            for w in facts["progress"]
+        ],
+    )
+    print_table(
+        ["job", "last run", "result", "took", "said"],
+        [
+            (
+                job["job"],
+                time_text(job["ended_us"]),
+                "ok" if job["ok"] else "failed",
+                f"{job['duration_ns'] / 1e9:.1f} s",
+                short(job["error"] or job["result_json"]),
+            )
+            for job in facts["jobs"]
+        ],
+    )
+
+
+def _age(age_s: float | None) -> str | None:
+    if age_s is None:
+        return None
+    return f"{age_s:.0f} s" if age_s < 600 else f"{age_s / 3600:,.1f} h"
 
 
 def runs(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:

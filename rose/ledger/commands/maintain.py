@@ -1,24 +1,45 @@
-"""`rose ledger compact`: what keeps a ledger small and fast."""
+"""How a ledger is kept small and passed on: `rose ledger compact`, `archive`, `retain`, `restore`, `export`, `lake`."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rose.ledger.commands.common import JsonOption, LedgerOption, clear_errors, ledger_root, print_json
+from rose.ledger.commands.common import (
+    JsonOption,
+    LedgerOption,
+    clear_errors,
+    fail,
+    ledger_root,
+    print_json,
+    print_table,
+)
+
+if TYPE_CHECKING:
+    from rose.ledger.archive import Archived
+
+GraceOption = Annotated[float, typer.Option(min=0, help="Remove what was replaced at least this many seconds ago.")]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option("--storage-option", help="KEY=VALUE for fsspec, such as endpoint_url=http://...; may be repeated."),
+]
+_FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"]
+SinceOption = Annotated[datetime | None, typer.Option(formats=_FORMATS, help="From this time on, UTC.")]
+UntilOption = Annotated[datetime | None, typer.Option(formats=_FORMATS, help="Before this time, UTC.")]
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def compact(
-    ledger: LedgerOption = None,
-    grace: Annotated[
-        float, typer.Option(min=0, help="Remove what was merged at least this many seconds ago.", show_default=True)
-    ] = 60.0,
-    as_json: JsonOption = False,
-) -> None:
+def compact(ledger: LedgerOption = None, grace: GraceOption = 60.0, as_json: JsonOption = False) -> None:
     """Merge small closed files into large ones, also while the ledger is written and read."""
-    with clear_errors():
+    with clear_errors(), _progress("Compacting"):
         from rose.ledger.compaction import compact as run
 
         done = run(ledger_root(ledger), grace)
@@ -29,3 +50,189 @@ def compact(
         f"Merged {done.merged_segments} segments into {done.files_written} files; "
         f"removed {done.parts_removed} parts that were merged earlier."
     )
+
+
+def archive(
+    older_than: Annotated[str, typer.Option(help="Age of the newest event in a file, such as 90d or 36h.")],
+    to: Annotated[str, typer.Option(help="A folder, or a URL such as s3://bucket/prefix.")],
+    ledger: LedgerOption = None,
+    *,
+    delete: Annotated[bool, typer.Option("--delete", help="Then have the files leave the ledger.")] = False,
+    grace: GraceOption = 60.0,
+    storage_option: StorageOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy old compacted files out of the ledger, compare the copies, and with --delete keep the copies only."""
+    options = _options(storage_option)
+    with clear_errors(), _progress("Archiving") as progress:
+        from rose.ledger.archive import archive as run
+
+        done = run(
+            ledger_root(ledger),
+            older_than_days=_days(older_than),
+            to=to,
+            delete=delete,
+            grace_s=grace,
+            storage_options=options,
+            progress=progress,
+        )
+    _print_archived(done, f"copied to {done.url}", as_json)
+
+
+def retain(
+    keep: Annotated[str, typer.Option(help="Age from which on events go, such as 400d.")],
+    ledger: LedgerOption = None,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask: the events are gone for good.")] = False,
+    grace: GraceOption = 60.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete old events without a copy; daily sums, hashes, and the event that says so stay."""
+    days = _days(keep)
+    if not yes:
+        typer.confirm(f"Delete the events older than {keep} from {ledger_root(ledger)} for good?", abort=True, err=True)
+    with clear_errors(), _progress("Deleting") as progress:
+        from rose.ledger.archive import archive as run
+
+        done = run(ledger_root(ledger), older_than_days=days, to=None, delete=True, grace_s=grace, progress=progress)
+    _print_archived(done, "old enough", as_json)
+
+
+def restore(
+    from_url: Annotated[str, typer.Option("--from", help="Where the files were archived: a folder or a URL.")],
+    ledger: LedgerOption = None,
+    *,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    storage_option: StorageOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring archived events back, for a period or all; exit code 1 if a file was not found there."""
+    options = _options(storage_option)
+    with clear_errors(), _progress("Restoring") as progress:
+        from rose.ledger.archive import restore as run
+
+        done = run(
+            ledger_root(ledger),
+            from_url,
+            since_us=_utc_us(since),
+            until_us=_utc_us(until),
+            storage_options=options,
+            progress=progress,
+        )
+    if as_json:
+        print_json(dataclasses.asdict(done))
+    else:
+        print(f"{done.parts} files with {done.events:,} events ({done.bytes:,} bytes) brought back from {done.url}.")
+        for file in done.missing:
+            print(f"Not found: {file}")
+    if done.missing:
+        raise typer.Exit(1)
+
+
+def export(
+    to: Annotated[str, typer.Option(help="A folder, or a URL such as s3://bucket/prefix.")],
+    ledger: LedgerOption = None,
+    *,
+    format: Annotated[str, typer.Option(help="parquet, csv or arrow.")] = "parquet",
+    view: Annotated[list[str] | None, typer.Option(help="This view; may be repeated. Else all of them.")] = None,
+    run: Annotated[str | None, typer.Option(help="Rows of this run only.")] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
+    storage_option: StorageOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the rows of views to files, one for each view, for any other tool."""
+    options = _options(storage_option)
+    with clear_errors(), _progress("Exporting") as progress:
+        from rose.ledger import export as exporting
+
+        done = exporting.export(
+            ledger_root(ledger),
+            to,
+            views=view,
+            format=format,
+            since=since,
+            until=until,
+            run_id=run,
+            overwrite=overwrite,
+            storage_options=options,
+            progress=progress,
+        )
+    rows = [dataclasses.asdict(file) for file in done]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(["view", "rows", "bytes", "file"], [list(row.values()) for row in rows])
+
+
+def lake(
+    catalog: Annotated[Path, typer.Argument(help="The DuckLake catalog, such as lake.ducklake, outside the ledger.")],
+    ledger: LedgerOption = None,
+) -> None:
+    """Print SQL that brings a DuckLake catalog up to date with the compacted files, which are not copied."""
+    with clear_errors():
+        from rose.ledger import lake as making
+
+        print(making.update(ledger_root(ledger), catalog), end="")
+
+
+def quarantine(
+    paths: Annotated[list[str], typer.Argument(help="Damaged files, as `rose ledger verify` names them.")],
+    ledger: LedgerOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move damaged files out of the readers' way; verification goes on to report what is missing then."""
+    with clear_errors():
+        from rose.ledger.quarantine import quarantine as run
+
+        moved = run(ledger_root(ledger), paths)
+    if as_json:
+        print_json(moved)
+    else:
+        for path in moved:
+            print(f"Moved to {path}.")
+
+
+def _print_archived(done: Archived, what: str, as_json: bool) -> None:
+    if as_json:
+        print_json(dataclasses.asdict(done))
+        return
+    left = f"; {done.left} left the ledger" if done.deleted else ""
+    print(f"{done.parts} files with {done.events:,} events ({done.bytes:,} bytes) {what}{left}.")
+    for reason, count in done.skipped.items():
+        print(f"{count} old files stay in the ledger: {reason}.")
+
+
+def _days(text: str) -> float:
+    """Days of a duration such as 90d or 36h. Fails on any other text."""
+    if not (match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)):
+        fail(f"{text!r} is no duration; give a number with s, m, h or d behind it, such as 90d")
+    return float(match[1]) * _UNITS_S[match[2]] / _UNITS_S["d"]
+
+
+def _options(texts: list[str] | None) -> dict[str, Any]:
+    options = {}
+    for text in texts or []:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            fail(f"--storage-option {text!r} is not of the form KEY=VALUE")
+        options[name] = value
+    return options
+
+
+def _utc_us(time: datetime | None) -> int | None:
+    return None if time is None else int(time.replace(tzinfo=UTC).timestamp()) * 1_000_000
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr where that is a terminal; yields what moves it: how much is done, and of how much."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,10 +1,14 @@
-"""`rose sql`: reading a ledger from the command line."""
+"""`rose sql | query | schema`: reading a ledger from the command line."""
 
 from __future__ import annotations
 
 import csv
+import os
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,23 +23,192 @@ from rose.ledger.commands.common import (
     print_table,
 )
 
+if TYPE_CHECKING:
+    from rose.ledger.named import NamedQuery, Value
+    from rose.ledger.query import Result
+
+#: Rows that are shown unless --limit says otherwise: of one query, and of each in the shell.
+_LIMIT, _SHELL_LIMIT = 1000, 100
+
+CsvOption = Annotated[bool, typer.Option("--csv", help="Print CSV with a header.")]
+TimeoutOption = Annotated[float, typer.Option(min=0.001, help="Give up after this many seconds.")]
+
 
 def sql_command(
-    query: Annotated[str, typer.Argument(help="One SELECT over the ledger's views; `-` reads it from standard input.")],
+    query: Annotated[
+        str | None,
+        typer.Argument(
+            help="One SELECT over the ledger's views; `-` reads it from standard input. Without it, a shell opens."
+        ),
+    ] = None,
+    ledger: LedgerOption = None,
+    *,
+    server: Annotated[
+        str | None, typer.Option(help="Ask a ledger's server instead of a folder, such as grpc://host:8815.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with the server's token; else ROSE_LEDGER_TOKEN is the token.")
+    ] = None,
+    tls_ca: Annotated[Path | None, typer.Option(help="Certificate, in PEM, that the server's must come from.")] = None,
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
+    limit: Annotated[
+        int | None, typer.Option(min=0, help=f"Print at most this many rows; else {_LIMIT}, in a shell {_SHELL_LIMIT}.")
+    ] = None,
+    timeout: TimeoutOption = 30.0,
+) -> None:
+    """Run one read-only SELECT on the ledger, also while it is being written; or open a shell."""
+    _one_format(as_json, as_csv)
+    if query is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        fail("no query was given, and a shell needs a terminal; give a SELECT, or - to read it from standard input")
+    if query is None and (as_json or as_csv):
+        fail("--json and --csv are for one query, and none was given; a shell prints tables")
+    rows_max = limit if limit is not None else _SHELL_LIMIT if query is None else _LIMIT
+    with clear_errors():
+        run = _runner(ledger, server, token_file, tls_ca, rows_max, timeout)
+        if query is None:
+            _open_shell(run, None if server else ledger_root(ledger), server, rows_max, timeout)
+            return
+        result = run(sys.stdin.read() if query == "-" else query)
+    _print_result(result, as_json=as_json, as_csv=as_csv)
+
+
+def query_command(
+    name: Annotated[str | None, typer.Argument(help="Name of the query; without it all are listed.")] = None,
+    ledger: LedgerOption = None,
+    *,
+    since: Annotated[
+        str | None, typer.Option(help="Only from this on: a date, a UTC time, or how long ago (24h, 7d).")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Only before this: as --since.")] = None,
+    run: Annotated[str | None, typer.Option(help="Only this run, by its id.")] = None,
+    device: Annotated[str | None, typer.Option(help="Only this device, by its id.")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another variable of the query.")
+    ] = None,
+    list_all: Annotated[bool, typer.Option("--list", help="List the queries and what each answers.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Print the SQL instead of running it.")] = False,
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
+    limit: Annotated[int, typer.Option(min=0, help="Print at most this many rows.")] = _LIMIT,
+    timeout: TimeoutOption = 30.0,
+) -> None:
+    """Run a named query on the ledger, also while it is being written; without a name, list them."""
+    _one_format(as_json, as_csv)
+    with clear_errors():
+        from rose.ledger import named
+
+        if name is None or list_all:
+            _list_queries(as_json)
+            return
+        query = named.load(name)
+        options = {"since": since, "until": until, "run_id": run, "device_id": device}
+        texts = [f"{variable}={text}" for variable, text in options.items() if text is not None]
+        given = named.values(query, named.assignments([*texts, *(assignments or [])]), now=datetime.now(UTC))
+        if show:
+            print(named.script(query, given), end="")
+            return
+        result = _run_named(ledger, query, given, limit, timeout)
+    _print_result(result, as_json=as_json, as_csv=as_csv)
+
+
+def schema_command(
+    view: Annotated[str | None, typer.Argument(help="A view; without it all are described.")] = None,
     ledger: LedgerOption = None,
     *,
     as_json: JsonOption = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV with a header.")] = False,
-    limit: Annotated[int, typer.Option(min=0, help="Print at most this many rows.")] = 1000,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Give up after this many seconds.")] = 30.0,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the whole reference of this version, as docs/sql.md has it.")
+    ] = False,
 ) -> None:
-    """Run one read-only SELECT on the ledger, also while it is being written."""
+    """Say what each view and column means: in the ledger that is named, else in this version of ROSE."""
+    if as_markdown and (as_json or view is not None):
+        fail("--markdown prints the whole reference; leave out --json and the view")
+    with clear_errors():
+        from rose.ledger import dictionary
+
+        if as_markdown:
+            print(dictionary.markdown(), end="")
+            return
+        views = dictionary.read(ledger)
+        if view is not None:
+            views = [dictionary.one(views, view)]
+    if as_json:
+        print_json([each.as_dict() for each in views])
+        return
+    for each in views:
+        print(f"{each.name}: {each.about}")
+        print_table(["column", "type", "about"], [(column.name, column.type, column.about) for column in each.columns])
+
+
+def _runner(
+    ledger: Path | None,
+    server: str | None,
+    token_file: Path | None,
+    tls_ca: Path | None,
+    limit: int,
+    timeout_s: float,
+) -> Callable[[str], Result]:
+    """What runs a statement: on a server if one is named, else on a ledger's folder. Raises LedgerError."""
+    if server is None:
+        if token_file or tls_ca:
+            fail("--token-file and --tls-ca are for a server; name one with --server")
+        from rose.ledger import layout
+        from rose.ledger.query import query
+
+        root = layout.check(ledger_root(ledger))
+        return lambda text: query(root, text, limit=limit, timeout_s=timeout_s)
+    if ledger is not None and "ROSE_LEDGER" not in os.environ:
+        fail("--ledger and --server exclude one another; give one of them")
+    from rose.ledger import remote
+
+    token = _token(token_file)
+    return lambda text: remote.query(server, text, token=token, limit=limit, timeout_s=timeout_s, tls_ca=tls_ca)
+
+
+def _token(token_file: Path | None) -> str:
+    if token_file is None:
+        return os.environ.get("ROSE_LEDGER_TOKEN", "")
+    try:
+        return token_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"--token-file {token_file} cannot be read: {error}")
+
+
+def _open_shell(
+    run: Callable[[str], Result], root: Path | None, server: str | None, limit: int, timeout_s: float
+) -> None:
+    from rose.ledger import dictionary, named, shell
+
+    def run_named(query: NamedQuery, texts: dict[str, str]) -> Result:
+        return _run_named(root, query, named.values(query, texts, now=datetime.now(UTC)), limit, timeout_s)
+
+    opened = shell.Shell(dictionary.read(root), run, None if root is None else run_named)
+    shell.interact(opened, f"{server or root}: statements end with a semicolon; .help says more")
+
+
+def _run_named(ledger: Path | None, query: NamedQuery, given: dict[str, Value], limit: int, timeout_s: float) -> Result:
+    from rose.ledger import named
+
+    return named.run(ledger_root(ledger), query, given, limit=limit, timeout_s=timeout_s)
+
+
+def _list_queries(as_json: bool) -> None:
+    from rose.ledger import named
+
+    queries = [named.load(name) for name in named.names()]
+    if as_json:
+        print_json([query.as_dict() for query in queries])
+    else:
+        print_table(["query", "question"], [(query.name, query.question) for query in queries])
+
+
+def _one_format(as_json: bool, as_csv: bool) -> None:
     if as_json and as_csv:
         fail("--json and --csv exclude one another; give one of them")
-    with clear_errors():
-        from rose.ledger.query import query as run
 
-        result = run(ledger_root(ledger), sys.stdin.read() if query == "-" else query, limit=limit, timeout_s=timeout)
+
+def _print_result(result: Result, *, as_json: bool, as_csv: bool) -> None:
     if as_json:
         print_json([dict(zip(result.columns, row, strict=True)) for row in result.rows])
     elif as_csv:
@@ -45,4 +218,4 @@ def sql_command(
     else:
         print_table(result.columns, result.rows)
     if result.truncated:
-        print(f"There are more than {limit} rows; --limit shows more.", file=sys.stderr)
+        print(f"There are more than {len(result.rows)} rows; --limit shows more.", file=sys.stderr)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,6 +16,7 @@ from typing import Literal
 from rose.clock import Anchor, monotonic_ns
 from rose.config import CoservingConfig, DeviceConfig
 from rose.events import Device, Engine, Ledger, Record, Sync
+from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.accountant import Accountant
 from rose.runtime.coserving.leasing import Leasing
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
@@ -97,6 +99,7 @@ class DeviceAgent:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._failure: str | None = None
+        self._ledger_failure: str | None = None
 
     # ------------------------------------------------------------------ life
 
@@ -195,7 +198,9 @@ class DeviceAgent:
         with self._lock:
             self._wanted = None
             if self._leasing is not None and self._leasing.state is not None:
-                self._leasing.end("released", "rollouts of the step are in")
+                # A ledger that cannot be written hears of it later; the next heartbeat says so.
+                with suppress(LedgerError):
+                    self._leasing.end("released", "rollouts of the step are in")
 
     def sync(self, version: int, url: str, token: str | None, step: int | None) -> Sync | None:
         """Bring this device's rollout engine to `version` and record it. None where there is no rollout engine."""
@@ -203,13 +208,19 @@ class DeviceAgent:
             return None
         event = self._sync.bring_to(version, url, token, step=step)
         self._switch_ns = event.total_ns
-        self._record(event)
+        # The engine has its new weights; an event that cannot be written now waits in the writer's queue.
+        with suppress(LedgerError):
+            self._record(event)
         return event
 
-    def check(self) -> None:
-        """Raises EngineError if an engine died or the agent's thread failed."""
+    def check(self) -> str | None:
+        """Why nothing is lent although it could be: the ledger cannot be written. None while it can.
+
+        Raises EngineError if an engine died or the agent's thread failed.
+        """
         if self._failure is not None:
             raise EngineError(self._failure)
+        return self._ledger_failure
 
     # ------------------------------------------------------------------ the agent's thread
 
@@ -221,7 +232,7 @@ class DeviceAgent:
                 now = monotonic_ns()
                 with self._lock:
                     self._watch_engines()
-                    self._keep_lease(now)
+                    self._keep_lease_on_record(now)
                 if now - last_slice_ns >= SLICE_NS:
                     last_slice_ns = now
                     slices = self._accountant.close(now)
@@ -239,7 +250,21 @@ class DeviceAgent:
                     f"engine {engine.spec.engine_id} on device {self._spec.device.id} died. "
                     f"The end of {engine.spec.log}:\n{engine.log_tail()}"
                 )
-                self._engine_event("died", role, engine, reason="the process ended")
+                with suppress(LedgerError):
+                    self._engine_event("died", role, engine, reason="the process ended")
+
+    def _keep_lease_on_record(self, now_ns: int) -> None:
+        """What cannot be recorded is not lent; serving goes on."""
+        try:
+            self._keep_lease(now_ns)
+        except LedgerError as error:
+            self._ledger_failure = str(error)
+            if self._leasing is not None and self._leasing.state is not None:
+                with suppress(LedgerError):
+                    self._leasing.end("released", "the ledger cannot be written")
+        else:
+            if self._leasing is None or self._leasing.state is not None:
+                self._ledger_failure = None
 
     def _keep_lease(self, now_ns: int) -> None:
         """One heartbeat: report to the gateway, renew what it still wants, and take back what serving needs."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from rose.clock import Anchor, monotonic_ns
 from rose.events import Lease, Preemption, Record
+from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.policy.kv import cut_budget_bytes
 from rose.runtime.policy.slack import LeaseTerms
@@ -67,6 +69,7 @@ class Leasing:
     def grant(
         self, *, step: int, kv_budget_bytes: int, compute_share: float, now_ns: int, frozen: bool = False
     ) -> LeaseState:
+        """Lend the device. Raises LedgerError, and lends nothing, if the ledger cannot be written."""
         assert self.state is None, f"lease {self.state.lease_id if self.state else ''} is still in force"
         self._number += 1
         self.state = LeaseState(
@@ -79,7 +82,14 @@ class Leasing:
             frozen=frozen,
         )
         # In the ledger first: a lease that was in force is never missing there.
-        self._log("granted", None)
+        try:
+            self._log("granted", None)
+        except LedgerError:
+            # The grant waits in the writer's queue, so its end must follow it there.
+            with suppress(LedgerError):
+                self._log("released", "never in force: the ledger could not be written", durable=False)
+            self.state = None
+            raise
         self.history.append(LeaseChange(now_ns, self.state.lease_id, step))
         self._publish()
         return self.state
@@ -126,12 +136,17 @@ class Leasing:
         )
 
     def end(self, how: Literal["released", "preempted", "expired"], reason: str | None) -> None:
-        """Withdraw the lease from the page, then say so in the ledger."""
+        """Withdraw the lease from the page, then say so in the ledger.
+
+        It is over also when this raises LedgerError: then the ledger hears of it as soon as it can be written.
+        """
         assert self.state is not None
         self._page.set_lease(self.state.number, LeaseTerms(0, 0.0, 0))
         self.history.append(LeaseChange(monotonic_ns(), None, None))
-        self._log(how, reason)
-        self.state = None
+        try:
+            self._log(how, reason)
+        finally:
+            self.state = None
 
     def _publish(self) -> None:
         assert self.state is not None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 
 import pytest
@@ -8,6 +9,9 @@ from hypothesis import strategies as st
 
 from rose.clock import Anchor
 from rose.events import Lease, Preemption
+from rose.ledger import catalog
+from rose.ledger.layout import LedgerError
+from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.leasing import Leasing
 from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.policy.slack import LeaseTerms
@@ -20,7 +24,7 @@ def page(tmp_path_factory):
     return ArbiterPage.create(tmp_path_factory.mktemp("page") / "page")
 
 
-def make(page):
+def make(page, record=None):
     events = []
     page.set_lease(0, LeaseTerms(0, 0.0, 0))
     leasing = Leasing(
@@ -31,7 +35,7 @@ def make(page):
         ttl_ns=TTL_NS,
         kv_bytes_per_token=4,
         id_prefix="run",
-        record=lambda event, *, durable=None: events.append(event),
+        record=record or (lambda event, *, durable=None: events.append(event)),
     )
     return leasing, events
 
@@ -98,3 +102,29 @@ def test_granted_is_released_preempted_expired_and_open(page, moves):
     ]
     if leasing.state is not None:
         leasing.end("released", None)
+
+
+def test_a_ledger_that_cannot_be_written_stops_lending_and_hears_of_it_later(page, tmp_path):
+    """A real writer whose folder is gone for a while."""
+    ledger, away = tmp_path / "ledger", tmp_path / "away"
+    with LedgerWriter.open(ledger, "w", "run", flush_interval_s=0.02) as writer:
+        leasing, _ = make(page, writer.record)
+        leasing.grant(step=0, kv_budget_bytes=4000, compute_share=1.0, now_ns=0)
+        shutil.move(ledger / "live" / "w", away)
+        with pytest.raises(LedgerError, match="cannot write"):
+            leasing.end("released", None)
+        assert leasing.state is None
+        assert page.lease().expires_ns == 0, "given back, whatever the ledger says"
+        with pytest.raises(LedgerError, match="cannot write"):
+            leasing.grant(step=0, kv_budget_bytes=4000, compute_share=1.0, now_ns=0)
+        assert leasing.state is None
+        assert page.lease().expires_ns == 0, "never lent"
+        shutil.move(away, ledger / "live" / "w")
+        while writer.failure is not None:
+            pass
+    with catalog.connect(ledger) as connection:
+        leases = connection.execute("SELECT lease_id, closed_by, close_reason FROM lease ORDER BY 1").fetchall()
+    assert leases == [
+        ("run-d0-1", "released", None),
+        ("run-d0-2", "released", "never in force: the ledger could not be written"),
+    ]

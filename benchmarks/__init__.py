@@ -1,0 +1,1 @@
+"""One command for each performance claim: `python -m benchmarks.NAME [--quick] [--json FILE]`."""

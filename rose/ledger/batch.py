@@ -1,0 +1,157 @@
+"""Events that come as an Arrow table, from a host or a program of its own: checked by the column, not by the row."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rose.events import BUCKETS, DeviceSlice, Provenance
+from rose.ledger import rows
+from rose.ledger.layout import LedgerError
+
+#: What the ledger itself numbers; a table may not bring them along.
+_NUMBERED = ("writer", "seq")
+#: Columns without which no event stands.
+REQUIRED = ("kind", "run_id", "provenance", "at_us")
+#: More rows belong in several tables: one table is one file.
+ROWS_MAX = 1_000_000
+#: An instant of this century is below the one, and seven durations below the other sum to less than 64 bits hold.
+_INSTANT_NS_MAX, _DURATION_NS_MAX = 2**62, 2**60
+
+Columns = dict[str, pa.Array]
+
+
+def checked(table: pa.Table) -> pa.Table:
+    """`table` in the ledger's own types, if every one of its rows is an event.
+
+    Columns are `kind`, `run_id`, `provenance`, `at_us`, and any other of the ledger but writer and seq. Raises
+    LedgerError naming the column, the value and its row if something does not fit; then no row of it counts.
+    """
+    if table.num_rows > ROWS_MAX:
+        raise LedgerError(f"a table of {table.num_rows} events; give at most {ROWS_MAX} at a time")
+    columns: Columns = {}
+    for name, given in zip(table.column_names, table.columns, strict=True):
+        wanted = _types().get(name)
+        if wanted is None or name in columns:
+            raise LedgerError(f"column {name!r} is not one that an event brings along, or it comes twice")
+        try:
+            columns[name] = _whole(given if given.type == wanted else given.cast(wanted))
+        except pa.ArrowException as error:
+            raise LedgerError(f"column {name!r} must be {wanted}, not {given.type}: {error}") from error
+    for name in REQUIRED:
+        if name not in columns:
+            raise LedgerError(f"column {name!r} is missing; every event has {', '.join(REQUIRED)}")
+        if columns[name].null_count:
+            raise _wrong(columns, name, columns[name].is_null(), "a value")
+    if (empty := pc.equal(columns["run_id"], "")).true_count:
+        raise _wrong(columns, "run_id", empty, "the run's id")
+    allowed = get_args(Provenance)
+    if (among := pc.is_in(columns["provenance"], value_set=pa.array(allowed))).true_count < table.num_rows:
+        raise _wrong(columns, "provenance", pc.invert(among), f"one of {', '.join(allowed)}")
+    if table.num_rows:
+        _check_kinds(columns)
+    return pa.table({name: column for name, column in columns.items() if column.null_count < len(column)})
+
+
+@functools.cache
+def _types() -> dict[str, pa.DataType]:
+    return {each.name: each.type for each in rows.schema() if each.name not in _NUMBERED}
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _check_kinds(columns: Columns) -> None:
+    """Each kind has its own columns and no others; counted for all kinds at once, since most batches mix them."""
+    encoded = columns["kind"].dictionary_encode()
+    named = np.array(encoded.dictionary.to_pylist())
+    kinds, codes = np.sort(named).tolist(), np.argsort(np.argsort(named))[encoded.indices.to_numpy()]
+    is_kind = codes[:, None] == np.arange(len(kinds))
+    events = is_kind.sum(axis=0)
+    names = tuple(columns)
+    own, required, absent = _expected(tuple(kinds), names)
+    valid = np.stack([_valid(column) for column in columns.values()])
+    # Events of each kind that have a value in each column; float32 counts exactly up to 2^24.
+    filled = valid.astype(np.float32) @ is_kind.astype(np.float32)
+    wrong = ((filled > 0) & ~own) | ((filled < events) & required)
+    if wrong.any():
+        index, code = np.argwhere(wrong)[0]
+        bad = is_kind[:, code] & (valid[index] != own[index, code])
+        wanted = "a value" if own[index, code] else f"empty in an event of kind {kinds[code]!r}"
+        raise _wrong(columns, names[index], bad, wanted)
+    if absent:
+        raise LedgerError("event {!r}: column {!r} is missing".format(*absent))
+    for name in names:
+        allowed = [_literals(kind).get(name, ()) for kind in kinds]
+        if any(allowed):
+            _check_allowed(columns, name, codes, allowed)
+    if DeviceSlice.kind in kinds:
+        _check_slices(columns, codes == kinds.index(DeviceSlice.kind))
+
+
+@functools.lru_cache(maxsize=256)
+def _expected(kinds: tuple[str, ...], names: tuple[str, ...]) -> tuple[Any, Any, tuple[str, str] | None]:
+    """Whether each column may, and must, have a value in events of each kind; and a (kind, column) that is missing."""
+    fields = [{each.name: each for each in rows.fields_of(kind)} for kind in kinds]
+    own = np.array([[name in REQUIRED or name in each for each in fields] for name in names])
+    required = np.array([[name in each and not each[name].optional for each in fields] for name in names])
+    for kind, each in zip(kinds, fields, strict=True):
+        for field in each.values():
+            if not field.optional and field.name not in names:
+                return own, required, (kind, field.name)
+    return own, required, None
+
+
+@functools.cache
+def _literals(kind: str) -> dict[str, tuple[str, ...]]:
+    return {each.name: each.allowed for each in rows.fields_of(kind) if each.allowed}
+
+
+def _check_allowed(columns: Columns, name: str, codes: Any, allowed: list[tuple[str, ...]]) -> None:
+    encoded = columns[name].dictionary_encode()
+    values = encoded.dictionary.to_pylist()
+    indices = encoded.indices.fill_null(len(values)).to_numpy()
+    for pair in np.unique(codes * (len(values) + 1) + indices).tolist():
+        code, index = divmod(pair, len(values) + 1)
+        if index < len(values) and allowed[code] and values[index] not in allowed[code]:
+            raise _wrong(columns, name, (codes == code) & (indices == index), f"one of {', '.join(allowed[code])}")
+
+
+def _check_slices(columns: Columns, slices: Any) -> None:
+    names = ("t0_ns", "t1_ns", *(f"{bucket}_ns" for bucket in BUCKETS))
+    t0, t1, *buckets = (_integers(columns[name]) for name in names)
+    for name, column in zip(names, (t0, t1, *buckets), strict=True):
+        most = _INSTANT_NS_MAX if name in ("t0_ns", "t1_ns") else _DURATION_NS_MAX
+        if (wrong := slices & ((column > most) | (column < -most))).any():
+            raise _wrong(columns, name, wrong, f"at most {most} nanoseconds")
+    if (wrong := slices & (sum(buckets) != t1 - t0)).any():
+        raise _wrong(columns, "t1_ns", wrong, "t0_ns and the sum of the seven buckets")
+
+
+def _valid(column: pa.Array) -> Any:
+    """Whether each row has a value, bool[rows]; from the bitmap itself, ten times as fast as asking Arrow."""
+    if column.null_count == 0:
+        return np.ones(len(column), dtype=bool)
+    bitmap = column.buffers()[0]
+    if bitmap is None:
+        return np.zeros(len(column), dtype=bool)
+    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")
+    return bits[column.offset : column.offset + len(column)].astype(bool)
+
+
+def _integers(column: pa.Array) -> Any:
+    """int64[rows], with anything where there is no value."""
+    if column.buffers()[1] is None:
+        return np.zeros(len(column), dtype=np.int64)
+    return np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column)]
+
+
+def _wrong(columns: Columns, name: str, wrong: Any, wanted: str) -> LedgerError:
+    row = int(np.argmax(wrong))
+    kind, value = columns["kind"][row].as_py(), columns[name][row].as_py()
+    return LedgerError(f"event {kind!r}: {name} must be {wanted}, got {value!r} in row {row}")

@@ -1,0 +1,69 @@
+"""`rose ledger metrics`: the ledger's figures for Prometheus, once or over HTTP."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rose.ledger.commands.common import LedgerOption, clear_errors, fail, ledger_root
+
+DEFAULT_LISTEN = "127.0.0.1:9464"
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        help="File with the bearer token that scrapers must send; needed beyond loopback. Else $ROSE_METRICS_TOKEN.",
+    ),
+]
+
+
+def metrics(
+    ledger: LedgerOption = None,
+    listen: Annotated[
+        str | None, typer.Option(help=f"Serve over HTTP at this address, such as {DEFAULT_LISTEN}; else print once.")
+    ] = None,
+    token_file: TokenFileOption = None,
+) -> None:
+    """Print the ledger's figures in Prometheus' text format, or serve them until Ctrl-C."""
+    with clear_errors():
+        root = ledger_root(ledger)
+        if listen is None:
+            from rose.ledger.metrics import text
+
+            print(text(root), end="")
+            return
+        ended = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: ended.set())
+        with serving(root, listen, token_file) as url:
+            print(f"metrics of {root} at {url} (Ctrl-C ends it)", flush=True)
+            ended.wait()
+
+
+@contextmanager
+def serving(root: Path, listen: str, token_file: Path | None) -> Iterator[str]:
+    """Serve metrics while the block runs; yields the URL. Raises LedgerError; fails on an address or a token file."""
+    from rose.ledger import metrics_server
+
+    host, colon, port = listen.rpartition(":")
+    if not (colon and host and port.isdecimal() and int(port) < 65536):
+        fail(f"--listen {listen!r} is no address; give HOST:PORT, such as {DEFAULT_LISTEN}")
+    with metrics_server.serve(root, host.strip("[]"), int(port), _token(token_file)) as url:
+        yield url
+
+
+def _token(token_file: Path | None) -> str | None:
+    if token_file is None:
+        return os.environ.get("ROSE_METRICS_TOKEN")
+    try:
+        token = token_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"--token-file {token_file}: {error}")
+    return token or fail(f"--token-file {token_file} is empty; put the token into it")

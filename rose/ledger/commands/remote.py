@@ -1,0 +1,141 @@
+"""`rose ledger serve | forward`: one ledger for many hosts."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rose.ledger.commands.common import JsonOption, LedgerOption, clear_errors, fail, ledger_root, print_json
+
+if TYPE_CHECKING:
+    from rose.ledger.forward import Progress
+
+DEFAULT_LISTEN = "127.0.0.1:8815"
+TokenFileOption = Annotated[
+    Path | None, typer.Option("--token-file", help="File with the gateway's token; else ROSE_LEDGER_TOKEN is it.")
+]
+
+
+def serve(
+    ledger: LedgerOption = None,
+    listen: Annotated[str, typer.Option(help="Address to listen on; beyond loopback a token is needed.")] = (
+        DEFAULT_LISTEN
+    ),
+    token_file: TokenFileOption = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Certificate of this gateway, PEM: calls are encrypted.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate, PEM.")] = None,
+    *,
+    rows: Annotated[int, typer.Option(min=1, help="Most rows that a query gives.")] = 1_000_000,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Most seconds that a query takes.")] = 60.0,
+    memory_gb: Annotated[float, typer.Option(min=0.1, help="Most memory that a query takes, GB.")] = 2.0,
+    queries: Annotated[int, typer.Option(min=1, help="Most queries at once; others wait, then are refused.")] = 2,
+) -> None:
+    """Serve a ledger to other hosts until Ctrl-C: they forward their events to it and query it."""
+    host, colon, port = listen.rpartition(":")
+    if not (colon and host and port.isdecimal() and int(port) < 65536):
+        fail(f"--listen {listen!r} is no address; give HOST:PORT, such as {DEFAULT_LISTEN}")
+    if (tls_cert is None) != (tls_key is None):
+        fail("--tls-cert and --tls-key belong together; give both or neither")
+    host, root, token = host.strip("[]"), ledger_root(ledger), _token(token_file)
+    ended = _until_signal()
+    with clear_errors():
+        from rose.ledger import gateway
+
+        tls = None if tls_cert is None else gateway.Tls(_read(tls_cert, "--tls-cert"), _read(tls_key, "--tls-key"))
+        limits = gateway.Limits(rows=rows, timeout_s=timeout, memory_gb=memory_gb, queries=queries)
+        with gateway.serve(root, host, int(port), token=token, tls=tls, limits=limits) as url:
+            if tls is None and not gateway.is_loopback(host):
+                print("Without --tls-cert the token and all events travel in clear.", file=sys.stderr)
+            print(f"ledger {root} at {url} (Ctrl-C ends it)", flush=True)
+            ended.wait()
+
+
+def forward(
+    to: Annotated[str, typer.Option(help="The gateway: grpc://HOST:PORT or grpc+tls://HOST:PORT.")],
+    ledger: LedgerOption = None,
+    token_file: TokenFileOption = None,
+    tls_ca: Annotated[Path | None, typer.Option(help="Certificate, PEM, that the gateway's must come from.")] = None,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Forward what is there, then end.")] = False,
+    every: Annotated[float, typer.Option(min=0.05, help="Seconds between two looks for new segments.")] = 2.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Forward a ledger to a gateway, segment by segment, until Ctrl-C; exit code 1 if a writer was refused."""
+    if as_json and not once:
+        fail("--json is for --once: a forwarder that goes on has no end to report")
+    ended = _until_signal()
+    with clear_errors():
+        from rose.ledger.forward import Forwarder
+
+        said = _Said()
+        forwarder = Forwarder(
+            ledger_root(ledger), to, token=_token(token_file), tls_ca=tls_ca, every_s=every, report=said
+        )
+        if not once:
+            forwarder.start()
+            ended.wait()
+            forwarder.stop()
+            return
+        progress = forwarder.once()
+        forwarder.stop()
+    if as_json:
+        print_json(dataclasses.asdict(progress))
+    else:
+        said(progress)
+    if progress.problems:
+        raise typer.Exit(1)
+
+
+class _Said:
+    """Says on stderr what a pass did, if it did something, and what is wrong, if that is new."""
+
+    def __init__(self) -> None:
+        self._wrong: Any = {}
+
+    def __call__(self, progress: Progress) -> None:
+        lines = []
+        if progress.segments:
+            kilobytes = progress.sent_bytes / 1000
+            lines.append(f"forwarded {progress.segments} segments, {progress.events} events, {kilobytes:.1f} kB")
+        wrong = {**progress.problems, **({"": progress.stopped} if progress.stopped else {})}
+        if wrong != self._wrong:
+            lines += wrong.values()
+            if self._wrong and not wrong:
+                lines.append("all is well again")
+            self._wrong = wrong
+        if lines and progress.waiting:
+            lines.append(f"{progress.waiting} segments wait, the oldest for {progress.lag_s:.0f} s")
+        for line in lines:
+            print(line, file=sys.stderr, flush=True)
+
+
+def _until_signal() -> threading.Event:
+    """Set by Ctrl-C, or by whoever ends a service."""
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    return ended
+
+
+def _token(token_file: Path | None) -> str | None:
+    if token_file is None:
+        return os.environ.get("ROSE_LEDGER_TOKEN") or None
+    token = _read(token_file, "--token-file").decode(errors="replace").strip()
+    return token or fail(f"--token-file {token_file} is empty; put the token into it")
+
+
+def _read(path: Path | None, option: str) -> bytes:
+    assert path is not None, option
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        fail(f"{option} {path}: {error.strerror}")

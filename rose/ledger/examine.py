@@ -1,0 +1,182 @@
+"""What the files of a ledger say, each by itself, and the memory that keeps an unchanged one from being read again."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rose.ledger import layout, segments
+from rose.ledger.layout import LedgerError, Part
+
+CHANGED = "its bytes were changed after it was written"
+_T = TypeVar("_T")
+
+
+class Seen:
+    """What earlier verifications of one process found in each file, so that the next one reads new files only.
+
+    A file is known by its path, size, inode and times; one that was changed is read again. Bytes that decay on the
+    disk under an unchanged file show in a full verification only. Threads may share it.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._known: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {}
+        self._visited: set[tuple[str, str]] = set()
+
+    def facts(self, path: Path, kind: str, look: Callable[[bytes], _T]) -> _T:
+        """What `look`, named by `kind`, says of the file's bytes. Raises OSError."""
+        key = (kind, str(path))
+        # Before the bytes: what is changed while they are read has other times afterwards.
+        stat = path.stat()
+        stamp = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
+        known = self._known.get(key)
+        if known is None or known[0] != stamp:
+            known = self._known[key] = stamp, look(path.read_bytes())
+        self._visited.add(key)
+        return cast(_T, known[1])
+
+    def forget_unvisited(self) -> None:
+        """Forget files that are gone, so that this never outgrows the ledger."""
+        self._known = {key: known for key, known in self._known.items() if key in self._visited}
+        self._visited = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment as its own bytes show it."""
+
+    #: None if it has none that can be trusted; `fault` then says why.
+    header: segments.Header | None
+    fault: str | None
+
+    @property
+    def changed(self) -> bool:
+        """Whether its bytes are not those its name speaks of."""
+        return self.fault == CHANGED
+
+
+def segment(content: bytes, sha256: str) -> Segment:
+    """Examine the bytes of a segment whose name says that they have this SHA-256."""
+    if hashlib.sha256(content).hexdigest() != sha256:
+        return Segment(None, CHANGED)
+    try:
+        header = segments.read_header(content)
+        seqs = segments.read_rows(content, ["seq"])["seq"].to_numpy()
+    except (LedgerError, pa.ArrowException, KeyError, OSError) as error:
+        return Segment(None, f"a foreign file: {error}")
+    if not np.array_equal(seqs, np.arange(header.first_seq, header.last_seq + 1)):
+        return Segment(header, f"its rows are not seq {header.first_seq} to {header.last_seq}")
+    return Segment(header, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A manifest without its long list of segments, which was checked within itself."""
+
+    sha256: str
+    #: What it says of its file and of its first and last segment; empty if it is none.
+    said: dict[str, Any]
+    segments: int
+    #: Path of the first segment as it was once, and what its neighbours outside must agree with.
+    first_file: str
+    previous_sha256: str
+    last_sha256: str
+    faults: tuple[str, ...]
+
+
+def manifest(content: bytes) -> Manifest:
+    """Examine the bytes of a compacted part's manifest."""
+    sha256 = hashlib.sha256(content).hexdigest()
+    try:
+        said = json.loads(content)
+        merged = said.pop("segments")
+        faults = tuple(_inner_faults(merged))
+        first, last = merged[0], merged[-1]
+        return Manifest(sha256, said, len(merged), first["file"], first["previous_sha256"], last["sha256"], faults)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        # No event speaks of such bytes, and that is what is said of it.
+        return Manifest(sha256, {}, 0, "", "", "", ())
+
+
+def _inner_faults(merged: Iterable[dict[str, Any]]) -> Iterable[str]:
+    sha256: str | None = None
+    next_seq: int | None = None
+    for entry in merged:
+        for fault in link_faults(sha256, next_seq, entry["previous_sha256"], entry["first_seq"]):
+            yield f"{entry['file']}: {fault}"
+        sha256, next_seq = entry["sha256"], entry["last_seq"] + 1
+
+
+def link_faults(sha256: str | None, next_seq: int | None, previous_sha256: str, first_seq: int) -> list[str]:
+    """What is wrong with a segment that says the last two of these after one that leads to the first two."""
+    faults = []
+    if sha256 is not None and previous_sha256 != sha256:
+        faults.append("it does not follow the segment before it: one is missing, foreign or out of order")
+    if next_seq is not None and first_seq != next_seq:
+        fault = "a gap" if first_seq > next_seq else "a repeat"
+        faults.append(f"{fault} in seq: it begins at {first_seq}, not {next_seq}")
+    return faults
+
+
+def rows_fault(content: bytes, said: dict[str, Any]) -> str | None:
+    """What is wrong with the Parquet file of a compacted part, given what its manifest says; None if nothing."""
+    if hashlib.sha256(content).hexdigest() != said["sha256"]:
+        return CHANGED
+    try:
+        if not rows_are(content, said["writer"], said["first_seq"], said["last_seq"]):
+            return f"its rows are not seq {said['first_seq']} to {said['last_seq']}"
+    except (pa.ArrowException, KeyError, OSError) as error:
+        return f"its rows cannot be read: {error}"
+    return None
+
+
+def rows_are(content: bytes, writer: str, first_seq: int, last_seq: int) -> bool:
+    """Whether a Parquet file's rows are exactly seq `first_seq` to `last_seq` of `writer`, in any order."""
+    table = segments.read_rows(content, ["writer", "seq"])
+    seqs, count = table["seq"].to_numpy() - first_seq, last_seq - first_seq + 1
+    if len(seqs) != count or (count and (seqs.min() < 0 or seqs.max() >= count)):
+        return False
+    found = np.zeros(count, dtype=np.bool_)
+    found[seqs] = True
+    return bool(found.all()) and pc.all(pc.equal(table["writer"], writer)).as_py() is not False
+
+
+def recorded(root: Path, writer: str, action: str, seen: Seen | None = None) -> list[dict[str, Any]]:
+    """Details of the `ledger` events of one action that `writer` wrote, in order; a damaged file has none."""
+    seen = seen or Seen()
+    found: list[dict[str, Any]] = []
+    for part in layout.parts(root, writer):
+        for path in sorted(root.glob(part.pattern)):
+            try:
+                sha256 = _expected_sha256(root, part, path)
+                said = seen.facts(path, f"events {sha256}", functools.partial(_said, sha256=sha256))
+            except (OSError, ValueError, KeyError, TypeError):
+                # The walk along its writer says what is wrong with it.
+                continue
+            found += [detail for what, detail in said if what == action]
+    return found
+
+
+def _expected_sha256(root: Path, part: Part, path: Path) -> str:
+    if part.state == "live":
+        return segments.sha256_in(path.name)
+    return str(json.loads((root / part.manifest).read_bytes())["sha256"])
+
+
+def _said(content: bytes, sha256: str) -> list[tuple[str, dict[str, Any]]]:
+    """(action, detail) of every event in the bytes that has both."""
+    if hashlib.sha256(content).hexdigest() != sha256:
+        return []
+    rows = segments.read_rows(content, ["action", "detail_json"]).to_pylist()
+    return [(row["action"], json.loads(row["detail_json"])) for row in rows if row.get("detail_json")]

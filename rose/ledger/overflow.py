@@ -1,0 +1,79 @@
+"""What becomes of high-volume events while the queue is full: none is kept whole, and none goes unaccounted for.
+
+Slices and power readings of a device are merged with the one before them, so that no nanosecond is lost; the rest are
+counted and their amounts summed, and a `ledger` event of action `dropped` says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from rose.events import Event, Ledger
+from rose.ledger import rows
+from rose.ledger.rows import Row
+
+#: Merged events kept at most: one for each device, engine and lease of some hours.
+MERGED_MAX = 4096
+_AMOUNTS = ("_tokens", "_bytes", "_ns")
+_MOMENTS = ("t0_ns", "t1_ns", "t_ns")
+
+
+class Overflow:
+    """Takes what the queue could not. Not safe to share between threads by itself."""
+
+    def __init__(self) -> None:
+        self._merged: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._counts: Counter[str] = Counter()
+        self._sums: dict[str, Counter[str]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._merged or self._counts)
+
+    def add(self, event: Event, values: tuple[Any, ...]) -> None:
+        """Take in an event whose `rows.encode` is `values`."""
+        named = {each.name: value for each, value in zip(rows.fields_of(event.kind), values, strict=True)}
+        if event.kind in ("device_slice", "power") and self._merge(event.kind, named):
+            return
+        self._counts[event.kind] += 1
+        sums = self._sums.setdefault(event.kind, Counter())
+        for name, value in named.items():
+            if isinstance(value, int) and name.endswith(_AMOUNTS) and name not in _MOMENTS:
+                sums[name] += value
+
+    def drain(self) -> Iterator[Row]:
+        """The events that stand for what was taken in; this is empty afterwards."""
+        for (kind, *_), named in self._merged.items():
+            yield kind, tuple(named.values())
+        if self._counts:
+            kinds = {
+                kind: {"count": count, **{name: total for name, total in self._sums[kind].items() if total}}
+                for kind, count in self._counts.items()
+            }
+            detail = json.dumps({"count": self._counts.total(), "kinds": kinds})
+            yield Ledger.kind, rows.encode(Ledger(action="dropped", detail_json=detail))
+        self.__init__()  # type: ignore[misc]
+
+    def _merge(self, kind: str, named: dict[str, Any]) -> bool:
+        """Lengthen the slice or reading that ends where this one begins, or keep this one; False if there is no room.
+
+        The mean power of the two is rounded down to a milliwatt.
+        """
+        same = ("device_id", "engine_id", "lease_id", "trajectory_id", "policy_version", "event_id", "source")
+        identity = tuple(named.get(name) for name in same)
+        before = self._merged.pop((kind, *identity, named["t0_ns"]), None)
+        if before is None and len(self._merged) >= MERGED_MAX:
+            return False
+        if before is not None:
+            if kind == "power":
+                energies = (each["power_mw"] * (each["t1_ns"] - each["t0_ns"]) for each in (before, named))
+                named["power_mw"] = sum(energies) // max(1, named["t1_ns"] - before["t0_ns"])
+            else:
+                for name in named:
+                    if name.endswith("_ns") and name not in _MOMENTS:
+                        named[name] += before[name]
+            named["t0_ns"] = before["t0_ns"]
+        self._merged[kind, *identity, named["t1_ns"]] = named
+        return True

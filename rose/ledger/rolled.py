@@ -1,0 +1,81 @@
+"""Roll-ups that stand: daily sums of all events up to a watermark of each writer, one folder a generation.
+
+rollup/<generation>/coverage.json        how far each writer is summed up, and the SHA-256 of each file
+rollup/<generation>/daily_<name>.parquet the sums, one file for each view of that name
+rollup/<generation>/client_id.parquet    event ids that clients chose, so that a late retry still counts once
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from rose.ledger.layout import LedgerError
+
+#: The daily views, each with sql/rollups/<name>.sql (what an event adds) and sql/views/<name>.sql (the sums).
+ROLLUPS = (
+    "daily_device_time",
+    "daily_request",
+    "daily_latency",
+    "daily_lease",
+    "daily_preemption",
+    "daily_sync",
+    "daily_turn",
+    "daily_trajectory",
+    "daily_verdict",
+    "daily_event",
+)
+CLIENT_ID = "client_id"
+FOLDER = "rollup"
+GENERATION_NAME = re.compile(r"\d{6,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What a generation sums up: of each writer its epochs up to and its seqs below, as (epoch, next_seq)."""
+
+    generation: int
+    writers: dict[str, tuple[int, int]]
+    #: SHA-256 of each file of the generation, by its name without the suffix.
+    files: dict[str, str]
+
+    @property
+    def folder(self) -> str:
+        """Where it lies, relative to the ledger."""
+        return f"{FOLDER}/{self.generation:06d}"
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has every roll-up this version knows; otherwise it cannot be gone on from."""
+        return set(self.files) == {*ROLLUPS, CLIENT_ID}
+
+
+def generations(root: Path) -> list[int]:
+    """Numbers of the generations that stand, in order."""
+    try:
+        names = [path.name for path in (root / FOLDER).iterdir()]
+    except FileNotFoundError:
+        return []
+    return sorted(int(name) for name in names if GENERATION_NAME.fullmatch(name))
+
+
+def newest(root: Path) -> Coverage | None:
+    """The newest generation; None before the first. Raises LedgerError if its coverage is damaged."""
+    # It may be replaced by a newer one between the two looks.
+    for _ in range(3):
+        if not (numbers := generations(root)):
+            return None
+        path = root / FOLDER / f"{numbers[-1]:06d}" / "coverage.json"
+        try:
+            content = json.loads(path.read_bytes())
+            writers = {writer: (int(epoch), int(seq)) for writer, (epoch, seq) in content["writers"].items()}
+            return Coverage(numbers[-1], writers, dict(content["files"]))
+        except FileNotFoundError:
+            continue
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise LedgerError(
+                f"{path} is damaged; remove the folder {path.parent}: the next roll-up makes it again from the events"
+            ) from error
+    raise LedgerError(f"{root / FOLDER} has a generation without coverage.json; remove its folder")

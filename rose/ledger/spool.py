@@ -1,0 +1,52 @@
+"""What makes a ledger a spool: its segments are copied to a gateway, and stay here until they are there.
+
+`forwarded/<writer>.json` says how far a writer's segments were acknowledged. It may lag, and is asked by whoever
+removes segments only: what is still to be sent, the forwarder asks the gateway itself.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rose.ledger import layout
+from rose.ledger.layout import LedgerError
+
+FOLDER = "forwarded"
+#: Writers of upkeep, whose events are about the files of one folder and mean nothing in another.
+_UPKEEP = frozenset({"archive", "compaction", "quarantine", "rollup"})
+_UPKEEP_PREFIX = "job-"
+#: The writer under which a gateway appends events that come without a ledger.
+GATEWAY_WRITER = "gateway"
+
+
+def is_local(writer: str) -> bool:
+    """Whether a writer's segments belong to their own folder and are never forwarded."""
+    return writer in _UPKEEP or writer == GATEWAY_WRITER or writer.startswith(_UPKEEP_PREFIX)
+
+
+def first_unsent_epoch(root: Path, writer: str) -> int | None:
+    """The first epoch that must stay as it was written, since a gateway may lack it; None if all may be merged.
+
+    Raises LedgerError if what the forwarder left is damaged.
+    """
+    if is_local(writer) or not (root / FOLDER).is_dir():
+        return None
+    path = root / FOLDER / f"{writer}.json"
+    try:
+        return int(json.loads(path.read_bytes())["epoch"])
+    except FileNotFoundError:
+        return 0
+    except (ValueError, KeyError, TypeError) as error:
+        raise LedgerError(f"{path} is damaged; delete it: `rose ledger forward` writes it again") from error
+
+
+def make(root: Path) -> None:
+    """Make the ledger at `root` a spool: from now on nothing unsent may be merged away."""
+    layout.make_folder(root / FOLDER)
+
+
+def acknowledged(root: Path, writer: str, epoch: int) -> None:
+    """A gateway holds every segment of `writer` before this epoch."""
+    content = json.dumps({"epoch": epoch}).encode()
+    layout.write_file(root / FOLDER / f"{writer}.json", content)

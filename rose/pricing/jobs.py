@@ -1,0 +1,225 @@
+"""The background jobs that need prices: `price` keeps the books' costs of days, `report` writes reports to a folder."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rose.ledger.jobs import Job, Settings, ledger_jobs
+from rose.ledger.layout import LedgerError
+from rose.pricing.money import PricingError
+
+if TYPE_CHECKING:
+    from rose.pricing.accrual import DayCost, DeviceDay
+    from rose.pricing.document import Report
+    from rose.pricing.pricebook import PriceBook
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+_CSV_COLUMNS = (
+    "figure", "value", "unit", "view", "basis", "why", "low", "high",
+    "currency", "from", "to", "provenance", "verified", "run_id", "price_book",
+)  # fmt: skip
+
+
+def planned(settings: Settings) -> list[Job]:
+    """All jobs that `settings` ask for: the ledger's own, and those that need prices. Raises LedgerError."""
+    found = ledger_jobs(settings)
+    if settings.price_book is not None:
+        run = functools.partial(price, price_book=settings.price_book)
+        found.append(Job("price", run, settings.price_every_s))
+    if settings.reports is not None:
+        make = functools.partial(report, folder=settings.reports, price_book=settings.price_book or "example")
+        found.append(Job("report", make, settings.report_every_s))
+    return found
+
+
+def price(root: Path, *, price_book: str) -> Mapping[str, object]:
+    """Bring the books' costs of days up to date. Days that cost what the books say already are left as they are.
+
+    Raises PricingError where a day cannot be priced, and LedgerError; then nothing was changed.
+    """
+    from rose.ledger import books, catalog
+    from rose.pricing import accrual, query
+
+    book, text = _book(price_book)
+    costs: dict[DeviceDay, DayCost] = {}
+    with catalog.connect(root) as connection:
+        for row in query.rows(connection, "job_device_days"):
+            what = accrual.DeviceDay(row["day"], row["run_id"], row["provenance"], row["device_id"])
+            costs[what] = accrual.price_day(what, row["device_class"], _buckets(row), book)
+    known = _known_costs(root)
+    changed = {what: cost for what, cost in costs.items() if known.get(what) != cost}
+    if changed:
+        with books.change(root) as connection:
+            said = [book.sha256, book.name, book.version, book.currency, text]
+            connection.execute("INSERT OR IGNORE INTO price_book VALUES (?, ?, ?, ?, ?, now()::TIMESTAMP)", said)
+            _replace_days(connection, changed, book)
+    return {"device_days": len(costs), "changed": len(changed), "price_book": f"{book.name} {book.version}"}
+
+
+def report(root: Path, *, folder: Path, price_book: str) -> Mapping[str, object]:
+    """Write the cost report of every run that ended since, and of the newest one that runs, to `folder`.
+
+    A run that cannot be priced is in the result with the reason, and is not tried again once it has ended.
+    Raises LedgerError, and PricingError for a ledger that does not verify.
+    """
+    from rose.ledger import books, catalog, verify
+    from rose.pricing import query
+    from rose.pricing import report as reporting
+
+    book, _ = _book(price_book)
+    with catalog.connect(root) as connection:
+        runs = query.rows(connection, "job_runs")
+    done = _exported(root, folder)
+    newest = next((run["run_id"] for run in runs if run["status"] == "running"), None)
+    written, refused, kept = [], {}, []
+    for run in runs:
+        due = run["run_id"] == newest or (
+            run["status"] != "running" and done.get(run["run_id"]) != (run["status"], run["ended_at"])
+        )
+        if not due:
+            continue
+        file, why = None, None
+        try:
+            file = _write(folder, reporting.build(root, run["run_id"], book))
+            written.append(file)
+        except PricingError as error:
+            if not verify.verify(root).ok:
+                raise
+            why = refused[run["run_id"]] = str(error)
+        if file is not None or run["status"] != "running":
+            kept.append([str(folder), run["run_id"], run["status"], run["ended_at"], file, book.sha256, why])
+    if kept:
+        with books.change(root) as connection:
+            insert = "INSERT OR REPLACE INTO report_export VALUES (?, ?, ?, ?, ?, ?, ?, now()::TIMESTAMP)"
+            connection.executemany(insert, kept)
+    return {"written": written, "refused": refused, "folder": str(folder)}
+
+
+def _book(price_book: str) -> tuple[PriceBook, str]:
+    """A price book and the text it was read from."""
+    from importlib import resources
+
+    from rose.pricing import pricebook
+
+    source = pricebook.load(price_book).path
+    path = resources.files("rose.pricing.books") / "example.toml" if price_book == "example" else Path(source)
+    text = path.read_text(encoding="utf-8")
+    # Parsed from this very text: the file may have been replaced since it was found good.
+    return pricebook.parse(text, source), text
+
+
+def _buckets(row: Mapping[str, Any]) -> dict[str, int]:
+    from rose.events import BUCKETS
+
+    return {bucket: int(row[f"{bucket}_ns"]) for bucket in BUCKETS}
+
+
+def _known_costs(root: Path) -> dict[DeviceDay, DayCost]:
+    """What the books say now, in the shape of what is worked out anew."""
+    from rose.ledger import books
+    from rose.pricing import query
+    from rose.pricing.accrual import DayCost, DeviceDay
+
+    if not (root / books.BOOKS).exists():
+        return {}
+    with books.connect(root) as connection:
+        rows = query.rows(connection, "job_priced_days")
+    classes: dict[DeviceDay, str] = {}
+    times: dict[DeviceDay, dict[str, int]] = {}
+    costs: dict[DeviceDay, dict[str, int]] = {}
+    for row in rows:
+        what = DeviceDay(row["day"], row["run_id"], row["provenance"], row["device_id"])
+        classes[what] = row["device_class"]
+        times.setdefault(what, {})[row["bucket"]] = row["ns"]
+        costs.setdefault(what, {})[row["bucket"]] = row["cost_nano"]
+    return {
+        what: DayCost(device_class=name, bucket_ns=times[what], cost_nano=costs[what]) for what, name in classes.items()
+    }
+
+
+def _replace_days(connection: Any, changed: Mapping[DeviceDay, DayCost], book: PriceBook) -> None:
+    import sql
+
+    keys = ("day", "run_id", "provenance", "device_id")
+    forget = {key: [getattr(what, key) for what in changed] for key in keys}
+    connection.execute(sql.read("figures/job_forget_days.sql"), forget)
+    rows = [(what, cost, bucket) for what, cost in changed.items() for bucket in cost.bucket_ns]
+    add = {key: [getattr(what, key) for what, _, _ in rows] for key in keys} | {
+        "device_class": [cost.device_class for _, cost, _ in rows],
+        "bucket": [bucket for _, _, bucket in rows],
+        "ns": [cost.bucket_ns[bucket] for _, cost, bucket in rows],
+        "cost_nano": [cost.cost_nano[bucket] for _, cost, bucket in rows],
+        "book_sha256": book.sha256,
+    }
+    connection.execute(sql.read("figures/job_add_days.sql"), add)
+
+
+def _exported(root: Path, folder: Path) -> dict[str, tuple[str, datetime | None]]:
+    """Status and end of each run as it was when it was last reported to `folder`."""
+    from rose.ledger import books
+
+    if not (root / books.BOOKS).exists():
+        return {}
+    with books.connect(root) as connection:
+        select = "SELECT run_id, status, ended_at FROM report_export WHERE folder = ?"
+        return {
+            run_id: (status, ended_at)
+            for run_id, status, ended_at in connection.execute(select, [str(folder)]).fetchall()
+        }
+
+
+def _write(folder: Path, made: Report) -> str:
+    """Write a report as JSON and as CSV, each whole or not at all; returns the name of the JSON file."""
+    from rose.ledger import layout
+
+    day = datetime.fromtimestamp(made.stamp.to_ns // 1_000_000_000, UTC).date()
+    stem = f"{_file_name(made.run.run_id)}_{day}"
+    data = made.to_json()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        layout.write_file(folder / f"{stem}.csv", _csv(data).encode())
+        layout.write_file(folder / f"{stem}.json", json.dumps(data, indent=2).encode())
+    except OSError as error:
+        raise LedgerError(f"cannot write reports to {folder}: {error.strerror}; give another --reports") from error
+    return f"{stem}.json"
+
+
+def _file_name(run_id: str) -> str:
+    """A run's id as part of a file's name: as it is where that can do no harm, else made safe and told apart."""
+    if _SAFE_NAME.fullmatch(run_id):
+        return run_id
+    return f"{re.sub(r'[^A-Za-z0-9_-]', '-', run_id)[:80]}-{sha256(run_id.encode()).hexdigest()[:12]}"
+
+
+def _csv(data: Mapping[str, Any]) -> str:
+    """One line for each figure of a report, by the path of its name."""
+    text = io.StringIO()
+    lines = csv.DictWriter(text, _CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
+    lines.writeheader()
+    book = f"{data['price_book']['name']} {data['price_book']['version']}"
+    for name, figure in _figures(data, ""):
+        period = figure["period"]
+        of = {"figure": name, "run_id": data["run"]["run_id"], "price_book": book}
+        lines.writerow({**figure, **of, "from": period["from"], "to": period["to"]})
+    return text.getvalue()
+
+
+def _figures(value: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    if not isinstance(value, dict):
+        return
+    if "unit" in value and "period" in value:
+        yield path, value
+        return
+    for key, item in value.items():
+        yield from _figures(item, f"{path}.{key}" if path else str(key))

@@ -1,0 +1,47 @@
+-- For the infra lead: when did each engine start, how long did starting take, and how did it end?
+--
+-- since (TIMESTAMP): only engines started at or after this time, UTC.
+-- until (TIMESTAMP): only engines started before this time, UTC.
+-- run_id (VARCHAR): only this run.
+-- device_id (VARCHAR): only this device.
+--
+-- One row for each life: a restarted engine has several. `start_ns` is from the launch until it answered. `ended_by` is
+-- `stopped` or `died`, NULL while it lives or when the process that would have said so is gone. `activated_ns` is what
+-- later activations of its model took.
+WITH change AS (
+    SELECT
+        *,
+        count(*) FILTER (action = 'started') OVER (
+            PARTITION BY run_id, provenance, engine_id ORDER BY engine.at, writer, seq
+        ) AS life
+    FROM engine
+    WHERE (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
+      AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
+),
+lived AS (
+    SELECT
+        provenance, run_id, engine_id, life,
+        arg_min(device_id, change.at) AS device_id,
+        arg_min(role, change.at) AS role,
+        arg_min(model, change.at) AS model,
+        min(change.at) FILTER (action = 'started') AS started_at,
+        min(duration_ns) FILTER (action = 'started') AS start_ns,
+        count(*) FILTER (action = 'activated') AS activations,
+        coalesce(sum(duration_ns) FILTER (action = 'activated'), 0)::BIGINT AS activated_ns,
+        arg_max(action, change.at) FILTER (action IN ('stopped', 'died')) AS ended_by,
+        max(change.at) FILTER (action IN ('stopped', 'died')) AS ended_at,
+        arg_max(reason, change.at) FILTER (action IN ('stopped', 'died')) AS reason,
+        arg_min(memory_mechanism, change.at) AS memory_mechanism,
+        arg_min(compute_mechanism, change.at) AS compute_mechanism
+    FROM change
+    GROUP BY ALL
+)
+SELECT
+    provenance, run_id, engine_id, device_id, role, model, started_at, start_ns, activations, activated_ns,
+    ended_by, ended_at, reason,
+    1000 * (epoch_us(ended_at) - epoch_us(started_at)) AS life_ns,
+    memory_mechanism, compute_mechanism
+FROM lived
+WHERE (getvariable('since') IS NULL OR started_at >= getvariable('since')::TIMESTAMP)
+  AND (getvariable('until') IS NULL OR started_at < getvariable('until')::TIMESTAMP)
+ORDER BY started_at, run_id, engine_id;

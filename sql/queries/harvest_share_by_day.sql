@@ -1,0 +1,29 @@
+-- For the infra lead: which share of the time that serving left unused did rollouts harvest, by day?
+--
+-- since (TIMESTAMP): only slices that begin at or after this time, UTC.
+-- until (TIMESTAMP): only slices that begin before this time, UTC.
+-- run_id (VARCHAR): only this run.
+-- device_id (VARCHAR): only this device.
+--
+-- Serving devices only. `harvested_share` is rollout time over what serving, syncs, activation and training left:
+-- rollout + headroom + idle. `lent_share` is the time under a lease over all time. A slice counts on the day (UTC) it
+-- begins on.
+SELECT
+    slice.t0::DATE AS day,
+    slice.provenance,
+    count(DISTINCT slice.device_id) AS devices,
+    sum(slice.rollout_ns)::BIGINT AS rollout_ns,
+    sum(slice.headroom_ns)::BIGINT AS headroom_ns,
+    sum(slice.idle_ns)::BIGINT AS idle_ns,
+    sum(slice.ns)::BIGINT AS ns,
+    sum(slice.rollout_ns) / nullif(sum(slice.rollout_ns + slice.headroom_ns + slice.idle_ns), 0) AS harvested_share,
+    coalesce(sum(slice.ns) FILTER (slice.lease_id IS NOT NULL), 0) / nullif(sum(slice.ns), 0) AS lent_share
+FROM device_slice AS slice
+JOIN device USING (run_id, provenance, device_id)
+WHERE device.pool = 'serving'
+  AND (getvariable('since') IS NULL OR slice.t0_ns >= epoch_ns(getvariable('since')::TIMESTAMP))
+    AND (getvariable('until') IS NULL OR slice.t0_ns < epoch_ns(getvariable('until')::TIMESTAMP))
+    AND (getvariable('run_id') IS NULL OR slice.run_id = getvariable('run_id'))
+    AND (getvariable('device_id') IS NULL OR slice.device_id = getvariable('device_id'))
+GROUP BY ALL
+ORDER BY day, slice.provenance;

@@ -1,0 +1,21 @@
+-- For the infra lead: when was the KV budget of a lease cut, by how much, and how many rollout requests had to move?
+--
+-- since (TIMESTAMP): only preemptions at or after this time, UTC.
+-- until (TIMESTAMP): only preemptions before this time, UTC.
+-- run_id (VARCHAR): only this run.
+-- device_id (VARCHAR): only this device.
+--
+-- Newest first. A cut halves the budget once and freezes it for the rest of the step, so a lease with two rows here was
+-- granted again or had outgrown its budget; a budget that did not change means that only requests were taken back.
+SELECT
+    preemption.at, provenance, run_id, device_id, engine_id, lease_id, step, reason,
+    kv_budget_bytes_before, kv_budget_bytes_after,
+    kv_budget_bytes_before - kv_budget_bytes_after AS cut_bytes,
+    requests, tokens_kept, tokens_lost
+FROM preemption
+WHERE action = 'cut'
+  AND (getvariable('since') IS NULL OR preemption.at >= getvariable('since')::TIMESTAMP)
+    AND (getvariable('until') IS NULL OR preemption.at < getvariable('until')::TIMESTAMP)
+    AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
+    AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
+ORDER BY preemption.at DESC, writer, seq;

@@ -1,0 +1,27 @@
+-- For the infra lead: which process of a run has not written for longest?
+--
+-- since (TIMESTAMP): only events at or after this time, UTC.
+-- until (TIMESTAMP): only events before this time, UTC.
+-- run_id (VARCHAR): only this run.
+--
+-- `behind_ns` is how much newer the run's newest event is than this writer's. Processes that have little to say are
+-- behind too; an agent that is behind by more than a few seconds while `run_status` is `running` has lost its device
+-- time. `age_ns` is against the clock of this host.
+WITH written AS (
+    SELECT
+        provenance, run_id, writer, count(*) AS events, max(seq) AS newest_seq, max(event.at) AS newest_at
+    FROM event
+    WHERE (getvariable('since') IS NULL OR event.at >= getvariable('since')::TIMESTAMP)
+      AND (getvariable('until') IS NULL OR event.at < getvariable('until')::TIMESTAMP)
+      AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
+    GROUP BY ALL
+)
+SELECT
+    written.provenance, written.run_id, run.status AS run_status, written.writer,
+    written.events, written.newest_seq, written.newest_at,
+    1000 * (max(epoch_us(newest_at)) OVER (PARTITION BY written.run_id, written.provenance) - epoch_us(newest_at))
+        AS behind_ns,
+    1000 * (epoch_us(now()) - epoch_us(newest_at)) AS age_ns
+FROM written
+LEFT JOIN run USING (run_id, provenance)
+ORDER BY behind_ns DESC, written.run_id, written.writer;

@@ -1,0 +1,19 @@
+-- For the infra lead: how fast does the ledger grow, by day and kind of event?
+--
+-- since (TIMESTAMP): only events at or after this time, UTC.
+-- until (TIMESTAMP): only events before this time, UTC.
+-- run_id (VARCHAR): only this run.
+--
+-- Events as they count in the views: one that was retried counts once. `writers` are the processes that wrote such an
+-- event that day (UTC).
+SELECT
+    event.at::DATE AS day, provenance, kind,
+    count(*) AS events,
+    count(DISTINCT writer) AS writers,
+    count(DISTINCT run_id) AS runs
+FROM event
+WHERE (getvariable('since') IS NULL OR event.at >= getvariable('since')::TIMESTAMP)
+  AND (getvariable('until') IS NULL OR event.at < getvariable('until')::TIMESTAMP)
+  AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
+GROUP BY ALL
+ORDER BY day, provenance, kind;

@@ -1,0 +1,23 @@
+-- For the infra lead: when did a rollout engine wait longest for serving in the middle of a step?
+--
+-- since (TIMESTAMP): only yields that begin at or after this time, UTC.
+-- until (TIMESTAMP): only yields that begin before this time, UTC.
+-- run_id (VARCHAR): only this run.
+-- device_id (VARCHAR): only this device.
+--
+-- Longest first. `serving_share` is serving's share of the slice the yield began in, 0 to 1: a long yield where serving
+-- did little is a sign of a stuck step.
+SELECT
+    waited.at, waited.provenance, waited.run_id, waited.device_id, waited.engine_id, waited.lease_id, waited.step,
+    waited.reason, waited.duration_ns,
+    CASE WHEN epoch_ns(waited.at) < slice.t1_ns THEN slice.serving_ns / nullif(slice.ns, 0) END AS serving_share
+FROM preemption AS waited
+ASOF LEFT JOIN device_slice AS slice
+    ON waited.run_id = slice.run_id AND waited.provenance = slice.provenance AND waited.device_id = slice.device_id
+   AND epoch_ns(waited.at) >= slice.t0_ns
+WHERE waited.action = 'yield'
+  AND (getvariable('since') IS NULL OR waited.at >= getvariable('since')::TIMESTAMP)
+    AND (getvariable('until') IS NULL OR waited.at < getvariable('until')::TIMESTAMP)
+    AND (getvariable('run_id') IS NULL OR waited.run_id = getvariable('run_id'))
+    AND (getvariable('device_id') IS NULL OR waited.device_id = getvariable('device_id'))
+ORDER BY waited.duration_ns DESC NULLS LAST, waited.at, waited.writer, waited.seq;

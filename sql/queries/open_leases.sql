@@ -1,0 +1,23 @@
+-- For the infra lead: which leases has nothing closed yet, and is one overdue?
+--
+-- since (TIMESTAMP): only leases granted at or after this time, UTC.
+-- until (TIMESTAMP): only leases granted before this time, UTC.
+-- run_id (VARCHAR): only this run.
+-- device_id (VARCHAR): only this device.
+--
+-- `overdue` says that events of the run are newer than the lease's expiry: it ended there by itself, and the process
+-- that would have written so is gone. `open_ns` counts from the grant to the run's newest event.
+WITH newest AS (SELECT run_id, provenance, max(event.at) AS newest_at FROM event GROUP BY ALL)
+SELECT
+    provenance, run_id, lease_id, device_id, engine_id, step, granted_at, expires_at,
+    newest_at > expires_at AS overdue,
+    1000 * (epoch_us(newest_at) - epoch_us(granted_at)) AS open_ns,
+    kv_budget_last_bytes, renewals, frozen
+FROM lease
+JOIN newest USING (run_id, provenance)
+WHERE closed_by IS NULL
+  AND (getvariable('since') IS NULL OR granted_at >= getvariable('since')::TIMESTAMP)
+    AND (getvariable('until') IS NULL OR granted_at < getvariable('until')::TIMESTAMP)
+    AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
+    AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
+ORDER BY granted_at, run_id, lease_id;

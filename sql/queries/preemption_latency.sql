@@ -1,0 +1,36 @@
+-- For the infra lead: once serving wants its device back, how long until the lease is closed, and how long do rollouts
+-- wait for serving?
+--
+-- since (TIMESTAMP): only preemptions at or after this time, UTC.
+-- until (TIMESTAMP): only preemptions before this time, UTC.
+-- run_id (VARCHAR): only this run.
+-- device_id (VARCHAR): only this device.
+--
+-- `yield`: how long the rollout engine waited for serving between layers. `revoke`: from the revocation until the lease
+-- is closed in the ledger, which includes writing both down. Percentiles are measured values, in nanoseconds.
+WITH taken AS (
+    SELECT
+        preemption.provenance, preemption.run_id, preemption.device_id, preemption.action, preemption.reason,
+        CASE preemption.action
+            WHEN 'yield' THEN preemption.duration_ns
+            WHEN 'revoke' THEN 1000 * (epoch_us(lease.closed_at) - epoch_us(preemption.at))
+        END AS latency_ns
+    FROM preemption
+    LEFT JOIN lease USING (run_id, provenance, lease_id)
+    WHERE preemption.action IN ('yield', 'revoke')
+      AND (getvariable('since') IS NULL OR preemption.at >= getvariable('since')::TIMESTAMP)
+        AND (getvariable('until') IS NULL OR preemption.at < getvariable('until')::TIMESTAMP)
+        AND (getvariable('run_id') IS NULL OR preemption.run_id = getvariable('run_id'))
+        AND (getvariable('device_id') IS NULL OR preemption.device_id = getvariable('device_id'))
+)
+SELECT
+    provenance, run_id, device_id, action, reason,
+    count(*) AS preemptions,
+    count(latency_ns) AS measured,
+    quantile_disc(latency_ns, 0.5) AS latency_p50_ns,
+    quantile_disc(latency_ns, 0.9) AS latency_p90_ns,
+    quantile_disc(latency_ns, 0.99) AS latency_p99_ns,
+    max(latency_ns) AS latency_max_ns
+FROM taken
+GROUP BY ALL
+ORDER BY run_id, provenance, device_id, action, reason;

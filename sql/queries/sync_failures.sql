@@ -1,0 +1,25 @@
+-- For the RL engineer: which weight syncs did not bring their engine to the version, why, and when was it made good?
+--
+-- since (TIMESTAMP): only syncs at or after this time, UTC.
+-- until (TIMESTAMP): only syncs before this time, UTC.
+-- run_id (VARCHAR): only this run.
+-- device_id (VARCHAR): only this device.
+--
+-- Newest first. `made_good_at` is the engine's next successful sync to that version or a newer one; NULL means that it
+-- is still behind, or gone.
+SELECT
+    failed.at, failed.provenance, failed.run_id, failed.device_id, failed.engine_id, failed.lease_id, failed.step,
+    failed.policy_version, failed.base_version, failed.encoding, failed.route, failed.source,
+    failed.wire_bytes, failed.total_ns, failed.reason,
+    min(later.at) AS made_good_at
+FROM sync AS failed
+LEFT JOIN sync AS later
+    ON later.run_id = failed.run_id AND later.provenance = failed.provenance AND later.engine_id = failed.engine_id
+   AND later.ok AND later.policy_version >= failed.policy_version AND later.at >= failed.at
+WHERE NOT failed.ok
+  AND (getvariable('since') IS NULL OR failed.at >= getvariable('since')::TIMESTAMP)
+    AND (getvariable('until') IS NULL OR failed.at < getvariable('until')::TIMESTAMP)
+    AND (getvariable('run_id') IS NULL OR failed.run_id = getvariable('run_id'))
+    AND (getvariable('device_id') IS NULL OR failed.device_id = getvariable('device_id'))
+GROUP BY ALL
+ORDER BY failed.at DESC, failed.run_id, failed.engine_id;

@@ -1,0 +1,71 @@
+-- For the finance lead: how many rollout tokens were wasted, on borrowed and on dedicated devices, and what wasted
+-- them?
+--
+-- since (TIMESTAMP): only turns and preemptions recorded at or after this time, UTC.
+-- until (TIMESTAMP): only turns and preemptions recorded before this time, UTC.
+-- run_id (VARCHAR): only this run.
+-- device_id (VARCHAR): only this device.
+--
+-- `stale`: the trainer dropped the trajectory for its age or to keep the batch in shape. `failed_attempt`: the engine
+-- broke off. `lost_trajectory`: the trajectory never ended. `preemption`: thrown away before the turn had them. A token
+-- counts once, by the first of failed, lost and stale, on the device that made it. A rejected trajectory is no waste:
+-- the trainer learns from it. `wasted_share` is of all tokens made in that run and place.
+WITH judged AS (
+    SELECT run_id, provenance, trajectory_id, arg_max(stale, (verdict.at, writer, seq)) AS stale
+    FROM verdict
+    WHERE (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
+    GROUP BY ALL
+),
+ended AS (
+    SELECT run_id, provenance, trajectory_id, arg_max(outcome, (trajectory.at, writer, seq)) AS outcome
+    FROM trajectory
+    WHERE (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
+    GROUP BY ALL
+),
+made AS (
+    SELECT
+        turn.run_id, turn.provenance, turn.device_id, turn.output_tokens AS tokens,
+        CASE
+            WHEN turn.outcome = 'failed' THEN 'failed_attempt'
+            WHEN ended.outcome = 'lost' THEN 'lost_trajectory'
+            WHEN judged.stale THEN 'stale'
+        END AS cause
+    FROM turn
+    LEFT JOIN ended USING (run_id, provenance, trajectory_id)
+    LEFT JOIN judged USING (run_id, provenance, trajectory_id)
+    WHERE (getvariable('since') IS NULL OR turn.at >= getvariable('since')::TIMESTAMP)
+      AND (getvariable('until') IS NULL OR turn.at < getvariable('until')::TIMESTAMP)
+      AND (getvariable('run_id') IS NULL OR turn.run_id = getvariable('run_id'))
+      AND (getvariable('device_id') IS NULL OR turn.device_id = getvariable('device_id'))
+    UNION ALL
+    SELECT run_id, provenance, device_id, tokens_lost, 'preemption'
+    FROM preemption
+    WHERE tokens_lost > 0
+      AND (getvariable('since') IS NULL OR preemption.at >= getvariable('since')::TIMESTAMP)
+        AND (getvariable('until') IS NULL OR preemption.at < getvariable('until')::TIMESTAMP)
+        AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
+        AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
+),
+placed AS (
+    SELECT
+        made.run_id, made.provenance,
+        CASE device.pool WHEN 'serving' THEN 'borrowed' WHEN 'rollout' THEN 'dedicated' WHEN 'train' THEN 'dedicated'
+                         ELSE 'unallocated' END AS made_on,
+        made.cause,
+        sum(made.tokens) AS tokens
+    FROM made
+    LEFT JOIN device USING (run_id, provenance, device_id)
+    GROUP BY ALL
+),
+shared AS (
+    SELECT *, sum(tokens) OVER (PARTITION BY run_id, provenance, made_on) AS generated
+    FROM placed
+)
+SELECT
+    provenance, run_id, made_on, cause,
+    tokens::BIGINT AS wasted_tokens,
+    generated::BIGINT AS generated_tokens,
+    tokens / nullif(generated, 0) AS wasted_share
+FROM shared
+WHERE cause IS NOT NULL
+ORDER BY run_id, provenance, made_on, wasted_tokens DESC, cause;

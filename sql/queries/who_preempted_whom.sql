@@ -1,0 +1,57 @@
+-- For the infra lead: which serving engine took what back from which rollout engine and lease, why, and how busy was
+-- serving then?
+--
+-- since (TIMESTAMP): only preemptions at or after this time, UTC.
+-- until (TIMESTAMP): only preemptions before this time, UTC.
+-- run_id (VARCHAR): only this run.
+-- device_id (VARCHAR): only this device.
+--
+-- Newest first. `requests_in_flight` are serving requests of the device that had arrived and were not over, reckoned
+-- back from their ends; `serving_share` is serving's share of the slice it fell into, 0 to 1, NULL where there is none.
+WITH taken AS (
+    SELECT *
+    FROM preemption
+    WHERE (getvariable('since') IS NULL OR preemption.at >= getvariable('since')::TIMESTAMP)
+      AND (getvariable('until') IS NULL OR preemption.at < getvariable('until')::TIMESTAMP)
+      AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
+      AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
+),
+served AS (
+    SELECT run_id, provenance, device_id, arg_max(engine_id, engine.at) AS serving_engine_id
+    FROM engine
+    WHERE role = 'serving' AND action = 'started'
+    GROUP BY ALL
+),
+-- What is in flight at a time is what arrived until then less what ended before: one pass over both.
+change AS (
+    SELECT
+        run_id, provenance, device_id, epoch_ns(request.at) - e2e_ns AS t_ns, 1 AS more,
+        NULL AS writer, NULL AS seq
+    FROM request
+    UNION ALL
+    SELECT run_id, provenance, device_id, epoch_ns(request.at), -1, NULL, NULL
+    FROM request
+    UNION ALL
+    SELECT run_id, provenance, device_id, epoch_ns(taken.at), 0, writer, seq
+    FROM taken
+),
+flying AS (
+    SELECT writer, seq, sum(more) OVER (PARTITION BY run_id, provenance, device_id ORDER BY t_ns) AS requests
+    FROM change
+    QUALIFY writer IS NOT NULL
+)
+SELECT
+    taken.at, taken.provenance, taken.run_id, taken.device_id,
+    served.serving_engine_id, taken.action, taken.engine_id AS rollout_engine_id, taken.lease_id, taken.reason,
+    taken.step, taken.duration_ns, taken.requests, taken.tokens_lost,
+    taken.kv_budget_bytes_before, taken.kv_budget_bytes_after,
+    flying.requests::BIGINT AS requests_in_flight,
+    CASE WHEN epoch_ns(taken.at) < slice.t1_ns THEN slice.serving_ns / nullif(slice.ns, 0) END AS serving_share
+FROM taken
+ASOF LEFT JOIN device_slice AS slice
+    ON taken.run_id = slice.run_id AND taken.provenance = slice.provenance AND taken.device_id = slice.device_id
+   AND epoch_ns(taken.at) >= slice.t0_ns
+LEFT JOIN flying ON flying.writer = taken.writer AND flying.seq = taken.seq
+LEFT JOIN served
+    ON served.run_id = taken.run_id AND served.provenance = taken.provenance AND served.device_id = taken.device_id
+ORDER BY taken.at DESC, taken.writer, taken.seq;

@@ -1,0 +1,15 @@
+-- What each event adds to daily_sync.
+SELECT
+    CAST(make_timestamp(at_us) AS DATE) AS day,
+    run_id, provenance,
+    device_id,
+    route,
+    encoding,
+    ok,
+    1 AS syncs,
+    wire_bytes,
+    dense_bytes,
+    pause_ns,
+    total_ns
+FROM unrolled_event
+WHERE kind = 'sync';

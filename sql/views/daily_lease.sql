@@ -1,0 +1,11 @@
+-- Changes of leases by UTC day and device: how many were granted, renewed, cut and ended, and how.
+--
+-- day: The UTC day it happened on.
+-- action: `granted`, `renewed`, `resized`, `frozen`, `released`, `preempted` or `expired`.
+-- changes: Changes counted.
+CREATE OR REPLACE VIEW daily_lease AS
+SELECT
+    day, run_id, provenance, device_id, action,
+    CAST(sum(changes) AS BIGINT) AS changes
+FROM (FROM rolled_daily_lease UNION ALL BY NAME FROM unrolled_daily_lease)
+GROUP BY ALL;

@@ -1,0 +1,16 @@
+-- What serving took back from rollouts, by UTC day, device, action and reason.
+--
+-- day: The UTC day it happened on.
+-- action: `yield`, `cut` or `revoke`.
+-- preemptions: Preemptions counted.
+-- duration_ns: Time rollout steps waited, nanoseconds; NULL where none was measured.
+CREATE OR REPLACE VIEW daily_preemption AS
+SELECT
+    day, run_id, provenance, device_id, action, reason,
+    CAST(sum(preemptions) AS BIGINT) AS preemptions,
+    CAST(sum(duration_ns) AS BIGINT) AS duration_ns,
+    CAST(sum(requests) AS BIGINT) AS requests,
+    CAST(sum(tokens_kept) AS BIGINT) AS tokens_kept,
+    CAST(sum(tokens_lost) AS BIGINT) AS tokens_lost
+FROM (FROM rolled_daily_preemption UNION ALL BY NAME FROM unrolled_daily_preemption)
+GROUP BY ALL;

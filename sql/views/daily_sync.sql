@@ -1,0 +1,14 @@
+-- Weight syncs by UTC day, device, route and encoding: bytes moved and time taken.
+--
+-- day: The UTC day it happened on.
+-- syncs: Syncs counted.
+CREATE OR REPLACE VIEW daily_sync AS
+SELECT
+    day, run_id, provenance, device_id, route, encoding, ok,
+    CAST(sum(syncs) AS BIGINT) AS syncs,
+    CAST(sum(wire_bytes) AS BIGINT) AS wire_bytes,
+    CAST(sum(dense_bytes) AS BIGINT) AS dense_bytes,
+    CAST(sum(pause_ns) AS BIGINT) AS pause_ns,
+    CAST(sum(total_ns) AS BIGINT) AS total_ns
+FROM (FROM rolled_daily_sync UNION ALL BY NAME FROM unrolled_daily_sync)
+GROUP BY ALL;

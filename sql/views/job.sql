@@ -1,0 +1,26 @@
+-- One row for each run of a background job of the ledger, when it ended. A run that was skipped has none.
+--
+-- job: Name of the job, such as `compact`.
+-- ok: Whether it did what it is for.
+-- started_at: When it began, UTC.
+-- duration_ns: How long it took, nanoseconds.
+-- missed: Intervals that passed without a run before it; they are caught up by this one.
+-- result_json: What it did, as JSON; NULL if it failed.
+-- error: Why it failed, in words; NULL if it did not.
+CREATE OR REPLACE VIEW job AS
+WITH said AS (
+    SELECT *, try_cast(detail_json AS JSON) AS detail
+    FROM event
+    WHERE kind = 'ledger' AND action = 'job'
+)
+SELECT
+    writer, seq, event_id, run_id, provenance, said.at,
+    device_id, engine_id, lease_id, trajectory_id, policy_version,
+    detail ->> '$.job' AS job,
+    try_cast(detail ->> '$.ok' AS BOOLEAN) AS ok,
+    make_timestamp(try_cast(detail ->> '$.started_us' AS BIGINT)) AS started_at,
+    try_cast(detail ->> '$.duration_ns' AS BIGINT) AS duration_ns,
+    try_cast(detail ->> '$.missed' AS BIGINT) AS missed,
+    detail ->> '$.result' AS result_json,
+    detail ->> '$.error' AS error
+FROM said;

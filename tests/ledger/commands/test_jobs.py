@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from click.testing import Result
+from typer.testing import CliRunner
+
+from rose.ledger import catalog
+from rose.ledger.commands.jobs import jobs_app
+from rose.ledger.jobs import Job, Settings, history, ledger_jobs, run_job
+from rose.ledger.layout import LedgerError
+from rose.ledger.writer import LedgerWriter
+
+ROSE = str(Path(sys.executable).with_name("rose"))
+seen: list[Settings] = []
+
+
+def boom(root: Path) -> dict[str, object]:
+    raise LedgerError("first line\nsecond line" + " and much more" * 20)
+
+
+def planned(settings: Settings) -> list[Job]:
+    seen.append(settings)
+    return [*ledger_jobs(settings), Job("boom", boom, 90)]
+
+
+app = typer.Typer()
+app.add_typer(jobs_app(planned), name="jobs")
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ROSE_LEDGER", raising=False)
+    with LedgerWriter.open("ledger", "w", "r") as writer:
+        writer.record(lease())
+    return tmp_path / "ledger"
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["jobs", *(str(argument) for argument in arguments)])
+
+
+def test_running_a_job_says_how_it_ended_and_records_it(root: Path) -> None:
+    done = run("run", "audit", "--json")
+    assert done.exit_code == 0
+    said = json.loads(done.stdout)
+    assert (said["job"], said["status"], said["result"]["events"]) == ("audit", "ok", 1)
+    assert history(root)["audit"].started_us == said["started_us"]
+    done = run("run", "boom")
+    assert done.exit_code == 1
+    assert "boom: failed in " in done.stdout
+
+
+def test_a_job_that_runs_already_is_no_error(root: Path) -> None:
+    def inner(root: Path) -> dict[str, object]:
+        return {"exit_code": (done := run("run", "audit")).exit_code, "said": done.stdout}
+
+    result = run_job(root, Job("audit", inner, 300)).result
+    assert result is not None
+    assert result["exit_code"] == 0
+    assert f"audit: skipped: already running in the process with pid {os.getpid()}" in str(result["said"])
+
+
+def test_jobs_are_listed_with_how_they_stand() -> None:
+    run("run", "boom")
+    run("run", "audit")
+    rows = {row["job"]: row for row in json.loads(run("list", "--json").stdout)}
+    assert list(rows) == ["compact", "roll-up", "audit", "archive", "retain", "boom"]
+    assert rows["compact"]["last"] is None
+    assert rows["audit"]["last"]["ok"] is True
+    assert rows["audit"]["due_us"] == rows["audit"]["last"]["succeeded_us"] + 86_400_000_000
+    lines = {line.split()[1]: line for line in run("list").stdout.splitlines() if line.startswith("│")}
+    assert "never" in lines["compact"]
+    assert "first line second line and" in lines["boom"]
+    assert " now " in lines["boom"]
+    assert lines["boom"].rstrip("│ ").endswith("now")
+
+
+def test_settings_are_taken_from_the_options(tmp_path: Path) -> None:
+    seen.clear()
+    run(
+        "run",
+        "audit",
+        "--price-book",
+        "b.toml",
+        "--reports",
+        "r",
+        "--archive-to",
+        "a",
+        "--archive-after",
+        "36h",
+        "--keep",
+        "9d",
+    )
+    (settings,) = seen
+    assert dataclasses.asdict(settings) == {
+        **dataclasses.asdict(Settings()),
+        "price_book": "b.toml", "reports": tmp_path / "r", "archive_to": "a", "archive_after_days": 1.5,
+        "keep_days": 9.0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run", "audit", "--ledger", "nowhere"], "nowhere is not a ledger"),
+        (["list", "--ledger", "nowhere"], "nowhere is not a ledger"),
+        (["serve", "--ledger", "nowhere"], "nowhere is not a ledger"),
+        (
+            ["run", "dance"],
+            "job 'dance' is not known; the jobs are compact, roll-up, audit, boom, archive, retain, price, report",
+        ),
+        (["run", "price"], "job 'price' needs --price-book"),
+        (["run", "retain"], "job 'retain' needs --keep"),
+        (["run", "archive"], "job 'archive' needs --archive-to and --archive-after"),
+        (["run", "archive", "--archive-to", "x"], "give --archive-after"),
+        (["serve", "--only", "dance"], "job 'dance' is not known"),
+        (["serve", "--compact-every", "soon"], "'soon' is no duration"),
+        (["serve", "--compact-every", "0m"], "'0m' is no duration"),
+        (["serve", "--metrics-listen", "9464"], "'9464' is no address"),
+        (["serve", "--metrics-listen", "0.0.0.0:0"], "can be reached from other machines"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_message(arguments: list[str], says: str) -> None:
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("rose: ")
+    assert says in done.stderr
+
+
+def test_serving_runs_what_is_due_and_ends_cleanly(root: Path) -> None:
+    command = [ROSE, "jobs", "serve", "--ledger", root, "--only", "compact", "--metrics-listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().removeprefix("metrics at ").strip()
+        assert process.stdout.readline() == f"running compact on {root} (Ctrl-C ends it)\n"
+        assert " compact: ok in " in process.stdout.readline()
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            assert 'rose_job_ok{job="compact"} 1.0' in answer.read().decode()
+        process.send_signal(signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    assert (process.returncode, output, errors) == (0, "", "")
+    with catalog.connect(root) as connection:
+        assert connection.execute("SELECT job, ok FROM job").fetchall() == [("compact", True)]

@@ -1,0 +1,99 @@
+"""`rose ledger serve` and `rose ledger forward` as processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from rose.ledger import remote
+from rose.ledger.writer import LedgerWriter
+
+TOKEN = "t0ken-of-enough-characters"
+
+
+@pytest.fixture
+def folder(tmp_path, lease):
+    with LedgerWriter.open(tmp_path / "spool", "host1-agent", "r") as writer:
+        for n in range(3):
+            writer.record(lease(lease_id=f"l{n}"))
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    return tmp_path
+
+
+def command(folder, *arguments, **variables):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ROSE_")}
+    return {
+        "args": [sys.executable, "-m", "rose.cli", "ledger", *arguments],
+        "cwd": folder,
+        "env": {**environment, **variables},
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+    }
+
+
+def run(folder, *arguments, **variables):
+    return subprocess.run(**command(folder, *arguments, **variables), timeout=60, check=False)
+
+
+@contextmanager
+def serving(folder, *arguments):
+    started = command(folder, "serve", "--ledger", "centre", "--listen", "127.0.0.1:0", *arguments)
+    with subprocess.Popen(**started) as process:
+        try:
+            yield process, process.stdout.readline().split()[3]
+        finally:
+            process.kill()
+
+
+def test_a_ledger_is_forwarded_and_read_from_afar(folder):
+    with serving(folder, "--token-file", "token") as (process, url):
+        forward = ("forward", "--ledger", "spool", "--to", url, "--once")
+        said = json.loads(run(folder, *forward, "--token-file", "token", "--json").stdout)
+        assert (said["segments"], said["events"], said["waiting"], said["problems"]) == (4, 3, 0, {})
+        again = run(folder, *forward, ROSE_LEDGER_TOKEN=TOKEN)
+        assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
+        assert remote.query(url, "SELECT count(*) FROM lease", token=TOKEN).rows == [(3,)]
+        refused = run(folder, *forward)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert "the token was not sent" in refused.stderr
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert process.stderr.read() == ""
+
+
+def test_a_forwarder_that_goes_on_says_what_it_did_and_ends_on_a_signal(folder):
+    with serving(folder) as (_, url):
+        started = command(folder, "forward", "--ledger", "spool", "--to", url, "--every", "0.1")
+        with subprocess.Popen(**started) as process:
+            assert "forwarded 4 segments, 3 events" in process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0
+    away = run(folder, "forward", "--ledger", "spool", "--to", url, "--once")
+    assert away.returncode == 2
+    assert "failed to connect" in away.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("serve", "--listen", "8815"), "is no address"),
+        (("serve", "--listen", "0.0.0.0:0"), "give a token"),
+        (("serve", "--tls-cert", "token"), "belong together"),
+        (("serve", "--tls-cert", "token", "--tls-key", "gone"), "--tls-key gone: No such file"),
+        (("serve", "--token-file", "gone"), "--token-file gone: No such file"),
+        (("forward", "--ledger", "spool", "--to", "grpc://127.0.0.1:1", "--json"), "--json is for --once"),
+        (("forward", "--ledger", "gone", "--to", "grpc://127.0.0.1:1", "--once"), "is not a ledger"),
+    ],
+)
+def test_what_cannot_be_carried_out_is_named(folder, arguments, says):
+    done = run(folder, *arguments)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr

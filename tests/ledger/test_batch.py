@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rose.events import BUCKETS, Event
+from rose.ledger import batch, rows
+from rose.ledger.layout import LedgerError
+
+
+def _power(**columns: list[Any]) -> pa.Table:
+    usual: dict[str, list[Any]] = {
+        "kind": ["power"] * 3,
+        "run_id": ["r"] * 3,
+        "provenance": ["live"] * 3,
+        "at_us": [1, 2, 3],
+        "t0_ns": [0, 1, 2],
+        "t1_ns": [1, 2, 3],
+        "power_mw": [5, 5, 5],
+        "source": ["nvml"] * 3,
+    }
+    return pa.table({**usual, **columns})
+
+
+def _slices(idle_ns: list[int]) -> pa.Table:
+    table = _power(kind=["device_slice"] * 3, t0_ns=[0, 10, 20], t1_ns=[10, 20, 30]).drop(["power_mw", "source"])
+    for bucket in BUCKETS[:-1]:
+        table = table.append_column(f"{bucket}_ns", pa.array([0, 0, 0]))
+    return table.append_column("idle_ns", pa.array(idle_ns)).append_column("overlap_ns", pa.array([0, 0, 0]))
+
+
+@given(st.data())
+def test_what_record_takes_a_table_may_hold(any_event: st.SearchStrategy[Event], data: st.DataObject) -> None:
+    events = data.draw(st.lists(any_event, min_size=1, max_size=6))
+    items: list[rows.Row | pa.Table] = [(event.kind, rows.encode(event)) for event in events]
+    table = rows.table("w", 0, "r", "live", items).drop(["writer", "seq"])
+    assert batch.checked(table).to_pylist() == table.to_pylist() or "nan" in repr(table.to_pylist())
+
+
+def test_other_integer_widths_and_large_text_are_taken() -> None:
+    table = _power()
+    table = table.set_column(6, "power_mw", pa.array([5, 5, 5], pa.int16()))
+    table = table.set_column(7, "source", pa.array(["nvml"] * 3, pa.large_string()))
+    kinds = pa.array(["power"] * 3).dictionary_encode()
+    assert batch.checked(table.set_column(0, "kind", kinds)).schema == batch.checked(_power()).schema
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        (_power(power=[1, 1, 1]), "column 'power' is not one that an event brings along"),
+        (_power(seq=[1, 2, 3]), "column 'seq' is not one"),
+        (_power().drop("run_id"), "column 'run_id' is missing; every event has kind, run_id, provenance, at_us"),
+        (_power().drop("source"), "event 'power': column 'source' is missing"),
+        (_power(at_us=[1, None, 3]), "event 'power': at_us must be a value, got None in row 1"),
+        (_power(power_mw=[1, 2, None]), "event 'power': power_mw must be a value, got None in row 2"),
+        (_power(power_mw=["x", "y", "z"]), "column 'power_mw' must be int64, not string"),
+        (_power(power_mw=[1.5, 2.0, 3.0]), "column 'power_mw' must be int64, not double"),
+        (_power(kind=["power", "lunch", "power"]), "'lunch' is not a kind of event"),
+        (_power(run_id=["r", "", "r"]), "run_id must be the run's id, got '' in row 1"),
+        (
+            _power(provenance=["live", "live", "made up"]),
+            "provenance must be one of live, replay, simulated, got 'made",
+        ),
+        (_power(output_tokens=[None, None, 7]), "output_tokens must be empty in an event of kind 'power', got 7"),
+        (_slices([10, 9, 10]), "t1_ns must be t0_ns and the sum of the seven buckets, got 20 in row 1"),
+        (_slices([10, 2**63 - 1, 10]), "idle_ns must be at most 1152921504606846976 nanoseconds"),
+    ],
+)
+def test_a_table_that_is_no_events_is_refused_by_column_value_and_row(table: pa.Table, says: str) -> None:
+    with pytest.raises(LedgerError) as caught:
+        batch.checked(table)
+    assert says in str(caught.value)
+
+
+def test_slices_that_sum_and_empty_columns_are_taken() -> None:
+    table = _slices([10, 10, 10]).append_column("lease_id", pa.array([None] * 3, pa.string()))
+    assert "lease_id" not in batch.checked(table).column_names
+    assert batch.checked(table.slice(0, 0)).num_rows == 0
+
+
+def test_every_kind_can_come_as_a_table(any_event: st.SearchStrategy[Event]) -> None:
+    assert {field.name for field in dataclasses.fields(Event)} <= set(rows.schema().names)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rose.events import BUCKETS, DeviceSlice, Event, Power
+from rose.ledger import overflow, rows
+from rose.ledger.overflow import Overflow
+
+
+def _names(kind: str) -> list[str]:
+    return [each.name for each in rows.fields_of(kind)]
+
+
+def _add(into: Overflow, event: Event) -> None:
+    into.add(event, rows.encode(event))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b"]),
+            st.sampled_from([None, "l1", "l2"]),
+            st.lists(st.integers(0, 10**9), min_size=7, max_size=7),
+            st.integers(0, 1),
+        ),
+        max_size=40,
+    )
+)
+def test_merged_slices_hold_every_nanosecond_of_each_bucket_device_and_lease(
+    parts: list[tuple[str, str | None, list[int], int]],
+) -> None:
+    into, ends = Overflow(), {"a": 0, "b": 10**6}
+    given_ns: dict[tuple[object, ...], int] = {}
+    for device, lease, buckets, gap in parts:
+        named = {f"{bucket}_ns": ns for bucket, ns in zip(BUCKETS, buckets, strict=True)}
+        t0 = ends[device] + gap
+        ends[device] = t0 + sum(buckets)
+        _add(into, DeviceSlice(device_id=device, lease_id=lease, t0_ns=t0, t1_ns=ends[device], **named))
+        for name, ns in named.items():
+            given_ns[device, lease, name] = given_ns.get((device, lease, name), 0) + ns
+    kept_ns: dict[tuple[object, ...], int] = {}
+    drained = list(into.drain())
+    for kind, values in drained:
+        fields = dict(zip(_names(kind), values, strict=True))
+        own = {name: fields[name] for name in (*[f"{bucket}_ns" for bucket in BUCKETS], "t0_ns", "t1_ns")}
+        DeviceSlice(**own)  # Its buckets still sum to its length.
+        for bucket in BUCKETS:
+            key = (fields["device_id"], fields["lease_id"], f"{bucket}_ns")
+            kept_ns[key] = kept_ns.get(key, 0) + fields[f"{bucket}_ns"]
+    assert kept_ns == given_ns
+    assert len(drained) <= len(parts)
+    assert not into
+
+
+def test_a_long_run_of_slices_becomes_one() -> None:
+    into = Overflow()
+    rest = dict.fromkeys([f"{bucket}_ns" for bucket in BUCKETS[:-1]], 0)
+    for n in range(10_000):
+        _add(into, DeviceSlice(device_id="d", t0_ns=n, t1_ns=n + 1, idle_ns=1, **rest))
+    ((kind, values),) = into.drain()
+    fields = dict(zip(_names(kind), values, strict=True))
+    assert (fields["t0_ns"], fields["t1_ns"], fields["idle_ns"]) == (0, 10_000, 10_000)
+
+
+def test_power_is_averaged_over_time() -> None:
+    into = Overflow()
+    _add(into, Power(device_id="d", t0_ns=0, t1_ns=10, power_mw=100, source="nvml"))
+    _add(into, Power(device_id="d", t0_ns=10, t1_ns=40, power_mw=200, source="nvml"))
+    ((kind, values),) = into.drain()
+    assert dict(zip(_names(kind), values, strict=True))["power_mw"] == (100 * 10 + 200 * 30) // 40
+
+
+def test_beyond_its_bound_slices_are_counted_with_their_nanoseconds() -> None:
+    into = Overflow()
+    for n in range(overflow.MERGED_MAX + 5):
+        _add(into, Power(device_id=f"d{n}", t0_ns=0, t1_ns=10, power_mw=100, source="nvml"))
+    drained = list(into.drain())
+    assert [kind for kind, _ in drained] == ["power"] * overflow.MERGED_MAX + ["ledger"]
+    detail = dict(zip(_names("ledger"), drained[-1][1], strict=True))["detail_json"]
+    assert json.loads(detail) == {"count": 5, "kinds": {"power": {"count": 5}}}

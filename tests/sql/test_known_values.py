@@ -1,0 +1,279 @@
+"""What the named queries say of the small run in conftest.py, worked out by hand. Times there are in seconds."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rose.events import Device, DeviceSlice, Run
+
+SECOND = 1_000_000_000
+DAY = date(2026, 11, 2)
+START = datetime(2026, 11, 2, 10, tzinfo=UTC)
+
+
+def time(seconds: float) -> datetime:
+    return START.replace(tzinfo=None) + timedelta(seconds=seconds)
+
+
+def at(seconds: float) -> int:
+    return int(START.timestamp()) * 1_000_000 + round(seconds * 1e6)
+
+
+def ns(seconds: float) -> int:
+    return at(seconds) * 1000
+
+
+@pytest.fixture
+def rows(small, by_hand):
+    """Rows of a query on the small run, of the columns named, in order."""
+
+    def select(name: str, *columns: str, **variables: str) -> list[Any]:
+        found = by_hand(small, name, **variables)
+        picked = [tuple(row[column] for column in columns) for row in found]
+        return picked if len(columns) > 1 else [row[0] for row in picked]
+
+    return select
+
+
+def seconds(*lengths: float) -> tuple[int, ...]:
+    return tuple(round(length * SECOND) for length in lengths)
+
+
+def test_device_time_sums_slices_of_a_day(rows):
+    buckets = ("serving_ns", "rollout_ns", "train_ns", "sync_ns", "activation_ns", "headroom_ns", "idle_ns", "ns")
+    assert rows("device_time_by_bucket_and_day", "day", "device_id", "pool", *buckets) == [
+        (DAY, "d0", "rollout", *seconds(0, 60, 30, 0, 0, 0, 10, 100)),
+        (DAY, "s0", "serving", *seconds(38, 20, 0, 1, 4, 10, 27, 100)),
+    ]
+    # [50, 100) of s0 begins at 50: the slices of 50, 60 and 90.
+    since = f"make_timestamp({at(50)})"
+    assert rows("device_time_by_bucket_and_day", "ns", since=since, device_id="'s0'") == [50 * SECOND]
+
+
+def test_unused_time_is_what_no_lease_had(rows):
+    columns = ("hour", "device_id", "idle_ns", "headroom_ns", "unused_ns", "unlent_ns", "ns")
+    # Without a lease: [0, 20), [50, 60), [90, 100).
+    assert rows("idle_that_could_have_been_lent", *columns) == [(time(0), "s0", *seconds(24, 3, 27, 40, 100))]
+
+
+def test_harvested_is_rollout_time_of_what_serving_left(rows):
+    (found,) = rows("harvest_share_by_day", "devices", "rollout_ns", "harvested_share", "lent_share")
+    assert found == (1, 20 * SECOND, pytest.approx(20 / 57), 0.6)
+    assert rows("serving_load_by_hour", "serving_share", "rollout_share", "unused_share") == [(0.38, 0.2, 0.37)]
+
+
+def test_tokens_are_wasted_by_one_cause_each(rows):
+    # Borrowed: 20 + 10 of t1, 5 of t2, 7 thrown away. Dedicated: 30 of t4, 4 of t3, 20 of t5, 15 of t2.
+    assert rows("wasted_tokens_by_cause", "made_on", "cause", "wasted_tokens", "generated_tokens", "wasted_share") == [
+        ("borrowed", "preemption", 7, 42, 7 / 42),
+        ("dedicated", "stale", 30, 69, 30 / 69),
+        ("dedicated", "failed_attempt", 4, 69, 4 / 69),
+    ]
+    assert rows("borrowed_share_by_day", "borrowed_tokens", "dedicated_tokens", "borrowed_share") == [
+        (35, 69, 35 / 104)
+    ]
+
+
+def test_device_time_is_shared_over_the_versions_of_a_step_to_the_nanosecond(rows):
+    name = "device_time_per_accepted_by_version"
+    # Step 0: 15 + 30 s, all of version 0. Step 1: 1 + 5 + 30 s, 20 of its 44 tokens of version 0.
+    older = 45 * SECOND + 36 * SECOND * 20 // 44
+    newer = 81 * SECOND - older
+    counts = ("policy_version", "trajectories", "accepted", "audited", "correct", "output_tokens", "device_ns")
+    assert rows(name, *counts) == [(0, 3, 2, 1, 1, 80, older), (1, 2, 0, 0, 0, 24, newer)]
+    each = ("device_s_per_accepted", "device_s_per_correct", "tokens_per_accepted", "tokens_per_correct", "nano_usd")
+    assert rows(name, *each) == [
+        (pytest.approx(older / 2e9), pytest.approx(older / 1e9), 40, 80, None),
+        (None,) * 5,
+    ]
+    money = ("nano_usd", "nano_usd_per_accepted", "nano_usd_per_correct")
+    # 2.35 dollars an hour for 61.363636363 s and 19.636363637 s.
+    usd = [round(Fraction(235, 100) * spent * 10**9 / (3600 * SECOND)) for spent in (older, newer)]
+    assert rows(name, *money, rate_usd_per_hour="2.35") == [(usd[0], -(-usd[0] // 2), usd[0]), (usd[1], None, None)]
+    assert sum(usd) == pytest.approx(2.35e9 * 81 / 3600, abs=1)
+
+
+def test_a_placement_is_told_with_what_was_taken_back(rows):
+    columns = ("turn", "attempt", "placement", "device_id", "lease_id", "began_at", "ended_at", "yields", "taken_back")
+    # Both attempts were recorded at 95: the second took 4 s after 1 s of waiting, so the first ended at 90.
+    assert rows("placement_of_turn", *columns, trajectory_id="'t2'") == [
+        (0, 0, "lease", "s0", "L2", time(86), time(90), 0, "revoke: serving is late"),
+        (0, 1, "queue", "d0", None, time(91), time(95), 0, None),
+    ]
+    assert rows("placement_of_turn", "turn", "placement", "lease_granted_at", trajectory_id="'t1'", turn="1") == [
+        (1, "prefix", time(20))
+    ]
+    assert rows("placement_of_turn", "attempt", trajectory_id="'t2'", device_id="'d0'") == [1]
+
+
+def test_a_preemption_is_told_with_the_load_of_serving(rows):
+    columns = ("action", "serving_engine_id", "rollout_engine_id", "lease_id", "requests_in_flight", "serving_share")
+    # In flight at 89.9: q3 since 88.5 and q4 since 89. At 40, 65 and 70: nothing.
+    assert rows("who_preempted_whom", *columns) == [
+        ("revoke", "s0-serving", "s0-rollout", "L2", 2, 20 / 30),
+        ("yield", "s0-serving", "s0-rollout", "L2", 0, 20 / 30),
+        ("yield", "s0-serving", "s0-rollout", "L2", 0, 20 / 30),
+        ("cut", "s0-serving", "s0-rollout", "L1", 0, 10 / 30),
+    ]
+    assert rows("kv_cuts", "lease_id", "cut_bytes", "requests") == [("L1", 50, 1)]
+    assert rows("longest_yields", "at", "duration_ns") == [(time(70), 3 * SECOND // 2), (time(65), SECOND // 2)]
+
+
+def test_a_revocation_takes_until_the_lease_is_closed(rows):
+    columns = ("action", "preemptions", "latency_p50_ns", "latency_max_ns")
+    assert rows("preemption_latency", *columns) == [
+        ("revoke", 1, *seconds(0.1, 0.1)),
+        ("yield", 2, *seconds(0.5, 1.5)),
+    ]
+
+
+def test_promises_are_counted_lent_and_not(rows):
+    columns = ("lent", "requests", "failed", "ttft_kept", "slo_kept", "slo_share", "trace_length_scale")
+    assert rows("slo_attainment_by_lease", *columns) == [
+        (False, 1, 0, 1, 1, 1.0, 0.1),
+        (True, 3, 1, 1, 1, 1 / 3, 0.1),
+    ]
+    assert rows("ttft_tpot_percentiles_by_hour", "hour", "lent", "ttft_p99_ns") == [
+        (time(0), False, 100),
+        (time(0), True, 500),
+    ]
+    columns = ("request_id", "arrived_at", "yields_waited", "revocations")
+    assert rows("slowest_requests", *columns)[:2] == [("q4", time(89), 0, 1), ("q3", time(88.5), 0, 1)]
+
+
+def test_a_sync_counts_to_the_lease_it_was_done_for(rows):
+    columns = ("device_id", "lease_id", "syncs", "failed", "wire_bytes", "dense_bytes")
+    # That of s0 at 55 fell between L1 and L2.
+    assert rows("sync_bytes_by_lease", *columns) == [("d0", None, 2, 1, 1040, 2000), ("s0", "L2", 1, 0, 100, 1000)]
+    assert rows("sync_pause_percentiles", "pool", "encoding", "syncs", "pause_p50_ns") == [
+        ("rollout", "dense", 1, 3 * SECOND // 100),
+        ("serving", "delta", 1, SECOND // 100),
+    ]
+    assert rows("sync_failures", "engine_id", "reason", "made_good_at") == [
+        ("d0-rollout", "the hash differs", time(56))
+    ]
+
+
+def test_leases_are_told_from_grant_to_close(rows):
+    columns = ("closed_by", "close_reason", "leases", "leased_ns")
+    assert sorted(rows("leases_by_close_reason", *columns), key=str) == [
+        ("open", None, 1, None),
+        ("preempted", "serving is late", 1, 30 * SECOND),
+        ("released", "rollouts are in", 1, 30 * SECOND),
+    ]
+    # L3 was granted at 95 until 98, and the run's newest event is of 100.
+    assert rows("open_leases", "lease_id", "overdue", "open_ns") == [("L3", True, 5 * SECOND)]
+    told = rows("lease_timeline", "kind", "action", "since_grant_ns", lease_id="'L2'")
+    assert told == [
+        ("lease", "granted", 0),
+        ("preemption", "yield", 5 * SECOND),
+        ("preemption", "yield", 10 * SECOND),
+        ("preemption", "revoke", 29_900_000_000),
+        ("lease", "preempted", 30 * SECOND),
+    ]
+
+
+def test_engines_have_lives_and_starting_them_a_price(rows):
+    columns = ("engine_id", "started_at", "start_ns", "ended_by", "reason", "life_ns")
+    assert rows("engine_lives", *columns)[-2:] == [
+        ("s0-serving", time(0), 4 * SECOND, None, None, None),
+        ("d0-rollout", time(65), 3 * SECOND, "stopped", None, 35 * SECOND),
+    ]
+    assert rows("engine_lives", *columns)[0] == (
+        "d0-rollout", time(0), 2 * SECOND, "died", "the process ended", 60 * SECOND,
+    )  # fmt: skip
+    columns = ("device_id", "starts", "deaths", "activation_ns", "activation_share")
+    assert rows("activation_overhead", *columns) == [("d0", 2, 1, 0, 0), ("s0", 2, 0, 4 * SECOND, 0.04)]
+
+
+def test_turns_are_told_by_placement_queue_and_cache(rows):
+    columns = ("placement", "pool", "attempts", "completed", "preempted", "failed", "output_tokens", "cached_share")
+    assert rows("turns_by_placement", *columns) == [
+        ("least_loaded", "rollout", 3, 2, 0, 1, 54, 0),
+        ("lease", "serving", 2, 1, 1, 0, 25, 0),
+        ("prefix", "serving", 1, 1, 0, 0, 10, 0.8),
+        ("queue", "rollout", 1, 1, 0, 0, 15, pytest.approx(1 / 3)),
+    ]
+    # The prompt of t2 was computed again on d0, but for 5 tokens.
+    columns = ("device_id", "prompt_tokens", "cached_tokens", "later_cached_share", "recomputed_tokens")
+    assert rows("prefix_cache_hit_share", *columns) == [("d0", 45, 5, None, 10), ("s0", 50, 24, 0.8, 0)]
+    columns = ("step", "attempts", "waited", "queue_p50_ns", "queue_max_ns")
+    assert rows("queue_time_percentiles", *columns) == [(0, 3, 0, 0, SECOND // 10), (1, 4, 1, 0, SECOND)]
+
+
+def test_staleness_and_steps_are_told(rows):
+    columns = ("staleness", "trajectories", "share", "dropped", "output_tokens")
+    assert rows("staleness_distribution", *columns) == [(0, 3, 0.6, 0, 54), (1, 1, 0.2, 0, 20), (2, 1, 0.2, 1, 30)]
+    assert rows("step_progress", "step", "alpha", "other_ns") == [(0, 0.5, SECOND), (1, 1 / 3, SECOND)]
+
+
+def test_a_run_is_told_in_one_row(rows):
+    columns = (
+        "status", "devices", "leases", "preemptions", "yields", "syncs", "syncs_failed", "steps", "trajectories",
+        "accepted", "accepted_share", "output_tokens", "requests", "slo_share",
+    )  # fmt: skip
+    # Of t1, t2 and t5, which are judged and not stale, t1 and t5 are accepted.
+    assert rows("run_overview", *columns) == [("ended", 2, 3, 2, 2, 3, 1, 2, 5, 2, 2 / 3, 104, 4, 0.5)]
+
+
+def test_energy_is_power_by_time(rows):
+    columns = ("metered_ns", "energy_j", "power_mean_w", "power_max_w")
+    # 100 W for 50 s and 200 W for 50 s.
+    assert rows("energy_by_device_and_day", *columns) == [(100 * SECOND, 15_000, 150, 200)]
+
+
+def test_what_was_dropped_is_listed_by_kind(rows):
+    assert rows("dropped_events", "dropped_kind", "events", "amounts_json") == [
+        ("request", 1, '{"count":1}'),
+        ("turn", 3, '{"count":3,"output_tokens":9}'),
+    ]
+    grown = dict(rows("ledger_growth", "kind", "events"))
+    assert (grown["lease"], grown["turn"], sum(grown.values())) == (7, 7, 58)
+    assert rows("late_writers", "writer", "newest_at", "behind_ns") == [("w-live", time(100), 0)]
+
+
+def _device(action: Any, seconds: float) -> Device:
+    return Device(at_us=at(seconds), device_id="s0", action=action, t_ns=ns(seconds), pool="serving", device_class="c")
+
+
+def _idle(t0: float, t1: float) -> DeviceSlice:
+    rest = dict.fromkeys(("serving_ns", "rollout_ns", "train_ns", "sync_ns", "activation_ns", "headroom_ns"), 0)
+    return DeviceSlice(at_us=at(t1), device_id="s0", t0_ns=ns(t0), t1_ns=ns(t1), idle_ns=ns(t1) - ns(t0), **rest)
+
+
+@pytest.mark.parametrize(
+    ("slices", "end", "faults"),
+    [
+        ([(0, 10), (10, 30)], "left", []),
+        ([(0, 10)], None, []),
+        ([], None, []),
+        ([(0, 10), (12, 30)], "left", [(10, 12, "in no slice")]),
+        ([(0, 12), (10, 30)], "left", [(10, 12, "in two slices")]),
+        ([(2, 30)], "left", [(0, 2, "in no slice")]),
+        ([(-2, 30)], "left", [(-2, 0, "before the device joined")]),
+        ([(0, 20)], "left", [(20, 30, "in no slice")]),
+        ([(0, 40)], "left", [(30, 40, "after the device left")]),
+        ([], "left", [(0, 30, "in no slice")]),
+        ([(0, 20)], "failed", [(20, 30, "in no slice")]),
+    ],
+)
+def test_a_gap_and_an_overlap_of_slices_are_found(tmp_path: Path, record, by_hand, slices, end, faults):
+    ends = {"left": [_device("left", 30)], "failed": [Run(at_us=at(30), action="failed", name="n")], None: []}
+    recorded = [Run(at_us=at(0), action="started", name="n"), _device("joined", 0)]
+    root = record(tmp_path / "ledger", [*recorded, *(_idle(*span) for span in slices), *ends[end]])
+    found = by_hand(root, "unaccounted_device_time")
+    assert [(row["from_ns"], row["to_ns"], row["fault"]) for row in found] == [
+        (ns(begin), ns(stop), fault) for begin, stop, fault in faults
+    ]
+    assert [row["ns"] for row in found] == [(stop - begin) * SECOND for begin, stop, _ in faults]
+
+
+def test_a_slice_of_a_device_that_never_joined_is_found(tmp_path: Path, record, by_hand):
+    root = record(tmp_path / "ledger", [_idle(0, 5)])
+    (found,) = by_hand(root, "unaccounted_device_time")
+    assert (found["ns"], found["fault"]) == (5 * SECOND, "the device never joined")

@@ -1,0 +1,113 @@
+"""Every named query runs by hand and by `rose query`, keeps provenances apart, and says what it reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from typer.testing import CliRunner
+
+import sql
+from rose.cli import app
+from rose.ledger import named
+from rose.ledger.commands.common import cell_text
+
+#: What the recorded sample has no case of.
+NONE_IN_SAMPLE = {
+    "dropped_events",
+    "energy_by_device_and_day",
+    "kv_cuts",
+    "open_leases",
+    "sync_failures",
+    "unaccounted_device_time",
+    "wasted_tokens_by_cause",
+}
+#: These count what the merging of the copied sample wrote about itself, under a run of its own.
+OWN_EVENTS = {"late_writers", "ledger_growth"}
+#: A time that passes between two runs of a query.
+VOLATILE = {"age_ns"}
+names = pytest.mark.parametrize("name", named.names())
+
+
+def rose(root: Path, name: str, *options: str) -> list[dict[str, Any]]:
+    done = CliRunner().invoke(app, ["query", name, "--ledger", str(root), "--json", *options])
+    assert done.exit_code == 0, done.output
+    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    return rows
+
+
+def steady(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without what changes with the clock, and as `rose` prints it in JSON."""
+    kept = [{column: cell for column, cell in row.items() if column not in VOLATILE} for row in rows]
+    return [json.loads(json.dumps(row, default=cell_text)) for row in kept]
+
+
+@names
+def test_a_query_runs_by_hand_and_through_rose(name, sample, by_hand):
+    rows = by_hand(sample, name)
+    assert (rows == []) == (name in NONE_IN_SAMPLE)
+    assert all(row["provenance"] == "live" for row in rows)
+    run_id = "demo-20261121T131611Z"
+    window = ("--since", "2026-11-21", "--until", "2026-11-22T00:00:00Z", "--run", run_id, "--limit", "500")
+    narrowed = rose(sample, name, *window)
+    if name in OWN_EVENTS:
+        assert {row.get("run_id", run_id) for row in narrowed} == {run_id}
+        return
+    assert len(narrowed) == min(len(rows), 500)
+    assert steady(narrowed) == steady(rows[:500])
+
+
+@names
+def test_a_window_in_which_nothing_happened_gives_nothing(name, small, by_hand):
+    assert by_hand(small, name, since="TIMESTAMP '2100-01-01'", until="DATE '2100-01-02'") == []
+    assert by_hand(small, name, until="'2020-01-01 00:00'", run_id="'r'") == []
+    assert by_hand(small, name, run_id="'another'") == []
+    if "device_id" in {variable.name for variable in named.load(name).variables}:
+        assert by_hand(small, name, device_id="'another'") == []
+
+
+@names
+def test_provenances_are_kept_apart(name, small, mixed, by_hand):
+    alone = steady(by_hand(small, name))
+    rows = steady(by_hand(mixed, name))
+    assert {row["provenance"] for row in rows} == ({"live", "simulated"} if alone else set())
+    assert [row for row in rows if row["provenance"] == "live"] == alone
+    assert len(rows) == 2 * len(alone)
+
+
+@names
+def test_a_query_says_what_it_answers_and_what_it_reads(name):
+    query = named.load(name)
+    assert re.fullmatch(r"For [^:]+: [^?]+\?", query.question), "one sentence: for whom, and which question"
+    assert query.reading
+    variables = [variable.name for variable in query.variables]
+    assert set(variables) == set(re.findall(r"getvariable\('(\w+)'\)", query.text))
+    assert variables[:3] == ["since", "until", "run_id"], "every query can be narrowed in the same way"
+    assert all(variable.about for variable in query.variables)
+    assert all(len(line) <= 120 for line in query.text.splitlines())
+    mentioned = set(re.findall(r"`(\w+_\w+)`", query.reading))
+    assert mentioned - set(named.names()) <= set(re.findall(r"\w+", query.text.split("\n\n")[-1])), "a name is wrong"
+
+
+def test_each_query_asks_something_else():
+    questions = [named.load(name).question for name in named.names()]
+    assert len(set(questions)) == len(questions) >= 24
+
+
+@pytest.mark.parametrize("name", ["turns_by_placement", "device_time_by_bucket_and_day"])
+def test_a_filter_reaches_the_files_statistics(name, small):
+    """A variable that is set must become a constant that Parquet's statistics are checked against."""
+    with duckdb.connect(config={"file_search_path": str(small)}) as connection:
+        connection.execute(f"ATTACH '{small}/ledger.duckdb' AS ledger (READ_ONLY)")
+        connection.execute("USE ledger")
+        text = f"EXPLAIN {sql.read(f'queries/{name}.sql')}"
+        assert "run_id='r'" not in connection.execute(text).fetchall()[0][1].replace(" ", "")
+        connection.execute("SET VARIABLE run_id = 'r'; SET VARIABLE since = DATE '2026-11-02'")
+        plan = connection.execute(text).fetchall()[0][1].replace(" ", "")
+        assert "run_id='r'" in plan
+        if name.startswith("device_time"):
+            assert "t0_ns>=1793577600000000000" in plan
