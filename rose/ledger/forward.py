@@ -18,8 +18,8 @@ from rose.ledger import layout, segments, spool
 from rose.ledger.layout import LedgerError
 from rose.ledger.remote import Gateway, GatewayAwayError, GatewayError
 
-#: Pauses between attempts grow to this while the gateway is away.
-_PAUSE_MAX_S = 60.0
+#: Pauses between attempts grow to this many times the usual one while the gateway is away.
+_PAUSES_MAX = 8
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class Forwarder:
                 self._report(progress)
             if last:
                 return
-            self._stopping.wait(min(self._every_s * 2 ** min(failures, 10), max(self._every_s, _PAUSE_MAX_S)))
+            self._stopping.wait(self._every_s * min(2**failures, _PAUSES_MAX))
 
     def once(self) -> Progress:
         """Ship all that the gateway lacks. A writer that it refuses stays behind alone, and is named in the outcome.

@@ -11,7 +11,7 @@ import ipaddress
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -68,8 +68,9 @@ def serve(
             f"the token has {len(token)} characters and needs {TOKEN_CHARACTERS_MIN}; `openssl rand -hex 32` makes one"
         )
     root = layout.create(root)
-    # The views stand before the first event does.
-    catalog.refresh(root)
+    # The views stand before the first event does. A damaged file must not keep what is sound from coming in.
+    with suppress(LedgerError):
+        catalog.refresh(root)
     shown = f"[{host}]" if ":" in host else host
     scheme = "grpc" if tls is None else "grpc+tls"
     options: dict[str, Any] = {"middleware": {"token": _Token(token)}}

@@ -169,6 +169,7 @@ class _Workers:
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def connection(self) -> socket.socket:
         """A socket to a new worker."""
@@ -195,7 +196,7 @@ class _Workers:
         environment |= {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
         with theirs:
             # -P: nothing is imported from the working directory. A session of its own: Ctrl-C is for the caller.
-            subprocess.Popen(
+            self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "rose.ledger.query_worker", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 env=environment,

@@ -62,10 +62,15 @@ class Receiver:
         self._tails: dict[str, Tail | None] = {}
 
     def held(self) -> dict[str, Held]:
-        """What is held of each writer that may be forwarded. Raises LedgerError for damage."""
+        """What is held of each writer that may be forwarded; one whose newest segment is damaged is left out.
+
+        Whoever goes on with such a writer is told by `receive`, and the others are not held up.
+        """
         found = {}
         for writer in layout.writers(self.root):
-            if not spool.is_local(writer) and (numbers := layout.epochs(self.root, writer)):
+            if spool.is_local(writer) or not (numbers := layout.epochs(self.root, writer)):
+                continue
+            with suppress(LedgerError, OSError, IndexError):
                 folder = self.root / "live" / writer / f"{numbers[-1]:06d}"
                 path = folder / segments.segment_names(folder)[-1]
                 header = segments.read_header(path.read_bytes())
@@ -107,7 +112,7 @@ class Receiver:
 
     def _tail(self, writer: str) -> Tail | None:
         if writer not in self._names:
-            self._names[writer] = writers._lock(self.root, writer)
+            self._names[writer] = writers.take_name(self.root, writer)
         if writer not in self._tails:
             self._tails[writer] = segments.recover(self.root, writer)
         return self._tails[writer]

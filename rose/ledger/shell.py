@@ -131,8 +131,10 @@ def statements(text: str) -> list[str]:
 
 def complete(text: str) -> bool:
     """Whether Enter runs `text`: a command, or nothing, or statements of which the last has its semicolon."""
-    starts = _tokens(text)
-    return text.strip().startswith(".") or not starts or text.encode()[starts[-1] : starts[-1] + 1] == b";"
+    if text.strip().startswith(".") or not statements(text):
+        return True
+    last = _tokens(text)[-1]
+    return text.encode()[last : last + 1] == b";"
 
 
 def _tokens(text: str) -> list[int]:
@@ -199,9 +201,9 @@ def interact(shell: Shell, greeting: str, *, keys: Input | None = None, screen: 
     while True:
         try:
             text = session.prompt(HTML("<b>rose&gt;</b> "))
+            if text.strip() and not shell.handle(text.strip()):
+                return
         except KeyboardInterrupt:
             continue
         except EOFError:
-            return
-        if text.strip() and not shell.handle(text.strip()):
             return

@@ -99,7 +99,7 @@ class LedgerWriter:
             raise LedgerError(f"provenance must be one of {', '.join(get_args(Provenance))}, got {provenance!r}")
         if queue_max < 1 or flush_interval_s <= 0:
             raise LedgerError(f"queue_max {queue_max} and flush_interval_s {flush_interval_s} must be above 0")
-        lock = _lock(root, writer)
+        lock = take_name(root, writer)
         try:
             tail = segments.recover(root, writer)
             if tail is None:
@@ -315,7 +315,7 @@ class LedgerWriter:
         return next_seq
 
 
-def _lock(root: Path, writer: str) -> int:
+def take_name(root: Path, writer: str) -> int:
     """Take the name `writer` for this process; the kernel frees it when the process ends in any way."""
     path = root / "locks" / f"{writer}.lock"
     path.parent.mkdir(exist_ok=True)

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 
+import duckdb
 import psutil
 import pytest
 
-from rose.ledger.query import QueryError, query
+from rose.ledger import catalog, query_worker
+from rose.ledger.query import QueryError, Request, query
 from rose.ledger.writer import LedgerWriter
 
 #: Heeds neither DuckDB's interrupt nor its memory limit.
@@ -45,6 +47,35 @@ def test_a_query_that_heeds_nothing_is_killed_and_leaves_no_process(root):
 def test_a_query_that_takes_more_memory_than_it_may_is_ended(root):
     with pytest.raises(QueryError, match="Out of Memory"):
         query(root, "SELECT length(repeat('x', 4000000000))", memory_limit_gb=0.1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FROM read_text('{root}/logs/engine.log')",
+        "FROM read_text('{root}/live/../logs/engine.log')",
+        "FROM read_text('{root}/../secret.csv')",
+        "FROM '{root}/../secret.csv'",
+        "FROM glob('{root}/../*')",
+        "COPY (SELECT 1) TO '{root}/../out.csv'",
+        "ATTACH '{root}/../out.duckdb'",
+        "SET max_execution_time = 0",
+        "SET memory_limit = '100GB'",
+        "SET allowed_directories = ['/']",
+    ],
+)
+def test_duckdb_s_own_lock_down_stands_behind_the_check(root, text):
+    (root / "logs").mkdir(exist_ok=True)
+    (root / "logs" / "engine.log").write_text("prompt")
+    (root.parent / "secret.csv").write_text("password\nhunter2\n")
+    before = sorted(root.parent.rglob("*"))
+    request = Request(root=str(root), text="", limit=1, timeout_s=9, memory_limit_gb=1)
+    with catalog.connect(root) as connection:
+        query_worker._lock_down(connection, root, request)
+        with pytest.raises((duckdb.PermissionException, duckdb.InvalidInputException)):
+            connection.execute(text.format(root=root)).fetchall()
+        assert connection.execute("SELECT count(*) FROM event").fetchall() == [(0,)]
+    assert sorted(root.parent.rglob("*")) == before
 
 
 def test_the_process_that_forks_is_replaced_when_it_is_killed(root):

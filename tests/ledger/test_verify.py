@@ -5,14 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rose.events import Power
-from rose.ledger import compaction, examine, layout, rows, segments
+from rose.ledger import compaction, layout, rows, segments
 from rose.ledger.examine import Seen
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
@@ -190,20 +188,6 @@ def test_seen_never_outgrows_the_ledger(root: Path) -> None:
     files = sum(path.is_file() for part in ("live", "compacted") for path in (root / part).rglob("*"))
     # The records of compaction are looked at twice: as links of a chain and for what they say.
     assert len(seen._known) <= 2 * files
-
-
-_seqs_of_rows = st.lists(st.integers(0, 12), max_size=12)
-
-
-@given(_seqs_of_rows, st.integers(0, 12), st.integers(-1, 12), st.booleans())
-def test_rows_are_exactly_what_they_should_be(seqs: list[int], first: int, last: int, foreign: bool) -> None:
-    writers = ["b" if foreign and n == 0 else "a" for n in range(len(seqs))]
-    table = pa.table({"writer": pa.array(writers, pa.string()), "seq": pa.array(seqs, pa.int64())})
-    buffer = pa.BufferOutputStream()
-    pq.write_table(table, buffer)
-    wanted = list(range(first, last + 1))
-    right = sorted(seqs) == wanted and not (foreign and seqs)
-    assert examine.rows_are(buffer.getvalue().to_pybytes(), "a", first, max(last, first - 1)) == right
 
 
 def test_one_changed_byte_is_one_problem(root: Path) -> None:

@@ -22,6 +22,7 @@ from rose.ledger.commands.common import (
     print_json,
     print_table,
 )
+from rose.ledger.commands.remote import TokenFileOption
 
 if TYPE_CHECKING:
     from rose.ledger.named import NamedQuery, Value
@@ -44,12 +45,10 @@ def sql_command(
     ledger: LedgerOption = None,
     *,
     server: Annotated[
-        str | None, typer.Option(help="Ask a ledger's server instead of a folder, such as grpc://host:8815.")
+        str | None, typer.Option(help="Ask a gateway instead of a folder: grpc://HOST:PORT or grpc+tls://HOST:PORT.")
     ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(help="File with the server's token; else ROSE_LEDGER_TOKEN is the token.")
-    ] = None,
-    tls_ca: Annotated[Path | None, typer.Option(help="Certificate, in PEM, that the server's must come from.")] = None,
+    token_file: TokenFileOption = None,
+    tls_ca: Annotated[Path | None, typer.Option(help="Certificate, PEM, that the gateway's must come from.")] = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
     limit: Annotated[
@@ -152,7 +151,7 @@ def _runner(
     """What runs a statement: on a server if one is named, else on a ledger's folder. Raises LedgerError."""
     if server is None:
         if token_file or tls_ca:
-            fail("--token-file and --tls-ca are for a server; name one with --server")
+            fail("--token-file and --tls-ca are for a gateway; name one with --server")
         from rose.ledger import layout
         from rose.ledger.query import query
 
@@ -166,9 +165,9 @@ def _runner(
     return lambda text: remote.query(server, text, token=token, limit=limit, timeout_s=timeout_s, tls_ca=tls_ca)
 
 
-def _token(token_file: Path | None) -> str:
+def _token(token_file: Path | None) -> str | None:
     if token_file is None:
-        return os.environ.get("ROSE_LEDGER_TOKEN", "")
+        return os.environ.get("ROSE_LEDGER_TOKEN")
     try:
         return token_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

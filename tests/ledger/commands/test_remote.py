@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+import typer.main
 
+from rose import cli
 from rose.ledger import remote
 from rose.ledger.writer import LedgerWriter
 
+DOCUMENT = Path(__file__).parents[3].joinpath("docs", "ledger-gateway.md").read_text(encoding="utf-8")
 TOKEN = "t0ken-of-enough-characters"
 
 
@@ -97,3 +103,27 @@ def test_what_cannot_be_carried_out_is_named(folder, arguments, says):
     assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("line", re.findall(r"^rose .+$", DOCUMENT, re.MULTILINE))
+def test_a_documented_command_has_the_options_it_is_shown_with(line):
+    command = typer.main.get_command(cli.app)
+    words = shlex.split(line)[1:]
+    while hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+    command.make_context("rose", words)
+
+
+def test_the_documented_programs_run(folder):
+    programs = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
+    assert len(programs) == 3
+    with serving(folder, "--token-file", "token") as (_, url):
+        (folder / "spool").rename(folder / "ledger")
+        for program in programs:
+            text = program.replace("grpc://127.0.0.1:8815", url).replace('"..."', repr(TOKEN))
+            done = subprocess.run(
+                [sys.executable, "-c", text], cwd=folder, capture_output=True, text=True, timeout=60, check=False
+            )
+            assert (done.returncode, done.stderr) == (0, "")
+        events = remote.query(url, "SELECT kind, count(*) FROM event GROUP BY kind ORDER BY kind", token=TOKEN)
+        assert events.rows == [("lease", 3), ("power", 1)]

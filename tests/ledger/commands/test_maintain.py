@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from rose.ledger import compaction, rollup, segments
+from rose.ledger.commands import ledger_app
+from rose.ledger.writer import LedgerWriter
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs `rose ledger` on a ledger of one compacted file that is old and rolled up."""
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 4)
+    monkeypatch.setenv("ROSE_LEDGER", str(tmp_path / "ledger"))
+    monkeypatch.chdir(tmp_path)
+    with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
+        for _ in range(5):
+            writer.record(lease(at_us=1_700_000_000_000_000))
+    compaction.compact(tmp_path / "ledger", grace_s=0)
+    rollup.roll_up(tmp_path / "ledger")
+    return lambda *arguments, **options: CliRunner().invoke(ledger_app, arguments, **options)
+
+
+def test_archive_and_restore(run: Run) -> None:
+    done = run("archive", "--older-than", "30d", "--to", "away", "--delete", "--grace", "0", "--json")
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.stdout)
+    assert (said["parts"], said["left"], said["skipped"]) == (1, 1, {})
+    assert run("verify").exit_code == 0
+    assert "1 files with" in run("restore", "--from", "away").stdout
+    assert "0 files with" in run("restore", "--from", "away", "--since", "2026-01-01").stdout
+
+
+def test_a_file_that_is_not_found_gives_exit_code_1(run: Run) -> None:
+    run("archive", "--older-than", "30d", "--to", "away", "--delete")
+    done = run("restore", "--from", "elsewhere")
+    assert done.exit_code == 1
+    assert "Not found: file://" in done.stdout
+
+
+def test_retention_asks(run: Run) -> None:
+    assert run("retain", "--keep", "30d", input="n\n").exit_code == 1
+    assert "1 left the ledger" not in run("retain", "--keep", "30000d", "--yes").stdout
+    assert "1 left the ledger" in run("retain", "--keep", "30d", input="y\n").stdout
+
+
+def test_export_and_lake(run: Run, tmp_path: Path) -> None:
+    done = run("export", "--to", "out", "--view", "lease", "--view", "run", "--format", "csv", "--json")
+    assert [row["view"] for row in json.loads(done.stdout)] == ["lease", "run"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["lease.csv", "run.csv"]
+    assert "ducklake_add_data_files" in run("lake", "lake.ducklake").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("archive", "--older-than", "soon", "--to", "x"), "'soon' is no duration"),
+        (("archive", "--older-than", "1d", "--to", "x", "--storage-option", "key"), "not of the form KEY=VALUE"),
+        (("export", "--to", "x", "--format", "xlsx"), "format must be one of"),
+        (("quarantine", "ledger.json"), "is no file of the ledger's"),
+    ],
+)
+def test_what_cannot_be_carried_out_gives_exit_code_2(run: Run, arguments: tuple[str, ...], says: str) -> None:
+    done = run(*arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert says in done.stderr

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from click.testing import Result
+from typer.testing import CliRunner
+
+from rose.ledger import catalog, gateway, named
+from rose.ledger.commands import query_command, schema_command, sql_command
+from rose.ledger.writer import LedgerWriter
+
+app = typer.Typer()
+app.command("sql")(sql_command)
+app.command("query")(query_command)
+app.command("schema")(schema_command)
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A ledger in the folder where a user would look for it: three leases granted at 2026-11-01, :02 and :04."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("ROSE_LEDGER", "ROSE_LEDGER_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with LedgerWriter.open("ledger", "w", "r") as writer:
+        for n in range(3):
+            at_us = 1_793_491_200_000_000 + n * 2_000_000
+            writer.record(lease(lease_id=f"l{n}", device_id=f"d{n}", at_us=at_us, expires_at_us=at_us + 1))
+    return tmp_path / "ledger"
+
+
+def run(*arguments: str | Path, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+
+
+def leases(*arguments: str) -> list[str]:
+    done = run("query", "open_leases", "--json", *arguments)
+    assert done.exit_code == 0, done.output
+    return [row["lease_id"] for row in json.loads(done.stdout)]
+
+
+def test_without_a_name_the_queries_are_listed() -> None:
+    for arguments in (["query"], ["query", "--list"]):
+        done = run(*arguments)
+        assert done.exit_code == 0
+        assert all(name in done.stdout and named.load(name).question in done.stdout for name in named.names())
+    listed = json.loads(run("query", "--json").stdout)
+    assert [each["name"] for each in listed] == named.names()
+    assert {"name": "since", "type": "TIMESTAMP"}.items() <= listed[0]["variables"][0].items()
+
+
+def test_options_and_set_narrow_a_query() -> None:
+    assert leases() == ["l0", "l1", "l2"]
+    assert leases("--since", "2026-11-01T00:00:02Z") == ["l1", "l2"]
+    assert leases("--since", "2026-11-01", "--until", "2026-11-01T00:00:04") == ["l0", "l1"]
+    assert leases("--device", "d1") == leases("--set", "device_id=d1") == ["l1"]
+    assert leases("--run", "r") == ["l0", "l1", "l2"]
+    assert leases("--run", "another") == []
+    assert leases("--until", "5200w") == []
+
+
+def test_a_query_prints_a_table_csv_or_json_up_to_a_limit() -> None:
+    assert "l2" in run("query", "open_leases").stdout
+    done = run("query", "open_leases", "--csv", "--limit", "2")
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [row["lease_id"] for row in rows] == ["l0", "l1"]
+    assert rows[0]["granted_at"] == "2026-11-01T00:00:00.000000Z"
+    assert done.stderr == "There are more than 2 rows; --limit shows more.\n"
+
+
+def test_show_prints_what_runs_by_hand() -> None:
+    text = named.load("open_leases").text
+    assert run("query", "open_leases", "--show").stdout == text
+    shown = run("query", "open_leases", "--show", "--device", "it's").stdout
+    assert shown == "SET VARIABLE device_id = CAST('it''s' AS VARCHAR);\n" + text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["query", "open_lease"], "no query is named 'open_lease'; did you mean open_leases?"),
+        (["query", "open_leases", "--since", "soon"], "since 'soon' is not a date"),
+        (["query", "open_leases", "--since", "1h", "--until", "2h"], "is not before until"),
+        (["query", "open_leases", "--set", "step"], "'step' sets no variable"),
+        (["query", "open_leases", "--set", "step=1"], "open_leases reads no variable 'step'; it reads since, until"),
+        (["query", "open_leases", "--run", "a", "--set", "run_id=b"], "run_id is given twice"),
+        (["query", "placement_of_turn", "--set", "turn=one"], "turn 'one' is not a whole number"),
+        (["query", "open_leases", "--json", "--csv"], "exclude one another"),
+        (["query", "open_leases", "--ledger", "nowhere"], "nowhere is not a ledger"),
+        (["schema", "leases"], "the ledger has no view 'leases'"),
+        (["schema", "--ledger", "nowhere"], "nowhere is not a ledger"),
+        (["schema", "lease", "--markdown"], "--markdown prints the whole reference"),
+        (["sql"], "no query was given, and a shell needs a terminal"),
+        (["sql", "FROM lease", "--tls-ca", "ca.pem"], "are for a gateway; name one with --server"),
+        (["sql", "FROM lease", "--ledger", "x", "--server", "grpc://h:1"], "exclude one another; give one of them"),
+        (["sql", "FROM lease", "--server", "grpc://h:1", "--token-file", "none"], "--token-file none cannot be read"),
+        (["sql", "FROM lease", "--server", "http://h:1"], "http://h:1"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_message(arguments: list[str], says: str) -> None:
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("rose: ")
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_gateway_is_asked_with_its_token(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = "a-token-of-enough-characters-to-be-taken"
+    (root.parent / "token").write_text(f"{token}\n")
+    asked = ["sql", "select lease_id from lease order by 1", "--json", "--limit", "2"]
+    with gateway.serve(root, "127.0.0.1", 0, token=token) as url:
+        # A folder named in the environment is not what was asked for.
+        monkeypatch.setenv("ROSE_LEDGER", "nowhere")
+        done = run(*asked, "--server", url, "--token-file", "token")
+        assert [row["lease_id"] for row in json.loads(done.stdout)] == ["l0", "l1"]
+        assert "more than 2 rows" in done.stderr
+        refused = run(*asked, "--server", url)
+        assert refused.exit_code != 0
+        assert refused.stderr.startswith("rose: ")
+        monkeypatch.setenv("ROSE_LEDGER_TOKEN", token)
+        assert run(*asked, "--server", url).exit_code == 0
+
+
+def test_schema_says_what_each_column_means() -> None:
+    shown = run("schema", "lease").stdout
+    assert shown.startswith("lease: One row for each lease: a rollout engine's permission")
+    assert "From grant to close, nanoseconds" in shown
+    views = json.loads(run("schema", "--json").stdout)
+    assert [view["name"] for view in views] == list(catalog.VIEWS)
+    assert views[0]["columns"][0]["name"] == "writer"
+    assert json.loads(run("schema", "--json", "--ledger", "ledger").stdout) == views
+    assert run("schema", "--markdown").stdout.startswith("# SQL on the ledger\n")

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rose.events import Ledger
+from rose.ledger import compaction, examine, layout, segments
+from rose.ledger.examine import CHANGED, Seen
+from rose.ledger.writer import LedgerWriter
+
+_seqs_of_rows = st.lists(st.integers(0, 12), max_size=12)
+
+
+@given(_seqs_of_rows, st.integers(0, 12), st.integers(-1, 12), st.booleans())
+def test_rows_are_exactly_what_they_should_be(seqs: list[int], first: int, last: int, foreign: bool) -> None:
+    writers = ["b" if foreign and n == 0 else "a" for n in range(len(seqs))]
+    table = pa.table({"writer": pa.array(writers, pa.string()), "seq": pa.array(seqs, pa.int64())})
+    buffer = pa.BufferOutputStream()
+    pq.write_table(table, buffer)
+    wanted = list(range(first, last + 1))
+    right = sorted(seqs) == wanted and not (foreign and seqs)
+    assert examine.rows_are(buffer.getvalue().to_pybytes(), "a", first, max(last, first - 1)) == right
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_are_too_strange_for_a_segment_or_a_manifest(content: bytes) -> None:
+    found = examine.segment(content, hashlib.sha256(content).hexdigest())
+    assert found.header is None
+    assert (found.fault or "").startswith("a foreign file: ")
+    assert examine.segment(content, "0" * 64).fault == CHANGED
+    assert examine.manifest(content).said == {}
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_no_json_is_too_strange_for_a_manifest(content: Any) -> None:
+    assert examine.manifest(json.dumps(content).encode()).said == {}
+    assert examine.manifest(json.dumps({"segments": content}).encode()).said == {}
+
+
+def test_a_manifest_is_checked_within_itself() -> None:
+    def entry(first: int, last: int, previous: str, sha256: str) -> dict[str, Any]:
+        name = f"live/w/{sha256}"
+        return {"file": name, "first_seq": first, "last_seq": last, "previous_sha256": previous, "sha256": sha256}
+
+    segments_of = [entry(0, 1, "", "a"), entry(2, 4, "a", "b"), entry(6, 7, "a", "c")]
+    found = examine.manifest(json.dumps({"segments": segments_of, "first_seq": 0}).encode())
+    assert (found.segments, found.first_file, found.previous_sha256, found.last_sha256) == (3, "live/w/a", "", "c")
+    assert [fault.split(":")[0] for fault in found.faults] == ["live/w/c", "live/w/c"]
+    assert found.said == {"first_seq": 0}
+
+
+def test_a_file_is_read_again_when_it_changed_and_not_otherwise(tmp_path: Path) -> None:
+    path, seen = tmp_path / "file", Seen()
+    path.write_bytes(b"one")
+    assert [seen.facts(path, "content", bytes) for _ in range(2)] == [b"one"] * 2
+    times = path.stat().st_mtime_ns
+    path.write_bytes(b"two")
+    os.utime(path, ns=(times, times))
+    assert seen.facts(path, "content", bytes) == b"two", "as long, and as old by what anyone can set"
+    assert seen.facts(path, "length", len) == 3
+
+
+def test_what_a_writer_recorded_is_read_in_order_also_after_compaction(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
+    root = layout.create(tmp_path / "ledger")
+    with LedgerWriter.open(root, "archive", "r") as writer:
+        for n in range(6):
+            writer.record(Ledger(action="archived" if n % 2 else "other", detail_json=json.dumps({"n": n})))
+        writer.record(Ledger(action="archived"))
+    for _ in range(2):
+        assert [detail["n"] for detail in examine.recorded(root, "archive", "archived")] == [1, 3, 5]
+        compaction.compact(root, grace_s=0)
+    damaged = next(root.glob("compacted/archive/*.parquet"))
+    damaged.write_bytes(b"")
+    assert len(examine.recorded(root, "archive", "archived")) < 3
