@@ -21,7 +21,7 @@ import duckdb
 import pyarrow.compute as pc
 
 from rose.events import Ledger
-from rose.ledger import catalog, examine, layout, segments, verify
+from rose.ledger import catalog, examine, layout, segments, spool, verify
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.writer import LedgerWriter
 
@@ -56,6 +56,9 @@ def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
             for writer in layout.writers(root):
                 removed += _remove_superseded(root, writer, grace_s) + remove_archived(root, writer, grace_s)
                 newest = max(layout.epochs(root, writer), default=-1)
+                # What a gateway still lacks is sent as it was written.
+                unsent = spool.first_unsent_epoch(root, writer)
+                newest = newest if unsent is None else min(newest, unsent)
                 closed = [part for part in layout.parts(root, writer) if part.last < newest]
                 for batch in plan([(part, _events(root, part)) for part in closed]):
                     merged += _merge(root, batch, log)

@@ -74,7 +74,8 @@ def one(views: Sequence[View], name: str) -> View:
 def markdown() -> str:
     """The whole of docs/sql.md: how to open a ledger, the views of this version, and the named queries."""
     views, queries = read(), [named.load(name) for name in named.names()]
-    parts = [sql.read("interface.md").rstrip()]
+    note = "<!-- Made by `rose schema --markdown > docs/sql.md` from sql/interface.md, sql/views and sql/queries. -->"
+    parts = [note, sql.read("interface.md").rstrip()]
     parts.append("## Views\n\n" + " · ".join(f"[`{view.name}`](#{view.name})" for view in views))
     parts += [_view(view) for view in views]
     parts.append(

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import fsspec  # type: ignore[import-untyped]
-from fsspec.implementations.local import LocalFileSystem  # type: ignore[import-untyped]
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError

@@ -213,8 +213,13 @@ def terminal(root: Path, environment: dict[str, str]) -> Iterator[int]:
     ended = False
     try:
         yield keys
-        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
-        ended = True
+        for _ in range(300):
+            done, status = os.waitpid(process, os.WNOHANG)
+            if ended := done == process:
+                break
+            time.sleep(0.1)
+        assert ended, "the shell did not leave"
+        assert os.waitstatus_to_exitcode(status) == 0
     finally:
         if not ended:
             os.kill(process, signal.SIGKILL)
@@ -226,7 +231,7 @@ def read_until(keys: int, pattern: str) -> str:
     """What appears on the terminal until it matches, with what steers the terminal or without."""
     seen = ""
     deadline = time.monotonic() + 60
-    while not re.search(pattern, seen + plain(seen), re.DOTALL):
+    while not any(re.search(pattern, text, re.DOTALL) for text in (seen, plain(seen))):
         ready, _, _ = select.select([keys], [], [], max(0, deadline - time.monotonic()))
         assert ready, f"no {pattern!r} in {seen!r}"
         try:

@@ -19,6 +19,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     inspect.runs,
     metrics.metrics,
     maintain.compact,
+    maintain.roll_up,
     maintain.archive,
     maintain.retain,
     maintain.restore,

@@ -6,6 +6,7 @@ Exit codes: 0 all is well, 1 a problem was found, 2 the command cannot be carrie
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,8 @@ from rose.ledger.layout import LedgerError
 LedgerOption = Annotated[
     Path | None, typer.Option("--ledger", envvar="ROSE_LEDGER", help="Folder of the ledger; else ./ledger.")
 ]
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -46,6 +49,18 @@ def clear_errors() -> Iterator[None]:
         yield
     except LedgerError as error:
         fail(str(error))
+
+
+def seconds(text: str) -> float:
+    """Seconds of a duration such as 30s, 5m, 12h or 90d. Fails on any other text."""
+    if not (match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)) or float(match[1]) == 0:
+        fail(f"{text!r} is no duration; give a number above 0 with s, m, h or d behind it, such as 5m or 90d")
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+def days(text: str) -> float:
+    """Days of such a duration."""
+    return seconds(text) / _UNITS_S["d"]
 
 
 def fail(message: str) -> NoReturn:

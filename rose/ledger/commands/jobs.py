@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import signal
 import sys
 import textwrap
@@ -20,10 +19,12 @@ from rose.ledger.commands.common import (
     JsonOption,
     LedgerOption,
     clear_errors,
+    days,
     fail,
     ledger_root,
     print_json,
     print_table,
+    seconds,
 )
 from rose.ledger.commands.metrics import DEFAULT_LISTEN, TokenFileOption, serving
 from rose.ledger.jobs import Job, JobRun, Settings, due_us, history, run_job
@@ -51,7 +52,6 @@ ReportsOption = Annotated[Path | None, typer.Option("--reports", help="Write a c
 
 #: Longer texts are in the view `job`, whole.
 _SAID_CHARACTERS_MAX = 100
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def jobs_app(planned: Planned) -> typer.Typer:
@@ -102,9 +102,9 @@ def run(
     with clear_errors():
         settings = Settings(
             archive_to=archive_to,
-            archive_after_days=_days(archive_after),
+            archive_after_days=None if archive_after is None else days(archive_after),
             archive_delete=delete,
-            keep_days=_days(keep),
+            keep_days=None if keep is None else days(keep),
             price_book=price_book,
             reports=_absolute(reports),
         )
@@ -148,16 +148,16 @@ def serve(
     with clear_errors():
         root = ledger_root(ledger)
         settings = Settings(
-            compact_every_s=_seconds(compact_every),
-            roll_up_every_s=_seconds(compact_every),
-            audit_every_s=_seconds(audit_every),
+            compact_every_s=seconds(compact_every),
+            roll_up_every_s=seconds(compact_every),
+            audit_every_s=seconds(audit_every),
             archive_to=archive_to,
-            archive_after_days=_days(archive_after),
+            archive_after_days=None if archive_after is None else days(archive_after),
             archive_delete=delete,
-            keep_days=_days(keep),
-            price_every_s=_seconds(price_every),
+            keep_days=None if keep is None else days(keep),
+            price_every_s=seconds(price_every),
             price_book=price_book,
-            report_every_s=_seconds(price_every),
+            report_every_s=seconds(price_every),
             reports=_absolute(reports),
         )
         planned = {job.name: job for job in context.obj(settings)}
@@ -219,17 +219,6 @@ def _not_planned(name: str, planned: dict[str, Job]) -> str:
     }
     known = ", ".join(dict.fromkeys([*planned, *needs]))
     return f"job {name!r} {needs.get(name, f'is not known; the jobs are {known}')}"
-
-
-def _seconds(text: str) -> float:
-    """Seconds of a duration such as 30s, 5m, 12h or 90d. Fails on any other text."""
-    if not (match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)) or float(match[1]) == 0:
-        fail(f"{text!r} is no duration; give a number above 0 with s, m, h or d behind it, such as 5m or 90d")
-    return float(match[1]) * _UNITS_S[match[2]]
-
-
-def _days(text: str | None) -> float | None:
-    return None if text is None else _seconds(text) / _UNITS_S["d"]
 
 
 def _absolute(folder: Path | None) -> Path | None:

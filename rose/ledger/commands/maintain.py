@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from rose.ledger.commands.common import (
     JsonOption,
     LedgerOption,
     clear_errors,
+    days,
     fail,
     ledger_root,
     print_json,
@@ -34,8 +34,6 @@ _FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"]
 SinceOption = Annotated[datetime | None, typer.Option(formats=_FORMATS, help="From this time on, UTC.")]
 UntilOption = Annotated[datetime | None, typer.Option(formats=_FORMATS, help="Before this time, UTC.")]
 
-_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-
 
 def compact(ledger: LedgerOption = None, grace: GraceOption = 60.0, as_json: JsonOption = False) -> None:
     """Merge small closed files into large ones, also while the ledger is written and read."""
@@ -50,6 +48,18 @@ def compact(ledger: LedgerOption = None, grace: GraceOption = 60.0, as_json: Jso
         f"Merged {done.merged_segments} segments into {done.files_written} files; "
         f"removed {done.parts_removed} parts that were merged earlier."
     )
+
+
+def roll_up(ledger: LedgerOption = None, grace: GraceOption = 60.0, as_json: JsonOption = False) -> None:
+    """Sum up what came since by UTC day, so that the daily views stay fast on a ledger of any size."""
+    with clear_errors(), _progress("Rolling up"):
+        from rose.ledger.rollup import roll_up as run
+
+        done = run(ledger_root(ledger), grace)
+    if as_json:
+        print_json(dataclasses.asdict(done))
+        return
+    print(f"Summed up {done.events:,} more events; generation {done.generation}.")
 
 
 def archive(
@@ -69,7 +79,7 @@ def archive(
 
         done = run(
             ledger_root(ledger),
-            older_than_days=_days(older_than),
+            older_than_days=days(older_than),
             to=to,
             delete=delete,
             grace_s=grace,
@@ -88,13 +98,14 @@ def retain(
     as_json: JsonOption = False,
 ) -> None:
     """Delete old events without a copy; daily sums, hashes, and the event that says so stay."""
-    days = _days(keep)
+    keep_days = days(keep)
     if not yes:
         typer.confirm(f"Delete the events older than {keep} from {ledger_root(ledger)} for good?", abort=True, err=True)
     with clear_errors(), _progress("Deleting") as progress:
         from rose.ledger.archive import archive as run
 
-        done = run(ledger_root(ledger), older_than_days=days, to=None, delete=True, grace_s=grace, progress=progress)
+        root = ledger_root(ledger)
+        done = run(root, older_than_days=keep_days, to=None, delete=True, grace_s=grace, progress=progress)
     _print_archived(done, "old enough", as_json)
 
 
@@ -203,13 +214,6 @@ def _print_archived(done: Archived, what: str, as_json: bool) -> None:
     print(f"{done.parts} files with {done.events:,} events ({done.bytes:,} bytes) {what}{left}.")
     for reason, count in done.skipped.items():
         print(f"{count} old files stay in the ledger: {reason}.")
-
-
-def _days(text: str) -> float:
-    """Days of a duration such as 90d or 36h. Fails on any other text."""
-    if not (match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)):
-        fail(f"{text!r} is no duration; give a number with s, m, h or d behind it, such as 90d")
-    return float(match[1]) * _UNITS_S[match[2]] / _UNITS_S["d"]
 
 
 def _options(texts: list[str] | None) -> dict[str, Any]:

@@ -99,7 +99,6 @@ class DeviceAgent:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._failure: str | None = None
-        self._ledger_failure: str | None = None
 
     # ------------------------------------------------------------------ life
 
@@ -198,9 +197,7 @@ class DeviceAgent:
         with self._lock:
             self._wanted = None
             if self._leasing is not None and self._leasing.state is not None:
-                # A ledger that cannot be written hears of it later; the next heartbeat says so.
-                with suppress(LedgerError):
-                    self._leasing.end("released", "rollouts of the step are in")
+                self._leasing.end("released", "rollouts of the step are in")
 
     def sync(self, version: int, url: str, token: str | None, step: int | None) -> Sync | None:
         """Bring this device's rollout engine to `version` and record it. None where there is no rollout engine."""
@@ -220,7 +217,7 @@ class DeviceAgent:
         """
         if self._failure is not None:
             raise EngineError(self._failure)
-        return self._ledger_failure
+        return None if self._leasing is None else self._leasing.failure
 
     # ------------------------------------------------------------------ the agent's thread
 
@@ -232,7 +229,7 @@ class DeviceAgent:
                 now = monotonic_ns()
                 with self._lock:
                     self._watch_engines()
-                    self._keep_lease_on_record(now)
+                    self._keep_lease(now)
                 if now - last_slice_ns >= SLICE_NS:
                     last_slice_ns = now
                     slices = self._accountant.close(now)
@@ -252,19 +249,6 @@ class DeviceAgent:
                 )
                 with suppress(LedgerError):
                     self._engine_event("died", role, engine, reason="the process ended")
-
-    def _keep_lease_on_record(self, now_ns: int) -> None:
-        """What cannot be recorded is not lent; serving goes on."""
-        try:
-            self._keep_lease(now_ns)
-        except LedgerError as error:
-            self._ledger_failure = str(error)
-            if self._leasing is not None and self._leasing.state is not None:
-                with suppress(LedgerError):
-                    self._leasing.end("released", "the ledger cannot be written")
-        else:
-            if self._leasing is None or self._leasing.state is not None:
-                self._ledger_failure = None
 
     def _keep_lease(self, now_ns: int) -> None:
         """One heartbeat: report to the gateway, renew what it still wants, and take back what serving needs."""

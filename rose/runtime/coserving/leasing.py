@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -63,13 +62,15 @@ class Leasing:
         self._id_prefix, self._record = id_prefix, record
         self._number = 0
         self.state: LeaseState | None = None
+        #: Why the ledger could not be told of the last change; what cannot be recorded is not lent.
+        self.failure: str | None = None
         #: Every grant and end not yet accounted for, oldest first; the accountant forgets what it has used.
         self.history: list[LeaseChange] = []
 
     def grant(
         self, *, step: int, kv_budget_bytes: int, compute_share: float, now_ns: int, frozen: bool = False
-    ) -> LeaseState:
-        """Lend the device. Raises LedgerError, and lends nothing, if the ledger cannot be written."""
+    ) -> LeaseState | None:
+        """Lend the device; None, and nothing is lent, if the ledger cannot be written."""
         assert self.state is None, f"lease {self.state.lease_id if self.state else ''} is still in force"
         self._number += 1
         self.state = LeaseState(
@@ -82,25 +83,23 @@ class Leasing:
             frozen=frozen,
         )
         # In the ledger first: a lease that was in force is never missing there.
-        try:
-            self._log("granted", None)
-        except LedgerError:
+        if not self._log("granted", None):
             # The grant waits in the writer's queue, so its end must follow it there.
-            with suppress(LedgerError):
-                self._log("released", "never in force: the ledger could not be written", durable=False)
+            self._log("released", "never in force: the ledger could not be written", durable=False)
             self.state = None
-            raise
+            return None
         self.history.append(LeaseChange(now_ns, self.state.lease_id, step))
         self._publish()
         return self.state
 
     def renew(self, now_ns: int) -> None:
-        """Move the expiry on."""
+        """Move the expiry on, or end the lease if the ledger cannot be written."""
         assert self.state is not None
         self.state = replace(self.state, expires_ns=now_ns + self._ttl_ns)
         self._publish()
         # Twice a second, and any later event of the lease says as much: a renewal need not wait for the disk.
-        self._log("renewed", None, durable=False)
+        if not self._log("renewed", None, durable=False):
+            self.end("released", "the ledger cannot be written")
 
     def cut(self, reason: str) -> int | None:
         """Halve the budget once and freeze it. Returns the new budget in bytes, or None if it was frozen already."""
@@ -119,7 +118,7 @@ class Leasing:
         self, action: Literal["cut", "revoke"], reason: str, *, before: int, after: int, requests: int
     ) -> None:
         assert self.state is not None
-        self._record(
+        self._tell(
             Preemption(
                 device_id=self._device_id,
                 engine_id=self._engine_id,
@@ -136,17 +135,12 @@ class Leasing:
         )
 
     def end(self, how: Literal["released", "preempted", "expired"], reason: str | None) -> None:
-        """Withdraw the lease from the page, then say so in the ledger.
-
-        It is over also when this raises LedgerError: then the ledger hears of it as soon as it can be written.
-        """
+        """Withdraw the lease from the page, then say so in the ledger, now or as soon as it can be written."""
         assert self.state is not None
         self._page.set_lease(self.state.number, LeaseTerms(0, 0.0, 0))
         self.history.append(LeaseChange(monotonic_ns(), None, None))
-        try:
-            self._log(how, reason)
-        finally:
-            self.state = None
+        self._log(how, reason)
+        self.state = None
 
     def _publish(self) -> None:
         assert self.state is not None
@@ -159,9 +153,19 @@ class Leasing:
             ),
         )
 
-    def _log(self, action: LeaseAction, reason: str | None, *, durable: bool | None = None) -> None:
+    def _tell(self, event: Lease | Preemption, durable: bool | None = None) -> bool:
+        """Record an event; False if it now waits in the writer's queue for the ledger to recover."""
+        try:
+            self._record(event, durable=durable)
+        except LedgerError as error:
+            self.failure = str(error)
+            return False
+        self.failure = None
+        return True
+
+    def _log(self, action: LeaseAction, reason: str | None, *, durable: bool | None = None) -> bool:
         assert self.state is not None
-        self._record(
+        return self._tell(
             Lease(
                 device_id=self._device_id,
                 engine_id=self._engine_id,

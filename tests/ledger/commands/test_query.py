@@ -136,4 +136,4 @@ def test_schema_says_what_each_column_means() -> None:
     assert [view["name"] for view in views] == list(catalog.VIEWS)
     assert views[0]["columns"][0]["name"] == "writer"
     assert json.loads(run("schema", "--json", "--ledger", "ledger").stdout) == views
-    assert run("schema", "--markdown").stdout.startswith("# SQL on the ledger\n")
+    assert run("schema", "--markdown").stdout.startswith("<!-- Made by `rose schema --markdown")
