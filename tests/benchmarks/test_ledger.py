@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.ledger import traffic
+from rose.ledger import batch
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_made_up_events_are_events():
+    table = traffic.batch(0, 2000, np.random.default_rng(0))
+    assert batch.checked(table).num_rows == 2000
+    assert set(table["kind"].to_pylist()) == set(traffic.MIX)
+    assert set(table["provenance"].to_pylist()) == {"simulated"}
+
+
+def test_the_benchmark_measures_and_writes_its_claims(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.ledger", "--quick", "--only", "record", "--only", "fleet"]
+    command += ["--folder", str(tmp_path), "--json", str(tmp_path / "report.json")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    claims = json.loads((tmp_path / "report.json").read_text())["claims"]
+    assert len(claims) >= 3
+    assert all(claim["value"] > 0 for claim in claims)
+    assert not list(tmp_path.glob("ledger-benchmark-*")), "its ledgers are removed"
