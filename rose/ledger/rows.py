@@ -6,7 +6,7 @@ import functools
 import operator
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +27,6 @@ _OWN_COMMON = ("at_us", "event_id", "device_id", "engine_id", "lease_id", "traje
 
 #: An event: its kind and the values of `fields_of(kind)` in order.
 Row = tuple[str, tuple[Any, ...]]
-Getter = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +60,13 @@ def encode(event: Event) -> tuple[Any, ...]:
 
     Raises LedgerError naming the kind, the field and the value if a value does not fit its column.
     """
-    encoder = _encoder(event.kind)
-    values: tuple[Any, ...] = encoder.values_of(event)
-    shape = encoder.shapes.get(types := tuple(map(type, values)))
-    if shape is not None and shape.holds(values):
+    values = _quick(event.kind)(event)
+    if values is not None:
         return values
-    checked = tuple(
-        value if value is None and each.optional else _check(event.kind, each, value)
-        for each, value in zip(encoder.fields, values, strict=True)
+    return tuple(
+        value if (value := getattr(event, each.name)) is None and each.optional else _check(event.kind, each, value)
+        for each in fields_of(event.kind)
     )
-    if tuple(map(type, checked)) == types:
-        encoder.shapes[types] = _Shape.of(encoder.fields, values)
-    return checked
 
 
 def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequence[Row | pa.Table]) -> pa.Table:
@@ -111,51 +105,39 @@ def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequ
     return whole.select([name for name in schema().names if name in present])
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """Values of known Python types: what is left to check of them, without a loop over fields."""
-
-    integers: Getter
-    texts: Getter
-    literals: tuple[tuple[int, frozenset[str | None]], ...]
-
-    @classmethod
-    def of(cls, fields: Sequence[Field], values: Sequence[Any]) -> _Shape:
-        by_type: dict[type, list[int]] = {int: [], str: []}
-        for index, value in enumerate(values):
-            by_type.setdefault(type(value), []).append(index)
-        literals = tuple((index, frozenset({*each.allowed, None})) for index, each in enumerate(fields) if each.allowed)
-        return cls(_getter(by_type[int]), _getter(by_type[str]), literals)
-
-    def holds(self, values: tuple[Any, ...]) -> bool:
-        """Whether the values surely fit; if not, they are looked at one by one."""
-        for index, allowed in self.literals:
-            if values[index] not in allowed:
-                return False
-        integers = self.integers(values)
-        fit = min(integers) >= -_INT64_MAX and max(integers) <= _INT64_MAX
-        return fit and "".join(self.texts(values)).isascii()
-
-
-@dataclass(slots=True)
-class _Encoder:
-    fields: tuple[Field, ...]
-    values_of: Callable[[Event], tuple[Any, ...]]
-    #: By the types of the values; a handful for each kind.
-    shapes: dict[tuple[type, ...], _Shape] = field(default_factory=dict)
-
-
 @functools.cache
-def _encoder(kind: str) -> _Encoder:
+def _quick(kind: str) -> Callable[[Event], tuple[Any, ...] | None]:
+    """A function that gives an event's values if all of them surely fit, and None if they must be looked at one by one.
+
+    It is written out for each kind, as `dataclasses` writes `__init__`: a loop over fields takes twice as long, and
+    `record` is called where time matters.
+    """
     fields = fields_of(kind)
-    return _Encoder(fields, operator.attrgetter(*(each.name for each in fields)))
+    literals = {f"allowed_{each.name}": frozenset(each.allowed) for each in fields if each.allowed}
+    names = ", ".join(each.name for each in fields)
+    lines = [
+        "def quick(event):",
+        *(f"    {each.name} = event.{each.name}" for each in fields),
+        f"    if {' and '.join(map(_surely, fields))}:",
+        f"        return ({names},)",
+        "    return None",
+    ]
+    scope: dict[str, Any] = {**literals, "INT64_MAX": _INT64_MAX}
+    exec("\n".join(lines), scope)  # noqa: S102 - of our own field names alone
+    made: Callable[[Event], tuple[Any, ...] | None] = scope["quick"]
+    return made
 
 
-def _getter(indexes: list[int]) -> Getter:
-    """Picks the values at `indexes`; always a tuple."""
-    if len(indexes) > 1:
-        return operator.itemgetter(*indexes)
-    return operator.itemgetter(slice(indexes[0], indexes[0] + 1) if indexes else slice(0, 0))
+def _surely(each: Field) -> str:
+    """A condition, as Python, under which a value fits its column as it is."""
+    name = each.name
+    fits = {
+        "BIGINT": f"type({name}) is int and -INT64_MAX <= {name} <= INT64_MAX",
+        "VARCHAR": f"type({name}) is str and " + (f"{name} in allowed_{name}" if each.allowed else f"{name}.isascii()"),
+        "DOUBLE": f"type({name}) is float",
+        "BOOLEAN": f"type({name}) is bool",
+    }[each.sql_type]
+    return f"({name} is None or {fits})" if each.optional else f"({fits})"
 
 
 def _field(name: str, hint: Any) -> Field:

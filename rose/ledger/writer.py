@@ -14,7 +14,7 @@ from typing import Literal, Self, get_args
 
 import pyarrow as pa
 
-from rose.events import Event, Provenance
+from rose.events import Event, Ledger, Provenance
 from rose.ledger import batch, catalog, layout, rows, segments
 from rose.ledger.layout import LedgerError
 from rose.ledger.overflow import Overflow
@@ -107,6 +107,8 @@ class LedgerWriter:
             elif not segments.has_every_column(root, tail):
                 tail = segments.begin_epoch(root, tail)
             catalog.refresh(root)
+            # Arrow imports pandas, if it is there, at its first table: 200 ms that no caller of `record` should feel.
+            rows.table(writer, 0, run_id, provenance, [(Ledger.kind, rows.encode(Ledger(action="opened")))])
             return cls(
                 root=root,
                 writer=writer,
@@ -259,6 +261,7 @@ class LedgerWriter:
                 first_seq = self._written_seq
             if items:
                 self._write(first_seq, items)
+                self._begin_epoch_if_full()
             if closing and (self._error is not None or not self._overflow):
                 return
 
@@ -295,6 +298,19 @@ class LedgerWriter:
             self._urgent = self._urgent or (bool(self._overflow) and error is None)
             self._progress.notify_all()
 
+    def _begin_epoch_if_full(self) -> None:
+        """Between two writes, since the catalog takes its time and callers wait for a write."""
+        if self._tail is None or self._tail.next_index <= segments.SEGMENTS_PER_EPOCH:
+            return
+        try:
+            self._tail = segments.begin_epoch(self.root, self._tail)
+            # A damaged file, maybe of another writer, must not stop this one: every reader is told of it by DuckDB.
+            with suppress(LedgerError):
+                catalog.refresh(self.root)
+        except OSError:
+            # Nothing waits to be written; the next write finds out how things stand, and says so.
+            self._tail = None
+
     def _append_segment(self, first_seq: int, items: list[rows.Row | pa.Table]) -> int:
         """Write a batch; returns the seq after its last event."""
         table = rows.table(self.writer, first_seq, self.run_id, self.provenance, items)
@@ -306,11 +322,6 @@ class LedgerWriter:
         unwritten = table.slice(self._tail.next_seq - first_seq)
         if unwritten.num_rows == 0:
             return next_seq
-        if self._tail.next_index > segments.SEGMENTS_PER_EPOCH:
-            self._tail = segments.begin_epoch(self.root, self._tail)
-            # A damaged file, maybe of another writer, must not stop this one: every reader is told of it by DuckDB.
-            with suppress(LedgerError):
-                catalog.refresh(self.root)
         self._tail = segments.append(self.root, self._tail, unwritten)
         return next_seq
 

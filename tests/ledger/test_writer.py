@@ -131,7 +131,7 @@ def test_a_full_queue_counts_what_it_cannot_take_but_never_drops_control_events(
         writer.flush()
     with catalog.connect(tmp_path) as connection:
         kinds = connection.execute("SELECT kind, detail_json FROM event ORDER BY seq").fetchall()
-    assert sorted(kind for kind, _ in kinds) == ["ledger", "lease", "request", "request", "request"]
+    assert sorted(kind for kind, _ in kinds) == ["lease", "ledger", "request", "request", "request"]
     dropped = next(json.loads(detail) for kind, detail in kinds if kind == "ledger")
     assert dropped["count"] == 2
     assert dropped["kinds"]["request"]["count"] == 2
