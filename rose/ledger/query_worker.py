@@ -11,9 +11,11 @@ from __future__ import annotations
 import json
 import os
 import resource
+import select
 import signal
 import socket
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,7 @@ def _answer(connection: socket.socket) -> None:
         with connection.makefile("rb") as stream:
             request = Request.decode(stream.read())
         signal.setitimer(signal.ITIMER_REAL, request.timeout_s + _CONNECT_S)
+        threading.Thread(target=_end_with, args=[connection], daemon=True).start()
         try:
             header, content = _run(request)
         except LedgerError as error:
@@ -66,6 +69,14 @@ def _answer(connection: socket.socket) -> None:
     finally:
         # Whatever happened: nothing of the process that forked this one may run here.
         os._exit(0)
+
+
+def _end_with(connection: socket.socket) -> None:
+    """End this process when whoever asked is gone: nobody waits for the answer."""
+    hung_up = select.poll()
+    hung_up.register(connection, 0)
+    hung_up.poll()
+    os._exit(0)
 
 
 def _run(request: Request) -> tuple[dict[str, Any], bytes]:

@@ -74,7 +74,7 @@ def test_views_and_macros_of_the_catalog_are_allowed(connection, text):
         ("PIVOT (FROM 'x.csv') ON a IN (1) USING count(*)", "x.csv"),
         ("WITH t AS (FROM t) FROM t", "'t'"),
         ("SELECT sum(a) FILTER (current_setting('threads') = 1) FROM mine", "current_setting"),
-        ("SELECT first_value(getvariable('x')) OVER () FROM mine", "getvariable"),
+        ("SELECT first_value(current_query()) OVER () FROM mine", "current_query"),
         ("SELECT system.main.current_setting('threads')", "current_setting"),
         ("SELECT 'threads'.current_setting()", "current_setting"),
         ("SELECT pg_catalog.pg_sleep(1)", "pg_sleep"),

@@ -119,3 +119,22 @@ def test_it_does_not_hold_the_gateway_s_token(root, monkeypatch):
     )
     done = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_query_whose_asker_is_gone_ends_at_once(root):
+    asker = subprocess.Popen(
+        [sys.executable, "-c", f"from rose.ledger.query import query; query({str(root)!r}, {DEAF!r}, timeout_s=60)"],
+        stderr=subprocess.DEVNULL,
+    )
+    mine = psutil.Process(asker.pid)
+    found: list[psutil.Process] = []
+    while len(found) < 2:  # the process that forks, and the one that works
+        found = [process for process in mine.children(recursive=True) if process.is_running()]
+        time.sleep(0.05)
+    busy = found[-1]
+    while busy.cpu_times().user < 0.2:
+        time.sleep(0.05)
+    os.kill(asker.pid, signal.SIGKILL)
+    asker.wait()
+    gone, left = psutil.wait_procs([busy], timeout=10)
+    assert gone, left

@@ -6,6 +6,7 @@ Exit codes: 0 all is well, 1 a problem was found, 2 the command cannot be carrie
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -49,6 +50,17 @@ def clear_errors() -> Iterator[None]:
         yield
     except LedgerError as error:
         fail(str(error))
+
+
+def read_token(file: Path | None, variable: str) -> str | None:
+    """The token in `file`, else in an environment variable, else None. Fails on a file that holds none."""
+    if file is None:
+        return os.environ.get(variable) or None
+    try:
+        text = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"--token-file {file} cannot be read: {error}")
+    return text or fail(f"--token-file {file} is empty; put the token into it")
 
 
 def seconds(text: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from rose.ledger.commands.common import LedgerOption, clear_errors, fail, ledger_root
+from rose.ledger.commands.common import LedgerOption, clear_errors, fail, ledger_root, read_token
 
 DEFAULT_LISTEN = "127.0.0.1:9464"
 TokenFileOption = Annotated[
@@ -55,15 +54,5 @@ def serving(root: Path, listen: str, token_file: Path | None) -> Iterator[str]:
     host, colon, port = listen.rpartition(":")
     if not (colon and host and port.isdecimal() and int(port) < 65536):
         fail(f"--listen {listen!r} is no address; give HOST:PORT, such as {DEFAULT_LISTEN}")
-    with metrics_server.serve(root, host.strip("[]"), int(port), _token(token_file)) as url:
+    with metrics_server.serve(root, host.strip("[]"), int(port), read_token(token_file, "ROSE_METRICS_TOKEN")) as url:
         yield url
-
-
-def _token(token_file: Path | None) -> str | None:
-    if token_file is None:
-        return os.environ.get("ROSE_METRICS_TOKEN")
-    try:
-        token = token_file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        fail(f"--token-file {token_file}: {error}")
-    return token or fail(f"--token-file {token_file} is empty; put the token into it")

@@ -21,6 +21,7 @@ from rose.ledger.commands.common import (
     ledger_root,
     print_json,
     print_table,
+    read_token,
 )
 from rose.ledger.commands.remote import TokenFileOption
 
@@ -161,17 +162,8 @@ def _runner(
         fail("--ledger and --server exclude one another; give one of them")
     from rose.ledger import remote
 
-    token = _token(token_file)
+    token = read_token(token_file, "ROSE_LEDGER_TOKEN")
     return lambda text: remote.query(server, text, token=token, limit=limit, timeout_s=timeout_s, tls_ca=tls_ca)
-
-
-def _token(token_file: Path | None) -> str | None:
-    if token_file is None:
-        return os.environ.get("ROSE_LEDGER_TOKEN")
-    try:
-        return token_file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        fail(f"--token-file {token_file} cannot be read: {error}")
 
 
 def _open_shell(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import signal
 import sys
 import threading
@@ -12,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rose.ledger.commands.common import JsonOption, LedgerOption, clear_errors, fail, ledger_root, print_json
+from rose.ledger.commands.common import (
+    JsonOption,
+    LedgerOption,
+    clear_errors,
+    fail,
+    ledger_root,
+    print_json,
+    read_token,
+)
 
 if TYPE_CHECKING:
     from rose.ledger.forward import Progress
@@ -45,7 +52,7 @@ def serve(
         fail(f"--listen {listen!r} is no address; give HOST:PORT, such as {DEFAULT_LISTEN}")
     if (tls_cert is None) != (tls_key is None):
         fail("--tls-cert and --tls-key belong together; give both or neither")
-    host, root, token = host.strip("[]"), ledger_root(ledger), _token(token_file)
+    host, root, token = host.strip("[]"), ledger_root(ledger), read_token(token_file, "ROSE_LEDGER_TOKEN")
     ended = _until_signal()
     with clear_errors():
         from rose.ledger import gateway
@@ -78,7 +85,12 @@ def forward(
 
         said = _Said()
         forwarder = Forwarder(
-            ledger_root(ledger), to, token=_token(token_file), tls_ca=tls_ca, every_s=every, report=said
+            ledger_root(ledger),
+            to,
+            token=read_token(token_file, "ROSE_LEDGER_TOKEN"),
+            tls_ca=tls_ca,
+            every_s=every,
+            report=said,
         )
         if not once:
             forwarder.start()
@@ -124,13 +136,6 @@ def _until_signal() -> threading.Event:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     return ended
-
-
-def _token(token_file: Path | None) -> str | None:
-    if token_file is None:
-        return os.environ.get("ROSE_LEDGER_TOKEN") or None
-    token = _read(token_file, "--token-file").decode(errors="replace").strip()
-    return token or fail(f"--token-file {token_file} is empty; put the token into it")
 
 
 def _read(path: Path | None, option: str) -> bytes:
