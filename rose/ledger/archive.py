@@ -166,6 +166,13 @@ def restore(
     return Restored(parts, events, size, store.url(), missing)
 
 
+def newest_us(root: Path | str) -> int | None:
+    """`at_us` of the newest event whose rows left the ledger; None if none did. Raises LedgerError."""
+    root = layout.check(root)
+    newest = [compaction.newest_at_us(root, part) for part in _archived(root)]
+    return max((at_us for at_us in newest if at_us is not None), default=None)
+
+
 def _outside(store: Store, root: Path) -> Store:
     """Refuses a place inside the ledger: there a file would be taken for its own copy."""
     folder = store.local_folder()

@@ -7,6 +7,7 @@ rollup/<generation>/client_id.parquet    event ids that clients chose, so that a
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ class Coverage:
     writers: dict[str, tuple[int, int]]
     #: SHA-256 of each file of the generation, by its name without the suffix.
     files: dict[str, str]
+    #: SHA-256 of coverage.json itself, which an event of the roll-up names.
+    sha256: str
 
     @property
     def folder(self) -> str:
@@ -61,6 +64,19 @@ def generations(root: Path) -> list[int]:
     return sorted(int(name) for name in names if GENERATION_NAME.fullmatch(name))
 
 
+def faults(root: Path, coverage: Coverage) -> list[str]:
+    """Files of a generation that are missing, or not the ones it names."""
+    found = []
+    for name, sha256 in coverage.files.items():
+        path = f"{coverage.folder}/{name}.parquet"
+        try:
+            if hashlib.sha256((root / path).read_bytes()).hexdigest() != sha256:
+                found.append(f"{path}: its bytes were changed after it was written")
+        except FileNotFoundError:
+            found.append(f"{path}: it is missing")
+    return found
+
+
 def newest(root: Path) -> Coverage | None:
     """The newest generation; None before the first. Raises LedgerError if its coverage is damaged."""
     # It may be replaced by a newer one between the two looks.
@@ -69,9 +85,10 @@ def newest(root: Path) -> Coverage | None:
             return None
         path = root / FOLDER / f"{numbers[-1]:06d}" / "coverage.json"
         try:
-            content = json.loads(path.read_bytes())
+            stored = path.read_bytes()
+            content = json.loads(stored)
             writers = {writer: (int(epoch), int(seq)) for writer, (epoch, seq) in content["writers"].items()}
-            return Coverage(numbers[-1], writers, dict(content["files"]))
+            return Coverage(numbers[-1], writers, dict(content["files"]), hashlib.sha256(stored).hexdigest())
         except FileNotFoundError:
             continue
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -22,12 +22,10 @@ from rose.events import Ledger
 from rose.ledger import catalog, layout, rolled, segments
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.rolled import CLIENT_ID, FOLDER, ROLLUPS, Coverage
+from rose.ledger.verify import ROLL_UP_WRITER, ROLLED_UP_ACTION
 from rose.ledger.writer import LedgerWriter
 
-#: The writer through which a roll-up records what it made; it also keeps a second one from running.
-WRITER = "rollup"
 RUN_ID = "ledger"
-ACTION = "rolled_up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,8 @@ def roll_up(root: Path | str, grace_s: float = 60.0) -> RollUp:
     """
     root = layout.check(root)
     try:
-        with LedgerWriter.open(root, WRITER, RUN_ID) as log:
+        # Its name also keeps a second roll-up from running.
+        with LedgerWriter.open(root, ROLL_UP_WRITER, RUN_ID) as log:
             _remove_old(root, grace_s)
             before = rolled.newest(root)
             if before is not None and not before.complete:
@@ -70,24 +69,6 @@ def roll_up(root: Path | str, grace_s: float = 60.0) -> RollUp:
             return done
     except OSError as error:
         raise LedgerError(f"cannot roll up {root}: {error}") from error
-
-
-def check(root: Path | str) -> list[str]:
-    """What is wrong with the newest generation: files that were changed, or are not the ones it names."""
-    root = layout.check(root)
-    try:
-        coverage = rolled.newest(root)
-    except LedgerError as error:
-        return [str(error)]
-    problems = []
-    for name, sha256 in {} if coverage is None else coverage.files.items():
-        path = f"{coverage.folder}/{name}.parquet" if coverage is not None else ""
-        try:
-            if hashlib.sha256((root / path).read_bytes()).hexdigest() != sha256:
-                problems.append(f"{path}: its bytes were changed after it was written")
-        except FileNotFoundError:
-            problems.append(f"{path}: it is missing")
-    return problems
 
 
 def _check_rebuild(root: Path) -> None:
@@ -153,7 +134,7 @@ def _write(
         "bytes": size,
         "coverage_sha256": hashlib.sha256(coverage).hexdigest(),
     }
-    log.record(Ledger(action=ACTION, detail_json=json.dumps(said)), durable=True)
+    log.record(Ledger(action=ROLLED_UP_ACTION, detail_json=json.dumps(said)), durable=True)
     temporary.rename(home / f"{generation:06d}")
     layout.sync_folder(home)
     return RollUp(generation, events, count, size)

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from rose.ledger import examine, layout, segments
+from rose.ledger import examine, layout, rolled, segments
 from rose.ledger.examine import Seen
 from rose.ledger.layout import LedgerError, Part
 
-#: The writers through which compaction and the archive record what they did, and the words for it.
+#: The writers through which upkeep records what it did, and the words for it.
 COMPACTION_WRITER, COMPACTED_ACTION = "compaction", "compacted"
 ARCHIVE_WRITER, ARCHIVED_ACTION = "archive", "archived"
+ROLL_UP_WRITER, ROLLED_UP_ACTION = "rollup", "rolled_up"
 
 _T = TypeVar("_T")
 
@@ -39,11 +40,13 @@ class Report:
 
     root: Path
     writers: list[WriterReport]
+    #: Problems of the roll-ups.
+    roll_ups: list[str] = field(default_factory=list)
 
     @property
     def problems(self) -> list[str]:
-        """All problems of all writers; empty for a sound ledger."""
-        return [problem for writer in self.writers for problem in writer.problems]
+        """All problems of all writers and of the roll-ups; empty for a sound ledger."""
+        return [*(problem for writer in self.writers for problem in writer.problems), *self.roll_ups]
 
     @property
     def ok(self) -> bool:
@@ -61,7 +64,8 @@ def verify(root: Path | str, *, seen: Seen | None = None) -> Report:
     seen = seen or Seen()
     with seen.lock:
         records = _Records(root, seen)
-        report = Report(root, [_verify_writer(root, writer, records, seen) for writer in _all_writers(root)])
+        writers = [_verify_writer(root, writer, records, seen) for writer in _all_writers(root)]
+        report = Report(root, writers, _verify_roll_ups(root, seen))
         seen.forget_unvisited()
     return report
 
@@ -70,6 +74,23 @@ def _all_writers(root: Path) -> list[str]:
     """Also those of which nothing but the head is left."""
     heads = {path.stem for path in (root / "heads").glob("*.json") if not path.name.startswith(".")}
     return sorted({*layout.writers(root), *heads})
+
+
+def _verify_roll_ups(root: Path, seen: Seen) -> list[str]:
+    """What is wrong with the newest generation: files that are not the ones it names, or that no event speaks of."""
+    while True:
+        try:
+            coverage = rolled.newest(root)
+        except LedgerError as error:
+            return [str(error)]
+        if coverage is None:
+            return []
+        problems = rolled.faults(root, coverage)
+        said = examine.recorded(root, ROLL_UP_WRITER, ROLLED_UP_ACTION, seen)
+        if coverage.sha256 not in {detail["coverage_sha256"] for detail in said}:
+            problems.append(f"{coverage.folder}/coverage.json: no event of a roll-up says so; it was changed")
+        if not problems or rolled.newest(root) == coverage:
+            return problems
 
 
 def _verify_writer(root: Path, writer: str, records: _Records, seen: Seen) -> WriterReport:

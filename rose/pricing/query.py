@@ -9,7 +9,7 @@ import duckdb
 import sql
 
 #: DuckDB's type of each variable a query may read, so that an empty list has one too.
-_TYPES = {"run_id": "VARCHAR", "price_changes": "BIGINT[]", "period_end_ns": "BIGINT"}
+_TYPES = {"run_id": "VARCHAR", "price_changes": "BIGINT[]", "period_end_ns": "BIGINT", "archived_us": "BIGINT"}
 
 
 #: The views that pricing reads a run through. `device` comes before `device_slice`, so that a slice that arrives in

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import duckdb
 
-from rose.ledger import catalog, verify
+from rose.ledger import archive, catalog, verify
 from rose.ledger.examine import Seen
 from rose.pricing import correct, pricebook
 from rose.pricing.allocation import Allocation, allocate
@@ -49,7 +49,9 @@ def build(
     book = price_book if isinstance(price_book, PriceBook) else pricebook.load(price_book)
     verified = _verified(root, allow_unverified, seen)
     with closing(catalog.connect(root)) as connection:
-        return _build(connection, run_id or newest_run(connection), book, verified)
+        run_id = run_id or newest_run(connection)
+        _refuse_archived(root, connection, run_id)
+        return _build(connection, run_id, book, verified)
 
 
 def newest_run(connection: duckdb.DuckDBPyConnection) -> str:
@@ -69,6 +71,20 @@ def _verified(root: Path, allow_unverified: bool, seen: Seen | None) -> bool:
             + "\n`--allow-unverified` gives figures that are marked so."
         )
     return not problems
+
+
+def _refuse_archived(root: Path, connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
+    """Half a run has figures that look like a whole one's."""
+    newest_us = archive.newest_us(root)
+    if newest_us is None:
+        return
+    set_variables(connection, run_id=run_id, archived_us=newest_us)
+    gone = int(rows(connection, "run_archived")[0]["events"] or 0)
+    if gone > 0:
+        raise PricingError(
+            f"{gone:,} events of run {run_id!r} were archived, so its figures would be of a part of it: bring them "
+            "back with `rose ledger restore --from ...`"
+        )
 
 
 def _build(connection: duckdb.DuckDBPyConnection, run_id: str, book: PriceBook, verified: bool) -> Report:

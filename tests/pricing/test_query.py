@@ -13,7 +13,7 @@ from rose import events
 from rose.ledger import catalog
 from rose.pricing import query
 
-NAMES = sorted(path.name.removesuffix(".sql") for path in files(sql).joinpath("queries").iterdir())
+NAMES = sorted(path.name.removesuffix(".sql") for path in files(sql).joinpath("figures").iterdir())
 
 
 @pytest.mark.parametrize("name", NAMES)

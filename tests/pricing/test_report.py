@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from rose import events
+from rose.ledger import archive, compaction, layout, rollup, segments
 from rose.pricing import pricebook, report, tables
 from rose.pricing.money import PricingError
 
@@ -182,3 +183,20 @@ def test_the_tables_fit_and_show_view_currency_and_provenance(sample: Path) -> N
     assert len(titles) == 7
     assert "trace bursty, prompts x0.1, outputs x0.5, gaps x2" in text
     assert "$0.290 (assumed)" in text
+
+
+def test_a_run_that_was_archived_in_part_gives_no_figures_until_it_is_restored(sample: Path, tmp_path: Path) -> None:
+    whole = report.build(sample).to_json()
+    writer = next(name for name in layout.writers(sample) if layout.epochs(sample, name))
+    tail = segments.recover(sample, writer)
+    assert tail is not None
+    segments.begin_epoch(sample, tail)
+    compaction.compact(sample)
+    rollup.roll_up(sample)
+    away = str(tmp_path / "away")
+    done = archive.archive(sample, older_than_days=0, to=away, delete=True, grace_s=0)
+    assert done.left == 1
+    with pytest.raises(PricingError, match="events of run 'run' were archived.*rose ledger restore"):
+        report.build(sample, "run")
+    archive.restore(sample, away)
+    assert report.build(sample, "run").to_json() == whole
