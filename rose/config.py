@@ -178,6 +178,12 @@ class FleetConfig(Section):
 
     name: str = Field(default="demo", description="Name of the run, in the ledger and on screens.")
     ledger: Path = Field(default=Path("ledger"), description="Folder of the ledger; created if it does not exist.")
+    host: str = Field(
+        default="",
+        description="Name of this host, put before the names of its ledger writers; give one to each host where "
+        "several send to one ledger gateway.",
+        pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,30})?$",
+    )
     cache: Path = Field(
         default=Path("~/.cache/rose"), description="Folder for converted models and the warm-started policy."
     )

@@ -1,6 +1,7 @@
 """The project's SQL: `views/` (the interface), `queries/` (by name, for people), `figures/` (for reports and pages).
 
-`interface.md` says how to use the first two.
+`interface.md` says how to use the first two. `rollups/` is what the daily views are made of, `migrations/` and `books/`
+belong to the books, a database of its own.
 """
 
 from __future__ import annotations

@@ -26,14 +26,17 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path.cwd(), help="on the disk to measure; else the current one")
     given = parser.parse_args()
     report = Report("ledger", given.quick)
-    with tempfile.TemporaryDirectory(prefix="ledger-benchmark-", dir=given.folder) as folder:
-        for name, measure in parts.items():
-            if not given.only or name in given.only:
-                home = Path(folder) / name
-                home.mkdir()
-                with phase(name):
-                    measure(report, home)
-    finish(report, given.json)
+    try:
+        with tempfile.TemporaryDirectory(prefix="ledger-benchmark-", dir=given.folder) as folder:
+            for name, measure in parts.items():
+                if not given.only or name in given.only:
+                    home = Path(folder) / name
+                    home.mkdir()
+                    with phase(name):
+                        measure(report, home)
+    finally:
+        # What was measured before a part failed is worth having.
+        finish(report, given.json)
 
 
 if __name__ == "__main__":

@@ -104,5 +104,6 @@ def _results(processes: list[subprocess.Popen[str]]) -> list[dict[str, Any]]:
     for process in processes:
         out, _ = process.communicate()
         assert process.returncode == 0, f"a process of the soak failed with {process.returncode}"
-        found.append(json.loads(out))
+        # DuckDB may have drawn a progress bar before.
+        found.append(json.loads(out.splitlines()[-1]))
     return found

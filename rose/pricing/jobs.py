@@ -132,7 +132,7 @@ def _known_costs(root: Path) -> dict[DeviceDay, DayCost]:
     if not (root / books.BOOKS).exists():
         return {}
     with books.connect(root) as connection:
-        rows = query.rows(connection, "job_priced_days")
+        rows = query.rows(connection, "priced_days", "books")
     classes: dict[DeviceDay, str] = {}
     times: dict[DeviceDay, dict[str, int]] = {}
     costs: dict[DeviceDay, dict[str, int]] = {}
@@ -151,7 +151,7 @@ def _replace_days(connection: Any, changed: Mapping[DeviceDay, DayCost], book: P
 
     keys = ("day", "run_id", "provenance", "device_id")
     forget = {key: [getattr(what, key) for what in changed] for key in keys}
-    connection.execute(sql.read("figures/job_forget_days.sql"), forget)
+    connection.execute(sql.read("books/forget_days.sql"), forget)
     rows = [(what, cost, bucket) for what, cost in changed.items() for bucket in cost.bucket_ns]
     add = {key: [getattr(what, key) for what, _, _ in rows] for key in keys} | {
         "device_class": [cost.device_class for _, cost, _ in rows],
@@ -160,7 +160,7 @@ def _replace_days(connection: Any, changed: Mapping[DeviceDay, DayCost], book: P
         "cost_nano": [cost.cost_nano[bucket] for _, cost, bucket in rows],
         "book_sha256": book.sha256,
     }
-    connection.execute(sql.read("figures/job_add_days.sql"), add)
+    connection.execute(sql.read("books/add_days.sql"), add)
 
 
 def _exported(root: Path, folder: Path) -> dict[str, tuple[str, datetime | None]]:

@@ -37,9 +37,9 @@ def set_variables(connection: duckdb.DuckDBPyConnection, **variables: object) ->
         connection.execute(f"SET VARIABLE {name} = CAST($value AS {_TYPES[name]})", {"value": value})
 
 
-def rows(connection: duckdb.DuckDBPyConnection, name: str) -> list[dict[str, Any]]:
-    """Rows of `sql/figures/<name>.sql`, a dict of column to value each, in the query's order."""
-    cursor = connection.execute(sql.read(f"figures/{name}.sql"))
+def rows(connection: duckdb.DuckDBPyConnection, name: str, folder: str = "figures") -> list[dict[str, Any]]:
+    """Rows of `sql/<folder>/<name>.sql`, a dict of column to value each, in the query's order."""
+    cursor = connection.execute(sql.read(f"{folder}/{name}.sql"))
     assert cursor.description is not None
     columns = [column[0] for column in cursor.description]
     return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]

@@ -35,6 +35,7 @@ class Place:
     ledger: Path
     run_id: str
     anchor: Anchor
+    host: str = ""
     cores: Sequence[int] = ()
     nice: int = 0
 
@@ -47,7 +48,12 @@ class Place:
     def settle(self, writer: str) -> LedgerWriter:
         """Take the place in this process and open its ledger writer."""
         self.take()
-        return LedgerWriter.open(self.ledger, writer, self.run_id)
+        return LedgerWriter.open(self.ledger, writer_name(self.host, writer), self.run_id)
+
+
+def writer_name(host: str, writer: str) -> str:
+    """The ledger writer of a part of the deployment; `host` keeps those of several hosts apart."""
+    return f"{host}.{writer}" if host else writer
 
 
 class AgentActor:

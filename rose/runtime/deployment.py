@@ -106,7 +106,8 @@ class Deployment:
         rollout_model = self._rollout_model()
         # Everything that is not serving stays off the serving devices' cores, Ray's own processes included.
         os.sched_setaffinity(0, self._host_cores())
-        with LedgerWriter.open(self._ledger, "deployment", self._run_id) as writer:
+        name = actors.writer_name(self._config.host, "deployment")
+        with LedgerWriter.open(self._ledger, name, self._run_id) as writer:
             writer.record(self._run_event("started"))
             todo = jobs.ledger_jobs(jobs.Settings())
             upkeep = Scheduler(self._ledger, todo, self._say_failed)
@@ -150,6 +151,7 @@ class Deployment:
     def _place(self, nice: int = 0) -> Place:
         return Place(
             ledger=self._ledger,
+            host=self._config.host,
             run_id=self._run_id,
             anchor=self._anchor,
             cores=sorted(self._host_cores()),

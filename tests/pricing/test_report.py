@@ -196,7 +196,7 @@ def test_a_run_that_was_archived_in_part_gives_no_figures_until_it_is_restored(s
     away = str(tmp_path / "away")
     done = archive.archive(sample, older_than_days=0, to=away, delete=True, grace_s=0)
     assert done.left == 1
-    with pytest.raises(PricingError, match="events of run 'run' were archived.*rose ledger restore"):
+    with pytest.raises(PricingError, match=r"events of run 'run' were archived.*rose ledger restore"):
         report.build(sample, "run")
     archive.restore(sample, away)
     assert report.build(sample, "run").to_json() == whole
