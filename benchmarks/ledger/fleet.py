@@ -15,7 +15,8 @@ import numpy as np
 
 from benchmarks.ledger import traffic
 from benchmarks.report import ROOT, Report
-from rose.ledger import catalog, layout, rolled
+from rose.ledger import catalog, layout
+from rose.ledger.growth import rolled
 from rose.ledger.writer import LedgerWriter
 
 #: What people ask of a fleet over a year; each reads daily views alone.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.ledger import traffic
 from benchmarks.report import ROOT, Report
-from rose.ledger.query import QueryError, query
+from rose.ledger.reading.query import QueryError, query
 from rose.ledger.writer import LedgerWriter
 
 FILE = ROOT / "benchmarks" / "hostile.sql"

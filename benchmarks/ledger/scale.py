@@ -14,8 +14,8 @@ import sql
 from benchmarks.ledger import traffic
 from benchmarks.report import Report
 from rose.ledger import catalog, layout
-from rose.ledger.compaction import compact
-from rose.ledger.rollup import roll_up
+from rose.ledger.growth.compaction import compact
+from rose.ledger.growth.rollup import roll_up
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 

@@ -49,7 +49,7 @@ print(json.dumps({"reads": reads, "errors": errors}))
 #: What the background job does, as often as the soak wants it.
 _COMPACTION = """
 import json, os, sys, time
-from rose.ledger.compaction import compact
+from rose.ledger.growth.compaction import compact
 os.nice(10)
 until, errors, runs = time.monotonic() + float(sys.argv[2]), [], 0
 while time.monotonic() < until:

@@ -18,9 +18,10 @@ import duckdb
 import pyarrow.parquet as pq
 
 import sql
-from rose.ledger import layout, rolled, rows
+from rose.ledger import layout, rows
+from rose.ledger.growth import rolled
+from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS, Coverage
 from rose.ledger.layout import LedgerError
-from rose.ledger.rolled import CLIENT_ID, ROLLUPS, Coverage
 
 #: The views, in the order in which they can be made; the public interface of the ledger.
 VIEWS = (

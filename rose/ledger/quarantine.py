@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rose.events import Ledger
-from rose.ledger import compaction, examine, layout, segments
+from rose.ledger import examine, layout, segments
+from rose.ledger.growth import compaction
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.writer import LedgerWriter
 

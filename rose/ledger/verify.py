@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from rose.ledger import examine, layout, rolled, segments
+from rose.ledger import examine, layout, segments
 from rose.ledger.examine import Seen
+from rose.ledger.growth import rolled
 from rose.ledger.layout import LedgerError, Part
 
 #: The writers through which upkeep records what it did, and the words for it.

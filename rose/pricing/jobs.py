@@ -13,8 +13,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rose.ledger.jobs import Job, Settings, ledger_jobs
 from rose.ledger.layout import LedgerError
+from rose.ledger.upkeep.jobs import Job, Settings, ledger_jobs
 from rose.pricing.money import PricingError
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ def price(root: Path, *, price_book: str) -> Mapping[str, object]:
 
     Raises PricingError where a day cannot be priced, and LedgerError; then nothing was changed.
     """
-    from rose.ledger import books, catalog
+    from rose.ledger import catalog
+    from rose.ledger.upkeep import books
     from rose.pricing import accrual, query
 
     book, text = _book(price_book)
@@ -71,7 +72,8 @@ def report(root: Path, *, folder: Path, price_book: str) -> Mapping[str, object]
     A run that cannot be priced is in the result with the reason, and is not tried again once it has ended.
     Raises LedgerError, and PricingError for a ledger that does not verify.
     """
-    from rose.ledger import books, catalog, verify
+    from rose.ledger import catalog, verify
+    from rose.ledger.upkeep import books
     from rose.pricing import query
     from rose.pricing import report as reporting
 
@@ -125,7 +127,7 @@ def _buckets(row: Mapping[str, Any]) -> dict[str, int]:
 
 def _known_costs(root: Path) -> dict[DeviceDay, DayCost]:
     """What the books say now, in the shape of what is worked out anew."""
-    from rose.ledger import books
+    from rose.ledger.upkeep import books
     from rose.pricing import query
     from rose.pricing.accrual import DayCost, DeviceDay
 
@@ -165,7 +167,7 @@ def _replace_days(connection: Any, changed: Mapping[DeviceDay, DayCost], book: P
 
 def _exported(root: Path, folder: Path) -> dict[str, tuple[str, datetime | None]]:
     """Status and end of each run as it was when it was last reported to `folder`."""
-    from rose.ledger import books
+    from rose.ledger.upkeep import books
 
     if not (root / books.BOOKS).exists():
         return {}

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import duckdb
 
-from rose.ledger import archive, catalog, verify
+from rose.ledger import catalog, verify
 from rose.ledger.examine import Seen
+from rose.ledger.growth import archive
 from rose.pricing import correct, pricebook
 from rose.pricing.allocation import Allocation, allocate
 from rose.pricing.document import BookFacts, Borrow, DeviceRow, PriceLine, Report, RunFacts

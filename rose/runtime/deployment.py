@@ -16,8 +16,8 @@ import psutil
 from rose.clock import Anchor, monotonic_ns
 from rose.config import FleetConfig
 from rose.events import Run
-from rose.ledger import jobs
-from rose.ledger.scheduler import Scheduler
+from rose.ledger.upkeep import jobs
+from rose.ledger.upkeep.scheduler import Scheduler
 from rose.ledger.writer import LedgerWriter
 from rose.runtime import actors, preflight
 from rose.runtime.actors import BACKGROUND_NICE, GroupSpec, Place, StepReport

@@ -12,8 +12,8 @@ import pytest
 import sql
 from rose import events
 from rose.ledger import catalog, layout
+from rose.ledger.growth.rolled import ROLLUPS
 from rose.ledger.layout import LedgerError
-from rose.ledger.rolled import ROLLUPS
 from rose.ledger.writer import LedgerWriter
 
 

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.events import Ledger
-from rose.ledger import compaction, examine, layout, segments
+from rose.ledger import examine, layout, segments
 from rose.ledger.examine import CHANGED, Seen
+from rose.ledger.growth import compaction
 from rose.ledger.writer import LedgerWriter
 
 _seqs_of_rows = st.lists(st.integers(0, 12), max_size=12)

@@ -7,7 +7,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from rose.ledger import catalog, compaction, layout, segments
+from rose.ledger import catalog, layout, segments
+from rose.ledger.growth import compaction
 from rose.ledger.layout import LedgerError
 from rose.ledger.quarantine import quarantine
 from rose.ledger.verify import verify

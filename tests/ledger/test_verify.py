@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rose.events import Power
-from rose.ledger import compaction, layout, rows, segments
+from rose.ledger import layout, rows, segments
 from rose.ledger.examine import Seen
+from rose.ledger.growth import compaction
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 

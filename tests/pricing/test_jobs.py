@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from rose import events
-from rose.ledger import books, catalog
-from rose.ledger.jobs import Settings, history, run_job
+from rose.ledger import catalog
+from rose.ledger.upkeep import books
+from rose.ledger.upkeep.jobs import Settings, history, run_job
 from rose.pricing import jobs, pricebook, report
 from rose.pricing.jobs import planned
 from rose.pricing.money import PricingError

@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from rose import events
-from rose.ledger import archive, compaction, layout, rollup, segments
+from rose.ledger import layout, segments
+from rose.ledger.growth import archive, compaction, rollup
 from rose.pricing import pricebook, report, tables
 from rose.pricing.money import PricingError
 

@@ -15,7 +15,8 @@ import pytest
 
 import sql
 from rose import events
-from rose.ledger import compaction, layout, segments
+from rose.ledger import layout, segments
+from rose.ledger.growth import compaction
 from rose.ledger.writer import LedgerWriter
 
 ROOT = Path(__file__).parents[2]

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import sql
 from rose.cli import app
-from rose.ledger import named
 from rose.ledger.commands.common import cell_text
+from rose.ledger.reading import named
 
 #: What the recorded sample has no case of.
 NONE_IN_SAMPLE = {

@@ -41,7 +41,9 @@ def verify(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
 def info(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
     """What a ledger holds, how far its writers and jobs are, and what it takes on disk."""
     with clear_errors():
-        from rose.ledger import jobs, layout, rollup, vitals
+        from rose.ledger import layout
+        from rose.ledger.growth import rollup
+        from rose.ledger.upkeep import jobs, vitals
 
         root = layout.check(ledger_root(ledger))
         columns, kinds = read_figure(root, "figures/ledger_kinds.sql")

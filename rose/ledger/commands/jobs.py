@@ -27,10 +27,10 @@ from rose.ledger.commands.common import (
     seconds,
 )
 from rose.ledger.commands.metrics import DEFAULT_LISTEN, TokenFileOption, serving
-from rose.ledger.jobs import Job, JobRun, Settings, due_us, history, run_job
+from rose.ledger.upkeep.jobs import Job, JobRun, Settings, due_us, history, run_job
 
 if TYPE_CHECKING:
-    from rose.ledger.jobs import Last
+    from rose.ledger.upkeep.jobs import Last
 
 #: Makes the jobs that settings ask for; whoever builds the command line knows of jobs that the ledger does not.
 Planned = Callable[[Settings], list[Job]]
@@ -143,7 +143,7 @@ def serve(
     token_file: TokenFileOption = None,
 ) -> None:
     """Run the jobs when they are due, until Ctrl-C or SIGTERM; prints a line for each run."""
-    from rose.ledger.scheduler import Scheduler
+    from rose.ledger.upkeep.scheduler import Scheduler
 
     with clear_errors():
         root = ledger_root(ledger)

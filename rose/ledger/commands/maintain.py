@@ -23,7 +23,7 @@ from rose.ledger.commands.common import (
 )
 
 if TYPE_CHECKING:
-    from rose.ledger.archive import Archived
+    from rose.ledger.growth.archive import Archived
 
 GraceOption = Annotated[float, typer.Option(min=0, help="Remove what was replaced at least this many seconds ago.")]
 StorageOption = Annotated[
@@ -38,7 +38,7 @@ UntilOption = Annotated[datetime | None, typer.Option(formats=_FORMATS, help="Be
 def compact(ledger: LedgerOption = None, grace: GraceOption = 60.0, as_json: JsonOption = False) -> None:
     """Merge small closed files into large ones, also while the ledger is written and read."""
     with clear_errors(), _progress("Compacting"):
-        from rose.ledger.compaction import compact as run
+        from rose.ledger.growth.compaction import compact as run
 
         done = run(ledger_root(ledger), grace)
     if as_json:
@@ -53,7 +53,7 @@ def compact(ledger: LedgerOption = None, grace: GraceOption = 60.0, as_json: Jso
 def roll_up(ledger: LedgerOption = None, grace: GraceOption = 60.0, as_json: JsonOption = False) -> None:
     """Sum up what came since by UTC day, so that the daily views stay fast on a ledger of any size."""
     with clear_errors(), _progress("Rolling up"):
-        from rose.ledger.rollup import roll_up as run
+        from rose.ledger.growth.rollup import roll_up as run
 
         done = run(ledger_root(ledger), grace)
     if as_json:
@@ -75,7 +75,7 @@ def archive(
     """Copy old compacted files out of the ledger, compare the copies, and with --delete keep the copies only."""
     options = _options(storage_option)
     with clear_errors(), _progress("Archiving") as progress:
-        from rose.ledger.archive import archive as run
+        from rose.ledger.growth.archive import archive as run
 
         done = run(
             ledger_root(ledger),
@@ -102,7 +102,7 @@ def retain(
     if not yes:
         typer.confirm(f"Delete the events older than {keep} from {ledger_root(ledger)} for good?", abort=True, err=True)
     with clear_errors(), _progress("Deleting") as progress:
-        from rose.ledger.archive import archive as run
+        from rose.ledger.growth.archive import archive as run
 
         root = ledger_root(ledger)
         done = run(root, older_than_days=keep_days, to=None, delete=True, grace_s=grace, progress=progress)
@@ -121,7 +121,7 @@ def restore(
     """Bring archived events back, for a period or all; exit code 1 if a file was not found there."""
     options = _options(storage_option)
     with clear_errors(), _progress("Restoring") as progress:
-        from rose.ledger.archive import restore as run
+        from rose.ledger.growth.archive import restore as run
 
         done = run(
             ledger_root(ledger),
@@ -157,7 +157,7 @@ def export(
     """Write the rows of views to files, one for each view, for any other tool."""
     options = _options(storage_option)
     with clear_errors(), _progress("Exporting") as progress:
-        from rose.ledger import export as exporting
+        from rose.ledger.growth import export as exporting
 
         done = exporting.export(
             ledger_root(ledger),
@@ -184,7 +184,7 @@ def lake(
 ) -> None:
     """Print SQL that brings a DuckLake catalog up to date with the compacted files, which are not copied."""
     with clear_errors():
-        from rose.ledger import lake as making
+        from rose.ledger.growth import lake as making
 
         print(making.update(ledger_root(ledger), catalog), end="")
 

@@ -34,7 +34,7 @@ def metrics(
     with clear_errors():
         root = ledger_root(ledger)
         if listen is None:
-            from rose.ledger.metrics import text
+            from rose.ledger.upkeep.metrics import text
 
             print(text(root), end="")
             return
@@ -49,7 +49,7 @@ def metrics(
 @contextmanager
 def serving(root: Path, listen: str, token_file: Path | None) -> Iterator[str]:
     """Serve metrics while the block runs; yields the URL. Raises LedgerError; fails on an address or a token file."""
-    from rose.ledger import metrics_server
+    from rose.ledger.upkeep import metrics_server
 
     host, colon, port = listen.rpartition(":")
     if not (colon and host and port.isdecimal() and int(port) < 65536):

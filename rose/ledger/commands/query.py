@@ -26,8 +26,8 @@ from rose.ledger.commands.common import (
 from rose.ledger.commands.remote import TokenFileOption
 
 if TYPE_CHECKING:
-    from rose.ledger.named import NamedQuery, Value
-    from rose.ledger.query import Result
+    from rose.ledger.reading.named import NamedQuery, Value
+    from rose.ledger.reading.query import Result
 
 #: Rows that are shown unless --limit says otherwise: of one query, and of each in the shell.
 _LIMIT, _SHELL_LIMIT = 1000, 100
@@ -96,7 +96,7 @@ def query_command(
     """Run a named query on the ledger, also while it is being written; without a name, list them."""
     _one_format(as_json, as_csv)
     with clear_errors():
-        from rose.ledger import named
+        from rose.ledger.reading import named
 
         if name is None or list_all:
             _list_queries(as_json)
@@ -125,7 +125,7 @@ def schema_command(
     if as_markdown and (as_json or view is not None):
         fail("--markdown prints the whole reference; leave out --json and the view")
     with clear_errors():
-        from rose.ledger import dictionary
+        from rose.ledger.reading import dictionary
 
         if as_markdown:
             print(dictionary.markdown(), end="")
@@ -154,13 +154,13 @@ def _runner(
         if token_file or tls_ca:
             fail("--token-file and --tls-ca are for a gateway; name one with --server")
         from rose.ledger import layout
-        from rose.ledger.query import query
+        from rose.ledger.reading.query import query
 
         root = layout.check(ledger_root(ledger))
         return lambda text: query(root, text, limit=limit, timeout_s=timeout_s)
     if ledger is not None and "ROSE_LEDGER" not in os.environ:
         fail("--ledger and --server exclude one another; give one of them")
-    from rose.ledger import remote
+    from rose.ledger.hosts import remote
 
     token = read_token(token_file, "ROSE_LEDGER_TOKEN")
     return lambda text: remote.query(server, text, token=token, limit=limit, timeout_s=timeout_s, tls_ca=tls_ca)
@@ -169,7 +169,7 @@ def _runner(
 def _open_shell(
     run: Callable[[str], Result], root: Path | None, server: str | None, limit: int, timeout_s: float
 ) -> None:
-    from rose.ledger import dictionary, named, shell
+    from rose.ledger.reading import dictionary, named, shell
 
     def run_named(query: NamedQuery, texts: dict[str, str]) -> Result:
         return _run_named(root, query, named.values(query, texts, now=datetime.now(UTC)), limit, timeout_s)
@@ -179,13 +179,13 @@ def _open_shell(
 
 
 def _run_named(ledger: Path | None, query: NamedQuery, given: dict[str, Value], limit: int, timeout_s: float) -> Result:
-    from rose.ledger import named
+    from rose.ledger.reading import named
 
     return named.run(ledger_root(ledger), query, given, limit=limit, timeout_s=timeout_s)
 
 
 def _list_queries(as_json: bool) -> None:
-    from rose.ledger import named
+    from rose.ledger.reading import named
 
     queries = [named.load(name) for name in named.names()]
     if as_json:

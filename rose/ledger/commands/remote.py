@@ -22,7 +22,7 @@ from rose.ledger.commands.common import (
 )
 
 if TYPE_CHECKING:
-    from rose.ledger.forward import Progress
+    from rose.ledger.hosts.forward import Progress
 
 DEFAULT_LISTEN = "127.0.0.1:8815"
 TokenFileOption = Annotated[
@@ -55,7 +55,7 @@ def serve(
     host, root, token = host.strip("[]"), ledger_root(ledger), read_token(token_file, "ROSE_LEDGER_TOKEN")
     ended = _until_signal()
     with clear_errors():
-        from rose.ledger import gateway
+        from rose.ledger.hosts import gateway
 
         tls = None if tls_cert is None else gateway.Tls(_read(tls_cert, "--tls-cert"), _read(tls_key, "--tls-key"))
         limits = gateway.Limits(rows=rows, timeout_s=timeout, memory_gb=memory_gb, queries=queries)
@@ -81,7 +81,7 @@ def forward(
         fail("--json is for --once: a forwarder that goes on has no end to report")
     ended = _until_signal()
     with clear_errors():
-        from rose.ledger.forward import Forwarder
+        from rose.ledger.hosts.forward import Forwarder
 
         said = _Said()
         forwarder = Forwarder(

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from rose.ledger import catalog
 from rose.ledger.commands.jobs import jobs_app
-from rose.ledger.jobs import Job, Settings, history, ledger_jobs, run_job
 from rose.ledger.layout import LedgerError
+from rose.ledger.upkeep.jobs import Job, Settings, history, ledger_jobs, run_job
 from rose.ledger.writer import LedgerWriter
 
 ROSE = str(Path(sys.executable).with_name("rose"))

@@ -9,8 +9,9 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from rose.ledger import compaction, rollup, segments
+from rose.ledger import segments
 from rose.ledger.commands import ledger_app
+from rose.ledger.growth import compaction, rollup
 from rose.ledger.writer import LedgerWriter
 
 Run = Callable[..., Result]

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from rose.events import Sync
 from rose.ledger.commands import ledger_app
-from rose.ledger.jobs import Settings, ledger_jobs, run_job
+from rose.ledger.upkeep.jobs import Settings, ledger_jobs, run_job
 from rose.ledger.writer import LedgerWriter
 
 ROSE = str(Path(sys.executable).with_name("rose"))

@@ -11,8 +11,10 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from rose.ledger import catalog, gateway, named
+from rose.ledger import catalog
 from rose.ledger.commands import query_command, schema_command, sql_command
+from rose.ledger.hosts import gateway
+from rose.ledger.reading import named
 from rose.ledger.writer import LedgerWriter
 
 app = typer.Typer()

@@ -16,7 +16,7 @@ import pytest
 import typer.main
 
 from rose import cli
-from rose.ledger import remote
+from rose.ledger.hosts import remote
 from rose.ledger.writer import LedgerWriter
 
 DOCUMENT = Path(__file__).parents[3].joinpath("docs", "ledger-gateway.md").read_text(encoding="utf-8")

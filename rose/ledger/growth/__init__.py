@@ -1,0 +1,1 @@
+"""How a ledger grows: compaction, daily sums, archives, and copies for other engines."""

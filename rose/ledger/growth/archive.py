@@ -1,0 +1,306 @@
+"""The archive: old compacted files are copied out of the ledger, leave it if that is wanted, and can be brought back.
+
+The archive has the ledger's own layout, so any engine reads `<url>/compacted/*/*.parquet`. A file leaves the ledger
+by the move of its manifest from `compacted/` to `archived/`: readers then skip it, the chain of hashes still runs
+through the manifest, and the file itself is removed a grace period later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rose.clock import utc_us
+from rose.events import Ledger
+from rose.ledger import catalog, examine, layout
+from rose.ledger.growth import compaction, rollup
+from rose.ledger.growth.store import Store
+from rose.ledger.layout import LedgerError, Part
+from rose.ledger.verify import (
+    ARCHIVE_WRITER,
+    ARCHIVED_ACTION,
+    COMPACTED_ACTION,
+    COMPACTION_WRITER,
+    ROLL_UP_WRITER,
+)
+from rose.ledger.writer import LedgerWriter
+
+RESTORED_ACTION = "restored"
+#: Their events prove the manifests of all writers and the roll-ups, so they never leave the ledger.
+_KEPT_WRITERS = (ARCHIVE_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER)
+_DAY_US = 86_400_000_000
+
+#: Told how many parts are done, and of how many.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class Archived:
+    """What one call of `archive` did: the parts whose copy stands, or that left the ledger, or both."""
+
+    #: Where the copies are; None if none was wanted.
+    url: str | None
+    #: Whether the parts were to leave the ledger.
+    deleted: bool
+    parts: int = 0
+    #: Those of `parts` that left the ledger.
+    left: int = 0
+    events: int = 0
+    #: Of the Parquet files, whether they had to be copied again or not.
+    bytes: int = 0
+    #: Parts that are old enough and stay in the ledger all the same, by the reason why.
+    skipped: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What one call of `restore` brought back, and the files it did not find at `url`."""
+
+    parts: int
+    events: int
+    bytes: int
+    url: str
+    missing: list[str]
+
+
+def archive(
+    root: Path | str,
+    *,
+    older_than_days: float,
+    to: str | None,
+    delete: bool,
+    grace_s: float = 60.0,
+    storage_options: dict[str, Any] | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Archived:
+    """Copy every compacted part whose newest event is older than `older_than_days` to the URL `to`.
+
+    Each copy is read back and compared. With `delete` the part then leaves the ledger, if the roll-up covers it:
+    readers no longer see it and its file is removed `grace_s` seconds later, by the next compaction or archiving.
+    Without `to`, `delete` is plain retention: the rows are gone, their manifest and the event that says so stay. Safe
+    while writers write and readers read, and may be repeated after any interruption.
+
+    Raises LedgerError if a part is damaged, if the place refuses a file or gives back another, if another archiving is
+    running, or if the disk refuses; what was done before that stays done.
+    """
+    if to is None and not delete:
+        raise LedgerError("there is nothing to do: name a URL to copy to, or delete")
+    if older_than_days < 0:
+        raise LedgerError(f"older_than_days must not be negative, got {older_than_days:g}")
+    root = layout.check(root)
+    store = None if to is None else _outside(Store(to, storage_options), root)
+    before_us = utc_us() - int(older_than_days * _DAY_US)
+    done = Archived(url=None if store is None else store.url(), deleted=delete)
+    try:
+        with LedgerWriter.open(root, ARCHIVE_WRITER, compaction.RUN_ID) as log:
+            with layout.moving_parts(root):
+                due = _due(root, before_us)
+            archiving = _Archiving(root, store, delete, log)
+            for number, part in enumerate(due):
+                progress(number, len(due))
+                try:
+                    archiving.archive(part, done)
+                except FileNotFoundError:
+                    if part in layout.parts(root, part.writer):
+                        raise
+                    # It was merged into a wider part meanwhile, which is archived in its turn.
+            progress(len(due), len(due))
+            if delete:
+                catalog.refresh(root)
+                with layout.moving_parts(root):
+                    for writer in layout.writers(root):
+                        compaction.remove_archived(root, writer, grace_s)
+    except OSError as error:
+        raise LedgerError(f"cannot archive {root}: {error}") from error
+    return done
+
+
+def restore(
+    root: Path | str,
+    from_url: str,
+    *,
+    since_us: int | None = None,
+    until_us: int | None = None,
+    storage_options: dict[str, Any] | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Restored:
+    """Bring archived parts back from `from_url`, so that readers see their events again.
+
+    Only parts with events in [`since_us`, `until_us`), where these are given (`at_us`). Every file is held against
+    the hash in its manifest. Raises LedgerError if one is not what was archived, and for the reasons of `archive`.
+    """
+    root = layout.check(root)
+    store = Store(from_url, storage_options)
+    parts = events = size = 0
+    missing = []
+    try:
+        with LedgerWriter.open(root, ARCHIVE_WRITER, compaction.RUN_ID) as log:
+            own = _own_files(root)
+            wanted = [part for part in _archived(root) if _within(root, part, since_us, until_us)]
+            for done, part in enumerate(wanted):
+                progress(done, len(wanted))
+                name = f"{part.stem}.parquet"
+                if (content := store.read(name)) is None:
+                    missing.append(store.url(name))
+                    continue
+                manifest, manifest_content = compaction.read_manifest(root, part)
+                if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
+                    raise LedgerError(f"{store.url(name)} is not what was archived: its SHA-256 is another")
+                detail = {**_detail(part, manifest, manifest_content), "url": store.url(name)}
+                if detail["manifest_sha256"] not in own:
+                    raise LedgerError(f"{part.manifest} was changed. Run `rose ledger verify`")
+                with layout.moving_parts(root):
+                    layout.make_folder((root / name).parent)
+                    layout.write_file(root / name, content)
+                    _record(log, RESTORED_ACTION, detail)
+                    layout.move_file(root / part.manifest, root / replace(part, state="compacted").manifest)
+                parts, events, size = parts + 1, events + detail["events"], size + len(content)
+            progress(len(wanted), len(wanted))
+            if parts:
+                catalog.refresh(root)
+    except OSError as error:
+        raise LedgerError(f"cannot restore to {root}: {error}") from error
+    return Restored(parts, events, size, store.url(), missing)
+
+
+def newest_us(root: Path | str) -> int | None:
+    """`at_us` of the newest event whose rows left the ledger; None if none did. Raises LedgerError."""
+    root = layout.check(root)
+    newest = [compaction.newest_at_us(root, part) for part in _archived(root)]
+    return max((at_us for at_us in newest if at_us is not None), default=None)
+
+
+def _outside(store: Store, root: Path) -> Store:
+    """Refuses a place inside the ledger: there a file would be taken for its own copy."""
+    folder = store.local_folder()
+    if folder is not None and (folder == root or root in folder.parents):
+        raise LedgerError(f"{folder} lies in the ledger {root}; archive to another folder")
+    return store
+
+
+def _due(root: Path, before_us: int) -> list[Part]:
+    """Compacted parts that have events, all of them before `before_us`."""
+    found = []
+    for writer in layout.writers(root):
+        for part in layout.parts(root, writer):
+            if part.state == "compacted":
+                newest_us = compaction.newest_at_us(root, part)
+                if newest_us is not None and newest_us < before_us:
+                    found.append(part)
+    return found
+
+
+def _archived(root: Path) -> list[Part]:
+    parts = [part for writer in layout.writers(root) for part in layout.chain(root, writer)]
+    return [part for part in parts if part.state == "archived"]
+
+
+def _within(root: Path, part: Part, since_us: int | None, until_us: int | None) -> bool:
+    """A manifest that is older than these fields may hold anything."""
+    manifest, _ = compaction.read_manifest(root, part)
+    early = until_us is None or manifest.get("at_us_min", until_us - 1) < until_us
+    return early and (since_us is None or manifest.get("at_us_max", since_us) >= since_us)
+
+
+def _own_files(root: Path) -> set[str]:
+    """SHA-256 of every file and manifest that compaction ever recorded."""
+    said = examine.recorded(root, COMPACTION_WRITER, COMPACTED_ACTION)
+    return {detail[name] for detail in said for name in ("sha256", "manifest_sha256")}
+
+
+def _detail(part: Part, manifest: dict[str, Any], manifest_content: bytes) -> dict[str, Any]:
+    """What the event of an archived or restored part says."""
+    return {
+        "file": f"{part.stem}.parquet",
+        "url": None,
+        "sha256": manifest["sha256"],
+        "first_seq": manifest["first_seq"],
+        "last_seq": manifest["last_seq"],
+        "events": manifest["last_seq"] - manifest["first_seq"] + 1,
+        "manifest_sha256": hashlib.sha256(manifest_content).hexdigest(),
+        "deleted": False,
+    }
+
+
+def _record(log: LedgerWriter, action: str, detail: dict[str, Any]) -> None:
+    log.record(Ledger(action=action, detail_json=json.dumps(detail)), durable=True)
+
+
+class _Archiving:
+    """One run of `archive`: what it knows of the ledger, and what it does with each part."""
+
+    def __init__(self, root: Path, store: Store | None, delete: bool, log: LedgerWriter) -> None:
+        self._root, self._store, self._delete, self._log = root, store, delete, log
+        #: First seq of each writer that the roll-up does not cover.
+        self._rolled_up = rollup.covered(root) if delete else {}
+        said = examine.recorded(root, ARCHIVE_WRITER, ARCHIVED_ACTION)
+        self._copied = {(detail["manifest_sha256"], detail["url"]) for detail in said}
+        self._own = _own_files(root)
+
+    def archive(self, part: Part, done: Archived) -> None:
+        """Archive one part, and add it to what is `done`. Raises FileNotFoundError if it is no longer there."""
+        reason = self._reason_to_keep(part) if self._delete else None
+        if reason is not None:
+            done.skipped[reason] = done.skipped.get(reason, 0) + 1
+        leaves = self._delete and reason is None
+        if not leaves and self._store is None:
+            return
+        content, manifest, manifest_content = compaction.read_compacted(self._root, part)
+        detail = _detail(part, manifest, manifest_content)
+        if detail["manifest_sha256"] not in self._own:
+            raise LedgerError(f"{part.manifest}: no event of the compaction says so. Run `rose ledger verify`")
+        if self._store is not None:
+            self._copy(self._store, part, content, manifest_content)
+            detail["url"] = self._store.url(f"{part.stem}.parquet")
+        if leaves:
+            self._move_out(part, detail)
+            done.left += 1
+        elif (detail["manifest_sha256"], detail["url"]) not in self._copied:
+            _record(self._log, ARCHIVED_ACTION, detail)
+        done.parts, done.events, done.bytes = done.parts + 1, done.events + detail["events"], done.bytes + len(content)
+
+    def _reason_to_keep(self, part: Part) -> str | None:
+        if part.writer in _KEPT_WRITERS:
+            return "its events prove what was merged and archived"
+        manifest, _ = compaction.read_manifest(self._root, part)
+        if manifest["last_seq"] >= self._rolled_up.get(part.writer, 0):
+            return "its events are not in the roll-up; run `rose ledger roll-up` first"
+        return None
+
+    def _copy(self, store: Store, part: Part, content: bytes, manifest_content: bytes) -> None:
+        """Make sure that the archive holds the file, then its manifest, and nothing else of the same epochs."""
+        there = store.read(f"{part.stem}.json")
+        if there not in (None, manifest_content) and examine.manifest(there or b"").said:
+            raise LedgerError(f"{store.url(part.stem)}.json is of another ledger; give each ledger a place of its own")
+        for name, wanted in ((f"{part.stem}.parquet", content), (f"{part.stem}.json", manifest_content)):
+            if store.read(name) != wanted:
+                store.write(name, wanted)
+                if store.read(name) != wanted:
+                    raise LedgerError(f"{store.url(name)} is not what was written there; nothing was removed")
+        folder = store.local_folder()
+        if folder is not None and (folder / f"{part.stem}.json").samefile(self._root / part.manifest):
+            raise LedgerError(f"{folder} is the ledger's own folder under another name; archive to another one")
+        # Narrower parts were copied before compaction merged them into this one: a reader would count them twice.
+        home, span = f"compacted/{part.writer}", (part.first, part.last)
+        for name in store.names(home):
+            match = layout.MANIFEST_NAME.fullmatch(name.replace(".parquet", ".json"))
+            first, last = span if match is None else (int(match["first"]), int(match["last"]))
+            narrower = (first, last) != span and part.first <= first and last <= part.last
+            if narrower and hashlib.sha256(store.read(f"{home}/{name}") or b"").hexdigest() in self._own:
+                store.remove(f"{home}/{name}")
+
+    def _move_out(self, part: Part, detail: dict[str, Any]) -> None:
+        """Record that `part` leaves the ledger, and have its manifest say so."""
+        with layout.moving_parts(self._root):
+            if part not in layout.parts(self._root, part.writer):
+                raise FileNotFoundError(part.pattern)
+            _record(self._log, ARCHIVED_ACTION, {**detail, "deleted": True})
+            manifest = self._root / part.manifest
+            # Its age is what the file's grace period is counted by.
+            os.utime(manifest)
+            layout.move_file(manifest, self._root / replace(part, state="archived").manifest)

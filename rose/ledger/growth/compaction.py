@@ -1,0 +1,250 @@
+"""Compaction: many small segments of closed epochs become one file, and readers never notice.
+
+A compacted file counts from the moment its manifest stands; the catalog then reads it instead of what it merged,
+which is removed a grace period later. The manifest lists every segment merged with its SHA-256, and its own SHA-256
+is an event, so the chain can be proved without the segments themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.compute as pc
+
+from rose.events import Ledger
+from rose.ledger import catalog, examine, layout, segments, verify
+from rose.ledger.hosts import spool
+from rose.ledger.layout import LedgerError, Part
+from rose.ledger.writer import LedgerWriter
+
+#: Run under which compaction records its own events.
+RUN_ID = "ledger"
+#: Compacted files are merged again once this many stand side by side, so their number grows with the logarithm.
+FANOUT = 16
+#: A file with this many events is large enough for good.
+EVENTS_MAX = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What one call of `compact` did."""
+
+    merged_segments: int
+    files_written: int
+    parts_removed: int
+
+
+def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
+    """Merge the closed epochs of every writer, and remove what was merged at least `grace_s` seconds ago.
+
+    Safe while writers write and readers read; a query that began more than `grace_s` before may fail, but is never
+    wrong. Raises LedgerError if another compaction is running, if a segment is damaged, or if the disk refuses.
+    """
+    root = layout.check(root)
+    merged = written = removed = 0
+    try:
+        # Opening the writer has the catalog read every part there is, so what is removed now is no longer read.
+        with LedgerWriter.open(root, verify.COMPACTION_WRITER, RUN_ID) as log, layout.moving_parts(root):
+            for writer in layout.writers(root):
+                removed += _remove_superseded(root, writer, grace_s) + remove_archived(root, writer, grace_s)
+                newest = max(layout.epochs(root, writer), default=-1)
+                # What a gateway still lacks is sent as it was written.
+                unsent = spool.first_unsent_epoch(root, writer)
+                newest = newest if unsent is None else min(newest, unsent)
+                closed = [part for part in layout.parts(root, writer) if part.last < newest]
+                for batch in plan([(part, _events(root, part)) for part in closed]):
+                    merged += _merge(root, batch, log)
+                    written += 1
+            if written:
+                catalog.refresh(root)
+    except OSError as error:
+        raise LedgerError(f"cannot compact {root}: {error}") from error
+    return Compaction(merged, written, removed)
+
+
+def plan(parts: Sequence[tuple[Part, int]]) -> list[list[Part]]:
+    """Which neighbouring parts to merge, given the closed parts of one writer in order and the events of each.
+
+    Live epochs are merged at once. Compacted files wait until FANOUT neighbours of them together stay under
+    EVENTS_MAX. No merged file exceeds EVENTS_MAX, unless a single epoch does, and none spans what was archived.
+    """
+    merges: list[list[Part]] = []
+    for state, least in (("live", 1), ("compacted", FANOUT)):
+        run: list[Part] = []
+        total = 0
+        for part, events in [*parts, (None, 0)]:
+            apart = part is None or part.state != state or (run and part.first != run[-1].last + 1)
+            if run and (apart or total + events > EVENTS_MAX):
+                if len(run) >= least:
+                    merges.append(run)
+                run, total = [], 0
+            if part is not None and part.state == state and (state == "live" or events < EVENTS_MAX // 2):
+                run.append(part)
+                total += events
+    return merges
+
+
+def _merge(root: Path, batch: list[Part], log: LedgerWriter) -> int:
+    """Write the compacted file of `batch`, then its event, then its manifest; returns the segments merged."""
+    merged = [entry for part in batch for entry in _entries(root, part)]
+    target = Part(batch[0].writer, batch[0].first, batch[-1].last, "compacted")
+    first_seq, last_seq = merged[0]["first_seq"], merged[-1]["last_seq"]
+    path = root / f"{target.stem}.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = _write_rows(root, batch, path)
+    if not examine.rows_are(content, target.writer, first_seq, last_seq):
+        path.unlink()
+        raise LedgerError(f"{target.stem}: the merged rows are not seq {first_seq} to {last_seq}; nothing was replaced")
+    manifest = {
+        "writer": target.writer,
+        "first_epoch": target.first,
+        "last_epoch": target.last,
+        "first_seq": first_seq,
+        "last_seq": last_seq,
+        **dict(zip(("at_us_min", "at_us_max"), _times(content), strict=True)),
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "segments": merged,
+    }
+    manifest_content = json.dumps(manifest, indent=1).encode()
+    said = {name: value for name, value in manifest.items() if name != "segments"}
+    said |= {
+        "file": f"{target.stem}.parquet",
+        "segments": len(merged),
+        "manifest_sha256": hashlib.sha256(manifest_content).hexdigest(),
+    }
+    log.record(Ledger(action=verify.COMPACTED_ACTION, detail_json=json.dumps(said)), durable=True)
+    layout.write_file(root / target.manifest, manifest_content)
+    return len(merged)
+
+
+def _write_rows(root: Path, batch: list[Part], path: Path) -> bytes:
+    """All rows of `batch`, sorted by kind so that a reader of one kind skips the rest; returns the file's bytes."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    sources = ", ".join(catalog.quoted(f"{root}/{part.pattern}") for part in batch)
+    rows = f"SELECT * FROM read_parquet([{sources}], union_by_name = true) ORDER BY kind, seq"
+    try:
+        with duckdb.connect() as connection:
+            connection.execute("SET threads = 1")
+            connection.execute(f"COPY ({rows}) TO {catalog.quoted(str(temporary))} (FORMAT parquet, COMPRESSION zstd)")
+    except duckdb.Error as error:
+        temporary.unlink(missing_ok=True)
+        raise LedgerError(f"cannot merge {batch[0].pattern} to {batch[-1].pattern}: {error}") from error
+    layout.replace_file(temporary, path)
+    return path.read_bytes()
+
+
+def _entries(root: Path, part: Part) -> list[dict[str, Any]]:
+    """What a manifest says of each segment in `part`; refuses a damaged one, which must not be laundered."""
+    if part.state == "compacted":
+        _, manifest, _ = read_compacted(root, part)
+        entries: list[dict[str, Any]] = manifest["segments"]
+        return entries
+    folder = root / part.folder
+    found = []
+    for name in segments.segment_names(folder):
+        content = (folder / name).read_bytes()
+        sha256 = segments.sha256_in(name)
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise LedgerError(f"segment {folder / name} was changed after it was written. Run `rose ledger verify`")
+        header = segments.read_header(content)
+        found.append(
+            {
+                "file": str((folder / name).relative_to(root)),
+                "sha256": sha256,
+                "previous_sha256": header.previous_sha256,
+                "first_seq": header.first_seq,
+                "last_seq": header.last_seq,
+            }
+        )
+    return found
+
+
+def _events(root: Path, part: Part) -> int:
+    if part.state == "compacted":
+        manifest, _ = read_manifest(root, part)
+        return int(manifest["last_seq"] - manifest["first_seq"]) + 1
+    folder = root / part.folder
+    names = segments.segment_names(folder)
+    first, last = (segments.read_header((folder / name).read_bytes()) for name in (names[0], names[-1]))
+    return last.last_seq - first.first_seq + 1
+
+
+def read_manifest(root: Path, part: Part) -> tuple[dict[str, Any], bytes]:
+    """What the manifest of a compacted or archived part says, and its bytes. Raises LedgerError or OSError."""
+    content = (root / part.manifest).read_bytes()
+    try:
+        manifest: dict[str, Any] = json.loads(content)
+    except ValueError as error:
+        raise LedgerError(f"{part.manifest} is damaged. Run `rose ledger verify`") from error
+    return manifest, content
+
+
+def read_compacted(root: Path, part: Part) -> tuple[bytes, dict[str, Any], bytes]:
+    """Bytes of a compacted part's file, what its manifest says, and the manifest's bytes.
+
+    Raises LedgerError if they do not agree, OSError if they cannot be read.
+    """
+    manifest, manifest_content = read_manifest(root, part)
+    content = (root / part.pattern).read_bytes()
+    if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
+        raise LedgerError(f"{part.pattern} was changed after it was written. Run `rose ledger verify`")
+    return content, manifest, manifest_content
+
+
+def newest_at_us(root: Path, part: Part) -> int | None:
+    """`at_us` of the newest event of a compacted part; None without events. Raises LedgerError if it is damaged."""
+    manifest, _ = read_manifest(root, part)
+    if "at_us_max" not in manifest:
+        # The manifest is older than this field.
+        return _times(read_compacted(root, part)[0])[1]
+    newest: int | None = manifest["at_us_max"]
+    return newest
+
+
+def _times(content: bytes) -> tuple[int | None, int | None]:
+    """Least and greatest at_us of a Parquet file's rows; None for a file without rows."""
+    column = segments.read_rows(content, ["at_us"])["at_us"]
+    found: dict[str, int | None] = pc.min_max(column).as_py()
+    return found["min"], found["max"]
+
+
+def _remove_superseded(root: Path, writer: str, grace_s: float) -> int:
+    """Remove the parts of `writer` that a wider one replaced more than `grace_s` seconds ago; returns how many."""
+    for leftover in (root / "live" / writer).glob(".*.gone"):
+        shutil.rmtree(leftover)
+    removed = 0
+    wider_since = 0.0
+    for part, superseded in layout.all_parts(root, writer):
+        if not superseded:
+            wider_since = time.time() if part.state == "live" else (root / part.manifest).stat().st_mtime
+        elif time.time() - wider_since >= grace_s:
+            if part.state == "compacted":
+                # The manifest first: without it the file no longer counts.
+                (root / part.manifest).unlink()
+                (root / part.pattern).unlink(missing_ok=True)
+            else:
+                # At once and as a whole, so that no reader ever sees a part of an epoch.
+                folder = root / part.folder
+                shutil.rmtree(folder.rename(folder.with_name(f".{folder.name}.gone")))
+            removed += 1
+    return removed
+
+
+def remove_archived(root: Path, writer: str, grace_s: float) -> int:
+    """Remove the files of parts that were archived more than `grace_s` seconds ago; returns how many."""
+    removed = 0
+    for part in layout.chain(root, writer):
+        if part.state == "archived" and time.time() - (root / part.manifest).stat().st_mtime >= grace_s:
+            with suppress(FileNotFoundError):
+                (root / f"{part.stem}.parquet").unlink()
+                removed += 1
+    return removed

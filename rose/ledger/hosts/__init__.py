@@ -1,0 +1,1 @@
+"""One ledger for many hosts: the gateway, the forwarder, and asking from afar."""

@@ -1,0 +1,176 @@
+"""The forwarder: ships what a ledger's writers wrote to a gateway, byte for byte and in the order of each chain.
+
+It keeps no state that matters: what the gateway holds, the gateway is asked. While the gateway is away the ledger
+goes on growing, and is shipped when it is back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rose.ledger import layout, segments
+from rose.ledger.hosts import spool
+from rose.ledger.hosts.remote import Gateway, GatewayAwayError, GatewayError
+from rose.ledger.layout import LedgerError
+
+#: Pauses between attempts grow to this many times the usual one while the gateway is away.
+_PAUSES_MAX = 8
+
+
+@dataclass(slots=True)
+class Progress:
+    """What one pass shipped, and what it could not."""
+
+    segments: int = 0
+    events: int = 0
+    sent_bytes: int = 0
+    #: Segments the gateway lacks still, and how long the oldest of them has been on disk.
+    waiting: int = 0
+    lag_s: float = 0.0
+    #: Of each writer that cannot be shipped, why.
+    problems: dict[str, str] = field(default_factory=dict)
+    #: Why the pass ended early: the gateway is away, or refuses everything.
+    stopped: str | None = None
+
+
+class Forwarder:
+    """Ships the ledger at `root` to the gateway at `to`. Call `once`, or `start` and `stop` a thread that goes on."""
+
+    def __init__(
+        self,
+        root: Path | str,
+        to: str,
+        *,
+        token: str | None = None,
+        tls_ca: Path | str | None = None,
+        every_s: float = 2.0,
+        report: Callable[[Progress], None] | None = None,
+    ) -> None:
+        """Makes the ledger a spool: what is not shipped yet will not be merged away.
+
+        `report` hears of every pass of the thread. Raises LedgerError if `root` is no ledger or `to`
+        no URL of a gateway.
+        """
+        self.root = layout.check(root)
+        self._gateway = Gateway(to, token=token, tls_ca=tls_ca)
+        spool.make(self.root)
+        self._every_s = every_s
+        self._report = report
+        #: What the gateway said last that it holds.
+        self._held: dict[str, Any] = {}
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Ship every `every_s` seconds, in a thread, until `stop`."""
+        self._thread = threading.Thread(target=self.run, name="forwarder", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ship what is there now if the gateway answers, and end."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._gateway.close()
+
+    def run(self) -> None:
+        """Ship until `stop` is called from elsewhere: once more then, and no more."""
+        failures = 0
+        while True:
+            last = self._stopping.is_set()
+            progress = Progress()
+            try:
+                self._pass(progress)
+                failures = 0
+            except LedgerError as error:
+                progress.stopped = str(error)
+                failures += 1
+            self._count_waiting(progress)
+            if self._report is not None:
+                self._report(progress)
+            if last:
+                return
+            self._stopping.wait(self._every_s * min(2**failures, _PAUSES_MAX))
+
+    def once(self) -> Progress:
+        """Ship all that the gateway lacks. A writer that it refuses stays behind alone, and is named in the outcome.
+
+        Raises GatewayError if the gateway is away, or refuses everything.
+        """
+        progress = Progress()
+        self._pass(progress)
+        self._count_waiting(progress)
+        return progress
+
+    def _pass(self, progress: Progress) -> None:
+        self._held = self._gateway.info()["writers"]
+        for writer in self._writers():
+            try:
+                self._ship(writer, progress)
+            except GatewayAwayError:
+                raise
+            except (LedgerError, OSError) as error:
+                progress.problems[writer] = str(error)
+
+    def _writers(self) -> list[str]:
+        return [name for name in layout.writers(self.root) if not spool.is_local(name)]
+
+    def _ship(self, writer: str, progress: Progress) -> None:
+        if held := self._held.get(writer):
+            self._check_common(writer, held)
+            if spool.first_unsent_epoch(self.root, writer) != held["epoch"]:
+                spool.acknowledged(self.root, writer, held["epoch"])
+        for path in self._lacking(writer):
+            content = path.read_bytes()
+            header = segments.read_header(content)
+            self._held[writer] = self._gateway.send_segment(str(path.relative_to(self.root)), content)
+            progress.segments += 1
+            progress.events += header.last_seq - header.first_seq + 1
+            progress.sent_bytes += len(content)
+            if header.index == 0:
+                spool.acknowledged(self.root, writer, header.epoch)
+
+    def _lacking(self, writer: str) -> Iterator[Path]:
+        """Segments after what the gateway holds, in order. Raises LedgerError if the next of them is gone."""
+        held = self._held.get(writer)
+        place = (-1, 0) if held is None else (held["epoch"], held["index"])
+        for epoch in layout.epochs(self.root, writer):
+            if epoch < place[0]:
+                continue
+            if epoch > place[0] + 1:
+                raise LedgerError(
+                    f"epoch {place[0] + 1} of writer {writer!r} was merged before it was forwarded, and the gateway "
+                    "can take no later one without it. Start the forwarder before the first compaction"
+                )
+            folder = self.root / "live" / writer / f"{epoch:06d}"
+            # A power cut must not take back a segment that the gateway then holds.
+            layout.sync_folder(folder)
+            for name in segments.segment_names(folder):
+                if (epoch, int(name[:6])) > place:
+                    yield folder / name
+            place = (epoch, 0)
+
+    def _check_common(self, writer: str, held: dict[str, Any]) -> None:
+        """The newest segment that the gateway holds must be ours too, or two hosts write under one name."""
+        folder = self.root / "live" / writer / f"{held['epoch']:06d}"
+        mine = folder / f"{held['index']:06d}-{held['sha256']}.parquet"
+        newest = max(layout.epochs(self.root, writer), default=-1)
+        if not mine.exists() and (folder.exists() or held["epoch"] > newest):
+            raise GatewayError(
+                f"the gateway holds another history of writer {writer!r}: its name is used on two hosts, or this "
+                "ledger was made anew. Give this host's processes other writer names"
+            )
+
+    def _count_waiting(self, progress: Progress) -> None:
+        now = time.time()
+        for writer in self._writers():
+            with suppress(LedgerError, OSError):
+                for path in self._lacking(writer):
+                    progress.waiting += 1
+                    progress.lag_s = max(progress.lag_s, now - path.stat().st_mtime)

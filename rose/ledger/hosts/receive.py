@@ -1,0 +1,240 @@
+"""Segments of other hosts: each is checked to be the next of its chain, written as it is, and then acknowledged.
+
+The chain that a writer began on its own host goes on in this folder, byte for byte, so verification here proves it
+from end to end. A segment that is already held, also merged or archived since, is acknowledged again without effect.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import threading
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from rose.events import KINDS, Provenance
+from rose.ledger import catalog, layout, rows, segments
+from rose.ledger import writer as writers
+from rose.ledger.hosts import spool
+from rose.ledger.layout import LedgerError
+from rose.ledger.segments import Tail
+
+#: A segment of a writer of ours has some hundred kilobytes.
+SEGMENT_BYTES_MAX = 64 * 1024**2
+#: A small file can claim to unpack to any size.
+_ROWS_MAX = 2_000_000
+_UNPACKED_BYTES_MAX = 1024**3
+#: Others may be left out of a file in which they are empty.
+_REQUIRED = frozenset({"writer", "seq", "run_id", "provenance", "at_us", "kind"})
+_PATH = re.compile(r"live/(?P<writer>[^/]+)/(?P<epoch>\d{6,})/(?P<name>\d{6}-[0-9a-f]{64}\.parquet)")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """How much of a writer's chain this ledger holds: its newest segment, and the seq after its last event."""
+
+    epoch: int
+    index: int
+    next_seq: int
+    sha256: str
+
+
+class Receiver:
+    """Takes in segments for the ledger at `root`, from any number of threads; holds the names of their writers."""
+
+    def __init__(self, root: Path) -> None:
+        """Raises LedgerError if `root` is no ledger."""
+        self.root = layout.check(root)
+        self._mutex = threading.Lock()
+        self._busy: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._names: dict[str, int] = {}
+        #: Where each writer stands on disk; a failed write takes it out, so that it is read again.
+        self._tails: dict[str, Tail | None] = {}
+
+    def held(self) -> dict[str, Held]:
+        """What is held of each writer that may be forwarded; one whose newest segment is damaged is left out.
+
+        Whoever goes on with such a writer is told by `receive`, and the others are not held up.
+        """
+        found = {}
+        for writer in layout.writers(self.root):
+            if spool.is_local(writer) or not (numbers := layout.epochs(self.root, writer)):
+                continue
+            with suppress(LedgerError, OSError, IndexError):
+                folder = self.root / "live" / writer / f"{numbers[-1]:06d}"
+                path = folder / segments.segment_names(folder)[-1]
+                header = segments.read_header(path.read_bytes())
+                sha256 = segments.sha256_in(path.name)
+                found[writer] = Held(header.epoch, header.index, header.last_seq + 1, sha256)
+        return found
+
+    def receive(self, path: str, content: bytes) -> Held:
+        """Take in a segment by its path in the ledger it was written to; on disk when this returns.
+
+        Raises LedgerError, and keeps nothing, if it is not what its path says, not the next of its writer, or of a
+        writer that is open on this host.
+        """
+        header, sha256 = check(path, content)
+        with self._mutex:
+            busy = self._busy[header.writer]
+        with busy:
+            tail = self._tail(header.writer)
+            if tail is not None and (header.epoch, header.index) < (tail.epoch, tail.next_index):
+                self._check_held(path, header)
+            else:
+                self._check_next(path, header, tail)
+                self._tails.pop(header.writer)
+                self._write(path, content, new_epoch=header.index == 0)
+                # Reads the segment back, and notes it as the newest.
+                self._tails[header.writer] = segments.recover(self.root, header.writer)
+                if header.index == 0:
+                    # A damaged file, maybe of another writer, must not stop this one: every reader is told of it.
+                    with suppress(LedgerError):
+                        catalog.refresh(self.root)
+        return Held(header.epoch, header.index, header.last_seq + 1, sha256)
+
+    def close(self) -> None:
+        """Let go of the writers' names."""
+        with self._mutex:
+            for lock in self._names.values():
+                os.close(lock)
+            self._names.clear()
+
+    def _tail(self, writer: str) -> Tail | None:
+        if writer not in self._names:
+            self._names[writer] = writers.take_name(self.root, writer)
+        if writer not in self._tails:
+            self._tails[writer] = segments.recover(self.root, writer)
+        return self._tails[writer]
+
+    def _check_next(self, path: str, header: segments.Header, tail: Tail | None) -> None:
+        tail = tail or Tail(header.writer, epoch=-1, next_index=0, next_seq=0, sha256="")
+        if (header.epoch, header.index) not in ((tail.epoch, tail.next_index), (tail.epoch + 1, 0)) or (
+            header.index and tail.epoch < 0
+        ):
+            raise LedgerError(
+                f"{path}: not the next segment of {header.writer!r}: segment {tail.next_index} of epoch "
+                f"{max(tail.epoch, 0)} is. Send them in the order in which they were written, from the first"
+            )
+        if header.previous_sha256 != tail.sha256 or header.first_seq != tail.next_seq:
+            raise LedgerError(_fork(path, header.writer))
+
+    def _check_held(self, path: str, header: segments.Header) -> None:
+        if not any(path in self._paths_of(part) for part in layout.chain(self.root, header.writer)
+                   if part.first <= header.epoch <= part.last):  # fmt: skip
+            raise LedgerError(_fork(path, header.writer))
+
+    def _paths_of(self, part: layout.Part) -> set[str]:
+        """Paths of the segments of a part, as they were when they were live."""
+        if part.state == "live":
+            with suppress(FileNotFoundError):
+                return {f"{part.folder}/{name}" for name in segments.segment_names(self.root / part.folder)}
+            # A compaction took it away at this moment.
+            merged = (wider for wider in layout.chain(self.root, part.writer) if wider.state != "live")
+            return {path for wider in merged for path in self._paths_of(wider)}
+        return {entry["file"] for entry in json.loads((self.root / part.manifest).read_bytes())["segments"]}
+
+    def _write(self, path: str, content: bytes, *, new_epoch: bool) -> None:
+        target = self.root / path
+        try:
+            if not new_epoch:
+                layout.write_file(target, content)
+                return
+            # As a whole: DuckDB fails on a folder without a segment.
+            home = target.parent.parent
+            layout.make_folder(home)
+            temporary = home / f".{target.parent.name}.tmp"
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
+            layout.write_file(temporary / target.name, content)
+            temporary.rename(target.parent)
+            layout.sync_folder(home)
+        except OSError as error:
+            raise LedgerError(f"cannot write {target}: {error.strerror}") from error
+
+
+def check(path: str, content: bytes) -> tuple[segments.Header, str]:
+    """The header and SHA-256 of a segment that is all its path and its header say. Raises LedgerError."""
+    if (match := _PATH.fullmatch(path)) is None:
+        raise LedgerError(f"{path!r} is not the path of a segment, live/<writer>/<epoch>/<index>-<sha256>.parquet")
+    writer = match["writer"]
+    layout.check_writer_name(writer)
+    if spool.is_local(writer):
+        raise LedgerError(f"{path}: writer {writer!r} is about the files of one folder, and is not forwarded")
+    if len(content) > SEGMENT_BYTES_MAX:
+        raise LedgerError(f"{path}: {len(content)} bytes; a segment may have {SEGMENT_BYTES_MAX}")
+    sha256 = segments.sha256_in(match["name"])
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise LedgerError(f"{path}: its bytes are not those its name speaks of; it was damaged on its way or before")
+    try:
+        header = segments.read_header(content)
+        if header.format_version != layout.FORMAT_VERSION:
+            raise LedgerError(
+                f"{path}: of format {header.format_version!r}; this is a gateway of format {layout.FORMAT_VERSION}"
+            )
+        numbers = (header.epoch, header.index, header.first_seq, header.last_seq)
+        if any(type(number) is not int for number in numbers) or path != (
+            f"live/{header.writer}/{header.epoch:06d}/{header.index:06d}-{sha256}.parquet"
+        ):
+            raise LedgerError(f"{path}: its header says writer {header.writer!r}, epoch and index {numbers[:2]}")
+        if header.index > segments.SEGMENTS_PER_EPOCH:
+            raise LedgerError(f"{path}: an epoch has at most {segments.SEGMENTS_PER_EPOCH} segments after its first")
+        _check_rows(path, header, _read(path, content))
+    except (pa.ArrowException, OSError, TypeError, ValueError) as error:
+        raise LedgerError(f"{path}: not a segment: {error}") from error
+    return header, sha256
+
+
+def _read(path: str, content: bytes) -> pa.Table:
+    """Every column, its texts as dictionaries, so that no more is unpacked than the file says it holds."""
+    metadata = pq.read_metadata(pa.BufferReader(content))
+    unpacked_bytes = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
+    if metadata.num_rows > _ROWS_MAX or unpacked_bytes > _UNPACKED_BYTES_MAX:
+        raise LedgerError(f"{path}: {metadata.num_rows} rows of {unpacked_bytes} bytes are more than a segment has")
+    schema = pq.read_schema(pa.BufferReader(content))
+    known = rows.schema()
+    for field in schema:
+        if field.name not in known.names or field.type != known.field(field.name).type:
+            raise LedgerError(
+                f"{path}: column {field.name!r} of type {field.type} is not known here; "
+                "the host of the gateway needs the version of ROSE that wrote it, or a newer one"
+            )
+    if missing := _REQUIRED - set(schema.names):
+        raise LedgerError(f"{path}: column {min(missing)!r} is missing")
+    texts = [field.name for field in schema if pa.types.is_string(field.type)]
+    file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False, read_dictionary=texts)
+    return file.read(use_threads=False)
+
+
+def _check_rows(path: str, header: segments.Header, table: pa.Table) -> None:
+    seqs = table["seq"].to_numpy()
+    if header.last_seq - header.first_seq + 1 != len(seqs) or not np.array_equal(
+        seqs, np.arange(header.first_seq, header.last_seq + 1)
+    ):
+        raise LedgerError(f"{path}: its rows are not seq {header.first_seq} to {header.last_seq}")
+    allowed = {"writer": [header.writer], "provenance": list(get_args(Provenance)), "kind": list(KINDS)}
+    for name, values in allowed.items():
+        if wrong := set(pc.unique(table[name]).to_pylist()) - set(values):
+            shown = sorted(map(str, wrong))[0]
+            raise LedgerError(f"{path}: {name} {shown!r} is none of {', '.join(values)}")
+    for name in ("run_id", "at_us"):
+        if table[name].null_count:
+            raise LedgerError(f"{path}: {name} is missing in some row")
+
+
+def _fork(path: str, writer: str) -> str:
+    return (
+        f"{path}: writer {writer!r} has another history here, so its name is used on two hosts, or its ledger was made "
+        "anew. Nothing was overwritten. Give that host's processes other writer names"
+    )

@@ -1,0 +1,166 @@
+"""The other end of a gateway: reading a ledger on another host, and asking what it holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pyarrow import flight
+
+from rose.ledger.layout import LedgerError
+from rose.ledger.reading.query import QueryError, Result, python_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: What a call may take beyond the work it asks for.
+_CALL_S = 30.0
+
+
+class GatewayError(LedgerError):
+    """The gateway refused something, or there is none; the message says which and what to do."""
+
+
+class GatewayAwayError(GatewayError):
+    """No gateway answers, or it is busy: trying again later may help."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class Gateway:
+    """A connection to a gateway. Threads may share it; use it as a context manager."""
+
+    def __init__(self, url: str, *, token: str | None = None, tls_ca: Path | str | None = None) -> None:
+        """`url` is grpc://host:port, or grpc+tls://host:port; then `tls_ca` may name the certificate to trust, PEM.
+
+        Connects at the first call. Raises GatewayError for a URL or a file that cannot be used.
+        """
+        self.url = url
+        scheme, separator, rest = url.partition("://")
+        if scheme not in ("grpc", "grpc+tls") or not separator or not rest.rpartition(":")[2].isdecimal():
+            raise GatewayError(f"{url!r} is no gateway's URL; give grpc://HOST:PORT or grpc+tls://HOST:PORT")
+        # A gateway that is back is found soon.
+        backoff = [("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 5000)]
+        options: dict[str, Any] = {"generic_options": backoff}
+        if tls_ca is not None:
+            if scheme != "grpc+tls":
+                raise GatewayError(f"a certificate to trust was given, and {url} is not encrypted; use grpc+tls://")
+            try:
+                options["tls_root_certs"] = Path(tls_ca).read_bytes()
+            except OSError as error:
+                raise GatewayError(f"cannot read {tls_ca}: {error.strerror}") from error
+        if token:
+            options["middleware"] = [_Bearer(token)]
+        self._client = flight.FlightClient(url, **options)
+
+    def __enter__(self) -> Gateway:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._client.close()
+
+    def info(self) -> dict[str, Any]:
+        """What the gateway says of itself; `writers` has what it holds of each. Raises GatewayError."""
+        found: dict[str, Any] = json.loads(self._act("info", b""))
+        return found
+
+    def send_segment(self, path: str, content: bytes) -> dict[str, Any]:
+        """Hand over a segment; returns its acknowledgement, once it is on the gateway's disk. Raises GatewayError."""
+        acknowledged: dict[str, Any] = json.loads(self._act("segment", path.encode() + b"\n" + content))
+        return acknowledged
+
+    def append(self, table: pa.Table) -> None:
+        """Append a table of events with an `event_id` each; on the gateway's disk when this returns.
+
+        Retry it when it fails: an event_id counts once. Raises GatewayError.
+        """
+        with self._errors(GatewayError):
+            descriptor = flight.FlightDescriptor.for_path("event")
+            writer, reader = self._client.do_put(descriptor, table.schema, _options(_CALL_S))
+            with writer:
+                writer.write_table(table)
+                writer.done_writing()
+                reader.read()
+
+    def query(self, text: str, *, limit: int, timeout_s: float, lossless: bool = False) -> pa.Table:
+        """The rows of one SELECT; the schema's metadata says whether it was `truncated`.
+
+        Raises QueryError as a local query does, GatewayError if the gateway cannot be asked.
+        """
+        ticket = {"sql": text, "limit": limit, "timeout_s": timeout_s, "lossless": lossless}
+        with self._errors(QueryError):
+            return self._client.do_get(flight.Ticket(json.dumps(ticket)), _options(timeout_s + _CALL_S)).read_all()
+
+    def _act(self, kind: str, body: bytes) -> bytes:
+        with self._errors(GatewayError):
+            (answer,) = self._client.do_action(flight.Action(kind, body), _options(_CALL_S))
+            content: bytes = answer.body.to_pybytes()
+            return content
+
+    @contextmanager
+    def _errors(self, refused: type[LedgerError]) -> Iterator[None]:
+        try:
+            yield
+        except (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError) as error:
+            raise GatewayError(f"{self.url}: {_message(error)}") from error
+        except (flight.FlightUnavailableError, flight.FlightTimedOutError) as error:
+            raise GatewayAwayError(f"{self.url}: {_message(error)}") from error
+        except flight.FlightError as error:
+            raise refused(_message(error)) from error
+
+
+def query(
+    url: str,
+    text: str,
+    *,
+    token: str | None = None,
+    limit: int = 10_000,
+    timeout_s: float = 30.0,
+    tls_ca: Path | str | None = None,
+) -> Result:
+    """Run one SELECT on the ledger behind the gateway at `url`, as `rose.ledger.reading.query.query` does on a folder.
+
+    Raises QueryError if it is refused, fails or takes too long; GatewayError if the gateway cannot be asked.
+    """
+    with Gateway(url, token=token, tls_ca=tls_ca) as gateway:
+        table = gateway.query(text, limit=limit, timeout_s=timeout_s, lossless=True)
+    types = [field.metadata[b"type"].decode() for field in table.schema]
+    truncated = table.schema.metadata[b"truncated"] == b"true"
+    return Result(table.column_names, types, python_rows(table), truncated)
+
+
+def _options(timeout_s: float) -> flight.FlightCallOptions:
+    return flight.FlightCallOptions(timeout=timeout_s)
+
+
+def _message(error: flight.FlightError) -> str:
+    """What the gateway said: the text around it is gRPC's."""
+    said: bytes = error.extra_info
+    return said.decode() if said else str(error).partition(". Detail:")[0]
+
+
+class _Bearer(flight.ClientMiddlewareFactory):  # type: ignore[misc]
+    """Sends the token with every call."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._headers = {"authorization": f"Bearer {token}"}
+
+    def start_call(self, _info: object) -> _Header:
+        return _Header(self._headers)
+
+
+class _Header(flight.ClientMiddleware):  # type: ignore[misc]
+    def __init__(self, headers: dict[str, str]) -> None:
+        super().__init__()
+        self._headers = headers
+
+    def sending_headers(self) -> dict[str, str]:
+        return self._headers

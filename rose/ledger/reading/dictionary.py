@@ -1,0 +1,100 @@
+"""The data dictionary: every view of a ledger and every column, with its type and what it means.
+
+It is read from the comments in a ledger's catalog, or, without a ledger, from those that this version would write.
+`markdown` makes docs/sql.md of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sql
+from rose.ledger.layout import LedgerError
+from rose.ledger.reading import named
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`type` is DuckDB's. `about` names the unit, and is empty where the catalog says nothing."""
+
+    name: str
+    type: str
+    about: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A view of the public interface, its columns in order."""
+
+    name: str
+    about: str
+    columns: tuple[Column, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return dataclasses.asdict(self)
+
+
+def read(root: Path | str | None = None) -> list[View]:
+    """The views of the ledger at `root`, or of this version if it is None, in the order of `catalog.VIEWS`.
+
+    Raises LedgerError if `root` is no ledger.
+    """
+    from rose.ledger import catalog, layout
+
+    if root is None:
+        with tempfile.TemporaryDirectory() as folder:
+            return read(layout.create(Path(folder) / "ledger"))
+    views = "SELECT view_name, coalesce(comment, '') FROM duckdb_views() WHERE database_name = 'ledger'"
+    columns = (
+        "SELECT table_name, column_name, data_type, coalesce(comment, '') FROM duckdb_columns() "
+        "WHERE database_name = 'ledger' ORDER BY table_name, column_index"
+    )
+    with catalog.connect(root) as connection:
+        about = dict(connection.execute(views).fetchall())
+        found: dict[str, list[Column]] = {}
+        for view, *column in connection.execute(columns).fetchall():
+            found.setdefault(view, []).append(Column(*column))
+    return [View(name, about[name], tuple(found[name])) for name in catalog.VIEWS if name in about]
+
+
+def one(views: Sequence[View], name: str) -> View:
+    """The view of this name. Raises LedgerError that lists those there are."""
+    for view in views:
+        if view.name == name.lower():
+            return view
+    raise LedgerError(f"the ledger has no view {name!r}; it has {', '.join(view.name for view in views)}")
+
+
+def markdown() -> str:
+    """The whole of docs/sql.md: how to open a ledger, the views of this version, and the named queries."""
+    views, queries = read(), [named.load(name) for name in named.names()]
+    note = "<!-- Made by `rose schema --markdown > docs/sql.md` from sql/interface.md, sql/views and sql/queries. -->"
+    parts = [note, sql.read("interface.md").rstrip()]
+    parts.append("## Views\n\n" + " · ".join(f"[`{view.name}`](#{view.name})" for view in views))
+    parts += [_view(view) for view in views]
+    parts.append(
+        "## Named queries\n\nEach variable is optional; without it the query takes everything. "
+        "`rose query NAME --show` prints the text."
+    )
+    parts += [_query(query) for query in queries]
+    return "\n\n".join(parts) + "\n"
+
+
+def _view(view: View) -> str:
+    rows = [f"| `{column.name}` | {column.type} | {_cell(column.about)} |" for column in view.columns]
+    return "\n".join([f"### {view.name}", "", view.about, "", "| Column | Type | |", "|---|---|---|", *rows])
+
+
+def _query(query: named.NamedQuery) -> str:
+    variables = ", ".join(f"`{variable.name}`" for variable in query.variables)
+    return f"### {query.name}\n\n{query.question}\n\n{query.reading}\n\nVariables: {variables}."
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,212 @@
+"""The named queries of `sql/queries`: the question each answers, the variables it reads, and running one on a ledger.
+
+A query's file says all of that in its head, which `load` reads: a sentence with the question; a line
+`name (TYPE): what it restricts` for each variable; how to read the result. The files run by themselves in any DuckDB
+client, where a variable that was not set means "all".
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import re
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sql
+from rose.ledger.layout import LedgerError
+
+if TYPE_CHECKING:
+    from rose.ledger.reading.query import Result
+
+Value = datetime | str | int | Decimal
+
+_DURATION = re.compile(r"(\d+)(s|m|h|d|w)")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_VARIABLE = re.compile(r"(\w+) \(([A-Z]+(?:\(\d+,\d+\))?)\): (.+)")
+
+
+class NamedQueryError(LedgerError):
+    """No such query, or a variable that it does not read or that has no such value; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """What restricts a query, or is a parameter of it. `type` is DuckDB's name of the type."""
+
+    name: str
+    type: str
+    about: str
+
+
+@dataclass(frozen=True, slots=True)
+class NamedQuery:
+    """A query of `sql/queries`. `reading` says how to read the result; `text` is the whole file."""
+
+    name: str
+    question: str
+    variables: tuple[Variable, ...]
+    reading: str
+    text: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything but the text."""
+        fields = dataclasses.asdict(self)
+        del fields["text"]
+        return fields
+
+
+def names() -> list[str]:
+    """Names of all named queries, in order."""
+    folder = files(sql).joinpath("queries")
+    return sorted(file.name.removesuffix(".sql") for file in folder.iterdir() if file.name.endswith(".sql"))
+
+
+@functools.cache
+def load(name: str) -> NamedQuery:
+    """The query of this name. Raises NamedQueryError, with the nearest name there is, if there is none."""
+    if name not in names():
+        near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise NamedQueryError(f"no query is named {name!r}; {hint}`rose query` lists them all")
+    text = sql.read(f"queries/{name}.sql")
+    head = re.match(r"(?:--.*\n)+", text)
+    assert head, f"sql/queries/{name}.sql begins without a comment"
+    lines = re.sub(r"^-- ?", "", head[0], flags=re.MULTILINE)
+    question, variables, reading = lines.split("\n\n", 2)
+    return NamedQuery(
+        name,
+        " ".join(question.split()),
+        tuple(Variable(*found) for found in _VARIABLE.findall(variables)),
+        "\n\n".join(" ".join(paragraph.split()) for paragraph in reading.split("\n\n")),
+        text,
+    )
+
+
+def assignments(given: Iterable[str]) -> dict[str, str]:
+    """`name=text` items as variable to text. Raises NamedQueryError for one that is none, or a name given twice."""
+    found: dict[str, str] = {}
+    for item in given:
+        name, equals, text = item.partition("=")
+        if not (equals and name):
+            raise NamedQueryError(f"{item!r} sets no variable; write it as NAME=VALUE, such as step=3")
+        if name in found:
+            raise NamedQueryError(f"{name} is given twice; give it once")
+        found[name] = text
+    return found
+
+
+def values(query: NamedQuery, given: Mapping[str, str], *, now: datetime) -> dict[str, Value]:
+    """What `given` (variable to text) means to `query`; times are UTC without a zone, durations reach back from `now`.
+
+    Raises NamedQueryError that names a variable the query does not read, a value that its type does not have, or a
+    `since` that is not before `until`.
+    """
+    known = {variable.name: variable for variable in query.variables}
+    if unknown := sorted(set(given) - set(known)):
+        raise NamedQueryError(f"{query.name} reads no variable {unknown[0]!r}; it reads {', '.join(known)}")
+    parsed = {name: _value(known[name], text, now) for name, text in given.items()}
+    since, until = parsed.get("since"), parsed.get("until")
+    if isinstance(since, datetime) and isinstance(until, datetime) and since >= until:
+        raise NamedQueryError(f"since {since} is not before until {until} (UTC); nothing lies between them")
+    return parsed
+
+
+def script(query: NamedQuery, given: Mapping[str, Value]) -> str:
+    """`query` as text for any DuckDB client, after the variables it is given."""
+    types = {variable.name: variable.type for variable in query.variables}
+    literals = {name: str(value).replace("'", "''") for name, value in given.items()}
+    settings = [f"SET VARIABLE {name} = CAST('{text}' AS {types[name]});\n" for name, text in literals.items()]
+    return "".join(settings) + query.text
+
+
+def run(
+    root: Path | str,
+    query: NamedQuery,
+    given: Mapping[str, Value],
+    *,
+    limit: int = 1000,
+    timeout_s: float = 30.0,
+) -> Result:
+    """The rows of `query` on the ledger at `root`, at most `limit`, with variables set to what `values` returned.
+
+    Raises NamedQueryError if it takes longer than `timeout_s`; LedgerError if `root` is no ledger or is damaged.
+    """
+    import duckdb
+
+    from rose.ledger import catalog
+    from rose.ledger.reading.query import Result
+
+    types = {variable.name: variable.type for variable in query.variables}
+    with catalog.connect(root) as connection:
+        # The text is ours, so it needs no lock-down: only an end.
+        timer = threading.Timer(timeout_s, connection.interrupt)
+        timer.start()
+        try:
+            for name, value in given.items():
+                connection.execute(f"SET VARIABLE {name} = CAST($value AS {types[name]})", {"value": value})
+            cursor = connection.execute(query.text)
+            description = cursor.description or []
+            rows = cursor.fetchmany(limit + 1)
+        except duckdb.InterruptException as error:
+            raise NamedQueryError(
+                f"{query.name} took longer than {timeout_s:g} s; narrow it by --since or --run, or raise --timeout"
+            ) from error
+        except duckdb.Error as error:
+            raise LedgerError(f"{query.name} failed: {error}\n`rose ledger verify` names what is damaged") from error
+        finally:
+            timer.cancel()
+    columns, column_types = [item[0] for item in description], [str(item[1]) for item in description]
+    return Result(columns, column_types, rows[:limit], truncated=len(rows) > limit)
+
+
+def _value(variable: Variable, text: str, now: datetime) -> Value:
+    try:
+        if variable.type == "TIMESTAMP":
+            return _time(text, now)
+        if variable.type == "BIGINT":
+            return _integer(text)
+        if variable.type.startswith("DECIMAL"):
+            return _decimal(text, variable.type)
+    except (ValueError, OverflowError, InvalidOperation) as error:
+        meant = {
+            "TIMESTAMP": "a date (2026-11-01), a UTC time (2026-11-01T13:00), or how long ago (30m, 24h, 7d, 2w)",
+            "BIGINT": "a whole number",
+        }.get(variable.type, f"a number that {variable.type} holds, such as 2.35")
+        raise NamedQueryError(f"{variable.name} {text!r} is not {meant}") from error
+    assert variable.type == "VARCHAR", f"{variable.name} has type {variable.type}, which no query had before"
+    return text
+
+
+def _time(text: str, now: datetime) -> datetime:
+    """`text` as a UTC time without a zone. Raises ValueError or OverflowError."""
+    if match := _DURATION.fullmatch(text):
+        time = now - timedelta(seconds=int(match[1]) * _SECONDS[match[2]])
+    else:
+        time = datetime.fromisoformat(text)
+    return time if time.tzinfo is None else time.astimezone(UTC).replace(tzinfo=None)
+
+
+def _integer(text: str) -> int:
+    """`text` as an integer of eight bytes. Raises ValueError."""
+    value = int(text)
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(text)
+    return value
+
+
+def _decimal(text: str, type_name: str) -> Decimal:
+    """`text` as a number of at most the digits of `type_name`. Raises ValueError or InvalidOperation."""
+    digits, scale = map(int, re.findall(r"\d+", type_name))
+    value = Decimal(text)
+    exact = value.is_finite() and value == round(value, scale) and abs(value) < 10 ** (digits - scale)
+    if not exact or value < 0:
+        raise ValueError(text)
+    return value

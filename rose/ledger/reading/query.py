@@ -1,0 +1,210 @@
+"""SQL of users on the ledger: one SELECT that can neither write nor look elsewhere, with limits on time and memory.
+
+It runs in a process of its own (`query_worker`), so whatever a statement does to DuckDB, the caller goes on. Loads
+neither DuckDB nor Arrow before that process is on its way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from rose.ledger.layout import LedgerError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: A query that did not stop at its timeout is killed this much later.
+KILL_AFTER_S = 0.5
+#: What may pass beyond that before an answer is there: the first call loads DuckDB, and a result takes time to send.
+_GRACE_S = 120.0
+#: Environment variables that a process which runs users' SQL has no need to hold.
+_SECRETS = ("ROSE_LEDGER_TOKEN",)
+
+
+class QueryError(LedgerError):
+    """A query that was refused or failed; the message says what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The rows of a query. `truncated` says that there were more than the limit."""
+
+    columns: list[str]
+    types: list[str]
+    rows: list[tuple[Any, ...]]
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One query as it is sent to a worker. `lossless`: what Arrow has no type for travels as DuckDB reads it back."""
+
+    root: str
+    text: str
+    limit: int
+    timeout_s: float
+    memory_limit_gb: float
+    lossless: bool = False
+
+    def encode(self) -> bytes:
+        """As `decode` reads it."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, content: bytes) -> Self:
+        """What `encode` wrote."""
+        return cls(**json.loads(content))
+
+
+def query(
+    root: Path | str, text: str, *, limit: int = 10_000, timeout_s: float = 30.0, memory_limit_gb: float = 2.0
+) -> Result:
+    """Run one SELECT on the ledger at `root`; at most `limit` rows, within `timeout_s` and `memory_limit_gb`.
+
+    Raises QueryError if the text is anything else, reads outside the ledger, fails, or takes too long; LedgerError
+    if `root` is no ledger.
+    """
+    table, types, truncated = _run(root, text, limit, timeout_s, memory_limit_gb, lossless=True)
+    return Result(table.column_names, types, python_rows(table), truncated)
+
+
+def query_arrow(
+    root: Path | str,
+    text: str,
+    *,
+    limit: int = 10_000,
+    timeout_s: float = 30.0,
+    memory_limit_gb: float = 2.0,
+    lossless: bool = False,
+) -> tuple[pa.Table, bool]:
+    """As `query`, as an Arrow table, and whether there were more rows than `limit`.
+
+    The DuckDB type of each column is its field's metadata `type`. HUGEINT, which a sum of integers is, comes as
+    DECIMAL(38, 0) and UUID as text; with `lossless` as extension types that DuckDB reads back.
+    """
+    table, types, truncated = _run(root, text, limit, timeout_s, memory_limit_gb, lossless=lossless)
+    fields = [field.with_metadata({"type": kind}) for field, kind in zip(table.schema, types, strict=True)]
+    import pyarrow as pa
+
+    return pa.Table.from_arrays(table.columns, schema=pa.schema(fields)), truncated
+
+
+def python_rows(table: pa.Table) -> list[tuple[Any, ...]]:
+    """The rows of a lossless table as DuckDB's own Python values; times with a zone as UTC without one."""
+    import duckdb
+    import pyarrow as pa
+
+    for index, field in enumerate(table.schema):
+        if pa.types.is_timestamp(field.type) and field.type.tz is not None:
+            column = table.column(index).cast(pa.timestamp(field.type.unit))
+            table = table.set_column(index, field.name, column)
+    if not table.num_columns:
+        return []
+    # Positions instead of names, which may be equal but for their case.
+    table = table.rename_columns([f"c{index}" for index in range(table.num_columns)])
+    with duckdb.connect() as connection:
+        return connection.from_arrow(table).fetchall()
+
+
+def _run(
+    root: Path | str, text: str, limit: int, timeout_s: float, memory_limit_gb: float, *, lossless: bool
+) -> tuple[pa.Table, list[str], bool]:
+    if not (limit >= 0 and 0 < timeout_s < 1e6 and 0 < memory_limit_gb < 1e6):
+        raise QueryError(f"limit {limit}, timeout {timeout_s} s and memory {memory_limit_gb} GB must be positive")
+    began = time.monotonic()
+    with _workers.connection() as connection:
+        connection.settimeout(timeout_s + KILL_AFTER_S + _GRACE_S)
+        request = Request(
+            root=str(Path(root).expanduser().absolute()),
+            text=text,
+            limit=limit,
+            timeout_s=timeout_s,
+            memory_limit_gb=memory_limit_gb,
+            lossless=lossless,
+        )
+        try:
+            connection.sendall(request.encode())
+            connection.shutdown(socket.SHUT_WR)
+            # Takes as long as the worker needs to load its own.
+            import pyarrow as pa
+
+            with connection.makefile("rb") as stream:
+                header = json.loads(stream.readline() or "{}")
+                content = stream.read()
+        except TimeoutError as error:
+            raise QueryError(f"no answer to the query within {timeout_s + KILL_AFTER_S + _GRACE_S:g} s") from error
+        except OSError:
+            header, content = {}, b""
+    if "error" in header:
+        raise (QueryError if header["refused"] else LedgerError)(header["error"])
+    if not header or len(content) != header["bytes"]:
+        # The process ended without an answer: killed at its time, or by the limit on its memory.
+        late = time.monotonic() - began >= timeout_s
+        raise QueryError(too_slow(timeout_s) if late else too_large(memory_limit_gb))
+    return pa.ipc.open_stream(content).read_all(), header["types"], header["truncated"]
+
+
+def too_slow(timeout_s: float) -> str:
+    """What to say of a query whose time is up."""
+    return f"the query took longer than {timeout_s:g} s; narrow it, or raise the timeout"
+
+
+def too_large(memory_limit_gb: float) -> str:
+    """What to say of a query that was ended by the memory limit."""
+    return f"Out of Memory: the query needed more than {memory_limit_gb:g} GB; narrow it"
+
+
+class _Workers:
+    """The process that forks a worker for each query: started by the first one, ends with this process."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def connection(self) -> socket.socket:
+        """A socket to a new worker."""
+        ours, theirs = socket.socketpair()
+        with self._mutex, theirs:
+            try:
+                self._send(theirs)
+            except OSError:
+                # It was killed: another one takes its place.
+                self._control = None
+                self._send(theirs)
+        return ours
+
+    def _send(self, theirs: socket.socket) -> None:
+        if self._control is None:
+            self._control = self._start()
+        socket.send_fds(self._control, [b"q"], [theirs.fileno()])
+
+    def _start(self) -> socket.socket:
+        # A packet for each query, so that two processes that share this socket after a fork cannot mix theirs.
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {name: value for name, value in os.environ.items() if name not in _SECRETS}
+        # One arena, and no thread before the fork but what cannot be avoided.
+        environment |= {"MALLOC_ARENA_MAX": "2", "OPENBLAS_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
+        with theirs:
+            # -P: nothing is imported from the working directory. A session of its own: Ctrl-C is for the caller.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "rose.ledger.reading.query_worker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        return ours
+
+
+_workers = _Workers()

@@ -1,0 +1,211 @@
+"""What a user's SQL may be: one SELECT over the catalog's views, read from DuckDB's own syntax tree.
+
+Everything not known to be harmless is refused: kinds of table reference, table functions and tables by a list of what
+is allowed, scalar functions by a list of those that look at anything but their arguments. DuckDB's own lock-down (see
+`query_worker`) stands behind it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import Any
+
+import duckdb
+
+from rose.ledger import catalog
+from rose.ledger.reading.query import QueryError
+
+#: Longest text of a query, in characters.
+TEXT_MAX = 100_000
+
+#: Table functions that make rows of their arguments alone. Those that name a table in a string are not among them.
+TABLE_FUNCTIONS = frozenset({"generate_series", "json_each", "json_tree", "range", "repeat", "unnest"})
+#: Scalar functions whose value depends on more than their arguments and which are harmless all the same.
+VOLATILE_ALLOWED = frozenset(
+    {
+        "current_database",
+        "current_date",
+        "current_localtime",
+        "current_localtimestamp",
+        "current_schema",
+        "current_schemas",
+        "error",
+        "gen_random_uuid",
+        "get_current_time",
+        "get_current_timestamp",
+        "getvariable",
+        "in_search_path",
+        "now",
+        "random",
+        "today",
+        "transaction_timestamp",
+        "uuid",
+        "uuidv4",
+        "uuidv7",
+    }
+)
+#: Scalar functions that look at the process, its settings or its state, or that only wait.
+FUNCTIONS_REFUSED = frozenset(
+    {
+        "current_connection_id",
+        "current_query",
+        "current_query_id",
+        "current_setting",
+        "current_transaction_id",
+        "currval",
+        "get_block_size",
+        "getenv",
+        "nextval",
+        "setseed",
+        "setval",
+        "sleep_ms",
+        "stats",
+        "txid_current",
+        "vector_type",
+        "version",
+        "write_log",
+    }
+)
+_PREFIXES_REFUSED = ("pg_", "has_", "inet_", "__internal", "duckdb_", "pragma_", "read_")
+_TABLE_REFERENCES = frozenset(
+    {"BASE_TABLE", "EMPTY", "EXPRESSION_LIST", "JOIN", "PIVOT", "SHOW_REF", "SUBQUERY", "TABLE_FUNCTION"}
+)
+#: The schemas by which a view may be qualified: `ledger` is the name the catalog is attached under.
+_QUALIFIERS: tuple[list[str], ...] = ([], ["main"], ["ledger"], ["ledger", "main"])
+
+_ALLOWED = (
+    "Allowed is exactly one SELECT over the ledger's views "
+    f"({', '.join(catalog.VIEWS)}); WITH, FROM, DESCRIBE and SUMMARIZE count as SELECT"
+)
+
+
+class Names:
+    """What the catalog attached as `ledger` offers beside the views every catalog has; looked up when asked for."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+
+    @functools.cached_property
+    def views(self) -> frozenset[str]:
+        """Names of views, in lower case."""
+        return self._named("SELECT view_name FROM duckdb_views() WHERE database_name = 'ledger' AND NOT internal")
+
+    @functools.cached_property
+    def table_macros(self) -> frozenset[str]:
+        """Names of table macros, in lower case."""
+        return self._named(
+            "SELECT function_name FROM duckdb_functions() "
+            "WHERE database_name = 'ledger' AND function_type = 'table_macro'"
+        )
+
+    def _named(self, text: str) -> frozenset[str]:
+        return frozenset(name.lower() for (name,) in self._connection.execute(text).fetchall())
+
+
+def limited(connection: duckdb.DuckDBPyConnection, text: str, limit: int) -> str:
+    """`text` wrapped so that it gives at most `limit` rows, checked as it will be executed. Raises QueryError."""
+    statement = _one_select(connection, text)
+    # The newline ends a comment that the text may end with.
+    wrapped = f"SELECT * FROM (\n{statement}\n) LIMIT {limit}"
+    try:
+        ((serialized,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [wrapped]).fetchall()
+        tree = json.loads(serialized)
+    except duckdb.Error as error:
+        raise QueryError(f"{error}{hint(str(error), statement)}") from error
+    except RecursionError as error:
+        raise QueryError("the query is nested too deeply; split it into parts with WITH") from error
+    if tree["error"]:
+        message = f"{tree['error_type'].title()} Error: {tree['error_message']}"
+        raise QueryError(f"{message}{hint(message, statement)}")
+    if len(tree["statements"]) != 1:
+        raise QueryError(f"{len(tree['statements'])} statements were given. {_ALLOWED}")
+    check(tree["statements"][0], Names(connection))
+    return wrapped
+
+
+def check(tree: dict[str, Any], names: Names) -> None:
+    """Walk a serialized statement. Raises QueryError at the first thing that is not allowed."""
+    # Names of WITH that are visible travel with each node: a name that is none of them could be a file's.
+    waiting: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
+    while waiting:
+        node, visible = waiting.pop()
+        if isinstance(node, list):
+            waiting.extend((item, visible) for item in node)
+        if not isinstance(node, dict):
+            continue
+        if "alias" in node and "sample" in node:
+            _check_reference(node, visible, names)
+        elif "function_name" in node:
+            _check_function(node)
+        if isinstance(with_clause := node.get("cte_map"), dict):
+            for entry in with_clause["map"]:
+                name = frozenset({entry["key"].lower()})
+                body = entry["value"]
+                recursive = body["query_node"]["type"] == "RECURSIVE_CTE_NODE"
+                waiting.append((body, visible | name if recursive else visible))
+                visible |= name
+        for key, value in node.items():
+            if key != "cte_map":
+                waiting.append((value, visible))
+
+
+def _check_reference(node: dict[str, Any], visible: frozenset[str], names: Names) -> None:
+    kind = node["type"]
+    if kind not in _TABLE_REFERENCES:
+        raise QueryError(f"{kind} is not allowed in FROM. {_ALLOWED}")
+    if kind == "SHOW_REF" and not (node["query"] and node["show_type"] in ("DESCRIBE", "SUMMARY")):
+        raise QueryError(f"SHOW is not allowed. {_ALLOWED}")
+    if kind == "PIVOT" and any(pivot["pivot_enum"] for pivot in node["pivots"]):
+        raise QueryError(f"a PIVOT over a type is not allowed. {_ALLOWED}")
+    if kind == "BASE_TABLE":
+        *qualifier, table = _path(node)
+        own = not qualifier and table in visible
+        # The first look saves the second, which takes longer than most queries.
+        if not own and not (qualifier in _QUALIFIERS and (table in catalog.VIEWS or table in names.views)):
+            raise QueryError(f"{'.'.join([*qualifier, table])!r} is not a view of the ledger. {_ALLOWED}")
+    if kind == "TABLE_FUNCTION":
+        function = node["function"]
+        *qualifier, name = _path(function)
+        built_in = name in TABLE_FUNCTIONS and not qualifier
+        if not built_in and not (qualifier in _QUALIFIERS and name in names.table_macros):
+            raise QueryError(f"the table function {name!r} is not allowed. {_ALLOWED}")
+
+
+def _check_function(node: dict[str, Any]) -> None:
+    name = node["function_name"].lower()
+    if name in FUNCTIONS_REFUSED or name.startswith(_PREFIXES_REFUSED):
+        raise QueryError(f"the function {name!r} is not allowed: it looks at more than its arguments. {_ALLOWED}")
+
+
+def _path(node: dict[str, Any]) -> list[str]:
+    return [part.lower() for part in node["qualified_name"]["path"]]
+
+
+def _one_select(connection: duckdb.DuckDBPyConnection, text: str) -> str:
+    """The text of the one statement in `text`, without a semicolon. Raises QueryError."""
+    if len(text) > TEXT_MAX:
+        raise QueryError(f"the query has {len(text)} characters; at most {TEXT_MAX} are read")
+    try:
+        statements = connection.extract_statements(text)
+    except duckdb.Error as error:
+        raise QueryError(f"{error}{hint(str(error), text)}") from error
+    if len(statements) != 1:
+        raise QueryError(f"{len(statements)} statements were given. {_ALLOWED}")
+    if statements[0].type == duckdb.StatementType.MULTI:
+        raise QueryError(
+            "PIVOT must list its values here, as in PIVOT lease ON step IN (1, 2) USING count(*): "
+            "without them it is more than one statement"
+        )
+    if statements[0].type != duckdb.StatementType.SELECT:
+        raise QueryError(f"a {statements[0].type.name} statement was given. {_ALLOWED}")
+    return statements[0].query.strip().removesuffix(";")
+
+
+def hint(message: str, text: str) -> str:
+    """What to add to one of DuckDB's messages."""
+    if "Parser Error" in message and '"at"' not in text and " at" in text.lower():
+        return '\nAT is a reserved word: write the column as "at", or with its view as in lease.at'
+    if "Permission Error" in message:
+        return f"\n{_ALLOWED}"
+    return ""

@@ -1,0 +1,153 @@
+"""The processes in which users' SQL runs: one for each query, with limits that the kernel keeps.
+
+DuckDB stops most queries by itself, but not a single call of a function on one huge value: `regexp_extract_all`,
+`levenshtein` or `string_split` heed neither its interrupt nor its memory limit, for minutes and gigabytes. So each
+query runs in a process that the kernel ends when its time is up, that cannot have more memory, and that cannot write a
+byte to any file. `serve` forks them from a process that has loaded everything, which takes about 5 ms.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from rose.ledger import catalog, layout
+from rose.ledger.layout import LedgerError
+from rose.ledger.reading import query_check
+from rose.ledger.reading.query import KILL_AFTER_S, QueryError, Request, too_large, too_slow
+
+#: A larger result is refused, since whoever asked must hold it in memory.
+RESULT_BYTES_MAX = 256 * 1024**2
+#: What a process may have beyond its query's memory limit: stacks, and what DuckDB does not count.
+_MEMORY_SLACK_BYTES = 512 * 1024**2
+_THREADS_MAX = 4
+_CONNECT_S = 60.0
+_BATCH_ROWS = 10_000
+
+
+def serve(control: socket.socket) -> None:
+    """Fork a process for each socket that arrives over `control`, until the other end is closed.
+
+    A process reads one encoded Request to the end of its socket, and answers a line of JSON (`types` and `truncated`
+    and the length of what follows in `bytes`, or `error` and whether it was `refused`) and an Arrow IPC stream.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        if not descriptors:
+            return
+        with socket.socket(fileno=descriptors[0]) as connection:
+            if os.fork() == 0:
+                control.close()
+                _answer(connection)
+
+
+def _answer(connection: socket.socket) -> None:
+    """Carry out one request and end the process."""
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        with connection.makefile("rb") as stream:
+            request = Request.decode(stream.read())
+        signal.setitimer(signal.ITIMER_REAL, request.timeout_s + _CONNECT_S)
+        threading.Thread(target=_end_with, args=[connection], daemon=True).start()
+        try:
+            header, content = _run(request)
+        except LedgerError as error:
+            header, content = {"error": str(error), "refused": isinstance(error, QueryError)}, b""
+        connection.sendall(json.dumps({**header, "bytes": len(content)}).encode() + b"\n")
+        connection.sendall(content)
+    finally:
+        # Whatever happened: nothing of the process that forked this one may run here.
+        os._exit(0)
+
+
+def _end_with(connection: socket.socket) -> None:
+    """End this process when whoever asked is gone: nobody waits for the answer."""
+    hung_up = select.poll()
+    hung_up.register(connection, 0)
+    hung_up.poll()
+    os._exit(0)
+
+
+def _run(request: Request) -> tuple[dict[str, Any], bytes]:
+    root = layout.check(request.root)
+    # The catalog's patterns are relative: in this process they mean the ledger's folders and no others.
+    os.chdir(root)
+    with catalog.connect(root) as connection:
+        _limit(request)
+        try:
+            _lock_down(connection, root, request)
+            text = query_check.limited(connection, request.text, request.limit + 1)
+            relation = connection.sql(text)
+            types = [str(kind) for kind in relation.types]
+            table = _fetch(relation.to_arrow_reader(_BATCH_ROWS))
+        except duckdb.InterruptException as error:
+            raise QueryError(too_slow(request.timeout_s)) from error
+        except duckdb.Error as error:
+            raise QueryError(f"{error}{query_check.hint(str(error), request.text)}") from error
+        except (MemoryError, pa.ArrowMemoryError) as error:
+            raise QueryError(too_large(request.memory_limit_gb)) from error
+        except pa.ArrowException as error:
+            # What the stream of batches makes of an error of DuckDB's.
+            slow = "INTERRUPT" in str(error)
+            raise QueryError(too_slow(request.timeout_s) if slow else str(error)) from error
+    truncated = table.num_rows > request.limit
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.slice(0, request.limit))
+    return {"types": types, "truncated": truncated}, sink.getvalue().to_pybytes()
+
+
+def _fetch(reader: pa.RecordBatchReader) -> pa.Table:
+    batches, size_bytes = [], 0
+    for batch in reader:
+        batches.append(batch)
+        size_bytes += batch.nbytes
+        if size_bytes > RESULT_BYTES_MAX:
+            raise QueryError(
+                f"the result is larger than {RESULT_BYTES_MAX // 1024**2} MiB; select fewer columns, or a lower limit"
+            )
+    return pa.Table.from_batches(batches, reader.schema)
+
+
+def _limit(request: Request) -> None:
+    """Limits that hold against DuckDB itself: time, memory, and not a byte to any file."""
+    signal.setitimer(signal.ITIMER_REAL, request.timeout_s + KILL_AFTER_S)
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    memory_bytes = pages * resource.getpagesize() + int(request.memory_limit_gb * 1e9) + _MEMORY_SLACK_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    for kind in (resource.RLIMIT_FSIZE, resource.RLIMIT_CORE):
+        resource.setrlimit(kind, (0, 0))
+    # What a C library prints when it aborts for want of memory is no message for anyone.
+    with Path(os.devnull).open("wb") as null:
+        os.dup2(null.fileno(), 2)
+
+
+def _lock_down(connection: duckdb.DuckDBPyConnection, root: Path, request: Request) -> None:
+    """From here on the connection reads the ledger's segments only, writes nothing, and cannot be set free."""
+    readable = catalog.readable(root)
+    for setting, folders in (("allowed_directories", True), ("allowed_paths", False)):
+        names = ", ".join(catalog.quoted(name) for name in readable if name.endswith("/") == folders)
+        connection.execute(f"SET {setting} = [{names}]")
+    connection.execute(f"SET threads = {min(_THREADS_MAX, len(os.sched_getaffinity(0)))}")
+    connection.execute(f"SET memory_limit = '{request.memory_limit_gb}GB'")
+    connection.execute(f"SET max_execution_time = {max(1, round(request.timeout_s * 1000))}")
+    connection.execute(f"SET arrow_lossless_conversion = {str(request.lossless).lower()}")
+    connection.execute("SET temp_directory = ''")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,277 @@
+"""Background jobs: what keeps a ledger small, fast and checked, each run of which is an event of its own.
+
+A job holds a lock of its own while it runs, so that any number of schedulers may serve one ledger. When it last
+succeeded is read from the ledger: what was missed while nothing ran is caught up by one run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import functools
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import sql
+from rose.clock import iso, utc_us
+from rose.errors import UserError
+from rose.events import Ledger
+from rose.ledger import layout
+from rose.ledger.layout import LedgerError
+
+#: Run under which jobs record what they did.
+RUN_ID = "ledger"
+JOB_ACTION = "job"
+_WRITER_PREFIX = "job-"
+#: A scheduled run is skipped if another scheduler's began less than this share of the interval ago.
+_DUE_SHARE = 0.5
+_PROBLEMS_SHOWN = 5
+_ERROR_CHARACTERS_MAX = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Something to be done to a ledger every `every_s` seconds.
+
+    `run` takes the ledger's folder, returns what it did as plain values, and raises if it could not. It is sent to
+    another process, so it is a function of a module, or a `functools.partial` of one.
+    """
+
+    name: str
+    run: Callable[[Path], Mapping[str, object]]
+    every_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """How one run of a job ended. A skipped one left no event; `error` then says why it was not needed."""
+
+    job: str
+    status: Literal["ok", "failed", "skipped"]
+    started_us: int
+    duration_ns: int = 0
+    missed: int = 0
+    result: Mapping[str, object] | None = None
+    error: str | None = None
+
+    def line(self) -> str:
+        """One line for people."""
+        said = ", ".join(f"{name} {value}" for name, value in (self.result or {}).items()) or self.error
+        took = "" if self.status == "skipped" else f" in {self.duration_ns / 1e9:.1f} s"
+        return f"{iso(self.started_us)[:19]}Z {self.job}: {self.status}{took}: {said}"
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The last run of a job as the ledger has it. Times are UTC microseconds since the Unix epoch."""
+
+    job: str
+    ok: bool
+    started_us: int
+    ended_us: int
+    duration_ns: int
+    missed: int
+    result_json: str | None
+    error: str | None
+    #: When the last run that succeeded began and ended; None if none did.
+    succeeded_us: int | None
+    success_ended_us: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """What a ledger's keeper chose; a job whose settings are None is left out."""
+
+    compact_every_s: float = 300.0
+    roll_up_every_s: float = 300.0
+    audit_every_s: float = 86_400.0
+    archive_every_s: float = 86_400.0
+    archive_to: str | None = None
+    archive_after_days: float | None = None
+    archive_delete: bool = False
+    #: Older events are deleted without a copy.
+    keep_days: float | None = None
+    price_every_s: float = 900.0
+    #: A TOML file, or `example`.
+    price_book: str | None = None
+    report_every_s: float = 900.0
+    #: Folder of the cost reports.
+    reports: Path | None = None
+
+
+def ledger_jobs(settings: Settings) -> list[Job]:
+    """The jobs that need nothing but the ledger. Raises LedgerError for settings that contradict one another."""
+    found = [
+        Job("compact", compact, settings.compact_every_s),
+        Job("roll-up", roll_up, settings.roll_up_every_s),
+        Job("audit", audit, settings.audit_every_s),
+    ]
+    if settings.archive_after_days is None:
+        if settings.archive_to is not None or settings.archive_delete:
+            raise LedgerError("nothing says from what age on events are archived or deleted; give --archive-after")
+    elif settings.archive_to is None:
+        raise LedgerError("nothing says where old events are archived to; give --archive-to")
+    else:
+        run = functools.partial(
+            archive,
+            older_than_days=settings.archive_after_days,
+            to=settings.archive_to,
+            delete=settings.archive_delete,
+        )
+        found.append(Job("archive", run, settings.archive_every_s))
+    if settings.keep_days is not None:
+        run = functools.partial(archive, older_than_days=settings.keep_days, to=None, delete=True)
+        found.append(Job("retain", run, settings.archive_every_s))
+    return found
+
+
+def compact(root: Path) -> Mapping[str, object]:
+    """Merge the closed epochs of every writer."""
+    from rose.ledger.growth import compaction
+
+    return dataclasses.asdict(compaction.compact(root))
+
+
+def roll_up(root: Path) -> Mapping[str, object]:
+    """Bring the daily sums up to date."""
+    from rose.ledger.growth import rollup
+
+    return dataclasses.asdict(rollup.roll_up(root))
+
+
+def audit(root: Path) -> Mapping[str, object]:
+    """Check every byte. Raises LedgerError naming the first problems if anything is wrong."""
+    from rose.ledger import verify
+
+    report = verify.verify(root)
+    if problems := report.problems:
+        more = f" and {len(problems) - _PROBLEMS_SHOWN} more" if len(problems) > _PROBLEMS_SHOWN else ""
+        raise LedgerError(f"{len(problems)} problems: {'; '.join(problems[:_PROBLEMS_SHOWN])}{more}")
+    return {"writers": len(report.writers), "events": sum(writer.events for writer in report.writers)}
+
+
+def archive(root: Path, *, older_than_days: float, to: str | None, delete: bool) -> Mapping[str, object]:
+    """Copy what is older than `older_than_days` to the folder or URL `to`, or to nowhere, and delete it if asked."""
+    from rose.ledger.growth import archive as archiving
+
+    return dataclasses.asdict(archiving.archive(root, older_than_days=older_than_days, to=to, delete=delete))
+
+
+def run_job(root: Path | str, job: Job, *, only_if_due: bool = False) -> JobRun:
+    """Run a job now, in this process, and record how it ended. It is skipped if another process runs it.
+
+    With `only_if_due` it is also skipped if a run succeeded within the interval: another scheduler's. What the job
+    raises is in the outcome. Raises LedgerError if `root` is no ledger or cannot be locked.
+    """
+    root = layout.check(root)
+    started_us = utc_us()
+    with _alone(root, job.name) as holder:
+        if holder is not None:
+            return JobRun(job.name, "skipped", started_us, error=f"already running in the process with pid {holder}")
+        began_ns, missed = time.monotonic_ns(), 0
+        result, error = None, None
+        try:
+            if (last := history(root).get(job.name)) is not None and last.succeeded_us is not None:
+                intervals = (started_us - last.succeeded_us) / (job.every_s * 1e6)
+                if only_if_due and 0 <= intervals < _DUE_SHARE:
+                    return JobRun(job.name, "skipped", started_us, error=f"done at {iso(last.succeeded_us)} elsewhere")
+                missed = max(0, int(intervals) - 1)
+            result = dict(job.run(root))
+        # Whatever it is, whoever asks for the job's last result must learn of it; an interrupt stops the job alone.
+        except (Exception, KeyboardInterrupt) as caught:
+            error = _explained(caught)
+        run = JobRun(
+            job=job.name,
+            status="ok" if error is None else "failed",
+            started_us=started_us,
+            duration_ns=time.monotonic_ns() - began_ns,
+            missed=missed,
+            result=result,
+            error=error,
+        )
+        return record(root, run)
+
+
+def record(root: Path, run: JobRun) -> JobRun:
+    """Put a finished run into the ledger; returns it, as failed if the ledger refuses it."""
+    from rose.ledger.writer import LedgerWriter
+
+    detail = {
+        "job": run.job,
+        "ok": run.status == "ok",
+        "started_us": run.started_us,
+        "duration_ns": run.duration_ns,
+        "missed": run.missed,
+        **({"result": run.result} if run.error is None else {"error": run.error}),
+    }
+    try:
+        with LedgerWriter.open(root, f"{_WRITER_PREFIX}{run.job}", RUN_ID) as log:
+            log.record(Ledger(action=JOB_ACTION, detail_json=json.dumps(detail, default=str)), durable=True)
+    except (LedgerError, OSError) as error:
+        said = "" if run.error is None else f"{run.error}; "
+        return dataclasses.replace(run, status="failed", error=f"{said}the run could not be recorded: {error}")
+    return run
+
+
+def history(root: Path | str) -> dict[str, Last]:
+    """The last run of each job, by name. Costs the same on a ledger of any size. Raises LedgerError."""
+    import duckdb
+
+    from rose.ledger import catalog
+
+    root = layout.check(root)
+    writers = [writer for writer in layout.writers(root) if writer.startswith(_WRITER_PREFIX)]
+    patterns = [layout.SCHEMA_FILE, *(part.pattern for writer in writers for part in layout.parts(root, writer))]
+    files = ", ".join(catalog.quoted(f"{root}/{pattern}") for pattern in patterns)
+    stored = f"SELECT * FROM read_parquet([{files}], union_by_name = true)"
+    try:
+        with catalog.connect(root) as connection:
+            connection.execute(f"CREATE OR REPLACE TEMP VIEW stored_event AS {stored}")
+            cursor = connection.execute(sql.read("figures/job_last.sql"))
+            columns = [column[0] for column in cursor.description or []]
+            rows: list[dict[str, Any]] = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+    except duckdb.Error as error:
+        raise LedgerError(f"cannot read the records of jobs in {root}: {error}") from error
+    return {row["job"]: Last(**row) for row in rows}
+
+
+def due_us(job: Job, last: Last | None) -> int:
+    """When a job is to run next, UTC microseconds since the Unix epoch; it may have passed."""
+    if last is None or last.succeeded_us is None:
+        return utc_us()
+    return last.succeeded_us + int(job.every_s * 1e6)
+
+
+@contextmanager
+def _alone(root: Path, name: str) -> Iterator[str | None]:
+    """Hold the lock of a job, or yield the pid of who holds it; the kernel frees it however the process ends."""
+    path = root / "locks" / f"running-{name}.lock"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        lock = path.open("a+")
+    except OSError as error:
+        raise LedgerError(f"cannot lock {path}: {error.strerror}; a job must be able to write to its ledger") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            yield lock.read() or "unknown"
+            return
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield None
+
+
+def _explained(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped before it was done"
+    said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    return said[:_ERROR_CHARACTERS_MAX]

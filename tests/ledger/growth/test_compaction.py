@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rose.ledger import catalog, layout, segments
+from rose.ledger.growth import compaction
+from rose.ledger.growth.compaction import EVENTS_MAX, FANOUT, compact, plan
+from rose.ledger.layout import LedgerError, Part
+from rose.ledger.verify import verify
+from rose.ledger.writer import LedgerWriter
+
+#: Reads until told to stop. The seqs of a writer have no gap, so a right total is always the highest seq plus one.
+_READER = """
+import sys, time
+from rose.ledger import catalog
+reads, before = 0, 0
+while not (sys.argv[2:] and __import__("pathlib").Path(sys.argv[2]).exists()):
+    with catalog.connect(sys.argv[1]) as connection:
+        found = connection.execute("SELECT count(*), max(seq) + 1, count(DISTINCT seq) FROM event WHERE writer = 'w'")
+        total, expected, distinct = found.fetchone()
+    assert total == (expected or 0) == distinct, (total, expected, distinct)
+    assert total >= before, "an event went away"
+    reads, before = reads + 1, total
+print(reads, before)
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A ledger whose writer left three closed epochs of two segments and one that is being written."""
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
+    with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
+        for n in range(7):
+            writer.record(lease(lease_id=f"l{n}", event_id="same" if n in (1, 5) else None))
+    return tmp_path / "ledger"
+
+
+def _events(root: Path) -> list[Any]:
+    with catalog.connect(root) as connection:
+        return connection.execute("SELECT * FROM stored_event WHERE writer = 'w' ORDER BY seq").fetchall()
+
+
+def test_closed_epochs_become_one_file_and_nothing_else_changes(root: Path) -> None:
+    before = _events(root)
+    assert compact(root) == compaction.Compaction(merged_segments=9, files_written=1, parts_removed=0)
+    assert [part.pattern for part in layout.parts(root, "w")] == [
+        "compacted/w/000000-000002.parquet",
+        "live/w/000003/*.parquet",
+    ]
+    assert _events(root) == before
+    report = verify(root)
+    assert report.problems == []
+    assert [(w.segments, w.events) for w in report.writers if w.writer == "w"] == [(11, 7)]
+
+
+def test_what_was_merged_is_removed_after_the_grace_period(root: Path) -> None:
+    before = _events(root)
+    compact(root)
+    assert compact(root, grace_s=3600).parts_removed == 0
+    assert len(layout.epochs(root, "w")) == 4
+    assert compact(root, grace_s=0).parts_removed == 3
+    assert layout.epochs(root, "w") == [3]
+    assert _events(root) == before
+    assert verify(root).problems == []
+
+
+def test_what_was_merged_is_an_event(root: Path) -> None:
+    compact(root)
+    with catalog.connect(root) as connection:
+        rows = connection.execute("SELECT writer, detail_json FROM event WHERE action = 'compacted'").fetchall()
+    detail = json.loads(rows[0][1])
+    assert rows[0][0] == "compaction"
+    assert {name: detail[name] for name in ("file", "first_seq", "last_seq", "segments")} == {
+        "file": "compacted/w/000000-000002.parquet",
+        "first_seq": 0,
+        "last_seq": 5,
+        "segments": 9,
+    }
+
+
+def test_a_manifest_says_when_its_events_happened(tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
+    with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
+        for at_us in (30, 10, 20, 40):
+            writer.record(lease(at_us=at_us))
+    compact(tmp_path / "ledger")
+    root = layout.check(tmp_path / "ledger")
+    part = layout.parts(root, "w")[0]
+    manifest, _ = compaction.read_manifest(root, part)
+    merged = [30, 10, 20, 40][: manifest["last_seq"] + 1]
+    assert (manifest["at_us_min"], manifest["at_us_max"]) == (min(merged), max(merged))
+    assert compaction.newest_at_us(root, part) == max(merged)
+
+
+def test_a_writer_goes_on_after_its_epochs_were_merged(root: Path, lease: Any) -> None:
+    compact(root)
+    compact(root, grace_s=0)
+    with LedgerWriter.open(root, "w", "r") as writer:
+        assert writer.record(lease()) == 7
+    assert verify(root).problems == []
+
+
+def test_a_crash_before_the_manifest_stands_leaves_the_ledger_as_it_was(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = _events(root)
+    with monkeypatch.context() as patch:
+        real = layout.write_file
+
+        def refuse(path: Path, content: bytes, **options: Any) -> None:
+            if "compacted" in path.parts:
+                raise OSError(28, "No space left on device")
+            real(path, content, **options)
+
+        patch.setattr(layout, "write_file", refuse)
+        with pytest.raises(LedgerError, match="No space left"):
+            compact(root)
+    assert _events(root) == before
+    assert verify(root).problems == []
+    assert compact(root).merged_segments == 9
+    assert _events(root) == before
+    assert verify(root).problems == []
+
+
+def test_a_damaged_segment_is_not_laundered(root: Path) -> None:
+    path = next(root.glob("live/w/000001/000001-*"))
+    content = path.read_bytes()
+    path.write_bytes(content[:20] + bytes([content[20] ^ 1]) + content[21:])
+    with pytest.raises(LedgerError, match=f"{path.name} was changed"):
+        compact(root)
+    assert not list(root.glob("compacted/w/*.json"))
+
+
+def test_only_one_compaction_runs(root: Path) -> None:
+    with LedgerWriter.open(root, "compaction", "ledger"), pytest.raises(LedgerError, match="is open in the process"):
+        compact(root)
+
+
+def test_compacted_files_are_merged_again(root: Path, lease: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "FANOUT", 3)
+    compact(root)
+    for n in range(2):
+        with LedgerWriter.open(root, "w", "r") as writer:
+            for _ in range(2):
+                writer.record(lease())
+        compact(root, grace_s=0)
+        assert len(layout.parts(root, "w")) == n + 3
+    before = _events(root)
+    assert compact(root, grace_s=0).merged_segments >= 15
+    assert [part.state for part in layout.parts(root, "w")] == ["compacted", "live"]
+    compact(root, grace_s=0)
+    assert len(list(root.glob("compacted/w/*"))) == 2
+    assert _events(root) == before
+    assert verify(root).problems == []
+
+
+def test_readers_never_notice(tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 5)
+    root, stop = tmp_path / "ledger", tmp_path / "stop"
+    with LedgerWriter.open(root, "w", "r") as writer:
+        command = [sys.executable, "-c", _READER, root, stop]
+        pipe = subprocess.PIPE
+        readers = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
+        merged = removed = 0
+        for n in range(100):
+            writer.record(lease(lease_id=f"l{n}", event_id=f"e{n}" if n % 3 else None))
+            if n % 20 == 19:
+                done = compact(root, grace_s=3)
+                merged, removed = merged + done.merged_segments, removed + done.parts_removed
+                assert verify(root).problems == []
+        stop.touch()
+        said = [reader.communicate() for reader in readers]
+    assert [error for _, error in said] == ["", ""]
+    assert all(int(output.split()[0]) > 1 for output, _ in said)
+    assert merged > 60
+    with catalog.connect(root) as connection:
+        assert connection.execute("SELECT count(*) FROM lease").fetchone() == (100,)
+
+
+_states: st.SearchStrategy[layout.State] = st.sampled_from(["compacted", "live"])
+_sizes = st.lists(st.tuples(_states, st.integers(0, EVENTS_MAX), st.booleans()), max_size=60)
+
+
+@given(_sizes)
+def test_a_plan_merges_neighbours_of_one_sort_within_bounds(sizes: list[tuple[layout.State, int, bool]]) -> None:
+    parts = [(Part("w", n, n, state), events) for n, (state, events, archived) in enumerate(sizes) if not archived]
+    events_of = dict(parts)
+    merges = plan(parts)
+    merged = [part for run in merges for part in run]
+    assert len(merged) == len(set(merged))
+    assert {part for part, _ in parts if part.state == "live"} <= set(merged), "a live epoch is merged at once"
+    for run in merges:
+        assert [part.first for part in run] == list(range(run[0].first, run[0].first + len(run)))
+        assert len({part.state for part in run}) == 1
+        assert len(run) == 1 or sum(events_of[part] for part in run) <= EVENTS_MAX
+        assert run[0].state == "live" or len(run) >= FANOUT

@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rose.events import Event, Power
+from rose.ledger import catalog, layout, segments
+from rose.ledger.growth import compaction, rolled, rollup
+from rose.ledger.layout import LedgerError
+from rose.ledger.verify import ROLL_UP_WRITER, verify
+from rose.ledger.writer import LedgerWriter
+
+#: A daily view against the same sums over the events themselves.
+SAME = {
+    "daily_device_time": (
+        "SELECT sum(slices), sum(ns), sum(serving_ns), sum(idle_ns), sum(overlap_ns), count(DISTINCT day) "
+        "FROM daily_device_time",
+        "SELECT count(*), sum(ns), sum(serving_ns), sum(idle_ns), sum(overlap_ns), count(DISTINCT CAST(t0 AS DATE)) "
+        "FROM device_slice",
+    ),
+    "daily_request": (
+        "SELECT sum(requests), sum(slo_ok), sum(prompt_tokens), sum(requests) FILTER (lent) FROM daily_request",
+        "SELECT count(*), count_if(slo_ok), sum(prompt_tokens), count_if(lent) FROM request",
+    ),
+    "daily_latency": (
+        "SELECT sum(requests) FROM daily_latency",
+        "SELECT count(ttft_ns) + count(tpot_mean_ns) + count(e2e_ns) FROM request",
+    ),
+    "daily_lease": ("SELECT sum(changes) FROM daily_lease", "SELECT count(*) FROM lease_event"),
+    "daily_preemption": (
+        "SELECT sum(preemptions), sum(duration_ns), sum(tokens_lost) FROM daily_preemption",
+        "SELECT count(*), sum(duration_ns), sum(tokens_lost) FROM preemption",
+    ),
+    "daily_sync": ("SELECT sum(syncs), sum(wire_bytes) FROM daily_sync", "SELECT count(*), sum(wire_bytes) FROM sync"),
+    "daily_turn": (
+        "SELECT sum(turns), sum(output_tokens) FROM daily_turn",
+        "SELECT count(*), sum(output_tokens) FROM turn",
+    ),
+    "daily_trajectory": (
+        "SELECT sum(trajectories), sum(answer_tokens) FROM daily_trajectory",
+        "SELECT count(*), sum(answer_tokens) FROM trajectory",
+    ),
+    "daily_verdict": (
+        "SELECT sum(verdicts), sum(accepted), sum(audited), sum(accepted_wrong) FROM daily_verdict",
+        "SELECT count(*), count_if(accepted), count(correct), count_if(accepted AND NOT correct) FROM verdict",
+    ),
+    "daily_event": ("SELECT sum(events) FROM daily_event", "SELECT count(*) FROM event"),
+}
+assert set(SAME) == set(rolled.ROLLUPS)
+
+
+def _differing(root: Path) -> dict[str, Any]:
+    found = {}
+    with catalog.connect(root) as connection:
+        for name, (daily, direct) in SAME.items():
+            both = [connection.execute(query).fetchall()[0] for query in (daily, direct)]
+            if [tuple(value or 0 for value in row) for row in both[:1]] != [tuple(v or 0 for v in both[1])]:
+                found[name] = both
+    return found
+
+
+def _small(event: Event) -> bool:
+    """Sums of numbers near the end of 64 bits leave 64 bits; amounts of real events are far from there."""
+    return all(
+        not isinstance(value, int) or abs(value) < 2**50 for value in (getattr(event, n) for n in _fields(event))
+    )
+
+
+def _fields(event: Event) -> list[str]:
+    from rose.ledger.rows import fields_of
+
+    return [each.name for each in fields_of(event.kind) if each.name not in ("at_us", "t0_ns", "t1_ns")]
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.data())
+def test_a_daily_view_is_the_sum_of_the_events_however_they_were_rolled_up(
+    any_event: st.SearchStrategy[Event], data: st.DataObject
+) -> None:
+    events = any_event.filter(_small)
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
+        root = layout.create(folder)
+        for _ in range(data.draw(st.integers(1, 6))):
+            with LedgerWriter.open(root, data.draw(st.sampled_from(["a", "b"])), "r") as writer:
+                for event in data.draw(st.lists(events, max_size=6)):
+                    writer.record(event, durable=data.draw(st.booleans()))
+            match data.draw(st.sampled_from(["roll up", "compact", "nothing"])):
+                case "roll up":
+                    rollup.roll_up(root, grace_s=0)
+                case "compact":
+                    compaction.compact(root, grace_s=0)
+            assert _differing(root) == {}
+        assert verify(root).problems == []
+
+
+def _power(n: int, event_id: str | None = None) -> Power:
+    return Power(at_us=n, t0_ns=n, t1_ns=n + 1, power_mw=1, source="rapl", event_id=event_id)
+
+
+def _closed(root: Path, writer: str, powers: list[Power]) -> None:
+    """Events in epochs that are closed, and an open one."""
+    with LedgerWriter.open(root, writer, "r") as log:
+        for power in powers:
+            log.record(power, durable=True)
+
+
+def _counted(root: Path) -> dict[str, int]:
+    with catalog.connect(root) as connection:
+        return dict(connection.execute("SELECT writer, sum(events) FROM daily_event GROUP BY writer").fetchall())
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
+    return layout.create(tmp_path / "ledger")
+
+
+def test_a_retry_counts_once_on_either_side_of_the_watermark(root: Path) -> None:
+    _closed(root, "a", [_power(n, f"id-{n}") for n in range(5)])
+    first = rollup.roll_up(root)
+    assert first.events == 4
+    assert rollup.covered(root) == {"a": 4}
+    # One retried through another writer, one that is new, one twice in the same batch.
+    _closed(root, "b", [_power(0, "id-0"), _power(7, "id-7"), _power(7, "id-7"), _power(8), _power(9)])
+    assert _counted(root) == {"a": 5, "b": 3, "rollup": 1}
+    rollup.roll_up(root)
+    assert _counted(root) == {"a": 5, "b": 3, "rollup": 2}
+
+
+def test_epochs_merged_across_the_watermark_count_once(root: Path) -> None:
+    _closed(root, "a", [_power(n) for n in range(5)])
+    rollup.roll_up(root)
+    _closed(root, "a", [_power(n) for n in range(5, 9)])
+    compaction.compact(root, grace_s=0)
+    compaction.compact(root, grace_s=0)
+    assert next(part.last for part in layout.parts(root, "a")) > 1, "the merged file goes past the watermark"
+    assert _counted(root)["a"] == 9
+    rollup.roll_up(root)
+    assert _counted(root)["a"] == 9
+
+
+def test_a_roll_up_reads_only_what_is_new_and_old_generations_go(root: Path) -> None:
+    _closed(root, "a", [_power(n) for n in range(5)])
+    assert rollup.roll_up(root, grace_s=0).generation == 0
+    assert rollup.roll_up(root, grace_s=0).events <= 1, "nothing but its own event may have come since"
+    _closed(root, "a", [_power(n) for n in range(5, 10)])
+    rollup.roll_up(root, grace_s=0)
+    rollup.roll_up(root, grace_s=0)
+    assert len(rolled.generations(root)) <= 2
+    with catalog.connect(root) as connection:
+        assert connection.execute("SELECT count(*) FROM unrolled_event WHERE writer = 'a'").fetchall() == [(2,)]
+
+
+def test_two_roll_ups_do_not_run_at_once(root: Path) -> None:
+    with LedgerWriter.open(root, ROLL_UP_WRITER, "r"), pytest.raises(LedgerError, match="is open in the process"):
+        rollup.roll_up(root)
+
+
+def test_verify_finds_a_changed_or_missing_roll_up(root: Path) -> None:
+    _closed(root, "a", [_power(n) for n in range(5)])
+    generation = rollup.roll_up(root).generation
+    assert verify(root).problems == []
+    folder = root / "rollup" / f"{generation:06d}"
+    (folder / "daily_event.parquet").write_bytes(b"PAR1")
+    (folder / "daily_turn.parquet").unlink()
+    assert set(verify(root).problems) == {
+        f"rollup/{generation:06d}/daily_turn.parquet: it is missing",
+        f"rollup/{generation:06d}/daily_event.parquet: its bytes were changed after it was written",
+    }
+    content = json.loads((folder / "coverage.json").read_bytes())
+    (folder / "coverage.json").write_text(json.dumps({**content, "writers": {}}))
+    assert any("coverage.json: no event of a roll-up says so" in problem for problem in verify(root).problems)
+    (folder / "coverage.json").write_text("{")
+    assert any("coverage.json is damaged" in problem for problem in verify(root).problems)
+    with pytest.raises(LedgerError, match=r"coverage.json is damaged; remove the folder"):
+        rollup.roll_up(root)
+    shutil.rmtree(folder)
+    rollup.roll_up(root)
+    assert _counted(root)["a"] == 5
+    assert verify(root).problems == []
+
+
+def test_a_generation_of_another_version_is_made_again(root: Path) -> None:
+    _closed(root, "a", [_power(n) for n in range(5)])
+    generation = rollup.roll_up(root).generation
+    path = root / "rollup" / f"{generation:06d}" / "coverage.json"
+    content = json.loads(path.read_bytes())
+    del content["files"]["daily_turn"]
+    path.write_text(json.dumps(content))
+    assert _counted(root)["a"] == 5, "until then the events themselves are read"
+    assert rollup.roll_up(root).events >= 4
+    assert _counted(root)["a"] == 5
+
+
+def test_kill_9_in_a_roll_up_leaves_the_last_generation(root: Path) -> None:
+    _closed(root, "a", [_power(n) for n in range(5)])
+    rollup.roll_up(root)
+    _closed(root, "a", [_power(n) for n in range(5, 10)])
+    for moment in (
+        "shutil.rmtree",
+        "rose.ledger.growth.rollup._sync",
+        "rose.ledger.layout.write_file",
+        "pathlib.Path.rename",
+    ):
+        code = (
+            "import os, sys, signal, importlib\n"
+            "from rose.ledger.growth import rollup\n"
+            f"home, _, name = '{moment}'.rpartition('.')\n"
+            "owner, _, cls = home.rpartition('.')\n"
+            "import pathlib, shutil, rose.ledger.layout\n"
+            "target = eval(home)\n"
+            "real = getattr(target, name)\n"
+            "def die(*a, **k):\n"
+            "    if '.tmp' in str(a[0]) and 'rollup' in str(a[0]):\n"
+            "        os.kill(os.getpid(), signal.SIGKILL)\n"
+            "    return real(*a, **k)\n"
+            "import rose.ledger.growth.rollup, rose\n"
+            "setattr(target, name, die)\n"
+            f"rollup.roll_up({str(root)!r})\n"
+        )
+        died = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert died.returncode == -9, died.stderr
+        assert _counted(root)["a"] == 10
+    rollup.roll_up(root)
+    assert _counted(root)["a"] == 10
+    assert not list((root / "rollup").glob(".*.tmp"))

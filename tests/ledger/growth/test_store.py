@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from rose.ledger.growth.store import Store
+from rose.ledger.layout import LedgerError
+
+
+@pytest.fixture(params=["folder", "memory"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "away") if request.param == "folder" else f"memory:///{uuid.uuid4().hex}/away"
+
+
+def test_what_is_written_is_read(url: str) -> None:
+    store = Store(url)
+    assert (store.read("a/b/file"), store.exists("a/b/file"), store.names("a/b")) == (None, False, [])
+    for content in (b"one", b"other"):
+        store.write("a/b/file", content)
+        assert store.read("a/b/file") == content
+    store.write("a/b/another", b"")
+    assert store.names("a/b") == ["another", "file"]
+    assert store.names("a") == ["b"]
+    store.remove("a/b/file")
+    assert (store.exists("a/b/file"), store.names("a/b")) == (False, ["another"])
+
+
+def test_a_local_file_is_uploaded(url: str, tmp_path: Path) -> None:
+    store, source = Store(url), tmp_path / "source"
+    store.write("first", b"")
+    source.write_bytes(b"content")
+    store.upload(source, "second")
+    assert store.read("second") == b"content"
+
+
+def test_its_files_have_urls(tmp_path: Path) -> None:
+    assert Store(str(tmp_path)).url("a/b") == f"file://{tmp_path}/a/b"
+    assert Store(f"file://{tmp_path}/").url() == f"file://{tmp_path}"
+    assert Store("memory:///x").url("a") == "memory:///x/a"
+    assert Store("memory:///x").local_folder() is None
+    assert Store(str(tmp_path)).local_folder() == tmp_path
+
+
+def test_what_a_place_refuses_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    store = Store(str(tmp_path / "file"))
+    with pytest.raises(LedgerError, match=f"cannot write to file://{tmp_path}/file/name"):
+        store.write("name", b"")
+    with pytest.raises(LedgerError, match="cannot read"):
+        Store(str(tmp_path)).read("")
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("simplecache::s3://bucket", "goes through a cache"),
+        ("sftp://me:secret@host/x", "holds a password"),
+        ("nosuchprotocol://x", "cannot open nosuchprotocol://x"),
+    ],
+)
+def test_a_url_that_will_not_do_is_refused(url: str, says: str) -> None:
+    with pytest.raises(LedgerError, match=says) as caught:
+        Store(url)
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rose.ledger import layout, segments
+from rose.ledger.growth.compaction import compact
+from rose.ledger.hosts import gateway, spool
+from rose.ledger.hosts.forward import Forwarder
+from rose.ledger.hosts.remote import GatewayAwayError, GatewayError
+from rose.ledger.layout import LedgerError
+from rose.ledger.reading.query import query
+from rose.ledger.verify import verify
+from rose.ledger.writer import LedgerWriter
+
+
+@pytest.fixture
+def centre(tmp_path):
+    return tmp_path / "centre"
+
+
+@pytest.fixture
+def far(tmp_path):
+    """The ledger of another host."""
+    return layout.create(tmp_path / "far")
+
+
+@pytest.fixture
+def url(centre):
+    with gateway.serve(centre, "127.0.0.1", 0, token=None) as url:
+        yield url
+
+
+@pytest.fixture
+def write(far, lease):
+    """Writes durable events under numbers that go on, one segment each."""
+    written = iter(range(10**6))
+
+    def write(count, writer="host1-agent", folder=far):
+        with LedgerWriter.open(folder, writer, "r") as opened:
+            for _ in range(count):
+                opened.record(lease(event_id=f"e{next(written)}"))
+
+    return write
+
+
+@contextmanager
+def forwarder(root, url, **options):
+    made = Forwarder(root, url, **options)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+@contextmanager
+def serving(root, port=0):
+    """A gateway in a process of its own; yields it and its URL."""
+    command = [sys.executable, "-m", "rose.cli", "ledger", "serve", "--ledger", str(root), "--listen"]
+    with subprocess.Popen([*command, f"127.0.0.1:{port}"], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().split()[3]
+        finally:
+            process.kill()
+
+
+def until(condition, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.02)
+
+
+def held(centre: Path) -> int:
+    return len(list((centre / "live").glob("host1-agent/*/*.parquet")))
+
+
+def check_whole(centre, events):
+    """Every event of the spool is at the centre once, and the chain proves it."""
+    report = verify(centre)
+    assert report.ok, report.problems
+    counted = "SELECT count(*), count(DISTINCT event_id), count(DISTINCT (writer, seq)) FROM stored_event"
+    assert query(centre, f"{counted} WHERE kind = 'lease'").rows == [(events, events, events)]
+    assert query(centre, "SELECT count(*) FROM event WHERE kind = 'lease'").rows == [(events,)]
+
+
+def test_a_spool_arrives_once_however_often_it_is_forwarded(centre, far, url, write):
+    write(5)
+    with forwarder(far, url) as made:
+        first = made.once()
+        assert (first.segments, first.events, first.waiting, first.problems) == (6, 5, 0, {})
+        assert made.once().segments == 0
+    write(3)
+    # One that knows of no other asks the gateway.
+    with forwarder(far, url) as made:
+        assert made.once().events == 3
+    check_whole(centre, 8)
+
+
+def test_upkeep_of_the_spool_stays_where_it_is(centre, far, url, write):
+    write(1)
+    with LedgerWriter.open(far, "compaction", "ledger"), forwarder(far, url) as made:
+        assert made.once().problems == {}
+    assert layout.writers(centre) == ["host1-agent"]
+
+
+def test_epochs_merged_at_the_centre_are_not_sent_again(centre, far, url, write, monkeypatch):
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
+    write(10)
+    with forwarder(far, url) as made:
+        made.once()
+        for _ in range(2):
+            compact(centre, grace_s=0)
+        assert layout.epochs(centre, "host1-agent") == layout.epochs(far, "host1-agent")[-1:]
+        write(7)
+        assert made.once().events == 7
+        compact(centre, grace_s=0)
+    check_whole(centre, 17)
+    assert spool.first_unsent_epoch(far, "host1-agent") == layout.epochs(far, "host1-agent")[-1]
+
+
+def test_an_epoch_that_was_merged_before_it_was_sent_is_named(centre, far, url, write, monkeypatch):
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 3)
+    write(10)
+    for _ in range(2):
+        compact(far, grace_s=0)
+    with forwarder(far, url) as made:
+        progress = made.once()
+    assert "epoch 0 of writer 'host1-agent' was merged before it was forwarded" in progress.problems["host1-agent"]
+
+
+def test_two_hosts_with_one_name_are_told_and_neither_loses_anything(centre, far, url, write, tmp_path):
+    write(3)
+    other = layout.create(tmp_path / "other")
+    write(5, folder=other)
+    write(2, writer="host2-agent", folder=other)
+    with forwarder(far, url) as made, forwarder(other, url) as second:
+        made.once()
+        progress = second.once()
+        assert list(progress.problems) == ["host1-agent"]
+        assert "other writer names" in progress.problems["host1-agent"]
+        assert progress.waiting == 2
+        write(1)
+        assert made.once().problems == {}
+    check_whole(centre, 6)
+
+
+def test_a_segment_that_was_damaged_on_the_spool_is_refused(centre, far, url, write):
+    write(2)
+    write(2, writer="other")
+    damaged = sorted((far / "live/host1-agent/000000").iterdir())[1]
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:40] + bytes([content[40] ^ 1]) + content[41:])
+    with forwarder(far, url) as made:
+        progress = made.once()
+        assert "not those its name speaks of" in progress.problems["host1-agent"]
+        assert query(centre, "SELECT writer, count(*) FROM lease_event GROUP BY ALL").rows == [("other", 2)]
+        damaged.write_bytes(content)
+        assert made.once().problems == {}
+    check_whole(centre, 4)
+
+
+def test_damage_at_the_centre_holds_up_nobody_else(centre, far, write):
+    write(2)
+    write(2, writer="other")
+    with gateway.serve(centre, "127.0.0.1", 0, token=None) as url, forwarder(far, url) as made:
+        made.once()
+    sorted((centre / "live/host1-agent/000000").iterdir())[-1].write_bytes(b"damaged")
+    write(1)
+    write(1, writer="other")
+    with gateway.serve(centre, "127.0.0.1", 0, token=None) as url, forwarder(far, url) as made:
+        progress = made.once()
+    assert progress.events == 1
+    assert "was changed after it was written" in progress.problems["host1-agent"]
+
+
+def test_writers_go_on_while_the_gateway_is_away_and_later_everything_arrives(centre, far, write):
+    with gateway.serve(centre, "127.0.0.1", 0, token=None) as url:
+        pass
+    said = []
+    with forwarder(far, url, every_s=0.05, report=said.append) as made:
+        with pytest.raises(GatewayAwayError):
+            made.once()
+        made.start()
+        write(4)
+        until(lambda: said and said[-1].waiting == 5)
+        assert "failed to connect" in said[-1].stopped
+        with gateway.serve(centre, "127.0.0.1", int(url.rpartition(":")[2]), token=None):
+            until(lambda: said[-1].stopped is None and said[-1].waiting == 0)
+            write(2)
+            made.stop()
+    # What stands when it is stopped is sent first.
+    check_whole(centre, 6)
+
+
+def test_a_gateway_killed_again_and_again_loses_nothing_and_doubles_nothing(centre, far, write):
+    said = []
+    filled = threading.Thread(target=write, args=(150,))
+    filled.start()
+    with serving(centre) as (process, url):
+        made = Forwarder(far, url, every_s=0.05, report=said.append)
+        made.start()
+        until(lambda: held(centre) > 15)
+        process.send_signal(signal.SIGKILL)
+    with serving(centre, int(url.rpartition(":")[2])) as (process, _):
+        until(lambda: held(centre) > 70)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    filled.join()
+    with serving(centre, int(url.rpartition(":")[2])):
+        until(lambda: said[-1].stopped is None and said[-1].waiting == 0)
+        made.stop()
+    check_whole(centre, 150)
+
+
+def test_a_killed_forwarder_is_succeeded_by_another(centre, far, url, write):
+    write(80)
+    command = [sys.executable, "-m", "rose.cli", "ledger", "forward", "--ledger", str(far), "--to", url]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        until(lambda: held(centre) > 10)
+        process.send_signal(signal.SIGKILL)
+    with forwarder(far, url) as made:
+        assert made.once().problems == {}
+    check_whole(centre, 80)
+
+
+def test_a_wrong_token_is_no_reason_to_go_on_silently(centre, far, write):
+    write(1)
+    with gateway.serve(centre, "127.0.0.1", 0, token="x" * 16) as url:
+        with forwarder(far, url, token="y" * 16) as made, pytest.raises(GatewayError, match="not the right one"):
+            made.once()
+        with forwarder(far, url, token="x" * 16) as made:
+            assert made.once().events == 1
+
+
+def test_what_is_no_ledger_is_named(tmp_path):
+    with pytest.raises(LedgerError, match="is not a ledger"):
+        Forwarder(tmp_path, "grpc://127.0.0.1:1")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from rose.ledger import catalog
+from rose.ledger.hosts import gateway, remote
+from rose.ledger.layout import LedgerError
+from rose.ledger.reading.query import QueryError, query
+from rose.ledger.verify import verify
+from rose.ledger.writer import LedgerWriter
+
+TOKEN = "t0ken-of-enough-characters"
+BUSY = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range % 7 = 3"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory, lease):
+    root = tmp_path_factory.mktemp("gateway") / "ledger"
+    with LedgerWriter.open(root, "w", "r") as writer:
+        for n in range(5):
+            writer.record(lease(lease_id=f"l{n}", step=n))
+    return root
+
+
+@pytest.fixture(scope="module")
+def url(root):
+    limits = gateway.Limits(rows=4, timeout_s=2.0, memory_gb=0.5, queries=1, wait_s=0.2)
+    with gateway.serve(root, "127.0.0.1", 0, token=TOKEN, limits=limits) as url:
+        yield url
+
+
+@pytest.fixture
+def client(url):
+    with remote.Gateway(url, token=TOKEN) as client:
+        yield client
+
+
+def events(**columns):
+    usual = {
+        "kind": ["power"] * 2,
+        "run_id": ["r"] * 2,
+        "provenance": ["live"] * 2,
+        "at_us": [1, 2],
+        "event_id": ["a", "b"],
+        "t0_ns": [0, 1],
+        "t1_ns": [1, 2],
+        "power_mw": [100, 200],
+        "source": ["nvml"] * 2,
+    }
+    return pa.table(usual | columns)
+
+
+def test_a_query_gives_what_it_gives_on_the_folder(url, root):
+    text = "SELECT lease_id, step, lease.at, 1::HUGEINT AS one, uuid() IS NULL AS no FROM lease ORDER BY step LIMIT 3"
+    assert remote.query(url, text, token=TOKEN) == query(root, text)
+
+
+def test_the_gateway_caps_what_a_client_asks_for(url):
+    result = remote.query(url, "FROM lease", token=TOKEN, limit=1000)
+    assert (len(result.rows), result.truncated) == (4, True)
+    with pytest.raises(QueryError, match="took longer than 2 s"):
+        remote.query(url, BUSY, token=TOKEN, timeout_s=500)
+
+
+@pytest.mark.parametrize(
+    "text", ["DROP VIEW lease", "SELECT * FROM read_text('/etc/hostname')", "SELECT colour FROM lease"]
+)
+def test_a_refused_query_says_what_the_local_one_says(url, root, text):
+    with pytest.raises(QueryError) as local:
+        query(root, text)
+    with pytest.raises(QueryError) as far:
+        remote.query(url, text, token=TOKEN)
+    assert str(far.value) == str(local.value)
+
+
+def test_a_client_without_any_of_this_package_can_query(url):
+    class Bearer(flight.ClientMiddlewareFactory):
+        def start_call(self, _info):
+            return Header()
+
+    class Header(flight.ClientMiddleware):
+        def sending_headers(self):
+            return {"authorization": f"Bearer {TOKEN}"}
+
+    plain = flight.FlightClient(url, middleware=[Bearer()])
+    table = plain.do_get(flight.Ticket(json.dumps({"sql": "SELECT sum(step) AS steps FROM lease"}))).read_all()
+    assert table.to_pylist() == [{"steps": 10}]
+    listed = {info.descriptor.path[0].decode(): info for info in plain.list_flights()}
+    assert tuple(listed) == catalog.VIEWS
+    info = plain.get_flight_info(flight.FlightDescriptor.for_path("lease"))
+    assert info.schema.names == listed["lease"].schema.names
+    assert plain.do_get(info.endpoints[0].ticket).read_all().schema.names == info.schema.names
+    assert [action.type for action in plain.list_actions()] == ["info", "segment"]
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", TOKEN[:-1], "é" * 20])
+def test_a_wrong_token_gets_no_answer(url, token):
+    with remote.Gateway(url, token=token) as client:
+        for call in (client.info, lambda: client.append(events()), lambda: client.send_segment("x", b"")):
+            with pytest.raises(remote.GatewayError, match="the token was not"):
+                call()
+    with pytest.raises(remote.GatewayError, match="the token was not"):
+        remote.query(url, "SELECT 1", token=token)
+
+
+@pytest.mark.parametrize(
+    "ticket", [b"", b"[]", b"{}", b'{"sql": 1}', b'{"sql": "FROM lease", "limit": true}', b'{"sql": "x", "root": "/"}']
+)
+def test_a_ticket_that_does_not_fit_is_refused(client, ticket):
+    with pytest.raises(flight.FlightServerError, match="ticket"):
+        client._client.do_get(flight.Ticket(ticket)).read_all()
+
+
+def test_other_queries_wait_briefly_then_hear_that_it_is_busy(client, url):
+    pool = ThreadPoolExecutor(1)
+    first = pool.submit(remote.query, url, BUSY, token=TOKEN, timeout_s=2)
+    time.sleep(0.5)
+    with pytest.raises(remote.GatewayAwayError, match="busy: 1 queries are running"):
+        client.query("SELECT 1", limit=1, timeout_s=1)
+    assert isinstance(first.exception(), QueryError)
+    pool.shutdown()
+    assert client.query("SELECT 1 AS one", limit=1, timeout_s=1).to_pylist() == [{"one": 1}]
+
+
+def test_appended_events_are_there_when_it_returns_and_count_once(client, root):
+    client.append(events())
+    client.append(events(event_id=["b", "c"]))
+    rows = query(root, "SELECT writer, event_id FROM power ORDER BY event_id").rows
+    assert rows == [("gateway", "a"), ("gateway", "b"), ("gateway", "c")]
+    assert verify(root).ok
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        (events().drop_columns(["event_id"]), "'event_id' is missing"),
+        (events(event_id=["a", None]), "empty in some row"),
+        (events(kind=["power", "lie"]), "lie"),
+        (events(provenance=["live", "dreamt"]), "dreamt"),
+        (events(power_mw=["x", "y"]), "power_mw"),
+        (events(extra=[1, 2]), "extra"),
+        (events(writer=["w", "w"]), "writer"),
+    ],
+)
+def test_what_is_no_event_is_refused_as_a_whole(client, root, table, says):
+    before = query(root, "SELECT count(*) FROM event").rows
+    with pytest.raises(remote.GatewayError, match=says):
+        client.append(table)
+    assert query(root, "SELECT count(*) FROM event").rows == before
+
+
+def test_an_unknown_action_is_named(client):
+    with pytest.raises(remote.GatewayError, match="'drop' is no action"):
+        client._act("drop", b"")
+
+
+@pytest.mark.parametrize(("host", "token", "says"), [("0.0.0.0", None, "give a token"), ("::", None, "give a token")])
+def test_other_machines_need_a_token(tmp_path, host, token, says):
+    with pytest.raises(LedgerError, match=says), gateway.serve(tmp_path / "l", host, 0, token=token):
+        pass
+    assert not (tmp_path / "l").exists()
+
+
+def test_a_short_token_is_refused(tmp_path):
+    with (
+        pytest.raises(LedgerError, match="5 characters and needs 16"),
+        gateway.serve(tmp_path / "l", "127.0.0.1", 0, token="short"),
+    ):
+        pass
+
+
+def test_an_address_that_is_taken_is_named(root, url):
+    port = int(url.rpartition(":")[2])
+    with (
+        pytest.raises(LedgerError, match=f"cannot listen on 127.0.0.1:{port}"),
+        gateway.serve(root, "127.0.0.1", port, token=TOKEN),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+def test_loopback_is_known(host):
+    assert gateway.is_loopback(host)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    """Paths of a certificate for 127.0.0.1 that signs itself, and of its key."""
+    x509 = pytest.importorskip("cryptography.x509", reason="makes the certificate of this test")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "gateway")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    folder = tmp_path_factory.mktemp("tls")
+    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (folder / "key.pem").write_bytes(key.private_bytes(serialization.Encoding.PEM, pkcs8, plain))
+    return folder / "cert.pem", folder / "key.pem"
+
+
+def test_tls_with_a_certificate_of_one_s_own(root, certificate):
+    cert, key = certificate
+    tls = gateway.Tls(cert.read_bytes(), key.read_bytes())
+    with gateway.serve(root, "127.0.0.1", 0, token=TOKEN, tls=tls) as url:
+        assert url.startswith("grpc+tls://")
+        assert remote.query(url, "SELECT 1", token=TOKEN, tls_ca=cert).rows == [(1,)]
+        # Neither without the certificate, nor in clear.
+        with pytest.raises(remote.GatewayAwayError):
+            remote.query(url, "SELECT 1", token=TOKEN)
+        with pytest.raises(remote.GatewayAwayError):
+            remote.query(url.replace("+tls", ""), "SELECT 1", token=TOKEN)

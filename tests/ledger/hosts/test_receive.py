@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rose.ledger import layout, segments
+from rose.ledger.growth.compaction import compact
+from rose.ledger.hosts.receive import Receiver
+from rose.ledger.layout import LedgerError
+from rose.ledger.verify import verify
+from rose.ledger.writer import LedgerWriter
+
+
+@pytest.fixture
+def spool(tmp_path, lease):
+    """A ledger of another host: one writer, one epoch, five segments of which the first is empty."""
+    with LedgerWriter.open(tmp_path / "spool", "far", "r") as writer:
+        for n in range(4):
+            writer.record(lease(lease_id=f"l{n}"))
+    return tmp_path / "spool"
+
+
+@pytest.fixture
+def receiver(tmp_path):
+    receiver = Receiver(layout.create(tmp_path / "centre"))
+    yield receiver
+    receiver.close()
+
+
+def shipped(spool: Path) -> list[tuple[str, bytes]]:
+    paths = sorted((spool / "live" / "far").rglob("*.parquet"))
+    return [(str(path.relative_to(spool)), path.read_bytes()) for path in paths]
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*.parquet") if path.is_file()}
+
+
+def forged(path: str, table: pa.Table | None = None, **changed: object) -> tuple[str, bytes]:
+    """A segment whose bytes match its name, with other rows or another header. The other is taken from `path`."""
+    file = pq.ParquetFile(path)
+    header = json.loads(file.metadata.metadata[b"rose"]) | changed
+    buffer = io.BytesIO()
+    table = file.read() if table is None else table
+    with pq.ParquetWriter(buffer, table.schema, store_schema=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({b"rose": json.dumps(header).encode()})
+    content = buffer.getvalue()
+    sha256 = hashlib.sha256(content).hexdigest()
+    return f"live/{header['writer']}/{header['epoch']:06d}/{header['index']:06d}-{sha256}.parquet", content
+
+
+def test_a_chain_arrives_byte_for_byte_and_can_be_proved(spool, receiver):
+    for count, (path, content) in enumerate(shipped(spool)):
+        held = receiver.receive(path, content)
+        assert (held.epoch, held.index, held.next_seq) == (0, count, max(0, count))
+    centre = files(receiver.root / "live")
+    assert centre == files(spool / "live")
+    assert (receiver.root / "heads" / "far.json").read_bytes() == (spool / "heads" / "far.json").read_bytes()
+    report = verify(receiver.root)
+    assert report.ok, report.problems
+    assert [(w.writer, w.events) for w in report.writers] == [("far", 4)]
+    assert receiver.held() == {"far": held}
+
+
+def test_what_is_held_is_acknowledged_again_and_changes_nothing(spool, receiver):
+    sent = shipped(spool)
+    first = [receiver.receive(*segment) for segment in sent]
+    before = files(receiver.root)
+    assert [receiver.receive(*segment) for segment in sent] == first
+    assert files(receiver.root) == before
+
+
+def test_another_receiver_goes_on_where_one_was_killed(spool, receiver):
+    sent = shipped(spool)
+    for segment in sent[:2]:
+        receiver.receive(*segment)
+    receiver.close()
+    # What a write cut short leaves behind.
+    (receiver.root / "live/far/000000/.x.tmp").write_bytes(b"half")
+    other = Receiver(receiver.root)
+    for segment in sent:
+        other.receive(*segment)
+    other.close()
+    assert files(receiver.root / "live") == files(spool / "live")
+
+
+def test_merged_segments_are_still_held(spool, receiver, monkeypatch, lease):
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
+    with LedgerWriter.open(spool, "far", "r") as writer:
+        for n in range(6):
+            writer.record(lease(lease_id=f"m{n}"))
+    monkeypatch.undo()
+    sent = shipped(spool)
+    for segment in sent[:-1]:
+        receiver.receive(*segment)
+    for _ in range(2):
+        compact(receiver.root, grace_s=0)
+    assert not (receiver.root / "live/far/000000").exists()
+    before = files(receiver.root)
+    for segment in sent[:-1]:
+        receiver.receive(*segment)
+    assert files(receiver.root) == before
+    receiver.receive(*sent[-1])
+    report = verify(receiver.root)
+    assert report.ok, report.problems
+    assert {w.writer: w.events for w in report.writers}["far"] == 10
+
+
+def test_a_fork_is_refused_and_nothing_is_lost(spool, receiver, tmp_path, lease):
+    for segment in shipped(spool):
+        receiver.receive(*segment)
+    with LedgerWriter.open(tmp_path / "other", "far", "r") as writer:
+        for n in range(6):
+            writer.record(lease(lease_id=f"other{n}"))
+    before = files(receiver.root)
+    for segment in shipped(tmp_path / "other")[1:]:
+        with pytest.raises(LedgerError, match=r"another history here.*\n?.*other writer names|not the next segment"):
+            receiver.receive(*segment)
+    assert files(receiver.root) == before
+
+
+def test_a_gap_is_refused(spool, receiver):
+    sent = shipped(spool)
+    with pytest.raises(LedgerError, match="not the next segment of 'far': segment 0 of epoch 0 is"):
+        receiver.receive(*sent[1])
+    receiver.receive(*sent[0])
+    with pytest.raises(LedgerError, match="segment 1 of epoch 0 is"):
+        receiver.receive(*sent[2])
+
+
+def test_a_writer_that_is_open_here_is_not_taken_over(spool, receiver):
+    with LedgerWriter.open(receiver.root, "far", "r"), pytest.raises(LedgerError, match="is open in the process"):
+        receiver.receive(*shipped(spool)[0])
+
+
+def test_a_name_that_comes_from_another_host_cannot_be_opened_here(spool, receiver):
+    receiver.receive(*shipped(spool)[0])
+    with pytest.raises(LedgerError, match="is open in the process"):
+        LedgerWriter.open(receiver.root, "far", "r")
+
+
+def wrong(spool: Path) -> dict[str, tuple[str, bytes]]:
+    """Segments that must not be taken in, by what must be said of them."""
+    first, second = (spool / path for path, _ in shipped(spool)[:2])
+    path, content = shipped(spool)[1]
+    rows = pq.ParquetFile(second).read()
+    name = path.rpartition("/")[2]
+
+    def with_column(column: str, values: pa.Array) -> pa.Table:
+        index = rows.column_names.index(column) if column in rows.column_names else rows.num_columns
+        kept = rows.drop_columns([column]) if column in rows.column_names else rows
+        return kept.add_column(index, column, values)
+
+    return {
+        "is not the path of a segment": (f"live/far/../{name}", content),
+        "is not the path": (f"live/far/000000/../../{name}", content),
+        "writer name '..' cannot be used": (f"live/../000000/{name}", content),
+        "is about the files of one folder": (f"live/compaction/000000/{name}", content),
+        "are not those its name speaks of": (path, content[:-1] + b"x"),
+        "its header says": (path.replace("/000000/", "/0000000000/"), content),
+        "its header says writer": (path.replace("far", "near"), content),
+        "not a segment": (f"live/far/000000/000001-{hashlib.sha256(b'PAR1').hexdigest()}.parquet", b"PAR1"),
+        "of format 2": forged(second, format_version=2),
+        "its header says writer 'far'": forged(second, first_seq=0.0),
+        "its rows are not seq": forged(second, last_seq=10**18),
+        "its rows are not seq 0 to 0": forged(second, rows.slice(0, 0)),
+        "writer 'near' is none of": forged(second, with_column("writer", pa.array(["near"]))),
+        "provenance 'dreamt' is none of": forged(second, with_column("provenance", pa.array(["dreamt"]))),
+        "kind 'lie' is none of": forged(second, with_column("kind", pa.array(["lie"]))),
+        "run_id is missing": forged(second, with_column("run_id", pa.array([None], pa.string()))),
+        "column 'extra' of type int64 is not known": forged(second, with_column("extra", pa.array([1]))),
+        "column 'lease_id' of type int64": forged(second, with_column("lease_id", pa.array([1]))),
+        "column 'kind' is missing": forged(second, rows.drop_columns(["kind"])),
+        "another history": forged(second, previous_sha256="0" * 64),
+        "at most 100 segments": forged(second, index=101),
+        "bytes; a segment may have": ("live/far/000000/" + name, b"0" * (64 * 1024**2 + 1)),
+        "rows of": forged(first, pa.table({"seq": pa.nulls(2_000_001, pa.int64())})),
+    }
+
+
+def test_what_is_not_what_it_says_is_refused_and_leaves_nothing(spool, receiver):
+    receiver.receive(*shipped(spool)[0])
+    before = files(receiver.root)
+    for said, segment in wrong(spool).items():
+        with pytest.raises(LedgerError) as caught:
+            receiver.receive(*segment)
+        assert said in str(caught.value)
+    assert files(receiver.root) == before
+    # The right one is still welcome.
+    receiver.receive(*shipped(spool)[1])
+    assert verify(receiver.root).ok

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from rose.ledger import catalog
+from rose.ledger.layout import LedgerError
+from rose.ledger.reading import dictionary, named
+from rose.ledger.writer import LedgerWriter
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "sql.md"
+#: What a column's name says of its unit, and what its comment must then say.
+UNITS = {
+    r"_ns$|^ns$": "nanosecond",
+    r"_us$": "microsecond",
+    r"_bytes$": "bytes",
+    r"(^|_)at$|^t[01]$|^day$": "UTC",
+    r"_share$": "0 to 1",
+    r"_mw$": "milliwatt",
+}
+
+
+@pytest.fixture(scope="module")
+def views() -> list[dictionary.View]:
+    return dictionary.read()
+
+
+def test_every_view_and_every_column_is_explained(views):
+    assert [view.name for view in views] == list(catalog.VIEWS)
+    assert all(view.about for view in views)
+    assert [f"{view.name}.{each.name}" for view in views for each in view.columns if not each.about] == []
+
+
+@pytest.mark.parametrize(("name", "unit"), UNITS.items())
+def test_a_comment_names_the_unit(views, name, unit):
+    found = [(view.name, each) for view in views for each in view.columns if re.search(name, each.name)]
+    assert found
+    assert [f"{view}.{each.name}" for view, each in found if unit not in each.about.lower().replace("utc", "UTC")] == []
+
+
+def test_no_comment_is_of_a_column_that_is_not_there(views):
+    for view in views:
+        assert set(catalog.comments(view.name)[1]) <= {each.name for each in view.columns}, view.name
+
+
+def test_a_ledger_s_own_comments_are_read(tmp_path: Path) -> None:
+    root = tmp_path / "ledger"
+    with LedgerWriter.open(root, "w", "r"):
+        pass
+    with duckdb.connect(root / "ledger.duckdb", config={"file_search_path": str(root)}) as connection:
+        connection.execute("COMMENT ON COLUMN lease.renewals IS 'Ours.'")
+        connection.execute("CREATE VIEW another AS SELECT 1")
+    found = dictionary.read(root)
+    assert [view.name for view in found] == list(catalog.VIEWS)
+    lease = dictionary.one(found, "LEASE")
+    assert next(each for each in lease.columns if each.name == "renewals").about == "Ours."
+    assert next(each for each in lease.columns if each.name == "granted_at").type == "TIMESTAMP"
+    with pytest.raises(LedgerError, match=r"the ledger has no view 'leases'; it has event, run, "):
+        dictionary.one(found, "leases")
+    with pytest.raises(LedgerError, match="is not a ledger"):
+        dictionary.read(tmp_path)
+
+
+def test_the_reference_holds_every_view_column_and_query(views):
+    text = dictionary.markdown()
+    for view in views:
+        section = text.partition(f"\n### {view.name}\n")[2].partition("\n### ")[0]
+        assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == [each.name for each in view.columns]
+    for name in named.names():
+        assert f"\n### {name}\n\n{named.load(name).question}\n" in text
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {4}, "a cell holds a bar"
+
+
+def test_the_document_is_what_would_be_generated():
+    assert DOCUMENT.read_text(encoding="utf-8") == dictionary.markdown(), (
+        "docs/sql.md is not what the views and queries say now: run `rose schema --markdown > docs/sql.md`"
+    )

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rose.ledger.layout import LedgerError
+from rose.ledger.reading import named
+from rose.ledger.reading.named import NamedQuery, NamedQueryError, Variable
+from rose.ledger.writer import LedgerWriter
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def query(text: str = "", **variables: str) -> NamedQuery:
+    """A query with variables of the types given."""
+    known = tuple(Variable(name, type_name, "") for name, type_name in variables.items())
+    return NamedQuery("asked", "For us: what?", known, "", text)
+
+
+WINDOW = query(since="TIMESTAMP", until="TIMESTAMP")
+
+
+@pytest.fixture
+def root(tmp_path: Path, lease: Any) -> Path:
+    with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
+        for n in range(5):
+            writer.record(lease(lease_id=f"l{n}", at_us=n * 1_000_000))
+    return tmp_path / "ledger"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-11-01", datetime(2026, 11, 1)),
+        ("2026-11-01T13:30", datetime(2026, 11, 1, 13, 30)),
+        ("2026-11-01 13:30:00.5Z", datetime(2026, 11, 1, 13, 30, 0, 500_000)),
+        ("2026-11-01T13:30+02:00", datetime(2026, 11, 1, 11, 30)),
+        ("90s", datetime(2026, 11, 21, 11, 58, 30)),
+        ("30m", datetime(2026, 11, 21, 11, 30)),
+        ("24h", datetime(2026, 11, 20, 12)),
+        ("7d", datetime(2026, 11, 14, 12)),
+        ("2w", datetime(2026, 11, 7, 12)),
+    ],
+)
+def test_a_time_is_a_date_a_utc_time_or_how_long_ago(text: str, expected: datetime) -> None:
+    assert named.values(WINDOW, {"since": text}, now=NOW) == {"since": expected}
+
+
+@given(st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1)), st.integers(-14 * 60, 14 * 60))
+def test_any_zone_means_the_same_moment(moment: datetime, offset_min: int) -> None:
+    there = (moment.replace(tzinfo=UTC) + timedelta(minutes=offset_min)).replace(tzinfo=None)
+    sign, minutes = ("-" if offset_min < 0 else "+"), abs(offset_min)
+    text = f"{there.isoformat()}{sign}{minutes // 60:02d}:{minutes % 60:02d}"
+    assert named.values(WINDOW, {"since": text}, now=NOW) == {"since": moment}
+
+
+@pytest.mark.parametrize("text", ["yesterday", "", "7 d", "-7d", "7y", "2026-13-01", "99999999999999w"])
+def test_what_is_no_time_is_refused_with_field_and_value(text: str) -> None:
+    with pytest.raises(NamedQueryError, match=rf"^until {text!r} is not a date \(2026-11-01\), .*how long ago"):
+        named.values(WINDOW, {"until": text}, now=NOW)
+
+
+def test_a_window_must_not_be_empty() -> None:
+    with pytest.raises(NamedQueryError, match="since 2026-11-20 12:00:00 is not before until 2026-11-20 00:00:00"):
+        named.values(WINDOW, {"since": "24h", "until": "2026-11-20"}, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("type_name", "text", "expected"),
+    [
+        ("VARCHAR", "it's", "it's"),
+        ("BIGINT", "-3", -3),
+        ("BIGINT", str(2**63 - 1), 2**63 - 1),
+        ("BIGINT", str(2**63), None),
+        ("BIGINT", "3.5", None),
+        ("DECIMAL(18,9)", "2.35", Decimal("2.35")),
+        ("DECIMAL(18,9)", "999999999.999999999", Decimal("999999999.999999999")),
+        ("DECIMAL(18,9)", "1000000000", None),
+        ("DECIMAL(18,9)", "0.0000000001", None),
+        ("DECIMAL(18,9)", "-1", None),
+        ("DECIMAL(18,9)", "nan", None),
+        ("DECIMAL(18,9)", "two", None),
+    ],
+)
+def test_a_value_has_the_type_of_its_variable(type_name: str, text: str, expected: Any) -> None:
+    asked = query("SELECT getvariable('v')", v=type_name)
+    if expected is None:
+        with pytest.raises(NamedQueryError, match=rf"^v {text!r} is not a (whole )?number"):
+            named.values(asked, {"v": text}, now=NOW)
+    else:
+        assert named.values(asked, {"v": text}, now=NOW) == {"v": expected}
+
+
+def test_a_variable_the_query_does_not_read_is_refused() -> None:
+    with pytest.raises(NamedQueryError, match=r"asked reads no variable 'device_id'; it reads since, until"):
+        named.values(WINDOW, {"device_id": "d"}, now=NOW)
+
+
+def test_assignments_are_read_and_checked() -> None:
+    assert named.assignments(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
+    for bad in ("a", "=1", ""):
+        with pytest.raises(NamedQueryError, match="sets no variable; write it as NAME=VALUE"):
+            named.assignments([bad])
+    with pytest.raises(NamedQueryError, match="a is given twice"):
+        named.assignments(["a=1", "a=2"])
+
+
+def test_an_unknown_name_suggests_the_nearest() -> None:
+    with pytest.raises(NamedQueryError, match="no query is named 'open_lease'; did you mean open_leases"):
+        named.load("open_lease")
+    with pytest.raises(NamedQueryError, match="'xyz'; `rose query` lists them all"):
+        named.load("xyz")
+    with pytest.raises(NamedQueryError, match="no query is named"):
+        named.load("../views/lease")
+
+
+def test_the_head_of_a_file_is_read() -> None:
+    found = named.load("placement_of_turn")
+    assert found.question.startswith("For the RL engineer: why was each attempt")
+    assert Variable("turn", "BIGINT", "only the turn of this number, from 0.") in found.variables
+    assert found.reading.startswith("One row for each attempt, in order;")
+    assert "text" not in found.as_dict()
+
+
+def test_a_query_runs_with_bound_values(root: Path) -> None:
+    text = "SELECT lease_id, getvariable('v') AS v, typeof(getvariable('v')) AS t FROM lease_event ORDER BY lease_id"
+    result = named.run(root, query(text, v="VARCHAR"), {"v": "'; DROP VIEW lease; --"}, limit=2)
+    assert (result.columns, result.types) == (["lease_id", "v", "t"], ["VARCHAR"] * 3)
+    assert result.rows == [(f"l{n}", "'; DROP VIEW lease; --", "VARCHAR") for n in range(2)]
+    assert result.truncated
+    assert not named.run(root, query(text, v="VARCHAR"), {}, limit=5).truncated
+    assert named.run(
+        root, query("SELECT typeof(getvariable('v'))", v="DECIMAL(18,9)"), {"v": Decimal("2.35")}
+    ).rows == [("DECIMAL(18,9)",)]
+
+
+def test_a_query_that_takes_too_long_is_ended(root: Path) -> None:
+    endless = query("SELECT count(*) FROM range(100000000000) WHERE range % 3 = 1")
+    with pytest.raises(NamedQueryError, match=r"asked took longer than 0.2 s; narrow it by --since or --run"):
+        named.run(root, endless, {}, timeout_s=0.2)
+
+
+def test_a_damaged_ledger_is_named_as_such(root: Path, tmp_path: Path) -> None:
+    segment = sorted((root / "live/w/000000").iterdir())[1]
+    segment.write_bytes(b"PAR1")
+    with pytest.raises(LedgerError, match=r"open_leases failed: (.|\n)*`rose ledger verify` names what is damaged"):
+        named.run(root, named.load("open_leases"), {})
+    with pytest.raises(LedgerError, match="is not a ledger"):
+        named.run(tmp_path, named.load("open_leases"), {})
+
+
+def test_a_script_runs_in_any_client(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = query("SELECT getvariable('v') AS v, getvariable('since') AS since;\n", v="VARCHAR", since="TIMESTAMP")
+    values = named.values(asked, {"v": "it's", "since": "2026-11-01T13:30Z"}, now=NOW)
+    monkeypatch.chdir(root)
+    with duckdb.connect("ledger.duckdb", read_only=True) as connection:
+        assert connection.execute(named.script(asked, values)).fetchall() == [("it's", datetime(2026, 11, 1, 13, 30))]

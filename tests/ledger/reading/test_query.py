@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rose.ledger import catalog
+from rose.ledger.layout import LedgerError
+from rose.ledger.reading.query import QueryError, query, query_arrow
+from rose.ledger.writer import LedgerWriter
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
+    root = tmp_path_factory.mktemp("query") / "ledger"
+    with LedgerWriter.open(root, "w", "r") as writer:
+        for n in range(5):
+            writer.record(lease(lease_id=f"l{n}", at_us=n, step=n))
+    (root.parent / "secret.csv").write_text("password\nhunter2\n")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        (
+            "SELECT lease_id, step FROM lease ORDER BY step DESC",
+            [("l4", 4), ("l3", 3), ("l2", 2), ("l1", 1), ("l0", 0)],
+        ),
+        ("FROM lease SELECT count(*)", [(5,)]),
+        ("WITH l AS (SELECT * FROM lease) SELECT max(step) FROM l;", [(4,)]),
+        ("SELECT 1 -- with a comment at its end", [(1,)]),
+        ("VALUES (1), (2)", [(1,), (2,)]),
+        ("SELECT column_name FROM (DESCRIBE lease) LIMIT 1", [("writer",)]),
+    ],
+)
+def test_a_select_is_answered_in_its_order(root: Path, text: str, rows: list[Any]) -> None:
+    assert query(root, text).rows == rows
+
+
+def test_columns_and_types_are_named_also_without_rows(root: Path) -> None:
+    result = query(root, "SELECT lease_id, lease.at FROM lease WHERE false")
+    assert (result.columns, result.types, result.rows) == (["lease_id", "at"], ["VARCHAR", "TIMESTAMP"], [])
+
+
+@pytest.mark.parametrize(("limit", "truncated"), [(0, True), (4, True), (5, False), (6, False)])
+def test_the_limit_is_kept_and_said(root: Path, limit: int, truncated: bool) -> None:
+    result = query(root, "FROM lease", limit=limit)
+    assert (len(result.rows), result.truncated) == (min(limit, 5), truncated)
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("SELECT lease_id, row_number() OVER (ORDER BY step DESC) AS n FROM lease QUALIFY n = 1", [("l4", 1)]),
+        ("SELECT count(*) FROM (SUMMARIZE lease) WHERE column_name = 'step'", [(1,)]),
+        ("SELECT count(*) > 10 FROM (DESCRIBE FROM lease)", [(True,)]),
+        ("PIVOT (SELECT step FROM lease) ON step IN (1, 2) USING count(*)", [(1, 1)]),
+        ("UNPIVOT (SELECT 1 AS a, 2 AS b) ON a, b INTO NAME n VALUE v", [("a", 1), ("b", 2)]),
+        (
+            "SELECT l.lease_id, r.lease_id FROM lease l ASOF JOIN (FROM lease WHERE step % 2 = 0) r ON l.step >= r.step"
+            " ORDER BY l.step LIMIT 2",
+            [("l0", "l0"), ("l1", "l0")],
+        ),
+        ("SELECT unnest([1, 2])", [(1,), (2,)]),
+        ("FROM unnest([1, 2])", [(1,), (2,)]),
+        ("SELECT range FROM range(3)", [(0,), (1,), (2,)]),
+        ("FROM generate_series(1, 2)", [(1,), (2,)]),
+        ('SELECT "at" FROM lease WHERE lease.at IS NULL', []),
+        ("SELECT list_transform([1, 2], lambda x: x + 1)", [([2, 3],)]),
+        ("WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 3) SELECT sum(n) FROM t", [(6,)]),
+        ("WITH a AS (SELECT 1 AS x), b AS (FROM a), c AS (WITH a AS (SELECT 2 AS x) FROM a) FROM b, c", [(1, 2)]),
+        ("SELECT (SELECT count(*) FROM lease i WHERE i.step < o.step) FROM lease o ORDER BY 1 DESC LIMIT 1", [(4,)]),
+        ("SELECT count(*) FROM ledger.main.lease JOIN main.event USING (lease_id)", [(5,)]),
+        ("SELECT max(key) FROM json_each('{\"a\": 1}')", [("a",)]),
+        ("SELECT now() < TIMESTAMPTZ '2020-01-01', TIMESTAMPTZ '2020-01-01 01:00+01'", [(False, datetime(2020, 1, 1))]),
+        (
+            "SELECT 1::HUGEINT, sum(step), 1.50::DECIMAL(5, 2), '101'::BIT, [1::HUGEINT], {'a': 1}, NULL FROM lease",
+            [(1, 10, Decimal("1.50"), "101", [1], {"a": 1}, None)],
+        ),
+    ],
+)
+def test_what_is_harmless_works(root: Path, text: str, rows: list[Any]) -> None:
+    assert query(root, text).rows == rows
+
+
+def test_an_arrow_table_says_the_types_of_its_columns(root: Path) -> None:
+    table, truncated = query_arrow(root, "SELECT lease_id, sum(step) AS steps FROM lease GROUP BY ALL", limit=3)
+    assert (table.num_rows, truncated) == (3, True)
+    assert [field.metadata for field in table.schema] == [{b"type": b"VARCHAR"}, {b"type": b"HUGEINT"}]
+    assert table.schema.field("steps").type == pa.decimal128(38, 0)
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def hostile() -> list[str]:
+    """Each statement, below a comment that says what it tries."""
+    return (ROOT / "benchmarks" / "hostile.sql").read_text(encoding="utf-8").split("\n\n")[1:]
+
+
+@pytest.fixture(scope="module")
+def outcomes(root: Path) -> dict[str, tuple[object, float]]:
+    """What each hostile statement came to, and after how many seconds: less than one if nothing else runs."""
+    before = files(root.parent)
+
+    def attempt(text: str) -> tuple[object, float]:
+        began = time.monotonic()
+        filled = text.partition("\n")[2].replace("{root}", str(root)).replace("{outside}", str(root.parent))
+        try:
+            return query(root, filled, limit=1000, timeout_s=0.2, memory_limit_gb=0.3), time.monotonic() - began
+        except QueryError as error:
+            return error, time.monotonic() - began
+
+    with ThreadPoolExecutor(4) as pool:
+        found = dict(zip(hostile(), pool.map(attempt, hostile()), strict=True))
+    assert files(root.parent) == before
+    return found
+
+
+@pytest.mark.parametrize("text", hostile())
+def test_a_hostile_statement_is_refused_or_stopped(outcomes: dict[str, tuple[object, float]], text: str) -> None:
+    assert text.startswith("-- ")
+    outcome, seconds = outcomes[text]
+    assert isinstance(outcome, QueryError)
+    assert "hunter2" not in str(outcome)
+    # Without an end of its own it would run for minutes; this much is for a busy machine.
+    assert seconds < 20
+
+
+def test_there_are_many_hostile_statements() -> None:
+    assert len(hostile()) >= 75
+
+
+@pytest.mark.parametrize(
+    "text", ["", ";", "SELECT 1;;", "-- nothing", "SELECT 1; SELECT 2", "SELECT '", "PIVOT lease ON step"]
+)
+def test_what_is_not_one_select_is_refused(root: Path, text: str) -> None:
+    with pytest.raises(QueryError):
+        query(root, text)
+
+
+def test_a_python_variable_is_no_table(root: Path) -> None:
+    mine = [{"a": 1}]
+    with pytest.raises(QueryError, match="'mine' is not a view"):
+        query(root, "SELECT * FROM mine")
+    assert mine
+
+
+def test_a_result_that_is_too_large_is_refused(root: Path) -> None:
+    with pytest.raises(QueryError, match="the result is larger than 256 MiB"):
+        query(root, "SELECT repeat('x', 1000000) FROM range(400)")
+
+
+def test_a_text_that_is_too_long_or_too_deep_is_refused(root: Path) -> None:
+    with pytest.raises(QueryError, match="has 100001 characters"):
+        query(root, " " * 100_001)
+    with pytest.raises(QueryError):
+        query(root, "SELECT " + "(" * 20_000 + "1" + ")" * 20_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("DROP VIEW lease", "a DROP statement was given. Allowed is exactly one SELECT"),
+        ("SELECT 1; SELECT 2", "2 statements were given. Allowed is exactly one SELECT"),
+        ("SELECT * FROM read_text('/etc/hostname')", "Allowed is exactly one SELECT"),
+        ("SELECT seq, at FROM lease", 'write the column as "at"'),
+        ("SELECT colour FROM lease", "colour"),
+    ],
+)
+def test_an_error_says_what_is_allowed(root: Path, text: str, says: str) -> None:
+    with pytest.raises(QueryError) as caught:
+        query(root, text)
+    assert says in str(caught.value)
+
+
+def test_a_query_that_takes_too_long_is_interrupted(root: Path) -> None:
+    endless = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range % 7 = 3"
+    with pytest.raises(QueryError, match=r"took longer than 0.2 s"):
+        query(root, endless, timeout_s=0.2)
+
+
+def test_a_query_that_takes_too_much_memory_fails(root: Path) -> None:
+    with pytest.raises(QueryError, match="Out of Memory"):
+        query(root, "SELECT count(*) FROM (SELECT DISTINCT range FROM range(100000000))", memory_limit_gb=0.05)
+
+
+@pytest.mark.parametrize("bound", [{"limit": -1}, {"timeout_s": 0}, {"memory_limit_gb": 0}])
+def test_bounds_must_be_positive(root: Path, bound: dict[str, Any]) -> None:
+    with pytest.raises(QueryError, match="must be positive"):
+        query(root, "SELECT 1", **bound)
+
+
+def test_every_view_can_be_queried(root: Path) -> None:
+    counts = query(root, "SELECT " + ", ".join(f"(SELECT count(*) FROM {view})" for view in catalog.VIEWS))
+    assert len(counts.rows[0]) == len(catalog.VIEWS)
+    assert query(root, "FROM event").columns[:2] == ["writer", "seq"]
+
+
+def test_a_folder_that_is_no_ledger_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match=f"{tmp_path} is not a ledger"):
+        query(tmp_path, "SELECT 1")

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+
+import duckdb
+import pytest
+
+from rose.ledger.reading.query import QueryError
+from rose.ledger.reading.query_check import FUNCTIONS_REFUSED, TABLE_FUNCTIONS, VOLATILE_ALLOWED, Names, check, limited
+
+
+@pytest.fixture
+def connection():
+    with duckdb.connect() as connection:
+        connection.execute("ATTACH ':memory:' AS ledger; USE ledger")
+        connection.execute("CREATE VIEW mine AS SELECT 1 AS a")
+        connection.execute("CREATE MACRO rows_of(n) AS TABLE SELECT * FROM range(n)")
+        yield connection
+
+
+def refuses(connection, text):
+    with pytest.raises(QueryError) as caught:
+        limited(connection, text, 10)
+    return str(caught.value)
+
+
+def test_every_function_of_this_duckdb_that_looks_beyond_its_arguments_is_known(connection):
+    """A new version of DuckDB brings new functions: each that is not a pure one is to be looked at."""
+    listed = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE stability <> 'CONSISTENT'"
+    names = {name for (name,) in connection.execute(listed).fetchall()}
+    assert names - FUNCTIONS_REFUSED - VOLATILE_ALLOWED == set()
+    assert not FUNCTIONS_REFUSED & VOLATILE_ALLOWED
+
+
+def test_the_table_functions_that_are_allowed_exist(connection):
+    listed = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type = 'table'"
+    assert {name for (name,) in connection.execute(listed).fetchall()} >= TABLE_FUNCTIONS
+
+
+def test_every_other_table_function_is_refused(connection):
+    listed = "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type IN ('table', 'table_macro')"
+    names = {name for (name,) in connection.execute(listed).fetchall()} - TABLE_FUNCTIONS - {"rows_of"}
+    assert len(names) > 80
+    known = Names(connection)
+    for name in sorted(names):
+        serialized = f"SELECT json_serialize_sql('SELECT * FROM {name}(1)')"
+        with pytest.raises(QueryError, match=f"the table function '{name}' is not allowed"):
+            check(json.loads(connection.execute(serialized).fetchall()[0][0]), known)
+
+
+@pytest.mark.parametrize("text", ["FROM mine", "FROM MAIN.Mine", "FROM ledger.main.mine", "FROM rows_of(3)"])
+def test_views_and_macros_of_the_catalog_are_allowed(connection, text):
+    assert connection.execute(limited(connection, text, 10)).fetchall()
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("FROM other.main.mine", "other.main.mine"),
+        ("FROM temp.mine", "temp.mine"),
+        ("FROM system.main.duckdb_views", "system.main.duckdb_views"),
+        ("FROM system.main.rows_of(1)", "rows_of"),
+        ("FROM duckdb_views()", "duckdb_views"),
+        ("SHOW TABLES", "SHOW"),
+        ("SHOW ALL TABLES", "SHOW"),
+        ("DESCRIBE FROM 'x.csv'", "x.csv"),
+        ("SUMMARIZE 'x.csv'", "x.csv"),
+        ("FROM mine WHERE a IN (FROM 'x.csv')", "x.csv"),
+        ("FROM mine ORDER BY (SELECT count(*) FROM 'x.csv')", "x.csv"),
+        ("FROM mine LIMIT (SELECT count(*) FROM 'x.csv')", "x.csv"),
+        ("SELECT list_transform([1], lambda x: (SELECT count(*) FROM 'x.csv')) FROM mine", "x.csv"),
+        ("FROM mine, LATERAL (FROM read_text(a))", "read_text"),
+        ("FROM range((SELECT count(*) FROM 'x.csv'))", "x.csv"),
+        ("PIVOT (FROM 'x.csv') ON a IN (1) USING count(*)", "x.csv"),
+        ("WITH t AS (FROM t) FROM t", "'t'"),
+        ("SELECT sum(a) FILTER (current_setting('threads') = 1) FROM mine", "current_setting"),
+        ("SELECT first_value(current_query()) OVER () FROM mine", "current_query"),
+        ("SELECT system.main.current_setting('threads')", "current_setting"),
+        ("SELECT 'threads'.current_setting()", "current_setting"),
+        ("SELECT pg_catalog.pg_sleep(1)", "pg_sleep"),
+    ],
+)
+def test_what_is_refused_is_named_wherever_it_stands(connection, text, named):
+    assert named in refuses(connection, text)
+
+
+def test_a_kind_of_table_that_is_not_known_is_refused(connection):
+    with pytest.raises(QueryError, match="NEWFANGLED is not allowed in FROM"):
+        check({"from_table": {"type": "NEWFANGLED", "alias": "", "sample": None}}, Names(connection))

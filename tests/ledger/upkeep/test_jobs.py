@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rose.clock import utc_us
+from rose.events import Ledger
+from rose.ledger import catalog, layout
+from rose.ledger.layout import LedgerError
+from rose.ledger.upkeep import jobs
+from rose.ledger.upkeep.jobs import Job, JobRun, Settings, history, ledger_jobs, record, run_job
+from rose.ledger.verify import verify
+from rose.ledger.writer import LedgerWriter
+
+MINUTE_US = 60_000_000
+
+
+@pytest.fixture
+def root(tmp_path: Path, lease: Any) -> Path:
+    with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
+        writer.record(lease())
+    return tmp_path / "ledger"
+
+
+def told(root: Path) -> dict[str, object]:
+    return {"root": str(root)}
+
+
+def refuse(root: Path) -> dict[str, object]:
+    raise LedgerError("no room " * 1000)
+
+
+def rows(root: Path, query: str) -> list[Any]:
+    with catalog.connect(root) as connection:
+        return connection.execute(query).fetchall()
+
+
+def succeeded(root: Path, name: str, minutes_ago: float) -> None:
+    record(root, JobRun(name, "ok", utc_us() - int(minutes_ago * MINUTE_US), 1, result={}))
+
+
+def test_a_run_is_an_event_of_its_own(root: Path) -> None:
+    before_us = utc_us()
+    done = run_job(root, Job("told", told, 300))
+    assert (done.job, done.status, done.result, done.error, done.missed) == ("told", "ok", {"root": str(root)}, None, 0)
+    ((job, ok, result, error, missed, started_us, run_id, provenance),) = rows(
+        root,
+        "SELECT job, ok, result_json, error, missed, epoch_us(started_at), run_id, provenance FROM job",
+    )
+    assert (job, ok, json.loads(result), error, missed) == ("told", True, {"root": str(root)}, None, 0)
+    assert (run_id, provenance) == ("ledger", "live")
+    assert before_us <= started_us == done.started_us <= utc_us()
+    assert verify(root).ok
+
+
+def test_a_run_that_fails_is_an_event_too_and_is_not_raised(root: Path) -> None:
+    done = run_job(root, Job("refused", refuse, 300))
+    assert done.status == "failed"
+    assert done.error is not None
+    assert done.error.startswith("no room no room")
+    assert rows(root, "SELECT ok, result_json, error, len(error) FROM job") == [(False, None, done.error, 2000)]
+    last = history(root)["refused"]
+    assert (last.ok, last.succeeded_us) == (False, None)
+
+
+def test_the_last_run_and_the_last_success_are_told_apart(root: Path) -> None:
+    assert history(root) == {}
+    good = run_job(root, Job("j", told, 300))
+    bad = run_job(root, Job("j", refuse, 300))
+    run_job(root, Job("other", told, 300))
+    last = history(root)
+    assert sorted(last) == ["j", "other"]
+    assert (last["j"].ok, last["j"].result_json, last["j"].error) == (False, None, bad.error)
+    assert (last["j"].started_us, last["j"].succeeded_us) == (bad.started_us, good.started_us)
+
+
+def test_an_event_that_is_no_job_s_does_not_spoil_the_view(root: Path) -> None:
+    with LedgerWriter.open(root, "stranger", "r") as writer:
+        for detail in ("{broken", None, '{"job": "x", "ok": "perhaps", "started_us": "soon"}'):
+            writer.record(Ledger(action="job", detail_json=detail))
+    assert rows(root, "SELECT job, ok, started_at FROM job ORDER BY job NULLS FIRST") == [
+        (None, None, None), (None, None, None), ("x", None, None),
+    ]  # fmt: skip
+
+
+def test_missed_runs_are_counted_and_caught_up_by_one(root: Path) -> None:
+    succeeded(root, "j", minutes_ago=36)
+    job = Job("j", told, 300)
+    assert jobs.due_us(job, history(root)["j"]) < utc_us() - 30 * MINUTE_US
+    assert run_job(root, job, only_if_due=True).missed == 6
+    assert rows(root, "SELECT missed FROM job ORDER BY job.at") == [(0,), (6,)]
+    assert run_job(root, job).missed == 0
+
+
+def test_a_run_that_another_scheduler_did_is_skipped(root: Path) -> None:
+    succeeded(root, "j", minutes_ago=1)
+    done = run_job(root, Job("j", told, 300), only_if_due=True)
+    assert done.status == "skipped"
+    assert done.error is not None
+    assert "elsewhere" in done.error
+    # By hand it runs all the same, and a clock that was put back does not stop it for good.
+    assert run_job(root, Job("j", told, 300)).status == "ok"
+    succeeded(root, "k", minutes_ago=-60)
+    assert run_job(root, Job("k", told, 300), only_if_due=True).status == "ok"
+
+
+_HOLDER = """
+import sys, time
+from rose.ledger.upkeep.jobs import Job, run_job
+def run(root):
+    print("running", flush=True)
+    time.sleep(60)
+run_job(sys.argv[1], Job("j", run, 300))
+"""
+
+
+def test_a_job_runs_once_at_a_time_and_a_killed_one_is_caught_up(root: Path) -> None:
+    succeeded(root, "j", minutes_ago=16)
+    with subprocess.Popen([sys.executable, "-c", _HOLDER, root], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "running\n"
+        done = run_job(root, Job("j", told, 300))
+        assert (done.status, done.error) == ("skipped", f"already running in the process with pid {holder.pid}")
+        assert run_job(root, Job("other", told, 300)).status == "ok"
+        holder.kill()
+    done = run_job(root, Job("j", told, 300), only_if_due=True)
+    assert (done.status, done.missed) == ("ok", 2)
+    assert rows(root, "SELECT count(*) FROM job WHERE job = 'j'") == [(2,)]
+    assert verify(root).ok
+
+
+def test_an_interrupted_job_says_so(root: Path) -> None:
+    def interrupted(root: Path) -> dict[str, object]:
+        raise KeyboardInterrupt
+
+    assert run_job(root, Job("j", interrupted, 300)).error == "stopped before it was done"
+
+
+def test_a_run_that_cannot_be_recorded_has_failed(root: Path) -> None:
+    assert run_job(root, Job("j", told, 300)).status == "ok"
+    newest = sorted(root.glob("live/job-j/*/*.parquet"))[-1]
+    newest.write_bytes(b"damaged")
+    done = run_job(root, Job("j", told, 300))
+    assert done.status == "failed"
+    assert done.error is not None
+    assert "could not be recorded" in done.error
+
+
+def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="is not a ledger"):
+        run_job(tmp_path, Job("j", told, 300))
+    with pytest.raises(LedgerError, match="is not a ledger"):
+        history(tmp_path)
+
+
+def by_name(settings: Settings) -> dict[str, Job]:
+    return {job.name: job for job in ledger_jobs(settings)}
+
+
+def test_the_ledger_s_own_jobs_do_their_work(root: Path) -> None:
+    todo = by_name(Settings(compact_every_s=7))
+    assert list(todo) == ["compact", "roll-up", "audit"]
+    assert todo["compact"].every_s == 7
+    assert [run_job(root, job).status for job in todo.values()] == ["ok", "ok", "ok"]
+    last = history(root)
+    assert json.loads(last["compact"].result_json or "")["merged_segments"] == 0
+    assert json.loads(last["audit"].result_json or "")["events"] >= 1
+
+
+def test_an_audit_that_finds_a_problem_names_it(root: Path) -> None:
+    path = sorted(root.glob("live/w/000000/*.parquet"))[-1]
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    done = run_job(root, by_name(Settings())["audit"])
+    assert done.status == "failed"
+    assert done.error is not None
+    assert str(path.relative_to(root)) in done.error
+
+
+def test_old_events_are_archived_where_that_is_set_up(root: Path, tmp_path: Path) -> None:
+    todo = by_name(Settings(archive_to=str(tmp_path / "cold"), archive_after_days=90))
+    assert run_job(root, todo["archive"]).error is None
+    assert run_job(root, by_name(Settings(keep_days=400))["retain"]).error is None
+    for half in (Settings(archive_to="cold"), Settings(archive_after_days=9), Settings(archive_delete=True)):
+        with pytest.raises(LedgerError, match="--archive-"):
+            ledger_jobs(half)
+
+
+def test_what_a_ledger_s_history_costs_does_not_grow_with_it(root: Path, lease: Any) -> None:
+    """The writers of jobs are read and no other: a damaged file elsewhere is not even opened."""
+    run_job(root, Job("j", told, 300))
+    for path in root.glob("live/w/*/*.parquet"):
+        path.write_bytes(b"damaged")
+    assert history(root)["j"].ok
+    assert layout.writers(root) == ["job-j", "w"]
+
+
+def test_a_line_says_what_happened(root: Path) -> None:
+    done = JobRun("told", "ok", 1_780_000_000_000_000, 1_250_000_000, result={"root": root, "n": 1})
+    assert done.line() == f"2026-05-28T20:26:40Z told: ok in 1.2 s: root {root}, n 1"
+    skipped = JobRun("told", "skipped", 1_780_000_000_000_000, error="already running in the process with pid 7")
+    assert skipped.line().endswith("told: skipped: already running in the process with pid 7")

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rose.clock import utc_us
+from rose.events import BUCKETS, DeviceSlice, Ledger, Preemption, Provenance, Sync
+from rose.ledger import segments
+from rose.ledger.growth.rollup import roll_up
+from rose.ledger.layout import LedgerError
+from rose.ledger.upkeep import metrics
+from rose.ledger.upkeep.jobs import Job, Settings, ledger_jobs, run_job
+from rose.ledger.writer import LedgerWriter
+
+S = 10**9
+
+
+@pytest.fixture
+def root(tmp_path: Path, lease: Any, request_event: Any) -> Path:
+    """A live run and a simulated one with the same events, an hour old."""
+    at_us = utc_us() - 3_600_000_000
+    for provenance in ("live", "simulated"):
+        write(tmp_path / "ledger", provenance, at_us, lease, request_event)
+    return tmp_path / "ledger"
+
+
+def write(root: Path, provenance: Provenance, at_us: int, lease: Any, request_event: Any) -> None:
+    with LedgerWriter.open(root, f"w-{provenance}", f"r-{provenance}", provenance) as writer:
+
+        def record(event: Any) -> None:
+            writer.record(event, durable=False)
+
+        for n, closing in enumerate(["released", "preempted", "preempted", None]):
+            record(lease(lease_id=f"l{n}", device_id="d", at_us=at_us + n))
+            record(lease("renewed", lease_id=f"l{n}", device_id="d", at_us=at_us + 10 + n))
+            if closing:
+                record(lease(closing, lease_id=f"l{n}", device_id="d", at_us=at_us + 20 + n))
+        record(lease(lease_id="old", device_id="d", at_us=1))
+        for n, fields in enumerate([{}, {"ttft_ns": 101}, {"tpot_mean_ns": 11}, {"lease_id": "l", "ttft_ns": 101}]):
+            record(request_event(request_id=f"q{n}", device_id="d", at_us=at_us, **fields))
+        for action in ("yield", "yield", "revoke"):
+            record(Preemption(action=action, reason="burst", device_id="d", at_us=at_us))  # type: ignore[arg-type]
+        for ok in (True, False):
+            record(
+                Sync(
+                    device_id="d", at_us=at_us, ok=ok, base_version=0, encoding="delta", wire_bytes=10, dense_bytes=90,
+                    total_ns=S, source="relay", route="loopback",
+                )
+            )  # fmt: skip
+        times = {f"{bucket}_ns": (n + 1) * S for n, bucket in enumerate(BUCKETS)}
+        t0_ns = at_us * 1000
+        record(DeviceSlice(device_id="d", at_us=at_us, t0_ns=t0_ns, t1_ns=t0_ns + sum(times.values()), **times))
+        for count in (3, 4):
+            detail = f'{{"count": {count}, "kinds": {{"turn": {count}}}}}'
+            record(Ledger(action="dropped", detail_json=detail, at_us=at_us))
+
+
+def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+class Read:
+    """What an exposition says, asked by name and labels."""
+
+    def __init__(self, text: str) -> None:
+        self.all = samples(text)
+
+    def __call__(self, name: str, **labels: str) -> float | None:
+        return self.all.get((name, frozenset(labels.items())))
+
+
+LIVE = {"provenance": "live", "device": "d"}
+
+
+def check_views(read: Read) -> None:
+    for n, bucket in enumerate(BUCKETS):
+        assert read("rose_device_seconds_total", bucket=bucket, **LIVE) == n + 1
+    assert read("rose_requests_total", lent="false", **LIVE) == 3
+    assert read("rose_requests_total", lent="true", **LIVE) == 1
+    assert read("rose_slo_misses_total", lent="false", **LIVE) == 2
+    assert read("rose_ttft_misses_total", lent="false", **LIVE) == 1
+    assert read("rose_tpot_misses_total", lent="false", **LIVE) == 1
+    assert read("rose_slo_misses_total", lent="true", **LIVE) == 1
+    assert read("rose_preemptions_total", action="yield", **LIVE) == 2
+    assert read("rose_preemptions_total", action="revoke", **LIVE) == 1
+    assert read("rose_leases_granted_total", **LIVE) == 5
+    assert read("rose_leases_closed_total", cause="preempted", **LIVE) == 2
+    assert read("rose_leases_closed_total", cause="released", **LIVE) == 1
+    assert read("rose_leases_closed_total", cause="expired", **LIVE) is None
+    # The one of 1970 was never closed, and is not in force.
+    assert read("rose_leases_open", **LIVE) == 1
+    assert read("rose_syncs_total", route="loopback", **LIVE) == 2
+    assert read("rose_sync_failures_total", route="loopback", **LIVE) == 1
+    assert read("rose_sync_wire_bytes_total", route="loopback", **LIVE) == 20
+    assert read("rose_sync_dense_bytes_total", route="loopback", **LIVE) == 180
+    assert read("rose_ledger_dropped_events_total", provenance="live", writer="w-live") == 7
+    assert read("rose_leases_open", provenance="simulated", device="d") == 1
+
+
+def test_what_the_views_say_by_provenance_also_once_it_is_rolled_up(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_views(Read(metrics.text(root)))
+    # Opened with a smaller epoch, the writers close the ones that hold all this.
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 0)
+    for provenance in ("live", "simulated"):
+        with LedgerWriter.open(root, f"w-{provenance}", "r") as writer:
+            writer.record(Ledger(action="note"))
+    assert roll_up(root).events == 48
+    check_views(Read(metrics.text(root)))
+
+
+def test_what_the_files_say(root: Path) -> None:
+    read = Read(metrics.text(root))
+    age_s = read("rose_ledger_newest_event_age_seconds", writer="w-live")
+    assert age_s is not None
+    assert 3590 < age_s < 3700
+    with LedgerWriter.open(root, "w-live", "r") as writer:
+        assert read("rose_ledger_events_total", writer="w-live") == writer.record(Ledger(action="note"))
+    live = sum(path.stat().st_size for path in root.glob("live/*/*/*.parquet"))
+    assert 0 < (read("rose_ledger_bytes", folder="live") or 0) < live
+    assert (read("rose_ledger_free_disk_bytes") or 0) > 0
+
+
+def test_what_the_jobs_say(root: Path) -> None:
+    assert Read(metrics.text(root))("rose_ledger_audit_ok") is None
+    (audit,) = [job for job in ledger_jobs(Settings()) if job.name == "audit"]
+    run_job(root, audit)
+    read = Read(metrics.text(root))
+    assert (read("rose_ledger_audit_ok"), read("rose_job_ok", job="audit")) == (1, 1)
+    assert 0 <= (read("rose_job_last_success_age_seconds", job="audit") or -1) < 60
+    assert (read("rose_job_last_duration_seconds", job="audit") or 0) > 0
+    path = sorted(root.glob("live/w-live/*/*.parquet"))[-1]
+    good = path.rename(path.with_name(f"{path.name.partition('-')[0]}-{'0' * 64}.parquet"))
+    run_job(root, audit)
+    assert good.exists()
+    read = Read(metrics.text(root))
+    assert (read("rose_ledger_audit_ok"), read("rose_job_ok", job="audit")) == (0, 0)
+    assert read("rose_job_last_success_age_seconds", job="audit") is not None
+
+
+def test_a_job_that_never_succeeded_has_no_age(root: Path) -> None:
+    def fail(root: Path) -> dict[str, object]:
+        raise LedgerError("no")
+
+    run_job(root, Job("j", fail, 300))
+    read = Read(metrics.text(root))
+    assert read("rose_job_ok", job="j") == 0
+    assert read("rose_job_last_success_age_seconds", job="j") is None
+
+
+def test_every_metric_follows_prometheus_conventions(root: Path) -> None:
+    families = list(text_string_to_metric_families(metrics.text(root)))
+    assert len({family.name for family in families}) == len(families) >= 20
+    for family in families:
+        assert family.name.startswith("rose_")
+        assert family.documentation.endswith(".")
+        assert family.type in ("counter", "gauge")
+        for sample in family.samples:
+            assert sample.name == (f"{family.name}_total" if family.type == "counter" else family.name)
+
+
+def test_a_scraper_in_a_hurry_gets_the_same_answer(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    collector = metrics.LedgerCollector(root, cache_s=100)
+    first = collector.collect()
+    with LedgerWriter.open(root, "new", "r") as writer:
+        writer.record(Ledger(action="note"))
+    assert collector.collect() is first
+    later_s = time.monotonic() + 101
+    monkeypatch.setattr(time, "monotonic", lambda: later_s)
+    assert collector.collect() is not first
+
+
+def test_a_ledger_that_cannot_be_read_gives_no_figures(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="is not a ledger"):
+        metrics.registry(tmp_path)
+    for path in root.glob("live/w-live/*/*.parquet"):
+        path.write_bytes(b"damaged")
+    with pytest.raises(LedgerError):
+        metrics.text(root)

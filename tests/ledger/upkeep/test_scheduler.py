@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import functools
+import os
+import queue
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from rose.clock import utc_us
+from rose.ledger import catalog, layout
+from rose.ledger.layout import LedgerError
+from rose.ledger.upkeep.jobs import Job, JobRun, history, record, run_job
+from rose.ledger.upkeep.scheduler import Scheduler
+from rose.ledger.verify import verify
+
+#: What jobs run lies in a module of its own: it must be found from another process.
+_WORK = """
+import os, time
+from pathlib import Path
+
+def quick(root):
+    return {"pid": os.getpid(), "nice": os.nice(0)}
+
+def slow(root, begun):
+    Path(begun).write_text(str(os.getpid()))
+    time.sleep(60)
+
+def alone(root, flag):
+    os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
+    time.sleep(0.3)
+    os.unlink(flag)
+    return {}
+"""
+_SCHEDULE = """
+import functools, sys, time
+if __name__ == "__main__":
+    sys.path.insert(0, sys.argv[2])
+    import scheduled_work
+    from rose.ledger.upkeep.jobs import Job
+    from rose.ledger.upkeep.scheduler import Scheduler
+    job = Job("alone", functools.partial(scheduled_work.alone, flag=sys.argv[2] + "/flag"), 0.5)
+    scheduler = Scheduler(sys.argv[1], [job], lambda run: print(run.status, run.error, flush=True))
+    scheduler.start()
+    sys.stdin.read()
+    scheduler.stop()
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "scheduled_work.py").write_text(_WORK)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "scheduled_work", raising=False)
+    return layout.create(tmp_path / "ledger")
+
+
+@contextmanager
+def started(root: Path, *todo: Job) -> Iterator[queue.Queue[JobRun]]:
+    ended: queue.Queue[JobRun] = queue.Queue()
+    scheduler = Scheduler(root, todo, ended.put)
+    scheduler.start()
+    try:
+        yield ended
+    finally:
+        scheduler.stop()
+
+
+def wait_for(path: Path) -> str:
+    deadline = time.monotonic() + 60
+    while not (path.exists() and path.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return path.read_text()
+
+
+def test_what_was_missed_is_caught_up_at_once_and_what_is_not_due_waits(root: Path) -> None:
+    import scheduled_work
+
+    for name, minutes in (("due", 36), ("early", 1)):
+        record(root, JobRun(name, "ok", utc_us() - minutes * 60_000_000, 1, result={}))
+    todo = [Job(name, scheduled_work.quick, 300) for name in ("due", "early", "new")]
+    with started(root, *todo) as ended:
+        runs = {run.job: run for run in (ended.get(timeout=60), ended.get(timeout=60))}
+    assert ended.empty()
+    assert sorted(runs) == ["due", "new"]
+    assert (runs["due"].status, runs["due"].missed, runs["new"].missed) == ("ok", 6, 0)
+    result = runs["due"].result or {}
+    assert result["pid"] != os.getpid()
+    assert result["nice"] == min(19, os.nice(0) + 10)
+    assert history(root)["due"].missed == 6
+
+
+def test_a_killed_job_has_failed_and_the_next_run_catches_up(root: Path, tmp_path: Path) -> None:
+    import scheduled_work
+
+    begun = tmp_path / "begun"
+    job = Job("j", functools.partial(scheduled_work.slow, begun=str(begun)), 300)
+    record(root, JobRun("j", "ok", utc_us() - 16 * 60_000_000, 1, result={}))
+    with started(root, job) as ended:
+        os.kill(int(wait_for(begun)), signal.SIGKILL)
+        run = ended.get(timeout=60)
+        assert (run.status, run.error) == ("failed", "the job's process ended by signal 9")
+        assert history(root)["j"].error == run.error
+        done = run_job(root, Job("j", scheduled_work.quick, 300), only_if_due=True)
+        assert (done.status, done.missed) == ("ok", 2)
+    assert verify(root).ok
+
+
+def test_stopping_stops_the_job_that_runs(root: Path, tmp_path: Path) -> None:
+    import scheduled_work
+
+    begun = tmp_path / "begun"
+    with started(root, Job("j", functools.partial(scheduled_work.slow, begun=str(begun)), 300)) as ended:
+        pid = int(wait_for(begun))
+    assert ended.get_nowait().error == "stopped before it was done"
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert history(root)["j"].error == "stopped before it was done"
+
+
+def test_two_schedulers_on_one_ledger_never_run_a_job_twice_at_once(root: Path, tmp_path: Path) -> None:
+    script = tmp_path / "schedule.py"
+    script.write_text(_SCHEDULE)
+    command = [sys.executable, script, root, tmp_path]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    both = [subprocess.Popen(command, text=True, **pipes) for _ in range(2)]  # type: ignore[call-overload]
+    said: list[str] = []
+    for process in both:
+        said += [process.stdout.readline() for _ in range(2)]
+    for process in both:
+        output, errors = process.communicate()
+        said += output.splitlines(keepends=True)
+        assert "Traceback" not in errors
+    statuses = [line.split()[0] for line in said]
+    assert set(statuses) <= {"ok", "skipped", "failed"}
+    assert "ok" in statuses
+    failures = [line for line in said if line.startswith("failed")]
+    assert all("stopped before it was done" in line for line in failures), failures
+    with catalog.connect(root) as connection:
+        recorded = connection.execute("SELECT count(*) FILTER (ok), count(*) FROM job").fetchone()
+    assert recorded == (statuses.count("ok"), len(statuses) - statuses.count("skipped"))
+    assert verify(root).ok
+
+
+def test_a_ledger_that_cannot_be_read_stops_nobody(root: Path) -> None:
+    import scheduled_work
+
+    with pytest.raises(LedgerError, match="is not a ledger"):
+        Scheduler(root.parent, [])
+    with started(root, Job("j", scheduled_work.quick, 300)) as ended:
+        assert ended.get(timeout=60).status == "ok"
+    for path in root.glob("live/job-j/*/*.parquet"):
+        path.write_bytes(b"damaged")
+    with started(root, Job("j", scheduled_work.quick, 300)) as ended:
+        assert ended.get(timeout=60).status == "failed"
