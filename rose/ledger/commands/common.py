@@ -59,7 +59,7 @@ def read_token(file: Path | None, variable: str) -> str | None:
     try:
         text = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        fail(f"--token-file {file} cannot be read: {error}")
+        fail(f"--token-file {file}: {getattr(error, 'strerror', None) or error}")
     return text or fail(f"--token-file {file} is empty; put the token into it")
 
 

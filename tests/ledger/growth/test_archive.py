@@ -96,7 +96,7 @@ def _days_since(n: int) -> float:
 
 def test_old_files_are_copied_and_stay_and_a_second_time_nothing_happens(root: Path, tmp_path: Path) -> None:
     before = _seqs(root)
-    done = archive(root, older_than_days=_days_since(3), to=str(tmp_path / "away"), delete=False)
+    done = archive(root, older_than_days=_days_since(4), to=str(tmp_path / "away"), delete=False)
     assert (done.parts, done.left, done.url) == (2, 0, f"file://{tmp_path}/away")
     copies = sorted(path for path in (tmp_path / "away").rglob("*") if path.is_file())
     assert [path.relative_to(tmp_path / "away").parts[:2] for path in copies] == [("compacted", "w")] * 4
@@ -104,7 +104,7 @@ def test_old_files_are_copied_and_stay_and_a_second_time_nothing_happens(root: P
         assert path.read_bytes() == (root / path.relative_to(tmp_path / "away")).read_bytes()
     assert [detail["deleted"] for detail in _details(root, "archived")] == [False, False]
     written = [path.stat().st_mtime_ns for path in copies]
-    assert archive(root, older_than_days=_days_since(3), to=str(tmp_path / "away"), delete=False) == done
+    assert archive(root, older_than_days=_days_since(4), to=str(tmp_path / "away"), delete=False) == done
     assert [path.stat().st_mtime_ns for path in copies] == written
     assert len(_details(root, "archived")) == 2
     assert _seqs(root) == before
@@ -113,7 +113,7 @@ def test_old_files_are_copied_and_stay_and_a_second_time_nothing_happens(root: P
 
 def test_a_part_leaves_and_the_chain_still_holds(root: Path, tmp_path: Path, lease: Any) -> None:
     away = tmp_path / "away"
-    done = archive(root, older_than_days=_days_since(3), to=str(away), delete=True, grace_s=3600)
+    done = archive(root, older_than_days=_days_since(4), to=str(away), delete=True, grace_s=3600)
     assert (done.parts, done.left, done.skipped) == (2, 2, {})
     assert _states(root)[:3] == ["archived", "archived", "compacted"]
     gone = done.events

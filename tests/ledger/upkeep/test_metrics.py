@@ -114,7 +114,7 @@ def test_what_the_views_say_by_provenance_also_once_it_is_rolled_up(
     for provenance in ("live", "simulated"):
         with LedgerWriter.open(root, f"w-{provenance}", "r") as writer:
             writer.record(Ledger(action="note"))
-    assert roll_up(root).events == 48
+    assert roll_up(root).events == 50
     check_views(Read(metrics.text(root)))
 
 
