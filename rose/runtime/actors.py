@@ -61,7 +61,7 @@ class AgentActor:
 
     def __init__(self, place: Place, spec: AgentSpec) -> None:
         self._writer = place.settle(f"agent-{spec.device.id}")
-        self._agent = DeviceAgent(spec, self._writer.record)
+        self._agent = DeviceAgent(spec, self._writer.record, lambda: self._writer.failure)
 
     def start(self) -> None:
         self._agent.start()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,9 @@ class AgentSpec:
 class DeviceAgent:
     """Start with `start()`; then `open_step`, `close_step` and `sync` as the RL loop goes; end with `stop()`."""
 
-    def __init__(self, spec: AgentSpec, record: Record) -> None:
+    def __init__(
+        self, spec: AgentSpec, record: Record, ledger_failure: Callable[[], str | None] = lambda: None
+    ) -> None:
         self._spec = spec
         self._record = record
         self._page = ArbiterPage.create(spec.page)
@@ -78,6 +81,7 @@ class DeviceAgent:
                 kv_bytes_per_token=spec.rollout_kv_bytes_per_token,
                 id_prefix=spec.run_id,
                 record=record,
+                ledger_failure=ledger_failure,
             )
         self._accountant = Accountant(
             spec.device.id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -56,10 +57,12 @@ class Leasing:
         kv_bytes_per_token: int,
         id_prefix: str,
         record: Record,
+        ledger_failure: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._device_id, self._engine_id, self._page, self._anchor = device_id, engine_id, page, anchor
         self._ttl_ns, self._kv_bytes_per_token = ttl_ns, kv_bytes_per_token
         self._id_prefix, self._record = id_prefix, record
+        self._ledger_failure = ledger_failure
         self._number = 0
         self.state: LeaseState | None = None
         #: Why the ledger could not be told of the last change; what cannot be recorded is not lent.
@@ -72,6 +75,10 @@ class Leasing:
     ) -> LeaseState | None:
         """Lend the device; None, and nothing is lent, if the ledger cannot be written."""
         assert self.state is None, f"lease {self.state.lease_id if self.state else ''} is still in force"
+        # Known beforehand, so that a ledger that is away for hours is not told of a lease at each heartbeat.
+        if (failure := self._ledger_failure()) is not None:
+            self.failure = failure
+            return None
         self._number += 1
         self.state = LeaseState(
             number=self._number,

@@ -23,7 +23,7 @@ def page(tmp_path_factory):
     return ArbiterPage.create(tmp_path_factory.mktemp("page") / "page")
 
 
-def make(page, record=None):
+def make(page, record=None, ledger_failure=lambda: None):
     events = []
     page.set_lease(0, LeaseTerms(0, 0.0, 0))
     leasing = Leasing(
@@ -34,6 +34,7 @@ def make(page, record=None):
         ttl_ns=TTL_NS,
         kv_bytes_per_token=4,
         id_prefix="run",
+        ledger_failure=ledger_failure,
         record=record or (lambda event, *, durable=None: events.append(event)),
     )
     return leasing, events
@@ -127,3 +128,14 @@ def test_a_ledger_that_cannot_be_written_stops_lending_and_hears_of_it_later(pag
         ("run-d0-1", "released", "the ledger cannot be written"),
         ("run-d0-2", "released", "never in force: the ledger could not be written"),
     ]
+
+
+def test_while_the_ledger_is_known_to_fail_no_lease_is_tried(page):
+    failures = ["no space left"]
+    leasing, events = make(page, ledger_failure=lambda: failures[-1])
+    assert leasing.grant(step=0, kv_budget_bytes=4000, compute_share=1.0, now_ns=0) is None
+    assert leasing.failure == "no space left"
+    assert events == []
+    failures.append(None)
+    assert leasing.grant(step=0, kv_budget_bytes=4000, compute_share=1.0, now_ns=0) is not None
+    assert leasing.failure is None
