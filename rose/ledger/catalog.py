@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
+import os
 import re
 import tempfile
+import threading
 from pathlib import Path
 
 import duckdb
@@ -54,6 +57,8 @@ INTERNAL = (
 #: Older DuckDB clients can open a file of this version.
 _STORAGE_VERSION = "v1.5.0"
 _INTERNAL_COMMENT = "Internal: what other views are made of. "
+#: How often a catalog is built anew because the ledger grew meanwhile, before the ledger has to wait for it.
+_ATTEMPTS = 4
 #: How far a roll-up goes: what stood before, and of each writer the last epoch and the seq after it.
 Span = tuple[Coverage | None, dict[str, tuple[int, int]]]
 
@@ -61,29 +66,44 @@ Span = tuple[Coverage | None, dict[str, tuple[int, int]]]
 def refresh(root: Path | str) -> None:
     """Replace the ledger's catalog by one that reads every part there is now. Raises LedgerError or OSError."""
     root = layout.check(root)
-    with layout.locked(root / "locks" / "catalog.lock"):
-        _write_schema(root)
-        temporary = root / f".{layout.CATALOG}.tmp"
+    _write_schema(root)
+    temporary = root / f".{layout.CATALOG}.{os.getpid()}.{threading.get_ident()}.tmp"
+    try:
+        for attempt in range(_ATTEMPTS):
+            sources = _sources(root)
+            _build(root, temporary, sources)
+            # Built outside the lock: a background job that hardly gets the processor must not hold up a writer.
+            with layout.locked(root / "locks" / "catalog.lock"):
+                if attempt == _ATTEMPTS - 1 and _sources(root) != sources:
+                    _build(root, temporary, _sources(root))
+                elif _sources(root) != sources:
+                    continue
+                temporary.replace(root / layout.CATALOG)
+            layout.sync_folder(root)
+            break
+    except duckdb.Error as error:
+        raise LedgerError(
+            f"cannot write the catalog of {root}: {error}\n"
+            "`rose ledger verify` names what is damaged; put it back from a copy, or move it out of the ledger"
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)
         temporary.with_name(f"{temporary.name}.wal").unlink(missing_ok=True)
-        temporary.write_bytes(_template())
-        try:
-            # Patterns relative to the ledger let the folder move; DuckDB finds them here by its search path.
-            with duckdb.connect(temporary, config={"file_search_path": str(root)}) as connection:
-                sources = _sources(root)
-                # Before the first roll-up the template's own views of nothing do; a view takes a while to make.
-                made = {name: select for name, select in sources.items() if select != _no_roll_up(name)}
-                _make(connection, made, temporary=False)
-                for name in made:
-                    connection.execute(f"COMMENT ON VIEW {name} IS {quoted(_INTERNAL_COMMENT)}")
-                connection.execute(f"CREATE MACRO {_signature(sources)}() AS true")
-            layout.replace_file(temporary, root / layout.CATALOG)
-        except duckdb.Error as error:
-            raise LedgerError(
-                f"cannot write the catalog of {root}: {error}\n"
-                "`rose ledger verify` names what is damaged; put it back from a copy, or move it out of the ledger"
-            ) from error
-        finally:
-            temporary.unlink(missing_ok=True)
+
+
+def _build(root: Path, path: Path, sources: dict[str, str]) -> None:
+    """Write a catalog for `sources` to `path`, and bring it to disk."""
+    path.with_name(f"{path.name}.wal").unlink(missing_ok=True)
+    path.write_bytes(_template())
+    # Patterns relative to the ledger let the folder move; DuckDB finds them here by its search path.
+    with duckdb.connect(path, config={"file_search_path": str(root)}) as connection:
+        # Before the first roll-up the template's own views of nothing do; a view takes a while to make.
+        made = {name: select for name, select in sources.items() if select != _no_roll_up(name)}
+        _make(connection, made, temporary=False)
+        for name in made:
+            connection.execute(f"COMMENT ON VIEW {name} IS {quoted(_INTERNAL_COMMENT)}")
+        connection.execute(f"CREATE MACRO {_signature(sources)}() AS true")
+    layout.sync_file(path)
 
 
 def connect(root: Path | str, *, until: Span | None = None) -> duckdb.DuckDBPyConnection:
@@ -282,6 +302,6 @@ def _write_schema(root: Path) -> None:
     """Make sure the file that has every column stands, with the columns of this version."""
     path = root / layout.SCHEMA_FILE
     if not path.exists() or not set(rows.schema().names) <= set(pq.read_schema(path).names):
-        temporary = path.with_name(f".{path.name}.tmp")
-        pq.write_table(rows.schema().empty_table(), temporary, store_schema=False)
-        layout.replace_file(temporary, path)
+        buffer = io.BytesIO()
+        pq.write_table(rows.schema().empty_table(), buffer, store_schema=False)
+        layout.write_file(path, buffer.getvalue())

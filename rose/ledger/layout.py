@@ -193,13 +193,18 @@ def write_file(path: Path, content: bytes, *, sync: bool = True) -> None:
 
 def replace_file(temporary: Path, path: Path) -> None:
     """Bring `temporary` to disk, give it the name `path` atomically, and bring the name to disk. Raises OSError."""
-    descriptor = os.open(temporary, os.O_RDONLY)
+    sync_file(temporary)
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Bring a file's content to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    temporary.replace(path)
-    sync_folder(path.parent)
 
 
 def make_folder(folder: Path) -> None:

@@ -75,6 +75,7 @@ class Deployment:
         self._parts = _Parts()
         self._cluster = Cluster(lambda: self._stop)
         self._stop = False
+        self._upkeep_ends = False
         #: Why devices lend nothing although they could, as last said.
         self._ledger_failures: set[str] = set()
         self._deadline: float | None = None
@@ -121,7 +122,9 @@ class Deployment:
                 writer.record(self._run_event("failed", f"{type(error).__name__}: {error}"))
                 raise
             finally:
+                self._upkeep_ends = True
                 upkeep.stop()
+                self._upkeep_ends = False
                 self._stop_all()
             writer.record(self._run_event("ended", "stopped early" if outcome.stopped else None))
         for job in todo:
@@ -130,7 +133,8 @@ class Deployment:
         return outcome
 
     def _say_failed(self, run: jobs.JobRun) -> None:
-        if run.status == "failed":
+        # One that was stopped with the run is made up for by the last one.
+        if run.status == "failed" and not self._upkeep_ends:
             self._say(run.line())
 
     # ------------------------------------------------------------------ where things are

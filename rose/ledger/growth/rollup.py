@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import shutil
 import time
 from dataclasses import dataclass
@@ -122,7 +121,7 @@ def _write(
                 content = path.read_bytes()
                 files[name] = hashlib.sha256(content).hexdigest()
                 size += len(content)
-                _sync(path)
+                layout.sync_file(path)
     except duckdb.Error as error:
         raise LedgerError(f"cannot roll up {root}: {error}. `rose ledger verify` names what is damaged") from error
     writers = {**({} if before is None else before.writers), **ends}
@@ -139,14 +138,6 @@ def _write(
     temporary.rename(home / f"{generation:06d}")
     layout.sync_folder(home)
     return RollUp(generation, events, count, size)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove_old(root: Path, grace_s: float) -> None:

@@ -27,7 +27,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.jobs import Job, JobRun
 
-_NICE = 10
+_NICE = 19
 #: How long a job that is asked to stop may take to record that.
 _STOP_S = 10.0
 

@@ -95,7 +95,9 @@ class Leasing:
             self._log("released", "never in force: the ledger could not be written", durable=False)
             self.state = None
             return None
-        self.history.append(LeaseChange(now_ns, self.state.lease_id, step))
+        # A lease that expired at this heartbeat ended a moment after `now_ns`.
+        at_ns = max(now_ns, self.history[-1].at_ns) if self.history else now_ns
+        self.history.append(LeaseChange(at_ns, self.state.lease_id, step))
         self._publish()
         return self.state
 

@@ -208,7 +208,7 @@ def test_kill_9_in_a_roll_up_leaves_the_last_generation(root: Path) -> None:
     _closed(root, "a", [_power(n) for n in range(5, 10)])
     for moment in (
         "shutil.rmtree",
-        "rose.ledger.growth.rollup._sync",
+        "rose.ledger.layout.sync_file",
         "rose.ledger.layout.write_file",
         "pathlib.Path.rename",
     ):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.clock import Anchor
+from rose.clock import Anchor, monotonic_ns
 from rose.events import Lease, Preemption
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
@@ -139,3 +139,13 @@ def test_while_the_ledger_is_known_to_fail_no_lease_is_tried(page):
     failures.append(None)
     assert leasing.grant(step=0, kv_budget_bytes=4000, compute_share=1.0, now_ns=0) is not None
     assert leasing.failure is None
+
+
+def test_a_lease_granted_at_the_heartbeat_that_ended_another_begins_after_it(page):
+    leasing, _ = make(page)
+    heartbeat = monotonic_ns()
+    leasing.grant(step=0, kv_budget_bytes=4000, compute_share=1.0, now_ns=heartbeat)
+    leasing.end("expired", "not renewed")
+    leasing.grant(step=0, kv_budget_bytes=4000, compute_share=1.0, now_ns=heartbeat)
+    times = [change.at_ns for change in leasing.history]
+    assert times == sorted(times)
