@@ -271,7 +271,9 @@ def _alone(root: Path, name: str) -> Iterator[str | None]:
 
 
 def _explained(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt):
+    # What DuckDB makes of an interrupt that comes in the middle of a query.
+    in_query = type(error) is RuntimeError and str(error) == "Query interrupted"
+    if isinstance(error, KeyboardInterrupt) or in_query:
         return "stopped before it was done"
     said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     return said[:_ERROR_CHARACTERS_MAX]
