@@ -74,10 +74,10 @@ def refresh(root: Path | str) -> None:
             _build(root, temporary, sources)
             # Built outside the lock: a background job that hardly gets the processor must not hold up a writer.
             with layout.locked(root / "locks" / "catalog.lock"):
-                if attempt == _ATTEMPTS - 1 and _sources(root) != sources:
-                    _build(root, temporary, _sources(root))
-                elif _sources(root) != sources:
-                    continue
+                if (current := _sources(root)) != sources:
+                    if attempt < _ATTEMPTS - 1:
+                        continue
+                    _build(root, temporary, current)
                 temporary.replace(root / layout.CATALOG)
             layout.sync_folder(root)
             break
@@ -247,7 +247,7 @@ def _sources(root: Path, until: Span | None = None) -> dict[str, str]:
             if part.last > end_epoch:
                 apart.append(f"writer = {quoted(writer)} AND seq >= {end_seq}")
     where = f" WHERE NOT ({' OR '.join(apart)})" if apart else ""
-    sources = {"stored_event": _stored(patterns), "unrolled_stored_event": _stored(unrolled) + where}
+    sources = {"stored_event": stored(patterns), "unrolled_stored_event": stored(unrolled) + where}
     for name in (CLIENT_ID, *ROLLUPS):
         if covered and coverage is not None:
             sources[f"rolled_{name}"] = f"FROM read_parquet({quoted(f'{coverage.folder}/{name}.parquet')})"
@@ -289,7 +289,8 @@ def _definitions() -> str:
     return "\n".join([*rows.schema().names, *(sql.read(f"{name}.sql") for name in names)])
 
 
-def _stored(patterns: list[str]) -> str:
+def stored(patterns: list[str]) -> str:
+    """A SELECT of all rows in these files: paths or patterns, with the columns of all of them."""
     return f"SELECT * FROM read_parquet([{', '.join(map(quoted, patterns))}], union_by_name = true)"
 
 

@@ -29,6 +29,8 @@ from rose.errors import UserError
 FORMAT_VERSION = 1
 MARKER = "ledger.json"
 CATALOG = "ledger.duckdb"
+#: Run under which upkeep records its own events: compaction, roll-ups, the archive, jobs.
+UPKEEP_RUN_ID = "ledger"
 SCHEMA_FILE = "schema.parquet"
 
 WRITER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

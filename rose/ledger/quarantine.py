@@ -43,7 +43,7 @@ def quarantine(root: Path | str, paths: Sequence[str]) -> list[str]:
                     if (root / found).exists():
                         layout.move_file(root / found, root / FOLDER / found)
         # Only now: with a damaged file in its way no catalog can be made, and no writer opened.
-        with LedgerWriter.open(root, WRITER, compaction.RUN_ID) as log:
+        with LedgerWriter.open(root, WRITER, layout.UPKEEP_RUN_ID) as log:
             said = {detail["file"] for detail in examine.recorded(root, WRITER, QUARANTINED_ACTION)}
             for name in names:
                 if name not in said:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, datetime
@@ -50,6 +52,22 @@ def clear_errors() -> Iterator[None]:
         yield
     except LedgerError as error:
         fail(str(error))
+
+
+def until_signal() -> threading.Event:
+    """Set by Ctrl-C, or by whoever ends a service."""
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    return ended
+
+
+def host_and_port(listen: str, example: str) -> tuple[str, int]:
+    """The two parts of an address to listen on. Fails on text that is none, naming `example`."""
+    host, colon, port = listen.rpartition(":")
+    if not (colon and host and port.isdecimal() and int(port) < 65536):
+        fail(f"--listen {listen!r} is no address; give HOST:PORT, such as {example}")
+    return host.strip("[]"), int(port)
 
 
 def read_token(file: Path | None, variable: str) -> str | None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
 import sys
 import textwrap
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,6 +23,7 @@ from rose.ledger.commands.common import (
     print_json,
     print_table,
     seconds,
+    until_signal,
 )
 from rose.ledger.commands.metrics import DEFAULT_LISTEN, TokenFileOption, serving
 from rose.ledger.upkeep.jobs import Job, JobRun, Settings, due_us, history, run_job
@@ -165,9 +164,7 @@ def serve(
             planned.get(name) or fail(_not_planned(name, planned))
         todo = [job for name, job in planned.items() if not only or name in only]
         scheduler = Scheduler(root, todo, _print_line)
-        ended = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: ended.set())
+        ended = until_signal()
         with ExitStack() as stack:
             if metrics_listen is not None:
                 print(f"metrics at {stack.enter_context(serving(root, metrics_listen, token_file))}", flush=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from rose.ledger.commands.common import LedgerOption, clear_errors, fail, ledger_root, read_token
+from rose.ledger.commands.common import LedgerOption, clear_errors, host_and_port, ledger_root, read_token, until_signal
 
 DEFAULT_LISTEN = "127.0.0.1:9464"
 TokenFileOption = Annotated[
@@ -38,9 +36,7 @@ def metrics(
 
             print(text(root), end="")
             return
-        ended = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: ended.set())
+        ended = until_signal()
         with serving(root, listen, token_file) as url:
             print(f"metrics of {root} at {url} (Ctrl-C ends it)", flush=True)
             ended.wait()
@@ -51,8 +47,6 @@ def serving(root: Path, listen: str, token_file: Path | None) -> Iterator[str]:
     """Serve metrics while the block runs; yields the URL. Raises LedgerError; fails on an address or a token file."""
     from rose.ledger.upkeep import metrics_server
 
-    host, colon, port = listen.rpartition(":")
-    if not (colon and host and port.isdecimal() and int(port) < 65536):
-        fail(f"--listen {listen!r} is no address; give HOST:PORT, such as {DEFAULT_LISTEN}")
-    with metrics_server.serve(root, host.strip("[]"), int(port), read_token(token_file, "ROSE_METRICS_TOKEN")) as url:
+    host, port = host_and_port(listen, DEFAULT_LISTEN)
+    with metrics_server.serve(root, host, port, read_token(token_file, "ROSE_METRICS_TOKEN")) as url:
         yield url

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rose.ledger.address import is_loopback
 from rose.ledger.commands.common import (
     JsonOption,
     LedgerOption,
     clear_errors,
     fail,
+    host_and_port,
     ledger_root,
     print_json,
     read_token,
+    until_signal,
 )
 
 if TYPE_CHECKING:
@@ -47,20 +48,18 @@ def serve(
     queries: Annotated[int, typer.Option(min=1, help="Most queries at once; others wait, then are refused.")] = 2,
 ) -> None:
     """Serve a ledger to other hosts until Ctrl-C: they forward their events to it and query it."""
-    host, colon, port = listen.rpartition(":")
-    if not (colon and host and port.isdecimal() and int(port) < 65536):
-        fail(f"--listen {listen!r} is no address; give HOST:PORT, such as {DEFAULT_LISTEN}")
+    host, port = host_and_port(listen, DEFAULT_LISTEN)
     if (tls_cert is None) != (tls_key is None):
         fail("--tls-cert and --tls-key belong together; give both or neither")
-    host, root, token = host.strip("[]"), ledger_root(ledger), read_token(token_file, "ROSE_LEDGER_TOKEN")
-    ended = _until_signal()
+    root, token = ledger_root(ledger), read_token(token_file, "ROSE_LEDGER_TOKEN")
+    ended = until_signal()
     with clear_errors():
         from rose.ledger.hosts import gateway
 
         tls = None if tls_cert is None else gateway.Tls(_read(tls_cert, "--tls-cert"), _read(tls_key, "--tls-key"))
         limits = gateway.Limits(rows=rows, timeout_s=timeout, memory_gb=memory_gb, queries=queries)
-        with gateway.serve(root, host, int(port), token=token, tls=tls, limits=limits) as url:
-            if tls is None and not gateway.is_loopback(host):
+        with gateway.serve(root, host, port, token=token, tls=tls, limits=limits) as url:
+            if tls is None and not is_loopback(host):
                 print("Without --tls-cert the token and all events travel in clear.", file=sys.stderr)
             print(f"ledger {root} at {url} (Ctrl-C ends it)", flush=True)
             ended.wait()
@@ -79,7 +78,7 @@ def forward(
     """Forward a ledger to a gateway, segment by segment, until Ctrl-C; exit code 1 if a writer was refused."""
     if as_json and not once:
         fail("--json is for --once: a forwarder that goes on has no end to report")
-    ended = _until_signal()
+    ended = until_signal()
     with clear_errors():
         from rose.ledger.hosts.forward import Forwarder
 
@@ -128,14 +127,6 @@ class _Said:
             lines.append(f"{progress.waiting} segments wait, the oldest for {progress.lag_s:.0f} s")
         for line in lines:
             print(line, file=sys.stderr, flush=True)
-
-
-def _until_signal() -> threading.Event:
-    """Set by Ctrl-C, or by whoever ends a service."""
-    ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
-    return ended
 
 
 def _read(path: Path | None, option: str) -> bytes:

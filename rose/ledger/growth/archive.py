@@ -97,7 +97,7 @@ def archive(
     before_us = utc_us() - int(older_than_days * _DAY_US)
     done = Archived(url=None if store is None else store.url(), deleted=delete)
     try:
-        with LedgerWriter.open(root, ARCHIVE_WRITER, compaction.RUN_ID) as log:
+        with LedgerWriter.open(root, ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
             with layout.moving_parts(root):
                 due = _due(root, before_us)
             archiving = _Archiving(root, store, delete, log)
@@ -139,7 +139,7 @@ def restore(
     parts = events = size = 0
     missing = []
     try:
-        with LedgerWriter.open(root, ARCHIVE_WRITER, compaction.RUN_ID) as log:
+        with LedgerWriter.open(root, ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
             own = _own_files(root)
             wanted = [part for part in _archived(root) if _within(root, part, since_us, until_us)]
             for done, part in enumerate(wanted):

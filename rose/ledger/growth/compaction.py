@@ -26,8 +26,6 @@ from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.writer import LedgerWriter
 
-#: Run under which compaction records its own events.
-RUN_ID = "ledger"
 #: Compacted files are merged again once this many stand side by side, so their number grows with the logarithm.
 FANOUT = 16
 #: A file with this many events is large enough for good.
@@ -53,7 +51,7 @@ def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
     merged = written = removed = 0
     try:
         # Opening the writer has the catalog read every part there is, so what is removed now is no longer read.
-        with LedgerWriter.open(root, verify.COMPACTION_WRITER, RUN_ID) as log, layout.moving_parts(root):
+        with LedgerWriter.open(root, verify.COMPACTION_WRITER, layout.UPKEEP_RUN_ID) as log, layout.moving_parts(root):
             for writer in layout.writers(root):
                 removed += _remove_superseded(root, writer, grace_s) + remove_archived(root, writer, grace_s)
                 newest = max(layout.epochs(root, writer), default=-1)
@@ -129,8 +127,7 @@ def _merge(root: Path, batch: list[Part], log: LedgerWriter) -> int:
 def _write_rows(root: Path, batch: list[Part], path: Path) -> bytes:
     """All rows of `batch`, sorted by kind so that a reader of one kind skips the rest; returns the file's bytes."""
     temporary = path.with_name(f".{path.name}.tmp")
-    sources = ", ".join(catalog.quoted(f"{root}/{part.pattern}") for part in batch)
-    rows = f"SELECT * FROM read_parquet([{sources}], union_by_name = true) ORDER BY kind, seq"
+    rows = catalog.stored([f"{root}/{part.pattern}" for part in batch]) + " ORDER BY kind, seq"
     try:
         with duckdb.connect() as connection:
             connection.execute("SET threads = 1")

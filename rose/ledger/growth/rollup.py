@@ -25,8 +25,6 @@ from rose.ledger.layout import LedgerError, Part
 from rose.ledger.verify import ROLL_UP_WRITER, ROLLED_UP_ACTION
 from rose.ledger.writer import LedgerWriter
 
-RUN_ID = "ledger"
-
 
 @dataclass(frozen=True, slots=True)
 class RollUp:
@@ -53,7 +51,7 @@ def roll_up(root: Path | str, grace_s: float = 60.0) -> RollUp:
     root = layout.check(root)
     try:
         # Its name also keeps a second roll-up from running.
-        with LedgerWriter.open(root, ROLL_UP_WRITER, RUN_ID) as log:
+        with LedgerWriter.open(root, ROLL_UP_WRITER, layout.UPKEEP_RUN_ID) as log:
             _remove_old(root, grace_s)
             before = rolled.newest(root)
             if before is not None and not before.complete:

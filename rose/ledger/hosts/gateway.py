@@ -7,7 +7,6 @@ answered by DoGet. Whatever is acknowledged is on disk. Nothing that a client se
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import json
 import threading
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from rose.ledger import catalog, layout
+from rose.ledger.address import is_loopback
 from rose.ledger.hosts import spool
 from rose.ledger.hosts.receive import SEGMENT_BYTES_MAX, Receiver
 from rose.ledger.layout import LedgerError
@@ -86,14 +86,6 @@ def serve(
     finally:
         server.shutdown()
         server.let_go()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine alone."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class _Token(flight.ServerMiddlewareFactory):  # type: ignore[misc]

@@ -26,7 +26,6 @@ from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 
 #: Run under which jobs record what they did.
-RUN_ID = "ledger"
 JOB_ACTION = "job"
 _WRITER_PREFIX = "job-"
 #: A scheduled run is skipped if another scheduler's began less than this share of the interval ago.
@@ -211,7 +210,7 @@ def record(root: Path, run: JobRun) -> JobRun:
         **({"result": run.result} if run.error is None else {"error": run.error}),
     }
     try:
-        with LedgerWriter.open(root, f"{_WRITER_PREFIX}{run.job}", RUN_ID) as log:
+        with LedgerWriter.open(root, f"{_WRITER_PREFIX}{run.job}", layout.UPKEEP_RUN_ID) as log:
             log.record(Ledger(action=JOB_ACTION, detail_json=json.dumps(detail, default=str)), durable=True)
     except (LedgerError, OSError) as error:
         said = "" if run.error is None else f"{run.error}; "
@@ -228,8 +227,7 @@ def history(root: Path | str) -> dict[str, Last]:
     root = layout.check(root)
     writers = [writer for writer in layout.writers(root) if writer.startswith(_WRITER_PREFIX)]
     patterns = [layout.SCHEMA_FILE, *(part.pattern for writer in writers for part in layout.parts(root, writer))]
-    files = ", ".join(catalog.quoted(f"{root}/{pattern}") for pattern in patterns)
-    stored = f"SELECT * FROM read_parquet([{files}], union_by_name = true)"
+    stored = catalog.stored([f"{root}/{pattern}" for pattern in patterns])
     try:
         with catalog.connect(root) as connection:
             connection.execute(f"CREATE OR REPLACE TEMP VIEW stored_event AS {stored}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import socket
 import threading
 from collections.abc import Iterable, Iterator
@@ -15,6 +14,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import make_wsgi_app
 
+from rose.ledger.address import is_loopback
 from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep import metrics
 
@@ -54,7 +54,7 @@ def serve(root: Path | str, host: str, port: int, token: str | None) -> Iterator
     Raises LedgerError if `root` is no ledger, if other machines could read it without a token, or if the address
     cannot be had.
     """
-    if not token and not _is_loopback(host):
+    if not token and not is_loopback(host):
         raise LedgerError(
             f"{host} can be reached from other machines: give a token by --token-file or ROSE_METRICS_TOKEN, or listen "
             "on 127.0.0.1"
@@ -91,10 +91,3 @@ class _Handler(WSGIRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """A scrape every few seconds is nothing to write home about."""
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

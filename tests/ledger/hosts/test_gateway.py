@@ -11,6 +11,7 @@ import pytest
 from pyarrow import flight
 
 from rose.ledger import catalog
+from rose.ledger.address import is_loopback
 from rose.ledger.hosts import gateway, remote
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import QueryError, query
@@ -188,7 +189,7 @@ def test_an_address_that_is_taken_is_named(root, url):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
 def test_loopback_is_known(host):
-    assert gateway.is_loopback(host)
+    assert is_loopback(host)
 
 
 @pytest.fixture(scope="module")
