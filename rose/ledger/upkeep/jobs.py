@@ -25,7 +25,7 @@ from rose.events import Ledger
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 
-#: Run under which jobs record what they did.
+#: The `ledger` event by which a job records what it did, and what its writer is called.
 JOB_ACTION = "job"
 _WRITER_PREFIX = "job-"
 #: A scheduled run is skipped if another scheduler's began less than this share of the interval ago.
