@@ -63,6 +63,8 @@ class Run(Event):
     name: str
     config_json: str | None = None
     host_json: str | None = None
+    #: Tags of the fleet file, a flat JSON object of strings: who pays (`team`, `serving_team`) and what else it says.
+    tags_json: str | None = None
     reason: str | None = None
     #: Serving traffic of this run: the trace's name, the share of its requests kept, and by how much prompt lengths,
     #: output lengths and gaps between arrivals were multiplied to fit the host. Every latency figure comes with them.

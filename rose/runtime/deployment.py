@@ -373,6 +373,7 @@ class Deployment:
                     "platform": os.uname().machine,
                 }
             ),
+            tags_json=json.dumps(self._config.tags),
             reason=reason,
             trace=None if fitted is None else fitted.trace.name,
             trace_keep_share=None if fitted is None else fitted.keep_share,

@@ -18,6 +18,7 @@
 -- name: Name of the run.
 -- config_json: The run's whole configuration, as JSON.
 -- host_json: What the host is, as JSON.
+-- tags_json: Tags of the fleet file, a flat JSON object: `team`, `serving_team` and any other.
 -- reason: Why, in words.
 -- trace: Name of the serving traffic that was replayed.
 -- trace_keep_share: Share of the trace's requests that were kept, 0 to 1.

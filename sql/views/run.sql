@@ -21,6 +21,7 @@ state AS (
         arg_max(name, n) AS name,
         arg_max(config_json, n) AS config_json,
         arg_max(host_json, n) AS host_json,
+        arg_max(tags_json, n) AS tags_json,
         arg_max(trace, n) AS trace,
         arg_max(trace_keep_share, n) AS trace_keep_share,
         arg_max(trace_length_scale, n) AS trace_length_scale,
@@ -36,5 +37,5 @@ SELECT
     CASE last_action WHEN 'started' THEN 'running' ELSE last_action END AS status,
     CASE WHEN last_action <> 'started' THEN reason END AS reason,
     trace, trace_keep_share, trace_length_scale, trace_output_length_scale, trace_time_scale,
-    config_json, host_json
+    config_json, host_json, tags_json
 FROM state;

@@ -1,45 +1,17 @@
-"""`rose report` and `rose price`: the cost report and the price book on the command line."""
+"""`rose price`: price books on the command line."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rose.errors import UserError
-from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.ledger.layout import LedgerError
+from rose.pricing.commands.common import BookOption, failed
 
 price_app = typer.Typer(no_args_is_help=True, help="Check and show price books.")
-
-BookOption = Annotated[str, typer.Option("--price-book", "-b", help="A price book TOML file, or `example`.")]
-
-
-def report_command(
-    ledger: LedgerOption = None,
-    run: Annotated[str | None, typer.Option("--run", help="Run to report; the newest if left out.")] = None,
-    price_book: BookOption = "example",
-    *,
-    as_json: JsonOption = False,
-    allow_unverified: Annotated[
-        bool, typer.Option("--allow-unverified", help="Report a ledger that does not verify, every figure marked so.")
-    ] = False,
-) -> None:
-    """Report what a run's rollouts cost: time by bucket, three cost views, cost per correct answer, serving latency."""
-    from rich.console import Console
-
-    from rose.pricing import report, tables
-
-    try:
-        built = report.build(ledger_root(ledger), run, price_book, allow_unverified)
-    except (UserError, LedgerError) as error:
-        raise _failed(error) from None
-    if as_json:
-        typer.echo(json.dumps(built.to_json(), indent=2))
-    else:
-        tables.show(built, Console(width=tables.WIDTH))
 
 
 @price_app.command("check")
@@ -50,7 +22,7 @@ def check(file: Annotated[Path, typer.Argument(help="A price book TOML file.")])
     try:
         book = pricebook.load(file)
     except (UserError, LedgerError) as error:
-        raise _failed(error) from None
+        raise failed(error) from None
     typer.echo(f"{file}: {book.name} {book.version}, {book.currency}, {len(book.device)} device prices: good")
 
 
@@ -67,7 +39,7 @@ def show(price_book: BookOption = "example") -> None:
     try:
         book = pricebook.load(price_book)
     except (UserError, LedgerError) as error:
-        raise _failed(error) from None
+        raise failed(error) from None
     lending, tokens = book.lending, book.tokens
     entries = [
         (p.device_class, f"${p.usd_per_hour} per device-hour, {p.commitment}, "
@@ -90,8 +62,3 @@ def show(price_book: BookOption = "example") -> None:
     for what, price, entry in entries:
         table.add_row(what, price, entry.source, str(entry.source_date))
     Console(width=WIDTH).print(table)
-
-
-def _failed(error: UserError | LedgerError) -> typer.Exit:
-    typer.secho(f"rose: {error}", fg=typer.colors.RED, err=True)
-    return typer.Exit(UserError.exit_code)

@@ -1,0 +1,36 @@
+"""`rose report`: the cost report of a run on the command line."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from rose.errors import UserError
+from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
+from rose.ledger.layout import LedgerError
+from rose.pricing.commands.common import BookOption, UnverifiedOption, failed
+
+
+def report_command(
+    ledger: LedgerOption = None,
+    run: Annotated[str | None, typer.Option("--run", help="Run to report; the newest if left out.")] = None,
+    price_book: BookOption = "example",
+    *,
+    as_json: JsonOption = False,
+    allow_unverified: UnverifiedOption = False,
+) -> None:
+    """Report what a run's rollouts cost: time by bucket, three cost views, cost per correct answer, serving latency."""
+    from rich.console import Console
+
+    from rose.pricing import report, tables
+
+    try:
+        built = report.build(ledger_root(ledger), run, price_book, allow_unverified)
+    except (UserError, LedgerError) as error:
+        raise failed(error) from None
+    if as_json:
+        typer.echo(json.dumps(built.to_json(), indent=2))
+    else:
+        tables.show(built, Console(width=tables.WIDTH))
