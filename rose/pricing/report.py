@@ -12,10 +12,9 @@ from pathlib import Path
 
 import duckdb
 
-from rose.ledger import catalog, verify
+from rose.ledger import catalog
 from rose.ledger.examine import Seen
-from rose.ledger.growth import archive
-from rose.pricing import correct, pricebook
+from rose.pricing import correct, pricebook, trust
 from rose.pricing.allocation import Allocation, allocate
 from rose.pricing.document import BookFacts, Borrow, DeviceRow, PriceLine, Report, RunFacts
 from rose.pricing.figures import AMORTIZED, BLENDED, FULLY_LOADED, MARGINAL, Figure, Figures, Stamp
@@ -48,10 +47,10 @@ def build(
     PriceBookError for a book that cannot be used or lacks a price that the run needs.
     """
     book = price_book if isinstance(price_book, PriceBook) else pricebook.load(price_book)
-    verified = _verified(root, allow_unverified, seen)
+    verified = trust.verified(root, allow_unverified, seen)
     with closing(catalog.connect(root)) as connection:
         run_id = run_id or newest_run(connection)
-        _refuse_archived(root, connection, run_id)
+        trust.refuse_archived(root, connection, run_id)
         return _build(connection, run_id, book, verified)
 
 
@@ -61,31 +60,6 @@ def newest_run(connection: duckdb.DuckDBPyConnection) -> str:
     if not found:
         raise PricingError("the ledger holds no run yet; `rose demo` or `rose up` writes one")
     return str(found[0]["run_id"])
-
-
-def _verified(root: Path, allow_unverified: bool, seen: Seen | None) -> bool:
-    problems = verify.verify(root, seen=seen).problems
-    if problems and not allow_unverified:
-        raise PricingError(
-            f"ledger {root} does not verify, so its figures cannot be trusted:\n"
-            + "\n".join(f"  {problem}" for problem in problems[:10])
-            + "\n`--allow-unverified` gives figures that are marked so."
-        )
-    return not problems
-
-
-def _refuse_archived(root: Path, connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
-    """Half a run has figures that look like a whole one's."""
-    newest_us = archive.newest_us(root)
-    if newest_us is None:
-        return
-    set_variables(connection, run_id=run_id, archived_us=newest_us)
-    gone = int(rows(connection, "run_archived")[0]["events"] or 0)
-    if gone > 0:
-        raise PricingError(
-            f"{gone:,} events of run {run_id!r} were archived, so its figures would be of a part of it: bring them "
-            "back with `rose ledger restore --from ...`"
-        )
 
 
 def _build(connection: duckdb.DuckDBPyConnection, run_id: str, book: PriceBook, verified: bool) -> Report:
