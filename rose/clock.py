@@ -53,4 +53,10 @@ class Anchor:
 
 def iso(us: int) -> str:
     """`2026-01-31T09:30:00.000000Z` for microseconds since the epoch."""
-    return datetime.fromtimestamp(us / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return utc(us * 1000)
+
+
+def utc(ns: int) -> str:
+    """`2026-01-31T09:30:00.123456Z` for nanoseconds since the epoch, cut to microseconds."""
+    seconds, rest = divmod(ns, 1_000_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06}Z"

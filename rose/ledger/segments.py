@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rose.ledger import layout, rows
-from rose.ledger.layout import LedgerError
+from rose.ledger.layout import LedgerError, Part
 
 #: An epoch is closed after this many segments, so that no reader ever opens many small files.
 SEGMENTS_PER_EPOCH = 100
@@ -129,6 +129,14 @@ def has_every_column(root: Path, tail: Tail) -> bool:
 def segment_names(folder: Path) -> list[str]:
     """Names of the segments in an epoch's folder, in the order they were written."""
     return sorted(path.name for path in folder.iterdir() if layout.SEGMENT_NAME.fullmatch(path.name))
+
+
+def end_seq(root: Path, part: Part) -> int:
+    """The seq after the last event of a part, as far as it is written now. Raises LedgerError or OSError."""
+    if part.state != "live":
+        return int(json.loads((root / part.manifest).read_bytes())["last_seq"]) + 1
+    folder = root / part.folder
+    return read_header((folder / segment_names(folder)[-1]).read_bytes()).last_seq + 1
 
 
 def sha256_in(name: str) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
 
+from rose.clock import utc
 from rose.pricing.correct import Interval
 from rose.pricing.money import NANO_USD_PER_USD, format_ns, format_usd, nano_usd_of
 
@@ -131,12 +131,6 @@ class Figures:
         """A share or a ratio; not enough data where the denominator is 0 or the numerator is not known."""
         value = None if numerator is None or denominator == 0 else float(Fraction(numerator) / denominator)
         return Figure(value=value, unit=unit, view=COUNT, stamp=self.stamp, why=_why(value, why))
-
-
-def utc(ns: int) -> str:
-    """`2026-01-31T09:30:00.123456Z` for nanoseconds since the epoch, cut to microseconds."""
-    seconds, rest = divmod(ns, 1_000_000_000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest // 1000:06}Z"
 
 
 def _why(value: float | None, why: str | None) -> str | None:

@@ -9,7 +9,23 @@ import duckdb
 import sql
 
 #: DuckDB's type of each variable a query may read, so that an empty list has one too.
-_TYPES = {"run_id": "VARCHAR", "price_changes": "BIGINT[]", "period_end_ns": "BIGINT", "archived_us": "BIGINT"}
+_TYPES = {
+    "run_id": "VARCHAR",
+    "provenance": "VARCHAR",
+    "from_ns": "BIGINT",
+    "to_ns": "BIGINT",
+    "price_changes": "BIGINT[]",
+    "period_end_ns": "BIGINT",
+    "archived_us": "BIGINT",
+    "part": "VARCHAR",
+    "by_lease": "BOOLEAN",
+    "load_points": "DOUBLE[]",
+    "span_device": "VARCHAR[]",
+    "span_from": "BIGINT[]",
+    "span_to": "BIGINT[]",
+    "horizon_ns": "BIGINT",
+    "device_id": "VARCHAR",
+}
 
 
 #: The views that pricing reads a run through. `device` comes before `device_slice`, so that a slice that arrives in
@@ -39,7 +55,11 @@ def set_variables(connection: duckdb.DuckDBPyConnection, **variables: object) ->
 
 def rows(connection: duckdb.DuckDBPyConnection, name: str, folder: str = "figures") -> list[dict[str, Any]]:
     """Rows of `sql/<folder>/<name>.sql`, a dict of column to value each, in the query's order."""
-    cursor = connection.execute(sql.read(f"{folder}/{name}.sql"))
+    return records(connection.execute(sql.read(f"{folder}/{name}.sql")))
+
+
+def records(cursor: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+    """What a query gave, a dict of column to value for each row, in its order."""
     assert cursor.description is not None
     columns = [column[0] for column in cursor.description]
     return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]

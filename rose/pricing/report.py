@@ -14,8 +14,9 @@ import duckdb
 
 from rose.ledger import catalog
 from rose.ledger.examine import Seen
-from rose.pricing import correct, pricebook, trust
+from rose.pricing import charges, correct, pricebook, trust
 from rose.pricing.allocation import Allocation, allocate
+from rose.pricing.charges import Charges
 from rose.pricing.document import BookFacts, Borrow, DeviceRow, PriceLine, Report, RunFacts
 from rose.pricing.figures import AMORTIZED, BLENDED, FULLY_LOADED, MARGINAL, Figure, Figures, Stamp
 from rose.pricing.marginal import TERMS, Marginal, marginal
@@ -47,11 +48,12 @@ def build(
     PriceBookError for a book that cannot be used or lacks a price that the run needs.
     """
     book = price_book if isinstance(price_book, PriceBook) else pricebook.load(price_book)
-    verified = trust.verified(root, allow_unverified, seen)
     with closing(catalog.connect(root)) as connection:
         run_id = run_id or newest_run(connection)
         trust.refuse_archived(root, connection, run_id)
-        return _build(connection, run_id, book, verified)
+        run, provenance = _run_facts(connection, run_id)
+        priced = charges.price(root, book, run_id=run_id, allow_unverified=allow_unverified, seen=seen)
+        return _build(connection, run, provenance, priced)
 
 
 def newest_run(connection: duckdb.DuckDBPyConnection) -> str:
@@ -62,13 +64,12 @@ def newest_run(connection: duckdb.DuckDBPyConnection) -> str:
     return str(found[0]["run_id"])
 
 
-def _build(connection: duckdb.DuckDBPyConnection, run_id: str, book: PriceBook, verified: bool) -> Report:
-    set_variables(connection, run_id=run_id)
-    run, provenance = _run_facts(connection, run_id)
+def _build(connection: duckdb.DuckDBPyConnection, run: RunFacts, provenance: str, priced: Charges) -> Report:
+    run_id, book = run.run_id, priced.book
     snapshot(connection, run_id)
-    allocation = allocate(connection, run_id, book)
+    allocation = allocate(priced)
     from_ns, to_ns = allocation.period_ns
-    stamp = Stamp(from_ns=from_ns, to_ns=to_ns, provenance=provenance, currency=book.currency, verified=verified)
+    stamp = Stamp(from_ns=from_ns, to_ns=to_ns, provenance=provenance, currency=book.currency, verified=priced.verified)
     make = Figures(stamp)
     set_variables(connection, period_end_ns=to_ns)
     borrow = marginal(connection, run_id, allocation, book)
@@ -117,6 +118,7 @@ def _build(connection: duckdb.DuckDBPyConnection, run_id: str, book: PriceBook, 
 
 
 def _run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> tuple[RunFacts, str]:
+    set_variables(connection, run_id=run_id)
     found = rows(connection, "run_facts")
     if not found:
         raise PricingError(f"the ledger has no run {run_id!r}; `rose ledger runs` lists those it has")

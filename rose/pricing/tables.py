@@ -127,6 +127,9 @@ def _views(report: Report) -> Table:
             marginal.text if marginal else "-",
             style="bold red" if bucket == "unaccounted" and time.value else None,
         )
+    for bucket in (name for name in report.amortized if name not in report.device_time and name != "total"):
+        if report.amortized[bucket].value:
+            table.add_row(bucket, "-", "-", report.amortized[bucket].text, "-", "-")
     table.add_section()
     total = [report.provisioned.text, "100.0%", report.amortized["total"].text, report.fully_loaded["total"].text, "-"]
     table.add_row("fleet", *total, style="bold")

@@ -21,7 +21,7 @@ from rose.events import Ledger
 from rose.ledger import catalog, layout, segments
 from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import CLIENT_ID, FOLDER, ROLLUPS, Coverage
-from rose.ledger.layout import LedgerError, Part
+from rose.ledger.layout import LedgerError
 from rose.ledger.verify import ROLL_UP_WRITER, ROLLED_UP_ACTION
 from rose.ledger.writer import LedgerWriter
 
@@ -86,15 +86,8 @@ def _closed_ends(root: Path) -> dict[str, tuple[int, int]]:
         newest = max(layout.epochs(root, writer), default=-1)
         closed = [part for part in layout.chain(root, writer) if part.last < newest]
         if closed:
-            ends[writer] = (closed[-1].last, _end_seq(root, closed[-1]))
+            ends[writer] = (closed[-1].last, segments.end_seq(root, closed[-1]))
     return ends
-
-
-def _end_seq(root: Path, part: Part) -> int:
-    if part.state != "live":
-        return int(json.loads((root / part.manifest).read_bytes())["last_seq"]) + 1
-    folder = root / part.folder
-    return segments.read_header((folder / segments.segment_names(folder)[-1]).read_bytes()).last_seq + 1
 
 
 def _write(

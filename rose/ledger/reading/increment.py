@@ -1,0 +1,74 @@
+"""What was added to a ledger since a mark: for readers that go on from where they were, and must miss nothing.
+
+A mark is taken between two segments of a writer, so that what lies before it and what lies after it are whole files,
+until a compaction merges across it; then the seq tells them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rose.ledger import catalog, layout, segments
+from rose.ledger.layout import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How far one writer was read: through segment `index` of `epoch`; `next_seq` is the first event not read."""
+
+    epoch: int
+    index: int
+    next_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Increment:
+    """The events after some marks: `select` reads them from the files there are, and `marks` are where they end.
+
+    `events` is their number. What was archived before it was read is not among them.
+    """
+
+    select: str
+    marks: Mapping[str, Mark]
+    events: int
+
+
+def since(root: Path, marks: Mapping[str, Mark]) -> Increment:
+    """What every writer has added since its mark (all it has, for a writer without one), as of now.
+
+    `root` is what `layout.check` returned; `select` has all columns of `stored_event`, with paths relative to it.
+    Raises LedgerError for a damaged segment.
+    """
+    files, apart, ends, events = [layout.SCHEMA_FILE], [], {}, 0
+    for writer in layout.writers(root):
+        begin = end = marks.get(writer, Mark(-1, -1, 0))
+        for part in layout.parts(root, writer):
+            if part.last < begin.epoch:
+                continue
+            if part.state == "live":
+                found, end = _segments(root, part, begin, end)
+                files += found
+                continue
+            next_seq = segments.end_seq(root, part)
+            if next_seq > begin.next_seq:
+                files.append(part.pattern)
+                # An epoch that was open at the mark was merged since.
+                if part.first <= begin.epoch:
+                    apart.append(f"writer = {catalog.quoted(writer)} AND seq < {begin.next_seq}")
+            end = Mark(part.last, 2**31, max(next_seq, begin.next_seq))
+        ends[writer] = end
+        events += end.next_seq - begin.next_seq
+    where = f" WHERE NOT ({' OR '.join(apart)})" if apart else ""
+    return Increment(catalog.stored(files) + where, ends, events)
+
+
+def _segments(root: Path, part: Part, begin: Mark, end: Mark) -> tuple[list[str], Mark]:
+    """Segments of a live epoch after the mark `begin`, and where they end; `end` if there are none."""
+    names = segments.segment_names(root / part.folder)
+    new = [name for name in names if part.first > begin.epoch or int(name.partition("-")[0]) > begin.index]
+    if not new:
+        return [], end
+    header = segments.read_header((root / part.folder / new[-1]).read_bytes())
+    return [f"{part.folder}/{name}" for name in new], Mark(part.first, header.index, header.last_seq + 1)

@@ -1,0 +1,251 @@
+"""From the sums of a ledger and a price book to the charges of a period: integers that sum exactly to the bill.
+
+[D] For each device and UTC hour: provisioned time * rate, rounded once, half to even, then divided among leases and
+buckets by nanoseconds, and rollout time further by the tokens made in it, each time by largest remainder. Prices
+change at midnight UTC only, so an hour has one price. Weight syncs cost their bytes at the route's price, metered
+energy its kWh * PUE * tariff; each hour's sum is rounded once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+
+import sql
+from rose.clock import utc
+from rose.ledger.examine import Seen
+from rose.ledger.growth import archive
+from rose.pricing import trust
+from rose.pricing.charges import state
+from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
+from rose.pricing.pricebook import PriceBook
+from rose.pricing.query import records, rows, set_variables
+
+#: Before the first hour, and after the last, of any ledger.
+_FOREVER_NS = (0, 2**62 // NS_PER_HOUR * NS_PER_HOUR)
+_MW_NS_PER_KWH = 10**12 * 3_600_000
+_BYTES_PER_GB = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """Time in the period that a device of a run was provisioned: [t0_ns, t1_ns) UTC."""
+
+    run_id: str
+    device_id: str
+    pool: str
+    device_class: str
+    t0_ns: int
+    t1_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Charges:
+    """The charges of [from_ns, to_ns), UTC, of one provenance at one price book's prices.
+
+    `frame` has one row for each UTC hour, device, lease, kind, bucket, policy version, task, fate and cause, always in
+    the same order:
+
+    - `hour` (start, naive UTC), `run_id`, `provenance`, `device_id`, `pool`, `device_class`, `commitment`, `lease_id`;
+    - `kind`: `capacity` (device time), `transfer` (weight syncs), `energy` (metered, where no price holds it already);
+    - `bucket`: one of the seven, `unaccounted`, `transfer` or `energy`; `team`: who pays, by the tags of the run;
+    - `policy_version`, `task`, `fate`, `cause`: of rollout time, by the tokens made in it; `cause` of idle time says
+      whether it could have been lent; `route` of transfer;
+    - `ns`, `tokens` (generated), `bytes`, `energy_mw_ns`, and `cost_nano`, amortized nano-dollars;
+    - `writer`, `first_seq`, `last_seq`: the events the row was made from, where one writer wrote them.
+    """
+
+    frame: pl.DataFrame
+    #: Every device's time in the period, by run and device.
+    stays: tuple[Stay, ...]
+    from_ns: int
+    to_ns: int
+    provenance: str
+    verified: bool
+    book: PriceBook
+
+    @property
+    def total_nano(self) -> int:
+        """The bill, nano-dollars."""
+        return int(self.frame["cost_nano"].sum())
+
+
+def price(
+    root: Path,
+    book: PriceBook,
+    *,
+    from_ns: int | None = None,
+    to_ns: int | None = None,
+    run_id: str | None = None,
+    provenance: str | None = None,
+    allow_unverified: bool = False,
+    seen: Seen | None = None,
+) -> Charges:
+    """Price [from_ns, to_ns) of the ledger at `root`, all of it where None; one run or all. `seen` is for `verify`.
+
+    The same ledger and book give the same charges, whenever and in how many portions the ledger was written and read.
+    Raises PricingError for a ledger that does not verify (unless allowed), a period that is empty, is not whole UTC
+    hours or of which events were archived, more than one provenance (unless one is chosen), and device time that is
+    covered twice or was never provisioned; PriceBookError where a price is missing.
+    """
+    for name, ns in (("from", from_ns), ("to", to_ns)):
+        if ns is not None and ns % NS_PER_HOUR:
+            raise PricingError(f"a period begins and ends at a whole UTC hour; {name} is {utc(ns)}")
+    if from_ns is not None and to_ns is not None and to_ns <= from_ns:
+        raise PricingError(f"the period is empty: it ends at {utc(to_ns)} and begins at {utc(from_ns)}")
+    verified = trust.verified(root, allow_unverified, seen)
+    if run_id is None:
+        _refuse_archived(root, from_ns)
+    with state.current(root) as connection:
+        asked = (_FOREVER_NS[0] if from_ns is None else from_ns, _FOREVER_NS[1] if to_ns is None else to_ns)
+        set_variables(connection, run_id=run_id, from_ns=asked[0], to_ns=asked[1])
+        _run(connection, "half_even")
+        _run(connection, "stays")
+        of = _provenance(connection, provenance, asked)
+        stays = _stays(connection)
+        _refuse_faults(root, connection)
+        _bring_charges_up_to_date(connection, book)
+        frame = connection.sql(sql.read("charges/charges.sql")).pl()
+    return Charges(
+        frame=frame,
+        stays=tuple(stays),
+        from_ns=min(stay.t0_ns for stay in stays) if from_ns is None else from_ns,
+        to_ns=max(stay.t1_ns for stay in stays) if to_ns is None else to_ns,
+        provenance=of,
+        verified=verified,
+        book=book,
+    )
+
+
+def _run(connection: duckdb.DuckDBPyConnection, name: str) -> None:
+    connection.execute(sql.read(f"charges/{name}.sql"))
+
+
+def _refuse_archived(root: Path, from_ns: int | None) -> None:
+    newest_us = archive.newest_us(root)
+    if newest_us is not None and (from_ns is None or from_ns <= newest_us * 1000):
+        raise PricingError(
+            f"events up to {utc(newest_us * 1000)} were archived, so a period that begins before can only be priced "
+            "in part: begin it later, or bring them back with `rose ledger restore --from ...`"
+        )
+
+
+def _provenance(connection: duckdb.DuckDBPyConnection, chosen: str | None, asked: tuple[int, int]) -> str:
+    """The one provenance of the period; only its rows stay. Raises PricingError for none or several."""
+    present = [of for (of,) in connection.execute(sql.read("charges/provenances.sql")).fetchall()]
+    if chosen is not None:
+        present = [of for of in present if of == chosen]
+    if not present:
+        span = "all of time" if asked == _FOREVER_NS else f"the period from {utc(asked[0])} to {utc(asked[1])}"
+        of = f" with provenance {chosen!r}" if chosen else ""
+        raise PricingError(
+            f"{span} has no provisioned device time{of}, so nothing can be priced; it needs a device that joined and "
+            "reported at least one slice"
+        )
+    if len(present) > 1:
+        raise PricingError(
+            f"the period mixes events of different provenance ({', '.join(present)}); no figure may be made of both: "
+            "choose one"
+        )
+    set_variables(connection, provenance=present[0])
+    connection.execute("DELETE FROM stay WHERE provenance <> $of", {"of": present[0]})
+    return str(present[0])
+
+
+def _stays(connection: duckdb.DuckDBPyConnection) -> list[Stay]:
+    found = connection.execute(
+        "SELECT run_id, device_id, pool, device_class, t0_ns, t1_ns FROM stay WHERE t1_ns > t0_ns ORDER BY ALL"
+    )
+    return [Stay(*row) for row in found.fetchall()]
+
+
+def _refuse_faults(root: Path, connection: duckdb.DuckDBPyConnection) -> None:
+    """Raises PricingError naming slices that would be paid twice, or whose device was not there."""
+    from rose.ledger import catalog
+
+    faulty = [run_id for (run_id,) in connection.execute(sql.read("charges/faults.sql")).fetchall()]
+    if not faulty:
+        return
+    lines = []
+    with catalog.connect(root) as ledger:
+        for run_id in faulty:
+            set_variables(ledger, run_id=run_id)
+            lines += [
+                f"  run {run_id}, {f['device_id']}: slice [{f['t0_ns']}, {f['t1_ns']}) ns {f['fault']}"
+                for f in rows(ledger, "slice_faults")
+            ]
+    raise PricingError(
+        "device time cannot be priced, since some of it would be paid twice or was never provisioned:\n"
+        + "\n".join(lines[:20] or [f"  run {run_id}" for run_id in faulty])
+    )
+
+
+def _bring_charges_up_to_date(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
+    """Work out the charges of the hours in the period that have none yet at this book's prices."""
+    connection.execute("BEGIN")
+    if connection.execute("SELECT book_sha256 FROM priced_by").fetchall() != [(book.sha256,)]:
+        connection.execute("DELETE FROM charge")
+        connection.execute("DELETE FROM priced")
+        connection.execute("DELETE FROM priced_by")
+        connection.execute("INSERT INTO priced_by VALUES ($sha256)", {"sha256": book.sha256})
+    _run(connection, "todo")
+    _set_prices(connection, book)
+    for step in ("time", "rollout", "invoiced", "keep"):
+        _run(connection, step)
+    connection.execute("COMMIT")
+
+
+def _set_prices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
+    """Make the tables of prices by day that the scripts join: fractions num / den of a nano-dollar for each unit."""
+    tables: dict[str, list[list[Any]]] = {"device": [], "transfer": [], "energy": [], "tokens": []}
+    for key in records(connection.execute(sql.read("charges/price_keys.sql"))):
+        day, ns = key["day"], key["day"] * 24 * NS_PER_HOUR
+        if key["what"] == "device":
+            of = book.device_at(key["device_class"], key["pool"], ns)
+            rate = Fraction(of.usd_per_hour) * NANO_USD_PER_USD / NS_PER_HOUR
+            values = [
+                key["device_class"],
+                key["pool"],
+                day,
+                *rate.as_integer_ratio(),
+                of.commitment,
+                of.energy_included,
+            ]
+        elif key["what"] == "transfer":
+            rate = Fraction(book.transfer_at(key["route"], ns).usd_per_gb) * NANO_USD_PER_USD / _BYTES_PER_GB
+            values = [key["route"], day, *rate.as_integer_ratio()]
+        elif key["what"] == "energy":
+            power = book.electricity_at(ns)
+            rate = Fraction(power.usd_per_kwh) * Fraction(power.pue) * NANO_USD_PER_USD / _MW_NS_PER_KWH
+            values = [day, *rate.as_integer_ratio()]
+        else:
+            values = [day, *_weights(book, ns)]
+        tables[key["what"]].append(values)
+    rate_columns = "num HUGEINT, den HUGEINT"
+    for name, columns in (
+        ("device", f"device_class VARCHAR, pool VARCHAR, day BIGINT, {rate_columns}, commitment VARCHAR, "
+                   "energy_included BOOLEAN"),
+        ("transfer", f"route VARCHAR, day BIGINT, {rate_columns}"),
+        ("energy", f"day BIGINT, {rate_columns}"),
+        ("tokens", "day BIGINT, input_weight HUGEINT, output_weight HUGEINT"),
+    ):  # fmt: skip
+        connection.execute(f"CREATE OR REPLACE TEMP TABLE {name}_price ({columns})")
+        if tables[name]:
+            marks = ", ".join("?" * len(tables[name][0]))
+            connection.executemany(f"INSERT INTO {name}_price VALUES ({marks})", tables[name])
+
+
+def _weights(book: PriceBook, ns: int) -> tuple[int, int]:
+    """What a prompt token and a generated token weigh, in the least whole numbers; alike where both are free."""
+    prices = book.tokens_at(ns)
+    pair = Fraction(prices.input_usd_per_million), Fraction(prices.output_usd_per_million)
+    scale = pair[0].denominator * pair[1].denominator
+    whole = int(pair[0] * scale), int(pair[1] * scale)
+    shared = gcd(*whole)
+    return (whole[0] // shared, whole[1] // shared) if shared else (1, 1)

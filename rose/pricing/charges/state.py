@@ -1,0 +1,187 @@
+"""What pricing keeps of a ledger between two calls: sums by hour, and how far each writer is in them.
+
+It lies in `<ledger>/pricing.duckdb` once the ledger has so many events that adding them all up again would be felt,
+and can be removed at any time: it is made again from the events. Until then it is in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+
+import sql
+from rose.events import BUCKETS, COMMON_COLUMNS, columns
+from rose.ledger import catalog, layout, rows
+from rose.ledger.reading import increment
+from rose.ledger.reading.increment import Increment, Mark
+from rose.pricing.money import NS_PER_HOUR, PricingError, split
+from rose.pricing.query import records
+
+STATE = "pricing.duckdb"
+#: A ledger of fewer events is added up anew each time.
+KEPT_EVENTS = 500_000
+_VIEWS = ("views/run.sql", "views/device.sql")
+_RUNS_AND_DEVICES = f"""SELECT {", ".join((*COMMON_COLUMNS, *(columns("run") | columns("device"))))},
+    make_timestamp(at_us) AS "at\""""
+_KINDS = ("run", "device", "lease", "device_slice", "turn", "preemption", "trajectory", "verdict", "sync", "power")
+
+
+@contextmanager
+def current(root: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection to the sums of the ledger at `root` as it is now; a change to it is lost, its own tables are not.
+
+    Who asks meanwhile waits. Raises LedgerError for a damaged ledger, PricingError if it cannot be added up.
+    """
+    root = layout.check(root)
+    path = root / STATE
+    # Python variables are never taken for tables; the search path is where segments are found.
+    config: dict[str, Any] = {"python_enable_replacements": False, "file_search_path": str(root)}
+    try:
+        if not path.exists() and (increment.since(root, {}).events < KEPT_EVENTS or not os.access(root, os.W_OK)):
+            with duckdb.connect(config=config) as connection:
+                yield _brought_up_to_date(connection, root)
+            return
+        with layout.locked(root / "locks" / "pricing.lock"):
+            with duckdb.connect(config=config) as connection:
+                _attach(connection, path)
+                yield _brought_up_to_date(connection, root)
+    except (duckdb.Error, OSError) as error:
+        raise PricingError(
+            f"cannot add up the ledger {root}: {error}. `rose ledger verify` names what is damaged; if nothing is, "
+            f"remove {path} and try again"
+        ) from error
+
+
+def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """Attach the file and make it the default; one of another version, or a damaged one, is begun anew."""
+    name = f"kept_{_version()}"
+    try:
+        connection.execute(f"ATTACH {catalog.quoted(str(path))} AS kept")
+        connection.execute("USE kept")
+        connection.execute(f"SELECT {name}()").fetchall()
+    except duckdb.Error:
+        connection.execute("USE memory")
+        connection.execute("DETACH DATABASE IF EXISTS kept")
+        for file in (path, path.with_name(f"{path.name}.wal")):
+            file.unlink(missing_ok=True)
+        connection.execute(f"ATTACH {catalog.quoted(str(path))} AS kept")
+        connection.execute("USE kept")
+
+
+def _brought_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path) -> duckdb.DuckDBPyConnection:
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET preserve_insertion_order = false")
+    connection.execute("BEGIN")
+    new = not connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'mark'").fetchall()
+    added = increment.since(root, {} if new else _marks(connection))
+    if added.events or new:
+        connection.execute(f"CREATE OR REPLACE TEMP VIEW added AS {added.select}")
+        if new:
+            _create(connection)
+        _fold(connection, added, first=new)
+    connection.execute("COMMIT")
+    return connection
+
+
+def _marks(connection: duckdb.DuckDBPyConnection) -> dict[str, Mark]:
+    found = connection.execute("SELECT writer, epoch, index, next_seq FROM mark").fetchall()
+    return {writer: Mark(epoch, index, next_seq) for writer, epoch, index, next_seq in found}
+
+
+def _create(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute(sql.read("charges/state.sql"))
+    # What a run and a device are, the ledger's own views say, of these events.
+    connection.execute(f"CREATE TABLE event AS {_RUNS_AND_DEVICES} FROM added WHERE false")
+    for view in _VIEWS:
+        connection.execute(sql.read(view))
+    connection.execute(f"CREATE MACRO kept_{_version()}() AS true")
+
+
+def _fold(connection: duckdb.DuckDBPyConnection, added: Increment, *, first: bool) -> None:
+    """Add the new events to the sums, in the transaction that is open."""
+
+    def run(name: str) -> None:
+        connection.execute(sql.read(f"charges/{name}.sql"))
+
+    run("retries")
+    retries = connection.execute("SELECT count(*) FROM retry").fetchall()[0][0]
+    without = " ANTI JOIN retry USING (writer, seq)" if retries else ""
+    kinds = ", ".join(map(catalog.quoted, _KINDS))
+    connection.execute(f"CREATE OR REPLACE TEMP VIEW new_event AS SELECT * FROM added{without} WHERE kind IN ({kinds})")
+    run("added")
+    if not first:
+        connection.execute("SET VARIABLE sign = -1")
+        run("fates")
+    connection.execute(f"INSERT INTO event {_RUNS_AND_DEVICES} FROM new_event WHERE kind IN ('run', 'device')")
+    run("fold")
+    _fold_crossing(connection)
+    connection.execute("SET VARIABLE sign = 1")
+    run("fates")
+    if not first:
+        run("touched")
+        run("gather")
+    connection.execute("DELETE FROM mark")
+    if added.marks:
+        marks = [[writer, mark.epoch, mark.index, mark.next_seq] for writer, mark in added.marks.items()]
+        connection.executemany("INSERT INTO mark VALUES (?, ?, ?, ?)", marks)
+
+
+def _fold_crossing(connection: duckdb.DuckDBPyConnection) -> None:
+    """Cut what crosses the end of an hour: a slice in proportion to the time on each side, a reading by its time."""
+    slices, readings = [], []
+    for row in records(connection.execute(sql.read("charges/crossing.sql"))):
+        of = [row["run_id"], row["provenance"], row["device_id"]]
+        if row["kind"] == "power":
+            for hour, ns in _hours(row["t0_ns"], row["t1_ns"]):
+                readings.append([*of, hour, row["writer"], row["seq"], row["seq"], row["power_mw"] * ns])
+            continue
+        for hour, part in cut(row):
+            buckets = [part[bucket] for bucket in BUCKETS]
+            slices.append([*of, hour, row["lease_id"], row["writer"], row["seq"], row["seq"], *buckets])
+    for table, values in (("slice", slices), ("metered", readings)):
+        if values:
+            names = connection.table(table).columns
+            # Row by row DuckDB takes a millisecond for each.
+            connection.register("cut_rows", pl.DataFrame(values, schema=names, orient="row", infer_schema_length=None))
+            connection.execute(f"INSERT INTO {table} FROM cut_rows")
+            connection.unregister("cut_rows")
+
+
+def cut(row: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
+    """The parts of a slice (`t0_ns`, `t1_ns` and `<bucket>_ns`) in each hour, as (hours since the epoch, ns by bucket).
+
+    Part after part gets its length of what is left of the buckets, in proportion, by largest remainder: the parts
+    sum to the slice's buckets, and each part to its length.
+    """
+    left = {bucket: int(row[f"{bucket}_ns"]) for bucket in BUCKETS}
+    for hour, ns in _hours(row["t0_ns"], row["t1_ns"]):
+        part = split(ns, left)
+        left = {bucket: left[bucket] - part[bucket] for bucket in left}
+        yield hour, part
+    assert not any(left.values())
+
+
+def _hours(t0_ns: int, t1_ns: int) -> Iterator[tuple[int, int]]:
+    """The hours of [t0_ns, t1_ns), each with the time in it."""
+    first = t0_ns // NS_PER_HOUR
+    inside = range((first + 1) * NS_PER_HOUR, t1_ns, NS_PER_HOUR)
+    for number, (from_ns, to_ns) in enumerate(pairwise([t0_ns, *inside, t1_ns])):
+        yield first + number, to_ns - from_ns
+
+
+@cache
+def _version() -> str:
+    """Names what is kept and how: every script, the views of runs and devices, and the columns they are about."""
+    scripts = sorted(file.name for file in files(sql).joinpath("charges").iterdir() if file.name.endswith(".sql"))
+    texts = [sql.read(name) for name in (*(f"charges/{script}" for script in scripts), *_VIEWS)]
+    return hashlib.sha256("\n".join([*texts, *rows.schema().names, *_KINDS]).encode()).hexdigest()[:16]

@@ -1,0 +1,62 @@
+-- Add the tokens of the trajectories in `moved`, by what became of them, times `sign`: taken out before new events are
+-- added, and put back after. A fate is that of the last verdict, the last end.
+INSERT INTO made
+WITH verdict AS (
+    SELECT
+        run_id, provenance, trajectory_id,
+        arg_max(accepted, (at_us, writer, seq)) AS accepted, arg_max(stale, (at_us, writer, seq)) AS stale
+    FROM judged
+    SEMI JOIN moved USING (run_id, provenance, trajectory_id)
+    GROUP BY ALL
+),
+trajectory AS (
+    SELECT
+        run_id, provenance, trajectory_id,
+        arg_max(outcome, (at_us, writer, seq)) AS outcome, arg_max(task, (at_us, writer, seq)) AS task
+    FROM ended
+    SEMI JOIN moved USING (run_id, provenance, trajectory_id)
+    GROUP BY ALL
+),
+known AS (
+    SELECT *
+    FROM moved
+    LEFT JOIN trajectory USING (run_id, provenance, trajectory_id)
+    LEFT JOIN verdict USING (run_id, provenance, trajectory_id)
+),
+again AS (
+    SELECT *, lag(outcome) OVER (PARTITION BY run_id, provenance, trajectory_id, turn ORDER BY attempt) AS outcome_before
+    FROM attempt
+    SEMI JOIN moved USING (run_id, provenance, trajectory_id)
+),
+found AS (
+    SELECT
+        t.run_id, t.provenance, t.device_id, t.hour, t.lease_id, t.policy_version, k.task,
+        CASE
+            WHEN t.failed OR k.outcome = 'lost' THEN 'lost'
+            WHEN k.stale THEN 'stale'
+            WHEN k.accepted THEN 'accepted'
+            WHEN NOT k.accepted THEN 'rejected'
+            ELSE 'open'
+        END AS fate,
+        CASE
+            WHEN t.failed THEN 'failed attempt'
+            WHEN k.outcome = 'lost' THEN 'lost trajectory'
+            WHEN k.stale THEN 'stale'
+            WHEN NOT k.accepted THEN 'rejected'
+        END AS cause,
+        true AS output, t.tokens
+    FROM token AS t
+    JOIN known AS k USING (run_id, provenance, trajectory_id)
+    UNION ALL BY NAME
+    SELECT
+        a.run_id, a.provenance, a.device_id, a.hour, a.lease_id, a.policy_version, k.task,
+        'recomputed' AS fate, 'recomputed after preemption' AS cause, false AS output, a.uncached_tokens AS tokens
+    FROM again AS a
+    JOIN known AS k USING (run_id, provenance, trajectory_id)
+    WHERE a.outcome_before = 'preempted' AND a.uncached_tokens > 0
+)
+SELECT
+    run_id, provenance, device_id, hour, lease_id, policy_version, task, fate, cause, output,
+    getvariable('sign') * sum(tokens)
+FROM found
+GROUP BY ALL;

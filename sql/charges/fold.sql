@@ -1,0 +1,49 @@
+-- Add the events of the view `new_event` to what is kept: all but runs, devices, and what crosses an hour.
+INSERT INTO granted
+SELECT run_id, provenance, device_id, lease_id, at_us FROM new_event WHERE kind = 'lease' AND action = 'granted';
+INSERT INTO slice
+SELECT
+    run_id, provenance, device_id, t0_ns // 3600000000000 AS hour, lease_id, writer, min(seq), max(seq),
+    sum(serving_ns), sum(rollout_ns), sum(train_ns), sum(sync_ns), sum(activation_ns), sum(headroom_ns), sum(idle_ns)
+FROM new_slice
+WHERE t0_ns // 3600000000000 = (t1_ns - 1) // 3600000000000
+GROUP BY run_id, provenance, device_id, hour, lease_id, writer;
+INSERT INTO edge
+SELECT run_id, provenance, device_id, t_ns, sum(delta)
+FROM (SELECT run_id, provenance, device_id, unnest([t0_ns, t1_ns]) AS t_ns, unnest([1, -1]) AS delta FROM new_slice)
+GROUP BY ALL
+HAVING sum(delta) <> 0;
+INSERT INTO token
+SELECT
+    run_id, provenance, trajectory_id, device_id, at_us // 3600000000 AS hour, lease_id, policy_version,
+    outcome = 'failed' AS failed, sum(output_tokens)
+FROM new_turn
+GROUP BY ALL;
+INSERT INTO attempt
+SELECT
+    run_id, provenance, trajectory_id, turn, attempt, outcome, device_id, at_us // 3600000000, lease_id,
+    policy_version, prompt_tokens - cached_tokens
+FROM new_turn
+WHERE attempt > 0 OR outcome = 'preempted';
+INSERT INTO ended
+SELECT run_id, provenance, trajectory_id, outcome, task, at_us, writer, seq FROM new_event WHERE kind = 'trajectory';
+INSERT INTO judged
+SELECT run_id, provenance, trajectory_id, accepted, stale, at_us, writer, seq FROM new_event WHERE kind = 'verdict';
+INSERT INTO made
+SELECT run_id, provenance, device_id, at_us // 3600000000, lease_id, NULL, NULL, 'lost', 'preempted', true,
+       sum(tokens_lost)
+FROM new_event
+WHERE kind = 'preemption' AND tokens_lost > 0
+GROUP BY ALL;
+INSERT INTO sent
+SELECT
+    run_id, provenance, device_id, at_us // 3600000000, lease_id, route, policy_version, at_us, wire_bytes, writer, seq
+FROM new_event
+WHERE kind = 'sync';
+INSERT INTO metered
+SELECT
+    run_id, provenance, device_id, t0_ns // 3600000000000 AS hour, writer, min(seq), max(seq),
+    sum(power_mw * (t1_ns - t0_ns))
+FROM new_event
+WHERE kind = 'power' AND t1_ns > t0_ns AND t0_ns // 3600000000000 = (t1_ns - 1) // 3600000000000
+GROUP BY run_id, provenance, device_id, hour, writer;

@@ -1,0 +1,45 @@
+-- Sum up what was added in portions to the hours in `touched`, and forget their charges.
+CREATE OR REPLACE TEMP TABLE hours AS SELECT DISTINCT * FROM touched;
+CREATE OR REPLACE TEMP TABLE again AS
+SELECT
+    run_id, provenance, device_id, hour, lease_id, writer, min(first_seq), max(last_seq),
+    sum(serving_ns), sum(rollout_ns), sum(train_ns), sum(sync_ns), sum(activation_ns), sum(headroom_ns), sum(idle_ns)
+FROM slice
+SEMI JOIN hours USING (run_id, provenance, device_id, hour)
+GROUP BY run_id, provenance, device_id, hour, lease_id, writer;
+DELETE FROM slice USING hours AS h
+WHERE slice.run_id = h.run_id AND slice.provenance = h.provenance AND slice.device_id = h.device_id
+  AND slice.hour = h.hour;
+INSERT INTO slice FROM again;
+CREATE OR REPLACE TEMP TABLE again AS
+SELECT * EXCLUDE (tokens), sum(tokens)
+FROM made
+SEMI JOIN hours USING (run_id, provenance, device_id, hour)
+GROUP BY ALL
+HAVING sum(tokens) <> 0;
+DELETE FROM made USING hours AS h
+WHERE made.run_id = h.run_id AND made.provenance = h.provenance AND made.device_id = h.device_id
+  AND made.hour = h.hour;
+INSERT INTO made FROM again;
+CREATE OR REPLACE TEMP TABLE again AS
+SELECT run_id, provenance, device_id, hour, writer, min(first_seq), max(last_seq), sum(energy_mw_ns)
+FROM metered
+SEMI JOIN hours USING (run_id, provenance, device_id, hour)
+GROUP BY run_id, provenance, device_id, hour, writer;
+DELETE FROM metered USING hours AS h
+WHERE metered.run_id = h.run_id AND metered.provenance = h.provenance AND metered.device_id = h.device_id
+  AND metered.hour = h.hour;
+INSERT INTO metered FROM again;
+CREATE OR REPLACE TEMP TABLE again AS
+SELECT run_id, provenance, device_id, t_ns, sum(delta) FROM edge GROUP BY ALL HAVING sum(delta) <> 0;
+DELETE FROM edge;
+INSERT INTO edge FROM again;
+DELETE FROM priced USING hours AS h
+WHERE priced.run_id = h.run_id AND priced.provenance = h.provenance AND priced.device_id = h.device_id
+  AND priced.hour = h.hour;
+DELETE FROM charge USING hours AS h
+WHERE charge.run_id = h.run_id AND charge.provenance = h.provenance AND charge.device_id = h.device_id
+  AND charge.hour = h.hour;
+-- When a run begins or ends, or a device joins or leaves, more may change than hours say.
+DELETE FROM priced WHERE run_id IN (SELECT run_id FROM new_event WHERE kind IN ('run', 'device'));
+DELETE FROM charge WHERE run_id IN (SELECT run_id FROM new_event WHERE kind IN ('run', 'device'));

@@ -1,0 +1,47 @@
+-- What is billed beside device time: bytes of weight syncs at the price of their route, charged to their lease, or
+-- outside of one to the next lease of the device, since they were sent for it; and metered energy, where the price of
+-- the device does not hold it. Each hour's sum is rounded once, half to even.
+CREATE OR REPLACE TEMP TABLE invoiced AS
+WITH leased AS (
+    SELECT s.* EXCLUDE (lease_id), coalesce(s.lease_id, g.lease_id) AS lease_id
+    FROM sent AS s
+    ASOF LEFT JOIN granted AS g
+        ON s.run_id = g.run_id AND s.provenance = g.provenance AND s.device_id = g.device_id AND s.at_us <= g.at_us
+    SEMI JOIN todo AS t
+        ON s.run_id = t.run_id AND s.provenance = t.provenance AND s.device_id = t.device_id AND s.hour = t.hour
+),
+transfer AS (
+    SELECT
+        run_id, provenance, device_id, hour, hour // 24 AS day, lease_id, route, policy_version, sum(bytes) AS bytes,
+        CASE WHEN min(writer) = max(writer) THEN min(writer) END AS writer,
+        CASE WHEN min(writer) = max(writer) THEN min(seq) END AS first_seq,
+        CASE WHEN min(writer) = max(writer) THEN max(seq) END AS last_seq
+    FROM leased
+    GROUP BY run_id, provenance, device_id, hour, day, lease_id, route, policy_version
+),
+energy AS (
+    SELECT
+        run_id, provenance, device_id, hour, hour // 24 AS day, sum(energy_mw_ns) AS energy_mw_ns,
+        CASE WHEN min(writer) = max(writer) THEN min(writer) END AS writer,
+        CASE WHEN min(writer) = max(writer) THEN min(first_seq) END AS first_seq,
+        CASE WHEN min(writer) = max(writer) THEN max(last_seq) END AS last_seq
+    FROM metered
+    SEMI JOIN todo USING (run_id, provenance, device_id, hour)
+    GROUP BY run_id, provenance, device_id, hour, day
+)
+SELECT
+    t.* EXCLUDE (day), 'transfer' AS kind, 8 AS position, coalesce(s.pool, 'unallocated') AS pool,
+    coalesce(s.device_class, 'unallocated') AS device_class, coalesce(s.team, 'unallocated') AS team,
+    half_even(t.bytes * p.num, p.den) AS cost_nano
+FROM transfer AS t
+LEFT JOIN stay AS s USING (run_id, provenance, device_id)
+JOIN transfer_price AS p USING (route, day)
+UNION ALL BY NAME
+SELECT
+    e.* EXCLUDE (day), 'energy' AS kind, 9 AS position, h.pool, h.device_class, h.device_team AS team,
+    half_even(e.energy_mw_ns * p.num, p.den) AS cost_nano
+FROM energy AS e
+JOIN device_hour AS h USING (run_id, provenance, device_id, hour)
+JOIN device_price AS d ON d.device_class = h.device_class AND d.pool = h.pool AND d.day = e.day
+JOIN energy_price AS p ON p.day = e.day
+WHERE NOT d.energy_included;

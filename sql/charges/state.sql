@@ -1,0 +1,53 @@
+-- What pricing keeps of a ledger: sums by UTC hour that more events are added to, in whatever order and portions, and
+-- the charges that were worked out from them. `hour` is hours since the Unix epoch.
+CREATE TABLE mark (writer VARCHAR, epoch BIGINT, index BIGINT, next_seq BIGINT);
+CREATE TABLE client_id (run_id VARCHAR, kind VARCHAR, event_id VARCHAR);
+CREATE TABLE granted (run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, lease_id VARCHAR, at_us BIGINT);
+CREATE TABLE slice (
+    run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, hour BIGINT, lease_id VARCHAR, writer VARCHAR,
+    first_seq BIGINT, last_seq BIGINT,
+    serving_ns BIGINT, rollout_ns BIGINT, train_ns BIGINT, sync_ns BIGINT, activation_ns BIGINT, headroom_ns BIGINT,
+    idle_ns BIGINT
+);
+-- Slices that begin less those that end at a time; where they touch nothing is left.
+CREATE TABLE edge (run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, t_ns BIGINT, delta BIGINT);
+CREATE TABLE token (
+    run_id VARCHAR, provenance VARCHAR, trajectory_id VARCHAR, device_id VARCHAR, hour BIGINT, lease_id VARCHAR,
+    policy_version BIGINT, failed BOOLEAN, tokens BIGINT
+);
+-- Attempts at turns that were preempted, or that are not the first.
+CREATE TABLE attempt (
+    run_id VARCHAR, provenance VARCHAR, trajectory_id VARCHAR, turn BIGINT, attempt BIGINT, outcome VARCHAR,
+    device_id VARCHAR, hour BIGINT, lease_id VARCHAR, policy_version BIGINT, uncached_tokens BIGINT
+);
+CREATE TABLE ended (
+    run_id VARCHAR, provenance VARCHAR, trajectory_id VARCHAR, outcome VARCHAR, task VARCHAR,
+    at_us BIGINT, writer VARCHAR, seq BIGINT
+);
+CREATE TABLE judged (
+    run_id VARCHAR, provenance VARCHAR, trajectory_id VARCHAR, accepted BOOLEAN, stale BOOLEAN,
+    at_us BIGINT, writer VARCHAR, seq BIGINT
+);
+-- Tokens by what became of them so far. `output`: generated, else a prompt computed again.
+CREATE TABLE made (
+    run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, hour BIGINT, lease_id VARCHAR, policy_version BIGINT,
+    task VARCHAR, fate VARCHAR, cause VARCHAR, output BOOLEAN, tokens BIGINT
+);
+CREATE TABLE sent (
+    run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, hour BIGINT, lease_id VARCHAR, route VARCHAR,
+    policy_version BIGINT, at_us BIGINT, bytes BIGINT, writer VARCHAR, seq BIGINT
+);
+CREATE TABLE metered (
+    run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, hour BIGINT, writer VARCHAR,
+    first_seq BIGINT, last_seq BIGINT, energy_mw_ns BIGINT
+);
+-- Hours of devices whose charges stand, at the prices of one book.
+CREATE TABLE priced (run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, hour BIGINT);
+CREATE TABLE priced_by (book_sha256 VARCHAR);
+CREATE TABLE charge (
+    hour BIGINT, run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, pool VARCHAR, device_class VARCHAR,
+    commitment VARCHAR, lease_id VARCHAR, kind VARCHAR, bucket VARCHAR, position BIGINT, team VARCHAR,
+    policy_version BIGINT, task VARCHAR, fate VARCHAR, cause VARCHAR, route VARCHAR,
+    ns BIGINT, tokens BIGINT, bytes BIGINT, energy_mw_ns BIGINT, cost_nano BIGINT,
+    writer VARCHAR, first_seq BIGINT, last_seq BIGINT
+);
