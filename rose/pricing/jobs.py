@@ -18,7 +18,7 @@ from rose.ledger.upkeep.jobs import Job, Settings, ledger_jobs
 from rose.pricing.money import PricingError
 
 if TYPE_CHECKING:
-    from rose.pricing.accrual import DayCost, DeviceDay
+    from rose.pricing.days import DayCost, DeviceDay
     from rose.pricing.document import Report
     from rose.pricing.pricebook import PriceBook
 
@@ -46,16 +46,11 @@ def price(root: Path, *, price_book: str) -> Mapping[str, object]:
 
     Raises PricingError where a day cannot be priced, and LedgerError; then nothing was changed.
     """
-    from rose.ledger import catalog
     from rose.ledger.upkeep import books
-    from rose.pricing import accrual, query
+    from rose.pricing import days
 
     book, text = _book(price_book)
-    costs: dict[DeviceDay, DayCost] = {}
-    with catalog.connect(root) as connection:
-        for row in query.rows(connection, "job_device_days"):
-            what = accrual.DeviceDay(row["day"], row["run_id"], row["provenance"], row["device_id"])
-            costs[what] = accrual.price_day(what, row["device_class"], _buckets(row), book)
+    costs = days.price_days(root, book)
     known = _known_costs(root)
     changed = {what: cost for what, cost in costs.items() if known.get(what) != cost}
     if changed:
@@ -119,17 +114,11 @@ def _book(price_book: str) -> tuple[PriceBook, str]:
     return pricebook.parse(text, source), text
 
 
-def _buckets(row: Mapping[str, Any]) -> dict[str, int]:
-    from rose.events import BUCKETS
-
-    return {bucket: int(row[f"{bucket}_ns"]) for bucket in BUCKETS}
-
-
 def _known_costs(root: Path) -> dict[DeviceDay, DayCost]:
     """What the books say now, in the shape of what is worked out anew."""
     from rose.ledger.upkeep import books
     from rose.pricing import query
-    from rose.pricing.accrual import DayCost, DeviceDay
+    from rose.pricing.days import DayCost, DeviceDay
 
     if not (root / books.BOOKS).exists():
         return {}
