@@ -66,7 +66,7 @@ Span = tuple[Coverage | None, dict[str, tuple[int, int]]]
 def refresh(root: Path | str) -> None:
     """Replace the ledger's catalog by one that reads every part there is now. Raises LedgerError or OSError."""
     root = layout.check(root)
-    _write_schema(root)
+    write_schema(root)
     temporary = root / f".{layout.CATALOG}.{os.getpid()}.{threading.get_ident()}.tmp"
     try:
         for attempt in range(_ATTEMPTS):
@@ -163,7 +163,7 @@ def _template() -> bytes:
     """A catalog over a ledger without events, once a process: making the views takes ten times as long as the rest."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        _write_schema(root)
+        write_schema(root)
         with duckdb.connect(config={"file_search_path": folder}) as connection:
             path = quoted(str(root / layout.CATALOG))
             connection.execute(f"ATTACH {path} AS ledger (STORAGE_VERSION {quoted(_STORAGE_VERSION)})")
@@ -299,7 +299,7 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _write_schema(root: Path) -> None:
+def write_schema(root: Path) -> None:
     """Make sure the file that has every column stands, with the columns of this version."""
     path = root / layout.SCHEMA_FILE
     if not path.exists() or not set(rows.schema().names) <= set(pq.read_schema(path).names):

@@ -41,6 +41,7 @@ def since(root: Path, marks: Mapping[str, Mark]) -> Increment:
     `root` is what `layout.check` returned; `select` has all columns of `stored_event`, with paths relative to it.
     Raises LedgerError for a damaged segment.
     """
+    catalog.write_schema(root)
     files, apart, ends, events = [layout.SCHEMA_FILE], [], {}, 0
     for writer in layout.writers(root):
         begin = end = marks.get(writer, Mark(-1, -1, 0))

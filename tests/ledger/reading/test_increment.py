@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rose.events import DeviceSlice
+from rose.ledger import layout, segments
+from rose.ledger.growth.compaction import compact
+from rose.ledger.reading.increment import Mark, since
+from rose.ledger.writer import LedgerWriter
+
+
+def write(root: Path, writer: str, count: int) -> None:
+    with LedgerWriter.open(root, writer, "r", "replay") as ledger:
+        for n in range(count):
+            ledger.record(
+                DeviceSlice(
+                    device_id="d", t0_ns=n, t1_ns=n + 1, serving_ns=0, rollout_ns=0, train_ns=0, sync_ns=0,
+                    activation_ns=0, headroom_ns=0, idle_ns=1,
+                )
+            )  # fmt: skip
+            if n % 3 == 2:
+                ledger.flush()
+
+
+def close_epoch(root: Path, writer: str) -> None:
+    """What an epoch's end does, without its ten thousand events."""
+    tail = segments.recover(root, writer)
+    assert tail is not None
+    segments.begin_epoch(root, tail)
+
+
+def read(root: Path, select: str) -> list[tuple[str, int]]:
+    with duckdb.connect(config={"file_search_path": str(root)}) as connection:
+        found = connection.execute(f"SELECT writer, seq FROM ({select}) WHERE run_id = 'r' ORDER BY ALL").fetchall()
+    return [(writer, seq) for writer, seq in found]
+
+
+def test_what_is_read_is_not_read_again(tmp_path: Path) -> None:
+    write(tmp_path / "l", "a", 4)
+    root = layout.check(tmp_path / "l")
+    first = since(root, {})
+    assert read(root, first.select) == [("a", n) for n in range(4)]
+    assert first.events == 4
+    assert since(root, first.marks).events == 0
+    assert read(root, since(root, first.marks).select) == []
+    write(root, "a", 2)
+    write(root, "b", 1)
+    second = since(root, first.marks)
+    assert read(root, second.select) == [("a", 4), ("a", 5), ("b", 0)]
+    assert second.events == 3
+
+
+def test_a_compaction_across_the_mark_loses_nothing(tmp_path: Path) -> None:
+    root = layout.create(tmp_path / "l")
+    with LedgerWriter.open(root, "a", "r", "replay") as ledger:
+        slice_ = DeviceSlice(
+            device_id="d", t0_ns=0, t1_ns=1, serving_ns=0, rollout_ns=0, train_ns=0, sync_ns=0, activation_ns=0,
+            headroom_ns=0, idle_ns=1,
+        )  # fmt: skip
+        ledger.record(slice_, durable=True)
+        mark = since(root, {}).marks
+        ledger.record(slice_, durable=True)
+    close_epoch(root, "a")
+    write(root, "a", 1)
+    compact(root, grace_s=0)
+    found = since(root, mark)
+    assert read(root, found.select) == [("a", 1), ("a", 2)]
+    assert "seq <" in found.select
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", "write", "compact"]), st.integers(0, 7)), max_size=8))
+def test_portions_make_up_the_whole_whatever_happens_in_between(steps: list[tuple[str, int]]) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        root = layout.create(Path(folder) / "l")
+        marks: dict[str, Mark] = {}
+        seen: list[tuple[str, int]] = []
+        events = 0
+        for what, count in [*steps, ("write", 0)]:
+            if what == "compact":
+                for writer in {writer for writer, _ in seen}:
+                    close_epoch(root, writer)
+                compact(root, grace_s=0)
+            elif what in ("a", "b"):
+                write(root, what, count)
+            found = since(root, marks)
+            seen += read(root, found.select)
+            marks, events = dict(found.marks), events + found.events
+        assert sorted(seen) == read(root, since(root, {}).select)
+        # The compactions' own events are of another run.
+        assert events >= len(seen)

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from rose import events
+from rose.pricing import charges
+from rose.pricing.money import PricingError, charge_nano_usd
+from rose.pricing.pricebook import PriceBookError, load
+
+BOOK = load("example")
+T0_NS = 1_780_272_000 * 10**9  # 2026-06-01T00:00Z
+S = 10**9
+HOUR = 3600 * S
+
+
+def us(after_s: float) -> int:
+    return T0_NS // 1000 + int(after_s * 1_000_000)
+
+
+def begin(device_id: str = "d", pool: Any = "serving", tags: str | None = None) -> list[events.Event]:
+    return [
+        events.Run(action="started", name="n", at_us=us(0), tags_json=tags),
+        events.Device(
+            action="joined", device_id=device_id, t_ns=T0_NS, pool=pool, device_class="h100-sxm", at_us=us(0)
+        ),
+    ]  # fmt: skip
+
+
+def slice_(from_s: float, device_id: str = "d", lease_id: str | None = None, **seconds: float) -> events.DeviceSlice:
+    buckets: dict[str, Any] = {f"{b}_ns": int(seconds.get(b, 0) * S) for b in events.BUCKETS}
+    t0_ns = T0_NS + int(from_s * S)
+    return events.DeviceSlice(
+        device_id=device_id, lease_id=lease_id, t0_ns=t0_ns, t1_ns=t0_ns + sum(buckets.values()), at_us=us(from_s),
+        **buckets,
+    )  # fmt: skip
+
+
+def turn(trajectory_id: str, at_s: float, tokens: int, **fields: Any) -> events.Turn:
+    given: dict[str, Any] = {
+        "device_id": "d", "group_id": "g", "step": 1, "turn": 0, "attempt": 0, "outcome": "completed",
+        "placement": "lease", "prompt_tokens": 30, "cached_tokens": 10, "answer_tokens": 1, "queue_ns": 0,
+        "duration_ns": 1, "policy_version": 3,
+    }  # fmt: skip
+    return events.Turn(**(given | fields), trajectory_id=trajectory_id, output_tokens=tokens, at_us=us(at_s))
+
+
+def verdict(trajectory_id: str, at_s: float, *, accepted: bool, stale: bool = False) -> list[events.Event]:
+    return [
+        events.Trajectory(
+            trajectory_id=trajectory_id, group_id="g", step=1, task="maze", outcome="finished", turns=1,
+            prompt_tokens=1, output_tokens=1, answer_tokens=1, staleness=0, duration_ns=1, at_us=us(at_s),
+        ),
+        events.Verdict(
+            trajectory_id=trajectory_id, group_id="g", step=1, verifier="v", reward=1.0, threshold=1.0,
+            accepted=accepted, stale=stale, at_us=us(at_s),
+        ),
+    ]  # fmt: skip
+
+
+def by(frame: pl.DataFrame, *keys: str) -> dict[Any, Any]:
+    summed = frame.group_by(*keys).agg(pl.col("ns", "tokens", "cost_nano").sum())
+    return {row[0] if len(keys) == 1 else row[: len(keys)]: row[len(keys) :] for row in summed.iter_rows()}
+
+
+def test_an_hour_is_rounded_once_and_its_rows_sum_to_it(write_ledger: Any) -> None:
+    # Three thirds of an hour and 1 ns: no division of 2.35 $/h is whole.
+    root = write_ledger([*begin(), slice_(0, serving=1200), slice_(1200, headroom=1200), slice_(2400, idle=1200),
+                         slice_(3600, idle=1e-9)])  # fmt: skip
+    found = charges.price(root, BOOK)
+    assert by(found.frame, "bucket") == {
+        "serving": (1200 * S, 0, 783_333_334),
+        "headroom": (1200 * S, 0, 783_333_333),
+        # 1 ns costs 0.00065 nano-dollars.
+        "idle": (1200 * S + 1, 0, 783_333_333),
+    }
+    assert found.total_nano == 2_350_000_000 + charge_nano_usd(found.book.device[0].usd_per_hour, 1)
+
+
+def test_rollout_time_is_divided_by_what_became_of_the_tokens_made_in_it(write_ledger: Any) -> None:
+    made = [
+        *begin(tags='{"team": "research", "serving_team": "chat"}'),
+        slice_(0, lease_id="L", rollout=1000, serving=600),
+        turn("a", 10, 600, lease_id="L"),
+        turn("b", 20, 300, lease_id="L", policy_version=4),
+        turn("c", 30, 40, lease_id="L", outcome="preempted"),
+        turn("c", 40, 30, lease_id="L", attempt=1, prompt_tokens=120, cached_tokens=30),
+        turn("x", 50, 7, lease_id="gone"),
+        events.Preemption(action="cut", reason="r", device_id="d", lease_id="L", tokens_lost=0, at_us=us(41)),
+        *verdict("a", 60, accepted=True),
+        *verdict("b", 60, accepted=False),
+        *verdict("c", 60, accepted=True, stale=True),
+    ]
+    found = charges.price(write_ledger(made), BOOK).frame
+    # Prices of 1 and 3 a million: 90 prompt tokens computed again weigh as 30 generated ones, and 1000 in all.
+    assert by(found.filter(bucket="rollout"), "policy_version", "task", "fate", "cause") == {
+        (3, "maze", "accepted", None): (600 * S, 600, 391_666_666),
+        (4, "maze", "rejected", "rejected"): (300 * S, 300, 195_833_333),
+        (3, "maze", "stale", "stale"): (70 * S, 70, 45_694_445),
+        (3, "maze", "recomputed", "recomputed after preemption"): (30 * S, 0, 19_583_333),
+        # No time is left for tokens of another lease.
+        (3, None, "open", None): (0, 7, 0),
+    }
+    assert by(found, "team")["research"][2] + by(found, "team")["chat"][2] == found["cost_nano"].sum()
+    assert by(found, "bucket", "team")["serving", "chat"][0] == 600 * S
+
+
+def test_a_later_verdict_moves_the_dollars_and_keeps_their_sum(write_ledger: Any) -> None:
+    root = write_ledger([*begin(), slice_(0, rollout=100), turn("a", 10, 5)])
+    before = charges.price(root, BOOK).frame
+    assert set(before["fate"].drop_nulls()) == {"open"}
+    write_ledger(verdict("a", 20, accepted=False), root=root, writer="second")
+    write_ledger(verdict("a", 30, accepted=True), root=root, writer="third")
+    after = charges.price(root, BOOK).frame
+    assert set(after["fate"].drop_nulls()) == {"accepted"}
+    assert after["cost_nano"].sum() == before["cost_nano"].sum()
+
+
+def test_rollout_time_without_a_token_is_shown_as_such(write_ledger: Any) -> None:
+    found = charges.price(write_ledger([*begin("d", "rollout"), slice_(0, rollout=100)]), BOOK).frame
+    assert found["fate"].to_list() == ["no tokens"]
+
+
+def test_idle_that_could_have_been_lent_is_told_apart(write_ledger: Any) -> None:
+    made = [*begin(), slice_(0, idle=10), slice_(10, lease_id="L", idle=20)]
+    made += [*begin("r", "rollout")[1:], slice_(0, "r", idle=40)]
+    found = charges.price(write_ledger(made), BOOK).frame
+    assert by(found, "cause") == {
+        "could have been lent": (10 * S, 0, 6_527_778),
+        "could not be lent": (60 * S, 0, 39_166_666),
+    }
+
+
+def test_a_sync_is_charged_to_its_lease_or_the_next_one(write_ledger: Any) -> None:
+    def sync(at_s: float, lease_id: str | None, size: int, *, ok: bool = True) -> events.Sync:
+        return events.Sync(
+            device_id="d", lease_id=lease_id, ok=ok, base_version=None, encoding="dense", wire_bytes=size,
+            dense_bytes=size, total_ns=1, source="s", route="inter-region", policy_version=1, at_us=us(at_s),
+        )  # fmt: skip
+
+    def lease(at_s: float, lease_id: str) -> events.Lease:
+        return events.Lease(
+            action="granted", device_id="d", lease_id=lease_id, kv_budget_bytes=1, compute_share=1.0,
+            expires_at_us=us(9999), at_us=us(at_s),
+        )  # fmt: skip
+
+    root = write_ledger([*begin(), slice_(0, idle=600), sync(10, None, 10**9), sync(30, "A", 1), sync(40, None, 2)])
+    nobody = charges.price(root, BOOK).frame.filter(kind="transfer")
+    assert nobody.select("lease_id", "bytes", "cost_nano").rows() == [(None, 10**9 + 2, 20_000_000), ("A", 1, 0)]
+    # The leases reach the ledger later than the syncs that were sent for them.
+    write_ledger([lease(20, "A"), lease(50, "B")], root=root, writer="second")
+    found = charges.price(root, BOOK).frame.filter(kind="transfer")
+    assert found.select("lease_id", "bytes", "cost_nano").rows() == [("A", 10**9 + 1, 20_000_000), ("B", 2, 0)]
+    assert set(found["route"]) == {"inter-region"}
+
+
+def test_metered_energy_is_billed_unless_the_device_s_price_holds_it(write_ledger: Any) -> None:
+    made = [*begin(), slice_(0, idle=7200), events.Power(
+        device_id="d", t0_ns=T0_NS + 1800 * S, t1_ns=T0_NS + 5400 * S, power_mw=800_000, source="nvml", at_us=us(5400)
+    )]  # fmt: skip
+    root = write_ledger(made)
+    found = charges.price(root, BOOK).frame.filter(kind="energy")
+    # 0.8 kWh over two hours at 0.10 a kWh and PUE 1.25.
+    assert found["energy_mw_ns"].to_list() == [800_000 * 1800 * S] * 2
+    assert found["cost_nano"].to_list() == [50_000_000] * 2
+    rented = BOOK.model_copy(
+        update={"device": [p.model_copy(update={"energy_included": True}) for p in BOOK.device], "sha256": "rented"}
+    )
+    assert charges.price(root, rented).frame.filter(kind="energy").is_empty()
+
+
+def test_periods_partition_the_bill(write_ledger: Any) -> None:
+    made = [*begin(), slice_(100, serving=5000, idle=5000), turn("a", 50, 3), slice_(10_100, rollout=901)]
+    root = write_ledger(made)
+    whole = charges.price(root, BOOK)
+    parts = [charges.price(root, BOOK, from_ns=T0_NS + n * HOUR, to_ns=T0_NS + (n + 1) * HOUR) for n in range(4)]
+    assert pl.concat([part.frame for part in parts]).equals(whole.frame)
+    assert (whole.from_ns, whole.to_ns) == (T0_NS, T0_NS + 11_001 * S)
+    assert sum(stay.t1_ns - stay.t0_ns for part in parts for stay in part.stays) == 11_001 * S
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"from_ns": T0_NS + 1}, "whole UTC hour; from is 2026-06-01T00:00:00"),
+        ({"from_ns": T0_NS, "to_ns": T0_NS}, "the period is empty"),
+        ({"from_ns": T0_NS + 24 * HOUR}, "has no provisioned device time"),
+        ({"to_ns": T0_NS}, "has no provisioned device time"),
+        ({"run_id": "nope"}, "has no provisioned device time"),
+        ({"provenance": "live"}, "no provisioned device time with provenance 'live'"),
+    ],
+)
+def test_a_period_that_cannot_be_priced_is_refused(write_ledger: Any, asked: dict[str, Any], says: str) -> None:
+    root = write_ledger([*begin(), slice_(0, idle=10)])
+    with pytest.raises(PricingError, match=says):
+        charges.price(root, BOOK, **asked)
+
+
+def test_provenances_are_never_mixed(write_ledger: Any) -> None:
+    root: Path = write_ledger([*begin(), slice_(0, idle=10)])
+    write_ledger([*begin(), slice_(0, idle=20)], root=root, writer="b", run_id="made-up", provenance="simulated")
+    with pytest.raises(PricingError, match="replay, simulated"):
+        charges.price(root, BOOK)
+    assert charges.price(root, BOOK, provenance="simulated").frame["ns"].sum() == 20 * S
+    assert charges.price(root, BOOK, run_id="run").frame["ns"].sum() == 10 * S
+
+
+def test_a_price_that_is_missing_is_refused_only_where_it_is_needed(write_ledger: Any) -> None:
+    old = begin()
+    root = write_ledger([*old, slice_(0, idle=10), replace(old[1], action="left", t_ns=T0_NS + 10 * S)])
+    ended = [p.model_copy(update={"valid_to": None}) for p in BOOK.device if p.valid_to is None]
+    later = [p.model_copy(update={"valid_from": p.valid_from.replace(year=2027)}) for p in ended]
+    with pytest.raises(PriceBookError, match="h100-sxm"):
+        charges.price(root, BOOK.model_copy(update={"device": later, "sha256": "later"}))
+    at_ns = T0_NS + 400 * 24 * HOUR
+    new = [replace(event, t_ns=at_ns) if isinstance(event, events.Device) else event for event in old]
+    moved = replace(slice_(0, idle=30), t0_ns=at_ns, t1_ns=at_ns + 30 * S)
+    write_ledger([*new, moved], root=root, writer="b", run_id="new")
+    book = BOOK.model_copy(update={"device": later, "sha256": "later"})
+    assert charges.price(root, book, from_ns=at_ns).frame["ns"].sum() == 30 * S

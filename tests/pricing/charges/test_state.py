@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rose.events import BUCKETS
+from rose.ledger.growth.compaction import compact
+from rose.pricing import charges
+from rose.pricing.charges import state
+from rose.pricing.money import NS_PER_HOUR
+from rose.pricing.pricebook import load
+
+BOOK = load("example")
+H = NS_PER_HOUR
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every ledger is large enough for its sums to be kept."""
+    monkeypatch.setattr(state, "KEPT_EVENTS", 0)
+
+
+@given(
+    st.integers(0, 10 * H),
+    st.lists(st.integers(0, 3 * H), min_size=7, max_size=7).filter(any),
+)
+def test_a_slice_is_cut_at_hours_without_losing_a_nanosecond(t0_ns: int, buckets: list[int]) -> None:
+    t1_ns = t0_ns + sum(buckets)
+    row = {"t0_ns": t0_ns, "t1_ns": t1_ns, **{f"{b}_ns": ns for b, ns in zip(BUCKETS, buckets, strict=True)}}
+    parts = list(state.cut(row))
+    assert [hour for hour, _ in parts] == list(range(t0_ns // H, (t1_ns - 1) // H + 1))
+    for hour, part in parts:
+        assert sum(part.values()) == min(t1_ns, (hour + 1) * H) - max(t0_ns, hour * H)
+        assert min(part.values()) >= 0
+    assert [sum(part[bucket] for _, part in parts) for bucket in BUCKETS] == buckets
+
+
+def test_a_small_ledger_leaves_no_file_and_a_large_one_does(sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_memory = charges.price(sample, BOOK)
+    assert not (sample / state.STATE).exists()
+    monkeypatch.setattr(state, "KEPT_EVENTS", 10)
+    assert charges.price(sample, BOOK).frame.equals(in_memory.frame)
+    assert (sample / state.STATE).exists()
+    # Kept sums are used, and forgotten ones made again.
+    assert charges.price(sample, BOOK).frame.equals(in_memory.frame)
+    (sample / state.STATE).unlink()
+    assert charges.price(sample, BOOK).frame.equals(in_memory.frame)
+
+
+def test_a_damaged_or_older_file_is_made_again(sample: Path, kept: None) -> None:
+    whole = charges.price(sample, BOOK).frame
+    (sample / state.STATE).write_bytes(b"no database")
+    assert charges.price(sample, BOOK).frame.equals(whole)
+    state._version.cache_clear()
+    try:
+        state._KINDS = (*state._KINDS, "step")
+        assert charges.price(sample, BOOK).frame.equals(whole)
+    finally:
+        state._KINDS = state._KINDS[:-1]
+        state._version.cache_clear()
+
+
+def test_every_portion_counts_once_and_gives_what_the_whole_gives(
+    write_ledger: Any, sample_made: list[Any], tmp_path: Path, kept: None
+) -> None:
+    whole = write_ledger(sample_made, root=tmp_path / "whole")
+    root = tmp_path / "portions"
+    for n in range(0, len(sample_made), 7):
+        write_ledger(sample_made[n : n + 7], root=root)
+        if n % 2:
+            compact(root, grace_s=0)
+        try:
+            so_far = charges.price(root, BOOK)
+        except charges.pricing.PricingError as error:
+            # Before the first device reported anything, or while a slice's own device is still to come.
+            assert "provisioned" in str(error)
+            continue
+        again = shutil.copytree(root, tmp_path / f"copy-{n}")
+        (again / state.STATE).unlink()
+        assert charges.price(again, BOOK).frame.equals(so_far.frame)
+    found, expected = charges.price(root, BOOK).frame, charges.price(whole, BOOK).frame
+    # Written by the same writer in the same order, the events have the same places.
+    assert found.equals(expected)
+
+
+def test_a_retried_event_counts_once_also_in_another_portion(
+    write_ledger: Any, sample_made: list[Any], kept: None
+) -> None:
+    from dataclasses import replace
+
+    named = [replace(event, event_id=f"e{n}") for n, event in enumerate(sample_made)]
+    root = write_ledger(named)
+    before = charges.price(root, BOOK).frame
+    write_ledger([*named[5:], *named], root=root, writer="again")
+    assert charges.price(root, BOOK).frame.equals(before)
+
+
+def test_another_book_prices_anew_and_leaves_the_sums(sample: Path, kept: None) -> None:
+    here = charges.price(sample, BOOK)
+    dear = BOOK.model_copy(
+        update={
+            "device": [p.model_copy(update={"usd_per_hour": 2 * p.usd_per_hour}) for p in BOOK.device],
+            "sha256": "dear",
+        }
+    )
+    twice = charges.price(sample, dear)
+    capacity = here.frame["kind"] == "capacity"
+    assert twice.frame.filter(capacity)["cost_nano"].sum() == 2 * here.frame.filter(capacity)["cost_nano"].sum()
+    assert charges.price(sample, BOOK).frame.equals(here.frame)
