@@ -8,6 +8,10 @@ compacted/<writer>/<first>-<last>.parquet, .json   segments of epochs first..las
 archived/<writer>/<first>-<last>.json   the same manifest once its file has left the ledger
 quarantine/                              damaged files that were taken out of the readers' way, under their own paths
 heads/<writer>.json                      the newest segment of each writer
+rollup/                                  sums by day, made from the events
+pricing.duckdb                           what pricing has added up so far; can be removed at any time
+books.duckdb                             prices of days, closes, budgets: the only file that is not made from events
+closes/                                  charges of closed periods, frozen
 locks/                                   one file for each writer, one for the catalog, one for moving parts
 """
 

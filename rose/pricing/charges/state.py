@@ -29,7 +29,7 @@ from rose.pricing.query import records
 
 STATE = "pricing.duckdb"
 #: A ledger of fewer events is added up anew each time.
-KEPT_EVENTS = 500_000
+KEPT_EVENTS = 100_000
 _VIEWS = ("views/run.sql", "views/device.sql")
 _RUNS_AND_DEVICES = f"""SELECT {", ".join((*COMMON_COLUMNS, *(columns("run") | columns("device"))))},
     make_timestamp(at_us) AS "at\""""
