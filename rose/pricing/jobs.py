@@ -47,15 +47,15 @@ def price(root: Path, *, price_book: str) -> Mapping[str, object]:
     Raises PricingError where a day cannot be priced, and LedgerError; then nothing was changed.
     """
     from rose.ledger.upkeep import books
-    from rose.pricing import days
+    from rose.pricing import days, pricebook
 
-    book, text = _book(price_book)
+    book = pricebook.load(price_book)
     costs = days.price_days(root, book)
     known = _known_costs(root)
     changed = {what: cost for what, cost in costs.items() if known.get(what) != cost}
     if changed:
         with books.change(root) as connection:
-            said = [book.sha256, book.name, book.version, book.currency, text]
+            said = [book.sha256, book.name, book.version, book.currency, book.text]
             connection.execute("INSERT OR IGNORE INTO price_book VALUES (?, ?, ?, ?, ?, now()::TIMESTAMP)", said)
             _replace_days(connection, changed, book)
     return {"device_days": len(costs), "changed": len(changed), "price_book": f"{book.name} {book.version}"}
@@ -69,10 +69,10 @@ def report(root: Path, *, folder: Path, price_book: str) -> Mapping[str, object]
     """
     from rose.ledger import catalog, verify
     from rose.ledger.upkeep import books
-    from rose.pricing import query
+    from rose.pricing import pricebook, query
     from rose.pricing import report as reporting
 
-    book, _ = _book(price_book)
+    book = pricebook.load(price_book)
     with catalog.connect(root) as connection:
         runs = query.rows(connection, "job_runs")
     done = _exported(root, folder)
@@ -99,19 +99,6 @@ def report(root: Path, *, folder: Path, price_book: str) -> Mapping[str, object]
             insert = "INSERT OR REPLACE INTO report_export VALUES (?, ?, ?, ?, ?, ?, ?, now()::TIMESTAMP)"
             connection.executemany(insert, kept)
     return {"written": written, "refused": refused, "folder": str(folder)}
-
-
-def _book(price_book: str) -> tuple[PriceBook, str]:
-    """A price book and the text it was read from."""
-    from importlib import resources
-
-    from rose.pricing import pricebook
-
-    source = pricebook.load(price_book).path
-    path = resources.files("rose.pricing.books") / "example.toml" if price_book == "example" else Path(source)
-    text = path.read_text(encoding="utf-8")
-    # Parsed from this very text: the file may have been replaced since it was found good.
-    return pricebook.parse(text, source), text
 
 
 def _known_costs(root: Path) -> dict[DeviceDay, DayCost]:

@@ -8,8 +8,9 @@ from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 
+from rose.clock import utc
 from rose.pricing.document import Report, RunFacts
-from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, utc
+from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure
 from rose.pricing.operations import P99_SAMPLES, Latency
 
 #: Widest table, in characters.

@@ -2,63 +2,160 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+import json
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rose.errors import UserError
+from rose.ledger.commands import JsonOption
 from rose.ledger.layout import LedgerError
 from rose.pricing.commands.common import BookOption, failed
 
-price_app = typer.Typer(no_args_is_help=True, help="Check and show price books.")
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from rose.pricing.price_diff import Diff, Value
+    from rose.pricing.price_entries import Entry
+    from rose.pricing.pricebook import PriceBook
+
+price_app = typer.Typer(no_args_is_help=True, help="Check, show and compare price books.")
+
+BookArgument = Annotated[str, typer.Argument(help="A price book TOML file, or the name of one that comes with ROSE.")]
 
 
 @price_app.command("check")
-def check(file: Annotated[Path, typer.Argument(help="A price book TOML file.")]) -> None:
-    """Validate a price book; name every wrong field if it cannot be used."""
-    from rose.pricing import pricebook
+def check(file: BookArgument) -> None:
+    """Validate a price book: every fault with its line and what to do; else what it covers, and gaps as warnings."""
+    from rose.pricing import price_coverage
 
-    try:
-        book = pricebook.load(file)
-    except (UserError, LedgerError) as error:
-        raise failed(error) from None
-    typer.echo(f"{file}: {book.name} {book.version}, {book.currency}, {len(book.device)} device prices: good")
+    book = _load(file)
+    typer.echo(f"{file}: {book.name} {book.version}, {book.currency}: good")
+    for cover in price_coverage.coverage(book):
+        typer.echo(f"  {cover.what}: {', '.join(map(price_coverage.words, cover.days))}")
+    for warning in price_coverage.warnings(book):
+        typer.secho(f"warning: {warning}", fg=typer.colors.YELLOW)
 
 
 @price_app.command("show")
-def show(price_book: BookOption = "example") -> None:
+def show(price_book: BookOption = "example", *, as_json: JsonOption = False) -> None:
     """Show a price book: every price with its dates and its source."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
+    from rose.pricing.price_entries import TABLES, span_of
 
+    book = _load(price_book)
+    if as_json:
+        said = book.model_dump(mode="json", by_alias=True, exclude_none=True)
+        typer.echo(json.dumps({**said, "sha256": book.sha256, "path": book.path}, indent=2))
+        return
+    shown = _table(
+        f"Price book {book.name} {book.version} ({book.sha256[:12]}), {book.currency}",
+        "what", "price", "holds", "source", "of",
+    )  # fmt: skip
+    for table in TABLES:
+        for entry in book.entries(table):
+            what = " ".join((table, *entry.key))
+            shown.add_row(what, _said(entry), span_of(*entry.days), entry.source, str(entry.source_date))
+    _print(shown)
+
+
+@price_app.command("diff")
+def diff(old: BookArgument, new: BookArgument, *, as_json: JsonOption = False) -> None:
+    """Show what changed between two price books: entry by entry, with both values and the days concerned."""
+    from rose.pricing import price_diff
+
+    found = price_diff.diff(_load(old), _load(new))
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), indent=2))
+        return
+    books = f"{found.old.name} {found.old.version} to {found.new.name} {found.new.version}"
+    if found.changes:
+        _print(_changes(f"Price book {books}", found))
+        return
+    same = found.old.sha256 == found.new.sha256
+    texts = "the files are the same" if same else "the files differ in layout, comments, name or version only"
+    typer.echo(f"{books}: no difference; {texts}")
+
+
+def _load(name_or_path: str) -> PriceBook:
     from rose.pricing import pricebook
-    from rose.pricing.tables import WIDTH
 
     try:
-        book = pricebook.load(price_book)
+        return pricebook.load(name_or_path)
     except (UserError, LedgerError) as error:
         raise failed(error) from None
-    lending, tokens = book.lending, book.tokens
-    entries = [
-        (p.device_class, f"${p.usd_per_hour} per device-hour, {p.commitment}, "
-         + (f"{p.valid_from} on" if p.valid_to is None else f"{p.valid_from} until {p.valid_to}"), p)
-        for p in book.device
-    ] + [
-        *((f"power of {p.device_class}", f"{p.idle_w} W idle, {p.load_w} W loaded (assumed)", p) for p in book.power),
-        ("electricity", f"${book.electricity.usd_per_kwh} per kWh, PUE {book.electricity.pue}", book.electricity),
-        *((f"transfer {t.route}", f"${t.usd_per_gb} per GB", t) for t in book.transfer),
-        ("lending", f"fleet exists without leases: {'yes' if lending.idle_anyway else 'no'}; scheduler "
-         f"${lending.scheduler_usd_per_lease_s} per lease-second; recomputed prompt "
-         f"${lending.kv_recompute_usd_per_million_tokens} per million tokens; missed budget ${lending.violation_usd}",
-         lending),
-        ("serving tokens", f"${tokens.input_usd_per_million} in, ${tokens.output_usd_per_million} out, per million",
-         tokens),
-    ]  # fmt: skip
-    table = Table(title=f"Price book {book.name} {book.version}, {book.currency}", box=box.SIMPLE_HEAD, width=WIDTH)
-    for column in ("what", "price", "source", "of"):
-        table.add_column(column, overflow="fold", no_wrap=column == "of")
-    for what, price, entry in entries:
-        table.add_row(what, price, entry.source, str(entry.source_date))
-    Console(width=WIDTH).print(table)
+
+
+def _table(title: str, *columns: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    from rose.pricing.tables import WIDTH
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, width=WIDTH)
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=column in ("field", "of"))
+    return table
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console
+
+    from rose.pricing.tables import WIDTH
+
+    # Names and sources are the user's own words: [brackets] and :colons: in them mean nothing here.
+    Console(width=WIDTH, markup=False, emoji=False, highlight=False).print(table)
+
+
+def _changes(title: str, found: Diff) -> Table:
+    from rose.pricing.price_entries import span_of
+
+    table = _table(title, "what", "days", "field", "old", "new", "change")
+    for change in found.changes:
+        days = span_of(change.valid_from, change.valid_to)
+        percent = change.kind if change.percent is None else f"{change.percent:+.2f}%"
+        table.add_row(change.what, days, change.field or "-", _shown(change.old), _shown(change.new), percent)
+    return table
+
+
+def _shown(value: Value) -> str:
+    from rose.pricing.price_entries import Entry
+
+    if isinstance(value, Entry):
+        return _said(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else f"{value:f}" if isinstance(value, Decimal) else str(value)
+
+
+def _said(entry: Entry) -> str:
+    """The price of an entry in words."""
+    from rose.pricing import price_entries as entries
+
+    match entry:
+        case entries.DevicePrice():
+            energy = ", energy included" if entry.energy_included else ""
+            return f"${entry.usd_per_hour:f} per device-hour, {entry.commitment}{energy}"
+        case entries.Offer():
+            often = entry.interruptions_per_hour
+            taken_back = "" if often is None else f", {often:f} interruptions an hour"
+            return f"${entry.usd_per_hour:f} per device-hour{taken_back}"
+        case entries.PowerFigure():
+            between = "".join(f", {watts:f} W at load {load:f}" for load, watts in entry.points[1:-1])
+            return f"{entry.idle_w:f} W idle{between}, {entry.load_w:f} W loaded (assumed)"
+        case entries.Electricity():
+            return f"${entry.usd_per_kwh:f} per kWh, PUE {entry.pue:f}"
+        case entries.TransferPrice():
+            return f"${entry.usd_per_gb:f} per GB"
+        case entries.Lending():
+            return (
+                f"fleet exists without leases: {'yes' if entry.idle_anyway else 'no'}; "
+                f"scheduler ${entry.scheduler_usd_per_lease_s:f} per lease-second; "
+                f"recomputed prompt ${entry.kv_recompute_usd_per_million_tokens:f} per million tokens; "
+                f"missed budget ${entry.violation_usd:f}"
+            )
+        case entries.TokenPrices():
+            return f"${entry.input_usd_per_million:f} in, ${entry.output_usd_per_million:f} out, per million"
+        case entries.VerifierPrice():
+            return f"${entry.usd_per_verdict:f} per verdict"
+    raise AssertionError(f"no words for {type(entry).__name__}")

@@ -4,48 +4,92 @@ import json
 from importlib import resources
 from pathlib import Path
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
-from rose.pricing.commands import price_app, report_command
+from rose.pricing import pricebook
+from rose.pricing.commands import price_app
 
 EXAMPLE = resources.files("rose.pricing.books").joinpath("example.toml").read_text("utf-8")
 app = typer.Typer()
 app.add_typer(price_app, name="price")
-app.command("report")(report_command)
 runner = CliRunner()
 
 
-def test_report_prints_tables_and_json(sample: Path) -> None:
-    shown = runner.invoke(app, ["report", "--ledger", str(sample)])
-    assert shown.exit_code == 0, shown.output
-    assert "Cost per correct answer" in shown.output
-    as_json = runner.invoke(app, ["report", "--json", "--run", "run"], env={"ROSE_LEDGER": str(sample)})
-    assert json.loads(as_json.output)["amortized"]["total"]["value"] == 4_700_000_000
+def said(*arguments: str, code: int = 0) -> str:
+    """What `rose price` prints, its words without layout."""
+    result = runner.invoke(app, ["price", *arguments])
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return " ".join(result.output.split())
 
 
-def test_report_names_what_is_wrong_and_fails(sample: Path, tmp_path: Path) -> None:
-    for arguments, says in (
-        (["--ledger", str(sample), "--run", "nope"], "no run 'nope'"),
-        (["--ledger", str(tmp_path / "nowhere")], "is not a ledger"),
-        (["--ledger", str(sample), "--price-book", "nowhere.toml"], "cannot read price book nowhere.toml"),
-    ):
-        result = runner.invoke(app, ["report", *arguments])
-        assert result.exit_code == 2, result.output
-        assert says in " ".join(result.output.split())
-        assert "Traceback" not in result.output
+def file(folder: Path, *changes: tuple[str, str]) -> str:
+    text = EXAMPLE
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    path = folder / f"{len(changes)}.toml"
+    path.write_text(text)
+    return str(path)
 
 
-def test_price_check_and_show(tmp_path: Path) -> None:
-    path = tmp_path / "book.toml"
-    path.write_text(EXAMPLE)
-    assert "good" in runner.invoke(app, ["price", "check", str(path)]).output
-    path.write_text(EXAMPLE.replace('currency = "USD"', 'currency = "DKK"'))
-    wrong = runner.invoke(app, ["price", "check", str(path)])
-    assert wrong.exit_code == 2
-    assert "currency" in wrong.output
-    assert "'DKK'" in wrong.output
-    shown = runner.invoke(app, ["price", "show"])
-    assert shown.exit_code == 0
-    assert "cpu-core" in shown.output
-    assert "no market price" in " ".join(shown.output.split())
+def test_check_says_what_a_good_book_covers(tmp_path: Path) -> None:
+    good = said("check", file(tmp_path))
+    assert "example 2026-11-21, USD: good device h100-sxm: from 2025-10-01 on" in good
+    assert "electricity: always" in good
+    assert "warning" not in good
+    holed = said("check", file(tmp_path, ("valid_to = 2026-03-01", "valid_to = 2026-02-01")))
+    assert "device h100-sxm: 2025-10-01 until 2026-02-01, from 2026-03-01 on" in holed
+    assert "warning: device h100-sxm has no price 2026-02-01 until 2026-03-01" in holed
+
+
+def test_check_says_everything_that_is_wrong(tmp_path: Path) -> None:
+    wrong = file(tmp_path, ('currency = "USD"', 'currency = "DKK"'), ("pue = 1.25", "pue = 0"))
+    output = said("check", wrong, code=2)
+    assert "line 5: currency: unknown currency" in output
+    assert "[electricity] pue: must be 1 or more" in output
+    assert "Did you mean `example-owned`?" in said("check", "example-own", code=2)
+
+
+@pytest.mark.parametrize("name", pricebook.shipped())
+def test_show_has_every_entry_with_its_days_and_source(name: str) -> None:
+    output, book = said("show", "--price-book", name), pricebook.load(name)
+    assert f"Price book {name} {book.version} ({book.sha256[:12]}), USD" in output
+    assert output.count("example:") + output.count("assumption") >= len(book.device)
+    as_json = json.loads(said("show", "-b", name, "--json"))
+    assert as_json["sha256"] == book.sha256
+    assert "text" not in as_json
+    assert [price["usd_per_hour"] for price in as_json["device"]] == [str(price.usd_per_hour) for price in book.device]
+
+
+def test_show_has_words_for_everything_a_book_can_hold(tmp_path: Path) -> None:
+    book = file(
+        tmp_path,
+        ("idle_w = 267\nload_w = 680", "points = [[0.0, 267], [0.5, 520], [1.0, 680]]"),
+        ('commitment = "1-year reserved"', 'commitment = "1-year [bold]reserved"\nenergy_included = true'),
+    )
+    output = said("show", "-b", book)
+    assert "267 W idle, 520" in output
+    assert "[bold]" in output  # the user's own words, not markup
+    assert "energy included" in output
+    assert "per verdict" in output
+    assert "interruptions" in output
+
+
+def test_diff_shows_what_changed_and_says_so_when_nothing_did(tmp_path: Path) -> None:
+    new = file(tmp_path, ("usd_per_hour = 2.35", "usd_per_hour = 2.82"), ('route = "internet"', 'route = "post"'))
+    output = said("diff", "example", new)
+    assert "2.35 2.82 +20.00%" in output
+    assert "from 2026-03-01" in output
+    assert "removed" in output
+    assert "added" in output
+    assert json.loads(said("diff", "example", new, "--json"))["changes"][0]["percent"] == pytest.approx(20)
+    gate = said("diff", "example", file(tmp_path, ("idle_anyway = true", "idle_anyway = false")))
+    assert "yes no changed" in gate
+    assert "no difference; the files are the same" in said("diff", "example", file(tmp_path))
+    reworded = file(tmp_path, ("# An example", "# One example"))
+    assert "no difference; the files differ in layout" in said("diff", "example", reworded)
+    assert json.loads(said("diff", "example", reworded, "--json"))["changes"] == []
+    assert "cannot read price book nowhere.toml" in said("diff", "example", "nowhere.toml", code=2)

@@ -1,0 +1,325 @@
+"""The entries of a price book: one class for each table of the file, with its units and what makes a value wrong."""
+
+from __future__ import annotations
+
+import functools
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from fractions import Fraction
+from itertools import pairwise
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from rose.pricing.money import PricingError
+
+#: More decimals, or more digits before the point, than any price has: a slip of the pen or a float written out.
+_DECIMALS_MAX = 12
+_DIGITS_MAX = 12
+
+
+class PriceBookError(PricingError):
+    """A price book that cannot be used, or a price it does not hold; names the file, the field and the value."""
+
+
+def _number(value: object) -> Decimal:
+    # TOML numbers arrive as int or Decimal; text or a bool would be a slip of the pen.
+    # pydantic reports a ValueError with its field; a TypeError would escape.
+    if isinstance(value, str):
+        raise ValueError("must be a number, without quotes")
+    if isinstance(value, bool) or not isinstance(value, int | Decimal):
+        raise ValueError("must be a number such as 2.35")
+    exact = Decimal(value)
+    if not exact.is_finite():
+        raise ValueError("must be a finite number")
+    if exact and exact.adjusted() >= _DIGITS_MAX:
+        raise ValueError(f"must be below 1e{_DIGITS_MAX}; check the unit")
+    exponent = exact.as_tuple().exponent
+    if isinstance(exponent, int) and -exponent > _DECIMALS_MAX:
+        raise ValueError(f"has {-exponent} decimals, and a price has {_DECIMALS_MAX} at most; round it")
+    return exact
+
+
+def _rate(value: object) -> Decimal:
+    exact = _number(value)
+    if exact.is_signed():
+        raise ValueError("must be 0 or more; 0 says that it is free")
+    return exact
+
+
+def _pue(value: object) -> Decimal:
+    exact = _number(value)
+    if exact < 1:
+        raise ValueError("must be 1 or more: watts the site draws for each watt a device draws")
+    return exact
+
+
+def _share(value: object) -> Decimal:
+    exact = _number(value)
+    if not 0 <= exact <= 1:
+        raise ValueError("must be a load from 0.0 to 1.0")
+    return exact
+
+
+def _day(value: object) -> object:
+    if isinstance(value, datetime) or not isinstance(value, date):
+        raise ValueError("must be a date such as 2026-03-01, without quotes and without a time of day")
+    return value
+
+
+def _pair(value: object) -> object:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise ValueError("must be a pair of load and watts, such as [0.5, 520]")
+    return tuple(value)
+
+
+def _points(value: object) -> object:
+    if not isinstance(value, list | tuple) or len(value) < 2:
+        raise ValueError("must be two or more pairs of load and watts, such as [[0.0, 267], [1.0, 680]]")
+    return tuple(value)
+
+
+Rate = Annotated[Decimal, BeforeValidator(_rate)]
+Day = Annotated[date, BeforeValidator(_day)]
+Name = Annotated[str, Field(min_length=1)]
+Pool = Literal["serving", "rollout", "train"]
+Point = Annotated[tuple[Annotated[Decimal, BeforeValidator(_share)], Rate], BeforeValidator(_pair)]
+
+
+class Header(BaseModel):
+    """What stands at the top of the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: Name
+    version: Name
+    currency: Literal["USD"]
+
+
+class Entry(BaseModel):
+    """A table of the file: unknown keys are refused, and every figure has a source and its date.
+
+    It holds over [valid_from, valid_to) in UTC days; a date that is None sets no bound.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    #: Fields that say what it is a price of.
+    key_fields: ClassVar[tuple[str, ...]] = ()
+
+    source: Name
+    source_date: Day
+
+    @property
+    def days(self) -> tuple[date | None, date | None]:
+        """First day on which it holds and first on which it no longer does; None where there is no bound."""
+        return None, None
+
+    @property
+    def from_ns(self) -> int | None:
+        """First nanosecond of the entry, UTC; None if it has held from ever."""
+        return midnight_ns(self.days[0])
+
+    @property
+    def to_ns(self) -> int | None:
+        """First nanosecond after the entry, UTC; None while it has no end."""
+        return midnight_ns(self.days[1])
+
+    def holds_at(self, ns: int) -> bool:
+        """Whether it holds at a UTC nanosecond."""
+        from_ns, to_ns = self.from_ns, self.to_ns
+        return (from_ns is None or from_ns <= ns) and (to_ns is None or ns < to_ns)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What it is a price of. Two entries of one table and one key must not hold on the same day."""
+        named = (getattr(self, field) for field in self.key_fields)
+        return tuple(value for value in named if value is not None)
+
+
+class Dated(Entry):
+    """An entry that may have dates; without them it holds always."""
+
+    valid_from: Day | None = None
+    valid_to: Day | None = None
+
+    @property
+    def days(self) -> tuple[date | None, date | None]:
+        """First day on which it holds and first on which it no longer does; None where there is no bound."""
+        return self.valid_from, self.valid_to
+
+    @field_validator("valid_to")
+    @classmethod
+    def _forwards(cls, valid_to: date | None, found: ValidationInfo) -> date | None:
+        valid_from = found.data.get("valid_from")
+        if valid_from is not None and valid_to is not None and valid_to <= valid_from:
+            raise ValueError(
+                f"must be after valid_from {valid_from}: it is the first day on which the price no longer holds"
+            )
+        return valid_to
+
+
+class DevicePrice(Dated):
+    """What the fleet pays for each hour a device of a class is provisioned, used or not, USD.
+
+    One with a `pool` is for the devices of that pool only and goes before one without.
+    """
+
+    key_fields = ("device_class", "pool")
+
+    device_class: Name = Field(alias="class")
+    pool: Pool | None = None
+    usd_per_hour: Rate
+    commitment: Name
+    #: A rented device's price covers its power; electricity then costs nothing extra.
+    energy_included: bool = False
+    valid_from: Day
+
+
+class Offer(Dated):
+    """A market price the fleet does not pay, USD for a device-hour: for comparisons. A rental covers its power."""
+
+    key_fields = ("device_class", "commitment")
+
+    device_class: Name = Field(alias="class")
+    commitment: Name
+    usd_per_hour: Rate
+    #: How often the seller takes the device back, for each hour of it.
+    interruptions_per_hour: Rate | None = None
+    valid_from: Day
+
+
+class PowerFigure(Entry):
+    """Power of a device class with no meter, watts: `idle_w` and `load_w`, or `points` by load."""
+
+    key_fields = ("device_class",)
+
+    device_class: Name = Field(alias="class")
+    idle_given: Rate | None = Field(default=None, alias="idle_w")
+    load_given: Rate | None = Field(default=None, alias="load_w")
+    points_given: Annotated[tuple[Point, ...], BeforeValidator(_points)] | None = Field(default=None, alias="points")
+
+    @property
+    def points(self) -> tuple[tuple[Decimal, Decimal], ...]:
+        """(load from 0 to 1, watts), ascending in load."""
+        if self.points_given is not None:
+            return self.points_given
+        assert self.idle_given is not None and self.load_given is not None  # noqa: PT018 - refused when it was read
+        return (Decimal(0), self.idle_given), (Decimal(1), self.load_given)
+
+    @property
+    def idle_w(self) -> Decimal:
+        """Watts with nothing to do."""
+        return self.points[0][1]
+
+    @property
+    def load_w(self) -> Decimal:
+        """Watts under full load."""
+        return self.points[-1][1]
+
+    def watts(self, load: Fraction) -> Fraction:
+        """Watts at a load from 0 to 1: straight lines between the points, exact. Raises ValueError outside [0, 1]."""
+        if not 0 <= load <= 1:
+            raise ValueError(f"load must be from 0 to 1, got {load}")
+        for (low, from_w), (high, to_w) in pairwise(self.points):
+            if load <= Fraction(high):
+                along = (load - Fraction(low)) / (Fraction(high) - Fraction(low))
+                return Fraction(from_w) + along * (Fraction(to_w) - Fraction(from_w))
+        raise AssertionError("the last point is at load 1")
+
+    @model_validator(mode="after")
+    def _one_form_that_never_falls(self) -> PowerFigure:
+        idle_and_load = (self.idle_given, self.load_given)
+        if self.points_given is not None and idle_and_load != (None, None):
+            raise ValueError("has points and idle_w or load_w: keep one of the two forms")
+        if self.points_given is None and None in idle_and_load:
+            raise ValueError("needs idle_w and load_w, or points such as [[0.0, 267], [0.5, 520], [1.0, 680]]")
+        loads = [load for load, _ in self.points]
+        if loads[0] != 0 or loads[-1] != 1:
+            raise ValueError(f"points must begin at load 0.0 and end at 1.0, not at {loads[0]} and {loads[-1]}")
+        for (low, from_w), (high, to_w) in pairwise(self.points):
+            if high <= low:
+                raise ValueError(f"points must be in ascending order of load: {high} comes after {low}")
+            if to_w < from_w:
+                asked = f"load_w {to_w} must be at least idle_w {from_w}"
+                raise ValueError(
+                    asked
+                    if self.points_given is None
+                    else f"watts must not fall as load grows: {to_w} W at load {high} after {from_w} W at {low}"
+                )
+        return self
+
+
+class Electricity(Dated):
+    """Tariff, and power usage effectiveness: watts the site draws for each watt a device draws."""
+
+    usd_per_kwh: Rate
+    pue: Annotated[Decimal, BeforeValidator(_pue)]
+
+
+class TransferPrice(Dated):
+    """Dollars for each 1e9 bytes over a route."""
+
+    key_fields = ("route",)
+
+    route: Name
+    usd_per_gb: Rate
+
+
+class Lending(Dated):
+    """What lending adds beside energy and transfer, and whether the fleet would have existed without it."""
+
+    idle_anyway: bool
+    scheduler_usd_per_lease_s: Rate
+    kv_recompute_usd_per_million_tokens: Rate
+    #: The SLO penalty: what one serving request that misses its budget costs.
+    violation_usd: Rate
+
+
+class TokenPrices(Dated):
+    """Serving's prices for a million tokens."""
+
+    input_usd_per_million: Rate
+    output_usd_per_million: Rate
+
+
+class VerifierPrice(Dated):
+    """What one verdict of a verifier costs."""
+
+    key_fields = ("name",)
+
+    name: Name
+    usd_per_verdict: Rate
+
+
+#: Table of the file to the class of its entries, in the order a book is shown.
+TABLES: dict[str, type[Entry]] = {
+    "device": DevicePrice,
+    "offer": Offer,
+    "power": PowerFigure,
+    "electricity": Electricity,
+    "transfer": TransferPrice,
+    "lending": Lending,
+    "tokens": TokenPrices,
+    "verifier": VerifierPrice,
+}
+
+
+@functools.lru_cache(maxsize=4096)
+def midnight_ns(day: date | None) -> int | None:
+    """First nanosecond of a UTC day; None stays None."""
+    if day is None:
+        return None
+    return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1_000_000_000
+
+
+def day_of(ns: int) -> date:
+    """UTC day of a nanosecond."""
+    return datetime.fromtimestamp(ns // 1_000_000_000, UTC).date()
+
+
+def span_of(start: date | None, end: date | None) -> str:
+    """Days from `start` until before `end`, in words; None is no bound."""
+    if start is None:
+        return "always" if end is None else f"until {end}"
+    return f"from {start} on" if end is None else f"{start} until {end}"

@@ -1,0 +1,110 @@
+"""One run of a ledger, verified, priced and counted: what the figures of a correct answer are worked out from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+
+from rose.ledger import catalog
+from rose.pricing import charges, correct, pricebook, report, tokens, trust
+from rose.pricing.allocation import Allocation, allocate
+from rose.pricing.bootstrap import Interval
+from rose.pricing.document import BookFacts, RunFacts
+from rose.pricing.figures import COUNT, NOT_ENOUGH_DATA, Figure, Figures, Stamp
+from rose.pricing.marginal import Marginal, marginal
+from rose.pricing.pricebook import PriceBook
+from rose.pricing.query import rows, set_variables, snapshot
+from rose.pricing.tokens import Tokens
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PricedRun:
+    """A run and its dollars, tokens and groups. The connection has a snapshot of the run, for further queries."""
+
+    connection: duckdb.DuckDBPyConnection
+    run: RunFacts
+    book: PriceBook
+    #: When the run began, UTC: its token and verdict prices are those in force then.
+    began_ns: int
+    stamp: Stamp
+    charged: charges.Charges
+    allocation: Allocation
+    borrow: Marginal
+    tokens: Mapping[str, Tokens]
+    found: correct.Groups
+    cost: correct.TokenCost
+
+    @property
+    def make(self) -> Figures:
+        return Figures(self.stamp)
+
+    @property
+    def cpm_usd(self) -> float:
+        """Dollars per million tokens when the run began. Raises PriceBookError where the book has no such price."""
+        return correct.cpm(self.book, self.began_ns)
+
+    def number(
+        self, value: float | None, unit: str = "ratio", *, interval: Interval | None = None, why: str | None = None,
+        basis: str = "measured",
+    ) -> Figure:  # fmt: skip
+        """A share or a ratio with its interval; `why` says what is missing where there is no value."""
+        return Figure(
+            value=value,
+            unit=unit,
+            view=COUNT,
+            stamp=self.stamp,
+            basis=basis,
+            why=(why or NOT_ENOUGH_DATA) if value is None else None,
+            low=None if value is None or interval is None else interval.low,
+            high=None if value is None or interval is None else interval.high,
+        )
+
+    @property
+    def book_facts(self) -> BookFacts:
+        book = self.book
+        return BookFacts(name=book.name, version=book.version, sha256=book.sha256, currency=book.currency)
+
+
+@contextmanager
+def priced(
+    root: Path, run_id: str | None = None, price_book: str | Path = "example", allow_unverified: bool = False
+) -> Iterator[PricedRun]:
+    """Price one run of the ledger at `root`, the newest if `run_id` is None.
+
+    Raises what `rose.pricing.report.build` raises.
+    """
+    book = pricebook.load(price_book)
+    with closing(catalog.connect(root)) as connection:
+        run_id = run_id or report.newest_run(connection)
+        trust.refuse_archived(root, connection, run_id)
+        run, provenance = report._run_facts(connection, run_id)
+        charged = charges.price(root, book, run_id=run_id, allow_unverified=allow_unverified)
+        snapshot(connection, run_id)
+        set_variables(connection, run_id=run_id)
+        allocation = allocate(charged)
+        from_ns, to_ns = allocation.period_ns
+        borrow = marginal(connection, run_id, allocation, book)
+        made = tokens.count(connection, run_id)
+        yield PricedRun(
+            connection=connection,
+            run=run,
+            book=book,
+            began_ns=int(rows(connection, "run_began")[0]["began_ns"]),
+            stamp=Stamp(
+                from_ns=from_ns,
+                to_ns=to_ns,
+                provenance=provenance,
+                currency=book.currency,
+                verified=charged.verified,
+            ),
+            charged=charged,
+            allocation=allocation,
+            borrow=borrow,
+            tokens=made,
+            found=correct.groups(connection, run_id),
+            cost=correct.token_cost(allocation, made, borrow),
+        )
