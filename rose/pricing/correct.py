@@ -3,10 +3,10 @@
 Two figures, because two questions are asked:
 
 - *measured*: dollars over accepted trajectories, at each price line. The sum of the dollars over the sum of the
-  accepted, never a mean of ratios. Its interval is a bootstrap over groups (trajectories of a group share a task and
-  are not independent, and tokens less so), with the cost of a token held.
-- *formula*: CPM * R * (1 + pi * rho) / alpha, dollars per million answer tokens, at the price book's token prices. Its
-  factors come from the groups that were judged:
+  accepted, never a mean of ratios.
+- *formula*: CPM * R * (1 + pi * rho) / alpha, dollars per million answer tokens, at the token prices in force when the
+  run began. [A] at pi = 1; with the price of rollout tokens as they were really made, [D], it is C3. Its factors come
+  from the groups that were judged:
     rho   = trajectories / judged groups - 1: what a group made beyond the one answer that would be kept.
     alpha = judged groups with an accepted trajectory / judged groups: the chance that the kept answer, the best of its
             group in the verifier's eyes, is accepted.
@@ -15,6 +15,9 @@ Two figures, because two questions are asked:
 
 The accept rate of single trajectories (`accept_rate`) is what a learning curve shows and what the measured figure
 divides by. Stale trajectories are in neither rate: they were dropped for age, and their tokens are in the waste.
+
+Both have a 95% interval by a bootstrap over groups (trajectories of a group share a task and are not independent, and
+tokens less so), with the cost of a token held: rho, alpha, R and phi of one draw come from the same groups.
 
 alpha is acceptance, not correctness. Where an audit knows the truth of accepted trajectories, PPV = correct among
 accepted, and C / PPV is the cost of one that is really correct.
@@ -29,44 +32,73 @@ from typing import Any
 
 import duckdb
 import numpy as np
-import numpy.typing as npt
 
-from rose.pricing import formulas
+from rose.pricing import bootstrap, formulas
 from rose.pricing.allocation import Allocation
+from rose.pricing.bootstrap import Floats, Interval
 from rose.pricing.marginal import Marginal
 from rose.pricing.money import NANO_USD_PER_USD
 from rose.pricing.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.tokens import Tokens
 
-Floats = npt.NDArray[np.float64]
+__all__ = [
+    "LINES", "Groups", "Interval", "Resamples", "TokenCost", "cpm", "formula", "formula_interval", "groups", "measured",
+    "measured_interval", "partials", "resample", "rollout_usd", "token_cost",
+]  # fmt: skip
 
 #: What a rollout token is priced at: serving's amortized price, a dedicated device's, the borrow's marginal price, and
 #: the mix that was used.
 LINES: tuple[str, ...] = ("serving", "dedicated", "opportunistic", "blended")
 
-_RESAMPLES = 2000
-_SEED = 0
-_CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Interval:
-    """A 95% interval; `high` is None where too many resamples had no correct answer at all to bound it."""
-
-    low: float
-    high: float | None
-
 
 @dataclass(frozen=True, slots=True)
 class Resamples:
-    """Sums over resampled groups, one value of each for each resample."""
+    """Sums over resampled groups, one value of each for each resample; ratios of them where a group has none."""
 
-    borrowed_tokens: Floats
-    dedicated_tokens: Floats
+    judged_groups: Floats
+    judged_groups_trajectories: Floats
+    solved_groups: Floats
+    judged: Floats
     accepted: Floats
     audited: Floats
     audited_correct: Floats
+    output_tokens: Floats
+    answer_tokens: Floats
+    borrowed_tokens: Floats
+    dedicated_tokens: Floats
+    borrowed_useful: Floats
+    dedicated_useful: Floats
+
+    @property
+    def rho(self) -> Floats:
+        return _ratio(self.judged_groups_trajectories, self.judged_groups) - 1
+
+    @property
+    def alpha(self) -> Floats:
+        return _ratio(self.solved_groups, self.judged_groups)
+
+    @property
+    def accept_rate(self) -> Floats:
+        return _ratio(self.accepted, self.judged)
+
+    @property
+    def r(self) -> Floats:
+        return _ratio(self.output_tokens, self.answer_tokens)
+
+    @property
+    def phi(self) -> Floats:
+        return _ratio(self.borrowed_useful, self.borrowed_useful + self.dedicated_useful)
+
+    @property
+    def useful_share(self) -> Floats:
+        """Useful tokens over those that turns made; tokens that a preemption threw away belong to no group."""
+        useful = self.borrowed_useful + self.dedicated_useful
+        return _ratio(useful, self.borrowed_tokens + self.dedicated_tokens)
+
+    @property
+    def ppv(self) -> Floats:
+        return _ratio(self.audited_correct, self.audited)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +131,12 @@ class Groups:
         return Fraction(self.accepted, self.judged) if self.judged else None
 
     @property
+    def r(self) -> Fraction | None:
+        """Output tokens over answer tokens, of trajectories that were not lost."""
+        output, answer = (sum(int(row[f"{name}_tokens"]) for row in self.each) for name in ("output", "answer"))
+        return Fraction(output, answer) if answer else None
+
+    @property
     def ppv(self) -> Fraction | None:
         """Share of audited accepted trajectories that are correct; None without an audit."""
         return Fraction(self.audited_correct, self.audited) if self.audited else None
@@ -109,6 +147,9 @@ class TokenCost:
     """Exact dollars per useful token on each line, and phi, the borrowed share of useful tokens."""
 
     by_line: Mapping[str, Fraction | None]
+    #: Dollars really paid for rollouts by where they ran: `borrowed` at the marginal price (with avoidable device time
+    #: where the idle-anyway gate does not hold), `dedicated` at the amortized one.
+    paid: Mapping[str, Fraction]
     borrowed_share: Fraction | None
     useful: int
 
@@ -126,8 +167,7 @@ def groups(connection: duckdb.DuckDBPyConnection, run_id: str) -> Groups:
     return Groups(
         trajectories=sum(row["trajectories"] for row in each),
         judged_groups=len(judged),
-        # A verdict can reach the ledger before its trajectory's own event does.
-        judged_groups_trajectories=sum(max(row["trajectories"], row["judged"]) for row in judged),
+        judged_groups_trajectories=sum(size(row) for row in judged),
         solved_groups=sum(row["accepted"] > 0 for row in judged),
         judged=sum(row["judged"] for row in each),
         accepted=sum(row["accepted"] for row in each),
@@ -137,16 +177,22 @@ def groups(connection: duckdb.DuckDBPyConnection, run_id: str) -> Groups:
     )
 
 
+def size(group: Mapping[str, Any]) -> int:
+    """Trajectories of a group. A verdict can reach the ledger before its trajectory's own event does."""
+    return max(int(group["trajectories"]), int(group["judged"]))
+
+
 def token_cost(allocation: Allocation, tokens: Mapping[str, Tokens], borrow: Marginal) -> TokenCost:
     """[D] c = p / (tau * (1 - w)) on each line, which is a placement's rollout dollars over its useful tokens.
 
-    `serving` prices the borrowed device-seconds at their amortized price, `opportunistic` at the marginal one (at the
-    amortized one where the idle-anyway gate does not hold). `blended` is what was really paid.
+    `serving` prices the borrowed device-seconds at their amortized price, `opportunistic` at the marginal one, with the
+    device time that the borrow kept from being avoided where the idle-anyway gate does not hold. `blended` is what was
+    really paid.
     """
     borrowed, dedicated = tokens["borrowed"], tokens["dedicated"]
     serving_usd = rollout_usd(allocation.of("serving"))
     dedicated_usd = rollout_usd(allocation.of("rollout", "train"))
-    borrow_usd = borrow.usd if borrow.idle_anyway else serving_usd
+    borrow_usd = borrow.charged_usd
     useful = borrowed.useful + dedicated.useful
     return TokenCost(
         by_line={
@@ -155,6 +201,7 @@ def token_cost(allocation: Allocation, tokens: Mapping[str, Tokens], borrow: Mar
             "opportunistic": _over(borrow_usd, borrowed.useful),
             "blended": _over(borrow_usd + dedicated_usd, useful),
         },
+        paid={"borrowed": borrow_usd, "dedicated": dedicated_usd},
         borrowed_share=_over(Fraction(borrowed.useful), useful),
         useful=useful,
     )
@@ -174,20 +221,10 @@ def measured(cost: TokenCost, found: Groups) -> dict[str, Fraction | None]:
 
 
 def resample(found: Groups) -> Resamples | None:
-    """Draw the groups with replacement, as many as there are, again and again; None for fewer than two groups.
-
-    Seeded, and summed in integers: the same groups give the same sums on any machine.
-    """
-    size = len(found.each)
-    if size < 2:
-        return None
-    random = np.random.default_rng(_SEED)
-    columns = np.array([[int(row[name]) for name in Resamples.__slots__] for row in found.each], dtype=np.int64)
-    sums = np.empty((_RESAMPLES, columns.shape[1]), dtype=np.int64)
-    for index in range(_RESAMPLES):
-        times_drawn = np.bincount(random.integers(size, size=size), minlength=size)
-        sums[index] = times_drawn @ columns
-    return Resamples(*sums.T.astype(np.float64))
+    """Draw the groups with replacement again and again; None for fewer than two groups."""
+    columns = np.array([_columns(row) for row in found.each], dtype=np.int64)
+    drawn = bootstrap.sums(columns)
+    return None if drawn is None else Resamples(*drawn.T)
 
 
 def measured_interval(
@@ -205,43 +242,77 @@ def measured_interval(
         "borrowed": (cost.by_line["opportunistic"] if blended else usd) or Fraction(0),
         "dedicated": (cost.by_line["dedicated"] if blended else usd) or Fraction(0),
     }
-    dollars = np.zeros(_RESAMPLES)
+    dollars = np.zeros(bootstrap.RESAMPLES)
     for place, sums in (("borrowed", drawn.borrowed_tokens), ("dedicated", drawn.dedicated_tokens)):
         if made := sum(int(row[f"{place}_tokens"]) for row in found.each):
             dollars += sums * float(prices[place] * tokens[place].useful / made)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        per_accepted = dollars / drawn.accepted
-        per_correct = per_accepted * drawn.audited / drawn.audited_correct
-    return interval(per_accepted), interval(per_correct)
+    return _intervals(_ratio(dollars, drawn.accepted), drawn)
 
 
-def interval(values: Floats) -> Interval | None:
-    """The middle 95% of resampled values; infinite or undefined ones (nothing was correct) count as the highest."""
-    ordered = np.sort(np.where(np.isfinite(values), values, np.inf))
-    tail = (1 - _CONFIDENCE) / 2
-    low, high = ordered[int(tail * len(ordered))], ordered[int((1 - tail) * len(ordered)) - 1]
-    if not np.isfinite(low):
+def formula(cpm_usd: float, r: Fraction | None, found: Groups, pi: Fraction | None) -> float | None:
+    """CPM * R * (1 + pi * rho) / alpha, dollars per million answer tokens; None where a factor is not known.
+
+    None too where pi is below 0, which the formula does not cover: the borrow lowered the bill.
+    """
+    if r is None or pi is None or pi < 0 or found.rho is None or not found.alpha:
         return None
-    return Interval(low=float(low), high=float(high) if np.isfinite(high) else None)
+    return formulas.cost_correct(cpm_usd, float(r), float(found.rho), float(found.alpha), float(pi))
 
 
-def formula(book: PriceBook, r: Fraction | None, found: Groups, pi: Fraction | None) -> float | None:
-    """CPM * R * (1 + pi * rho) / alpha, dollars per million answer tokens; None where a factor is not known."""
-    if r is None or pi is None or found.rho is None or not found.alpha:
-        return None
-    return formulas.cost_correct(cpm(book), float(r), float(found.rho), float(found.alpha), float(pi))
+def formula_interval(
+    cpm_usd: float, cost: TokenCost, drawn: Resamples | None, line: str
+) -> tuple[Interval | None, Interval | None]:
+    """Intervals of `formula` on a line, dollars, and of the same over PPV; None where there is too little to bound one.
+
+    On `blended`, which makes it C3, pi moves with the borrowed share of each draw's tokens.
+    """
+    if drawn is None or (pi := cost.pi(line)) is None or pi < 0:
+        return None, None
+    return _intervals(_ratio(cpm_usd * drawn.r * (1 + _pi(cost, drawn, line) * drawn.rho), drawn.alpha), drawn)
 
 
-def partials(book: PriceBook, r: Fraction | None, found: Groups) -> formulas.Partials | None:
+def partials(cpm_usd: float, r: Fraction | None, found: Groups) -> formulas.Partials | None:
     """The partials of the formula at pi = 1; None where a factor is not known or CPM is 0."""
-    if r is None or found.rho is None or not found.alpha or not cpm(book):
+    if r is None or found.rho is None or not found.alpha or not cpm_usd:
         return None
-    return formulas.cost_correct_partials(cpm(book), float(r), float(found.rho), float(found.alpha))
+    return formulas.cost_correct_partials(cpm_usd, float(r), float(found.rho), float(found.alpha))
 
 
-def cpm(book: PriceBook) -> float:
-    """The price book's blended price of a million serving tokens."""
-    return formulas.blended_price(float(book.tokens.input_usd_per_million), float(book.tokens.output_usd_per_million))
+def cpm(book: PriceBook, at_ns: int) -> float:
+    """The price book's blended price of a million serving tokens at `at_ns`, UTC. Raises PriceBookError for none."""
+    prices = book.tokens_at(at_ns)
+    return formulas.blended_price(float(prices.input_usd_per_million), float(prices.output_usd_per_million))
+
+
+def _columns(group: Mapping[str, Any]) -> list[int]:
+    """A group's part of each sum of Resamples, in their order."""
+    judged = bool(group["judged"])
+    rates = {
+        "judged_groups": int(judged),
+        "judged_groups_trajectories": size(group) if judged else 0,
+        "solved_groups": int(group["accepted"] > 0),
+    }
+    return [int(rates[name] if name in rates else group[name]) for name in Resamples.__slots__]
+
+
+def _pi(cost: TokenCost, drawn: Resamples, line: str) -> Floats | float:
+    """Price of a rollout token over serving's own; on `blended` one for each draw's borrowed share."""
+    if line != "blended":
+        return float(cost.pi(line) or 0)
+    # Where one of the two was never made, its share is 0 in every draw.
+    opportunistic, dedicated = (float(cost.pi(placed) or 0) for placed in ("opportunistic", "dedicated"))
+    return drawn.phi * opportunistic + (1 - drawn.phi) * dedicated
+
+
+def _intervals(values: Floats, drawn: Resamples) -> tuple[Interval | None, Interval | None]:
+    """Of cost per accepted, and of it over PPV."""
+    return bootstrap.interval(values), bootstrap.interval(_ratio(values, drawn.ppv))
+
+
+def _ratio(numerator: Floats, denominator: Floats) -> Floats:
+    """Undefined, or infinite, where a draw has nothing to divide by."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(numerator / denominator, dtype=np.float64)
 
 
 def _over(numerator: Fraction, denominator: int) -> Fraction | None:

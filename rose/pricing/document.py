@@ -106,6 +106,9 @@ class Report:
     accept_by_step: Mapping[int, Figure]
     #: By price line.
     cost_per_correct: Mapping[str, PriceLine]
+    #: CPM * R * (1 + pi * rho) / alpha at the prices rollout tokens really had, and the same over PPV.
+    c3: Figure
+    c3_per_correct: Figure
     #: `granted`, and by closing with `open`; the closings sum to `granted`.
     leases: Mapping[str, Figure]
     preemptions: Mapping[str, Preemptions]
@@ -115,8 +118,12 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`; amounts are whole nano-dollars, times whole nanoseconds."""
-        fields = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
-        return {"schema": SCHEMA, **{name: _json(value) for name, value in fields}}
+        return to_json(self)
+
+
+def to_json(document: Any) -> dict[str, Any]:
+    """Plain values of a document's fields, with the version of their layout."""
+    return {"schema": SCHEMA, **{f.name: _json(getattr(document, f.name)) for f in dataclasses.fields(document)}}
 
 
 def _json(value: Any) -> Any:

@@ -2,58 +2,127 @@
 
 [D] m = dP * PUE * tariff / 3.6e6 + transfer_GB * $/GB / borrowed_s + scheduler + KV recompute + provision, in dollars
 per borrowed device-second. A borrowed device-second is a second of rollout work on a serving device (`rollout_ns`).
-Each term is kept as a total in dollars, an exact fraction, so that terms add up before anything is rounded.
+Each term is kept as a total in dollars, an exact fraction, so that terms and leases add up before anything is rounded.
+Where a price changes during a run, each side is charged at its own.
 
-m is a decision figure and does not sum to the bill. It holds only if the fleet would have existed without the leases;
-the price book states that (`idle_anyway`). Where it does not hold, a borrowed second costs its full amortized price.
+m is a decision figure and does not sum to the bill. It holds only if the fleet would have existed without the leases
+(the idle-anyway gate). Where it would not, device time was there to be avoided, and is charged on top of m:
+
+- while the price book states `idle_anyway = false`, borrowed device time at its amortized price;
+- while it states `true`, all leased time of a span in which the device would have been given back (`scale_down`), at
+  its amortized price: without the lease none of that time would have been paid for.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 import duckdb
 
+from rose.pricing import power
 from rose.pricing.allocation import Allocation
-from rose.pricing.money import NS_PER_HOUR, NS_PER_S
+from rose.pricing.bootstrap import Interval
+from rose.pricing.money import NS_PER_HOUR, NS_PER_S, split
+from rose.pricing.power import Metered
 from rose.pricing.pricebook import PriceBook
+from rose.pricing.provision import realised
 from rose.pricing.query import rows, set_variables
+from rose.pricing.scale_down import Span
+from rose.pricing.terms import Basis, Parts, Stretches, Term, add, basis_of, nano_by_key, term
+from rose.pricing.uncertainty import Estimate, total
+
+__all__ = ["TERMS", "Basis", "LeaseCost", "Marginal", "Term", "marginal"]
 
 TERMS: tuple[str, ...] = ("energy", "transfer", "scheduler", "kv_recompute", "provision")
-Basis = Literal["measured", "assumed", "partly measured", "price book"]
 
 _BYTES_PER_GB = 10**9
 _MILLION = 10**6
-_J_PER_KWH = 3_600_000
-#: Device time that draws a rollout's power: the work itself, and getting ready for it.
-_DRAWING = ("rollout", "sync", "activation")
+
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Term:
-    """One term of m, in dollars over the whole run, and how it was come by."""
+class LeaseCost:
+    """One lease's share of the run's terms; `lease_id` None is what no lease claims."""
 
-    usd: Fraction
-    basis: Basis
-    explained: str
+    lease_id: str | None
+    borrowed_ns: int
+    leased_ns: int
+    terms: Mapping[str, Fraction]
+    avoidable_usd: Fraction
+
+    @property
+    def usd(self) -> Fraction:
+        return sum(self.terms.values(), Fraction(0))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Marginal:
-    """The five terms, and the borrowed time they are for."""
+    """The five terms, the borrowed time they are for, and what the idle-anyway gate adds."""
 
     terms: Mapping[str, Term]
     borrowed_ns: int
+    #: Whether the price book states throughout that the fleet would have existed without the leases.
     idle_anyway: bool
+    #: Device time that would not have been paid for without the leases, at its amortized price, dollars.
+    avoidable_usd: Fraction = Fraction(0)
+    #: Leased time in spans in which the device would have been given back, and charged as avoidable.
+    gave_back_ns: int = 0
+    #: Weights sent to serving devices.
+    sent_bytes: int = 0
+    #: What the power meters said, by device class.
+    metered: Mapping[str, Metered] = field(default_factory=dict)
+    #: By lease, where that was asked for; else empty.
+    leases: tuple[LeaseCost, ...] = ()
+    #: Borrowed time by (device class, stretch between price changes).
+    borrowed_by_stretch: Mapping[tuple[str, int], Fraction] = field(default_factory=dict)
 
     @property
     def usd(self) -> Fraction:
-        """What the borrow added to the bill."""
+        """What the borrow added to the bill, if the gate holds."""
         return sum((term.usd for term in self.terms.values()), Fraction(0))
+
+    @property
+    def nano_usd(self) -> dict[str, int]:
+        """Whole nano-dollars of each term; they sum to the rounded `usd`, by largest remainder."""
+        return nano_by_key({name: term.usd for name, term in self.terms.items()})
+
+    @property
+    def charged_usd(self) -> Fraction:
+        """What the borrow is to be charged: m, and the device time that it kept from being avoided."""
+        return self.usd + self.avoidable_usd
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Terms with not enough data, which the sums are without."""
+        return tuple(name for name, term in self.terms.items() if term.missing is not None)
+
+    @property
+    def basis(self) -> Basis:
+        """What the sum rests on. A term that the price book sets to nothing weighs nothing."""
+        return basis_of(term.basis for term in self.terms.values() if term.usd or term.basis != "measured")
+
+    @property
+    def interval(self) -> Interval | None:
+        """95% interval of `usd`: of the terms that rest on samples, taken as independent, the others held.
+
+        None where no term has one, or where one that should have is too small a sample.
+        """
+        sampled = [t for name, t in self.terms.items() if name in ("energy", "provision") and t.basis != "price book"]
+        if not sampled or any(t.interval is None or t.interval.high is None for t in sampled):
+            return None
+        spread = total(
+            Estimate(float(t.usd), t.interval.low, t.interval.high)
+            for t in sampled
+            if t.interval is not None and t.interval.high is not None
+        )
+        if spread is None or spread.high is None:
+            return None
+        rest = float(self.usd - sum((t.usd for t in sampled), Fraction(0)))
+        return Interval(low=spread.low + rest, high=spread.high + rest)
 
     def usd_per_device_hour(self, term: str | None = None) -> Fraction | None:
         """m, or one term of it, per borrowed device-hour; None where nothing was borrowed."""
@@ -61,126 +130,156 @@ class Marginal:
         return usd * NS_PER_HOUR / self.borrowed_ns if self.borrowed_ns else None
 
 
-def marginal(connection: duckdb.DuckDBPyConnection, run_id: str, allocation: Allocation, book: PriceBook) -> Marginal:
-    """The marginal cost of a run's borrow. Raises PriceBookError for a route or a device's power the book lacks."""
-    set_variables(connection, run_id=run_id, period_end_ns=allocation.period_ns[1])
-    leased_ns = sum(int(row["leased_ns"]) for row in rows(connection, "lease_totals"))
-    serving = allocation.of("serving")
+def marginal(
+    connection: duckdb.DuckDBPyConnection,
+    run_id: str,
+    allocation: Allocation,
+    book: PriceBook,
+    gave_back: Sequence[Span] = (),
+    *,
+    by_lease: bool = False,
+) -> Marginal:
+    """The marginal cost of a run's borrow, with `by_lease` divided among its leases too.
+
+    Raises PriceBookError for a route, a device's power or any other price that the book lacks.
+    """
+    period_ns = allocation.period_ns
+    stretches = Stretches(tuple(book.stretches(*period_ns)))
+    set_variables(
+        connection, run_id=run_id, period_end_ns=period_ns[1], price_changes=stretches.changes_ns, by_lease=by_lease,
+        load_points=power.load_points(book), span_device=[span.device_id for span in gave_back],
+        span_from=[span.from_ns for span in gave_back], span_to=[span.to_ns for span in gave_back],
+    )  # fmt: skip
+    lent, leased = rows(connection, "lent_time"), rows(connection, "leased_time")
+    metered = power.metered(rows(connection, "power_by_load"))
+    violations = rows(connection, "violations_by_load")
+    transfer, sent_bytes = _transfer(rows(connection, "borrow_transfer"), stretches, book)
+    terms = {
+        "energy": power.energy(lent, leased, metered, stretches, book),
+        "transfer": transfer,
+        "scheduler": _scheduler(leased, stretches, book),
+        "kv_recompute": _kv_recompute(rows(connection, "recomputed_tokens"), stretches, book),
+        "provision": realised(violations, rows(connection, "violation_spread"), stretches, book),
+    }
+    borrowed: dict[tuple[str, int], Fraction] = {}
+    for row in lent:
+        for segment, times in stretches.divide(row, "rollout_ns"):
+            key = (row["device_class"], segment)
+            borrowed[key] = borrowed.get(key, Fraction(0)) + times["rollout_ns"]
+    gave_back_time = rows(connection, "gave_back_time") if gave_back else []
+    avoidable, gave_back_ns = _avoidable(lent, gave_back_time, stretches, book)
     return Marginal(
-        terms={
-            "energy": _energy(serving, rows(connection, "power_by_load"), rows(connection, "lease_by_class"), book),
-            "transfer": _transfer(rows(connection, "sync_totals"), book),
-            "scheduler": Term(
-                usd=Fraction(book.lending.scheduler_usd_per_lease_s) * leased_ns / NS_PER_S,
-                basis="measured",
-                explained=f"{leased_ns / NS_PER_S:,.1f} s leased at ${book.lending.scheduler_usd_per_lease_s} a second",
-            ),
-            "kv_recompute": _kv_recompute(int(rows(connection, "recomputed_tokens")[0]["tokens"]), book),
-            "provision": provision(rows(connection, "violations_by_load"), book),
-        },
-        borrowed_ns=serving.bucket_ns()["rollout"],
-        idle_anyway=book.lending.idle_anyway,
+        terms=terms,
+        borrowed_ns=sum(row["rollout_ns"] for row in lent),
+        idle_anyway=all(book.lending_at(at_ns).idle_anyway for at_ns in stretches.starts_ns),
+        avoidable_usd=sum(avoidable.values(), Fraction(0)),
+        gave_back_ns=gave_back_ns,
+        sent_bytes=sent_bytes,
+        metered=metered,
+        leases=_leases(terms, avoidable, lent, leased) if by_lease else (),
+        borrowed_by_stretch=borrowed,
     )
 
 
-def extra_power_mw(readings: Iterable[Mapping[str, Any]]) -> Fraction | None:
-    """[D] dP: mean power while lent minus mean power not lent within the same load bin, in milliwatts.
+def _leases(
+    terms: Mapping[str, Term], avoidable: Parts, lent: Iterable[Row], leased: Iterable[Row]
+) -> tuple[LeaseCost, ...]:
+    """Every lease that has time or a part of some term, by id; what no lease claims comes last."""
+    borrowed_ns: dict[str | None, int] = {}
+    leased_ns: dict[str | None, int] = {}
+    for row in lent:
+        borrowed_ns[row["lease_id"]] = borrowed_ns.get(row["lease_id"], 0) + row["rollout_ns"]
+    for row in leased:
+        leased_ns[row["lease_id"]] = leased_ns.get(row["lease_id"], 0) + row["leased_ns"]
+    parts = [term.by_lease for term in terms.values()]
+    found = set(avoidable).union(borrowed_ns, leased_ns, *parts)
+    return tuple(
+        LeaseCost(
+            lease_id=lease_id,
+            borrowed_ns=borrowed_ns.get(lease_id, 0),
+            leased_ns=leased_ns.get(lease_id, 0),
+            terms={name: term.by_lease.get(lease_id, Fraction(0)) for name, term in terms.items()},
+            avoidable_usd=avoidable.get(lease_id, Fraction(0)),
+        )
+        for lease_id in sorted(found, key=lambda lease_id: (lease_id is None, lease_id or ""))
+    )
 
-    `readings` have `load_bin`, `lent`, `energy_mw_ns`, `duration_ns`. Bins are weighted by their lent time; one that
-    lacks either side says nothing. None if no bin has both.
+
+def _transfer(syncs: Iterable[Row], stretches: Stretches, book: PriceBook) -> tuple[Term, int]:
+    """The term and its bytes: all sent to a serving device, failed syncs included: they were sent all the same.
+
+    Bytes of a sync that came under no lease are divided among those that used them, by the time they were in force.
     """
-    by_bin: dict[int, dict[bool, tuple[int, int]]] = defaultdict(dict)
-    for row in readings:
-        by_bin[row["load_bin"]][row["lent"]] = (int(row["energy_mw_ns"]), int(row["duration_ns"]))
-    both = [sides for sides in by_bin.values() if len(sides) == 2]
-    if not both:
-        return None
-    extra = sum(
-        (sides[True][0] - Fraction(sides[False][0], sides[False][1]) * sides[True][1] for sides in both), Fraction(0)
-    )
-    return extra / sum(sides[True][1] for sides in both)
+    parts: Parts = {}
+    sizes: dict[str, int] = {}
+    rates: dict[str, list[Fraction]] = {}
+    shared: dict[str, dict[str, Row]] = {}
 
+    def charge(row: Row, size: int) -> None:
+        route = row["route"]
+        sizes[route] = sizes.get(route, 0) + size
+        if route not in rates:
+            rates[route] = [Fraction(book.transfer_at(route, at_ns).usd_per_gb) for at_ns in stretches.starts_ns]
+        add(parts, row["lease_id"], rates[route][row["segment"]] * size / _BYTES_PER_GB)
 
-def _energy(serving: Allocation, readings: list[dict[str, Any]], leases: list[dict[str, Any]], book: PriceBook) -> Term:
-    """Measured: dP times leased time. Without meter readings to compare: (load - idle) from the book times the time
-    in which a rollout drew power."""
-    leased_ns = {row["device_class"]: int(row["leased_ns"]) for row in leases}
-    joules = Fraction(0)
-    how: dict[str, str] = {}
-    for device_class in sorted({device.device_class for device in serving.devices}):
-        devices = [d for d in serving.devices if d.device_class == device_class]
-        drawing_ns = sum(d.bucket_ns[bucket] for d in devices for bucket in _DRAWING)
-        if not drawing_ns and not leased_ns.get(device_class):
-            continue
-        delta_mw = extra_power_mw(row for row in readings if row["device_class"] == device_class)
-        if delta_mw is not None:
-            joules += delta_mw / 1000 * Fraction(leased_ns.get(device_class, 0), NS_PER_S)
-            how[device_class] = f"{device_class}: {float(delta_mw) / 1000:+.1f} W while lent, metered"
-        else:
-            figure = book.power_of(device_class)
-            joules += Fraction(figure.load_w - figure.idle_w) * Fraction(drawing_ns, NS_PER_S)
-            how[device_class] = f"{device_class}: {figure.load_w - figure.idle_w} W, assumed"
-    kwh = joules * Fraction(book.electricity.pue) / _J_PER_KWH
-    assumed = sum("assumed" in text for text in how.values())
-    basis: Basis = "measured" if not assumed else "assumed" if assumed == len(how) else "partly measured"
-    return Term(
-        usd=kwh * Fraction(book.electricity.usd_per_kwh),
-        basis=basis,
-        explained=("; ".join(how.values()) or "nothing was lent")
-        + f"; PUE {book.electricity.pue}, ${book.electricity.usd_per_kwh}/kWh",
-    )
-
-
-def _transfer(syncs: list[dict[str, Any]], book: PriceBook) -> Term:
-    """Every byte sent to a serving device, failed syncs included: they were sent all the same."""
-    by_route: dict[str, int] = defaultdict(int)
     for row in syncs:
-        if row["pool"] == "serving":
-            by_route[row["route"]] += int(row["wire_bytes"])
-    usd = sum(
-        (Fraction(book.transfer_of(route).usd_per_gb) * size / _BYTES_PER_GB for route, size in by_route.items()),
-        Fraction(0),
-    )
-    routes = ", ".join(
-        f"{size / _BYTES_PER_GB:,.3f} GB {route} at ${book.transfer_of(route).usd_per_gb}/GB"
-        for route, size in sorted(by_route.items())
-    )
-    return Term(usd=usd, basis="measured", explained=routes or "no sync to a serving device")
-
-
-def _kv_recompute(tokens: int, book: PriceBook) -> Term:
-    rate = book.lending.kv_recompute_usd_per_million_tokens
-    return Term(
-        usd=Fraction(rate) * tokens / _MILLION,
-        basis="measured",
-        explained=f"{tokens:,} prompt tokens computed again at ${rate} per million",
-    )
-
-
-def provision(bins: Iterable[Mapping[str, Any]], book: PriceBook) -> Term:
-    """[D] Realised: sum over load bins of N_lent * (v_lent - v_unlent) * penalty, not clipped at zero.
-
-    `bins` have `load_bin`, `lent`, `requests`, `violations`. Requests in a bin that has no unlent ones to compare with
-    are left out, and the explanation says how many.
-    """
-    penalty = book.lending.violation_usd
-    if penalty == 0:
-        return Term(usd=Fraction(0), basis="price book", explained="the price book sets no penalty for a missed budget")
-    by_bin: dict[int, dict[bool, tuple[int, int]]] = defaultdict(dict)
-    for row in bins:
-        by_bin[row["load_bin"]][row["lent"]] = (row["requests"], row["violations"])
-    extra, compared, left_out = Fraction(0), 0, 0
-    for sides in by_bin.values():
-        lent_requests, lent_violations = sides.get(True, (0, 0))
-        if False in sides:
-            unlent_requests, unlent_violations = sides[False]
-            extra += lent_violations - Fraction(unlent_violations, unlent_requests) * lent_requests
-            compared += lent_requests
+        if row["sync"] is None:
+            charge(row, row["wire_bytes"])
         else:
-            left_out += lent_requests
-    return Term(
-        usd=extra * Fraction(penalty),
-        basis="measured",
-        explained=f"{float(extra):+.1f} missed budgets against unlent time of the same load, ${penalty} each; "
-        f"{compared} lent requests compared, {left_out} had nothing to compare with",
+            shared.setdefault(row["sync"], {})[row["lease_id"]] = row
+    for users in shared.values():
+        size = next(iter(users.values()))["wire_bytes"]
+        for lease_id, part in split(size, {lease_id: row["weight_ns"] for lease_id, row in users.items()}).items():
+            charge(users[lease_id], part)
+    told = ", ".join(
+        f"{size / _BYTES_PER_GB:,.3f} GB {route} at "
+        + " then ".join(dict.fromkeys(f"${float(rate):g}/GB" for rate in rates[route]))
+        for route, size in sorted(sizes.items())
     )
+    return term(parts, "measured", told or "no sync to a serving device"), sum(sizes.values())
+
+
+def _scheduler(leased: Iterable[Row], stretches: Stretches, book: PriceBook) -> Term:
+    rates = [book.lending_at(at_ns).scheduler_usd_per_lease_s for at_ns in stretches.starts_ns]
+    parts: Parts = {}
+    leased_ns = 0
+    for row in leased:
+        leased_ns += row["leased_ns"]
+        add(parts, row["lease_id"], Fraction(rates[row["segment"]]) * row["leased_ns"] / NS_PER_S)
+    each = " then ".join(dict.fromkeys(f"${rate}" for rate in rates))
+    return term(parts, "measured", f"{leased_ns / NS_PER_S:,.1f} s leased at {each} a second")
+
+
+def _kv_recompute(recomputed: Iterable[Row], stretches: Stretches, book: PriceBook) -> Term:
+    rates = [book.lending_at(at_ns).kv_recompute_usd_per_million_tokens for at_ns in stretches.starts_ns]
+    parts: Parts = {}
+    tokens = 0
+    for row in recomputed:
+        tokens += row["tokens"]
+        add(parts, row["lease_id"], Fraction(rates[row["segment"]]) * row["tokens"] / _MILLION)
+    each = " then ".join(dict.fromkeys(f"${rate}" for rate in rates))
+    return term(parts, "measured", f"{tokens:,} prompt tokens computed again at {each} per million")
+
+
+def _avoidable(
+    lent: Iterable[Row], gave_back: Iterable[Row], stretches: Stretches, book: PriceBook
+) -> tuple[Parts, int]:
+    """Avoidable dollars by lease, and the leased time in spans that a device would have been given back in."""
+    gate = [book.lending_at(at_ns).idle_anyway for at_ns in stretches.starts_ns]
+    parts: Parts = {}
+
+    def charge(row: Row, segment: int, ns: Fraction) -> None:
+        price = book.device_at(row["device_class"], "serving", stretches.starts_ns[segment])
+        add(parts, row["lease_id"], Fraction(price.usd_per_hour) * ns / NS_PER_HOUR)
+
+    if not all(gate):
+        for row in lent:
+            for segment, times in stretches.divide(row, "rollout_ns"):
+                if not gate[segment]:
+                    charge(row, segment, times["rollout_ns"])
+    gave_back_ns = 0
+    for row in gave_back:
+        if gate[row["segment"]]:
+            gave_back_ns += row["ns"]
+            charge(row, row["segment"], Fraction(row["ns"]))
+    return parts, gave_back_ns

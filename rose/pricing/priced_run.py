@@ -10,12 +10,14 @@ from pathlib import Path
 import duckdb
 
 from rose.ledger import catalog
-from rose.pricing import charges, correct, pricebook, report, tokens, trust
+from rose.ledger.examine import Seen
+from rose.pricing import charges, correct, pricebook, tokens, trust
 from rose.pricing.allocation import Allocation, allocate
 from rose.pricing.bootstrap import Interval
 from rose.pricing.document import BookFacts, RunFacts
 from rose.pricing.figures import COUNT, NOT_ENOUGH_DATA, Figure, Figures, Stamp
 from rose.pricing.marginal import Marginal, marginal
+from rose.pricing.money import PricingError
 from rose.pricing.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables, snapshot
 from rose.pricing.tokens import Tokens
@@ -71,18 +73,24 @@ class PricedRun:
 
 @contextmanager
 def priced(
-    root: Path, run_id: str | None = None, price_book: str | Path = "example", allow_unverified: bool = False
+    root: Path,
+    run_id: str | None = None,
+    price_book: str | Path | PriceBook = "example",
+    allow_unverified: bool = False,
+    seen: Seen | None = None,
 ) -> Iterator[PricedRun]:
-    """Price one run of the ledger at `root`, the newest if `run_id` is None.
+    """Price one run of the ledger at `root`, the newest if `run_id` is None; `seen` is for `verify`.
 
-    Raises what `rose.pricing.report.build` raises.
+    Raises PricingError for a ledger that does not verify (unless `allow_unverified`, which marks every figure), an
+    unknown run, a run of mixed provenance, a period with no device time, and device time that does not add up;
+    PriceBookError for a book that cannot be used or lacks a price that the run needs.
     """
-    book = pricebook.load(price_book)
+    book = price_book if isinstance(price_book, PriceBook) else pricebook.load(price_book)
     with closing(catalog.connect(root)) as connection:
-        run_id = run_id or report.newest_run(connection)
+        run_id = run_id or newest_run(connection)
         trust.refuse_archived(root, connection, run_id)
-        run, provenance = report._run_facts(connection, run_id)
-        charged = charges.price(root, book, run_id=run_id, allow_unverified=allow_unverified)
+        run, provenance = run_facts(connection, run_id)
+        charged = charges.price(root, book, run_id=run_id, allow_unverified=allow_unverified, seen=seen)
         snapshot(connection, run_id)
         set_variables(connection, run_id=run_id)
         allocation = allocate(charged)
@@ -108,3 +116,25 @@ def priced(
             found=correct.groups(connection, run_id),
             cost=correct.token_cost(allocation, made, borrow),
         )
+
+
+def newest_run(connection: duckdb.DuckDBPyConnection) -> str:
+    """The run that began last. Raises PricingError for a ledger without runs."""
+    found = rows(connection, "newest_run")
+    if not found:
+        raise PricingError("the ledger holds no run yet; `rose demo` or `rose up` writes one")
+    return str(found[0]["run_id"])
+
+
+def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> tuple[RunFacts, str]:
+    """A run's facts and its provenance. Raises PricingError for an unknown run, and one of mixed provenance."""
+    set_variables(connection, run_id=run_id)
+    found = rows(connection, "run_facts")
+    if not found:
+        raise PricingError(f"the ledger has no run {run_id!r}; `rose ledger runs` lists those it has")
+    if len(kinds := rows(connection, "run_provenance")) != 1:
+        mix = ", ".join(f"{kind['events']} {kind['provenance']}" for kind in kinds)
+        raise PricingError(f"run {run_id} mixes events of different provenance ({mix}); no figure may be made of both")
+    (facts,) = found
+    provenance = str(facts.pop("provenance"))
+    return RunFacts(**facts), provenance

@@ -16,7 +16,8 @@ from rose.pricing.operations import P99_SAMPLES, Latency
 #: Widest table, in characters.
 WIDTH = 100
 
-_ASSUMED = "assumed"
+#: What a figure that was not measured is marked with.
+_MARKS = {"assumed": " (assumed)", "partly measured": " (partly assumed)"}
 #: Columns of words rather than figures.
 _PROSE = ("rests on", "detail", "view")
 
@@ -55,8 +56,7 @@ def _table(report: Report, title: str, view: str, *columns: str) -> Table:
 
 
 def _shown(figure: Figure) -> str:
-    mark = " (assumed)" if figure.value is not None and figure.basis == _ASSUMED else ""
-    return figure.text + mark
+    return figure.text + ("" if figure.value is None else _MARKS.get(figure.basis, ""))
 
 
 def _heading(report: Report) -> str:
@@ -155,7 +155,7 @@ def _borrow(report: Report) -> Table:
         "The price book states that the fleet would have existed without the leases."
         if gate
         else "The price book states that the fleet would NOT have existed without the leases: borrowed time "
-        "is charged at its full amortized price below."
+        "is charged at its amortized price on top of these terms below."
     )
     return table
 

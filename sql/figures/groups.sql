@@ -1,4 +1,5 @@
--- One row for each group: the tokens its turns made by place, and what the verifier and the audit said.
+-- One row for each group: its step, the tokens its turns made by place (`useful` leaves out stale and lost ones), the
+-- output and answer tokens of its trajectories that were not lost, and what the verifier and the audit said.
 -- `judged` leaves out trajectories that the trainer dropped as stale; `audited_*` count accepted ones whose truth is known.
 -- By hand: SET VARIABLE run_id = '...';
 WITH pool AS (
@@ -7,7 +8,7 @@ WITH pool AS (
 ),
 judged AS (
     SELECT
-        group_id, trajectory_id,
+        group_id, trajectory_id, min(step) AS step,
         arg_max(accepted AND NOT stale, ("at", writer, seq)) AS accepted,
         NOT arg_max(stale, ("at", writer, seq)) AS judged,
         arg_max({'correct': correct}, ("at", writer, seq)).correct AS correct
@@ -15,36 +16,60 @@ judged AS (
 ),
 verdicts AS (
     SELECT
-        group_id,
+        group_id, min(step) AS judged_step,
         count_if(judged) AS judged,
         count_if(accepted) AS accepted,
         count_if(accepted AND correct IS NOT NULL) AS audited,
         count_if(accepted AND correct) AS audited_correct
     FROM judged GROUP BY group_id
 ),
+ended AS (
+    SELECT trajectory_id, arg_max(outcome, ("at", writer, seq)) AS outcome
+    FROM trajectory WHERE run_id = getvariable('run_id') GROUP BY trajectory_id
+),
 trajectories AS (
-    SELECT group_id, count(DISTINCT trajectory_id) AS trajectories
+    SELECT
+        group_id, min(step) AS ended_step, count(DISTINCT trajectory_id) AS trajectories,
+        coalesce(sum(output_tokens) FILTER (outcome <> 'lost'), 0) AS output_tokens,
+        coalesce(sum(answer_tokens) FILTER (outcome <> 'lost'), 0) AS answer_tokens
     FROM trajectory WHERE run_id = getvariable('run_id') GROUP BY group_id
+),
+made AS (
+    SELECT
+        t.group_id, t.step, t.output_tokens AS tokens,
+        coalesce(p.pool = 'serving', false) AS borrowed,
+        coalesce(p.pool IN ('rollout', 'train'), false) AS dedicated,
+        t.outcome = 'failed' OR coalesce(e.outcome = 'lost', false) OR NOT coalesce(j.judged, true) AS wasted
+    FROM turn AS t
+    LEFT JOIN pool AS p USING (device_id)
+    LEFT JOIN ended AS e USING (trajectory_id)
+    LEFT JOIN judged AS j USING (group_id, trajectory_id)
+    WHERE t.run_id = getvariable('run_id')
 ),
 tokens AS (
     SELECT
-        t.group_id,
-        coalesce(sum(t.output_tokens) FILTER (p.pool = 'serving'), 0) AS borrowed_tokens,
-        coalesce(sum(t.output_tokens) FILTER (p.pool IN ('rollout', 'train')), 0) AS dedicated_tokens
-    FROM turn AS t
-    LEFT JOIN pool AS p USING (device_id)
-    WHERE t.run_id = getvariable('run_id')
-    GROUP BY t.group_id
+        group_id, min(step) AS made_step,
+        coalesce(sum(tokens) FILTER (borrowed), 0) AS borrowed_tokens,
+        coalesce(sum(tokens) FILTER (dedicated), 0) AS dedicated_tokens,
+        coalesce(sum(tokens) FILTER (borrowed AND NOT wasted), 0) AS borrowed_useful,
+        coalesce(sum(tokens) FILTER (dedicated AND NOT wasted), 0) AS dedicated_useful
+    FROM made
+    GROUP BY group_id
 )
 SELECT
     group_id,
+    coalesce(judged_step, ended_step, made_step) AS step,
     coalesce(trajectories, 0) AS trajectories,
     coalesce(judged, 0) AS judged,
     coalesce(accepted, 0) AS accepted,
     coalesce(audited, 0) AS audited,
     coalesce(audited_correct, 0) AS audited_correct,
+    coalesce(output_tokens, 0) AS output_tokens,
+    coalesce(answer_tokens, 0) AS answer_tokens,
     coalesce(borrowed_tokens, 0) AS borrowed_tokens,
-    coalesce(dedicated_tokens, 0) AS dedicated_tokens
+    coalesce(dedicated_tokens, 0) AS dedicated_tokens,
+    coalesce(borrowed_useful, 0) AS borrowed_useful,
+    coalesce(dedicated_useful, 0) AS dedicated_useful
 FROM trajectories
 FULL JOIN verdicts USING (group_id)
 FULL JOIN tokens USING (group_id)

@@ -1,18 +1,28 @@
 -- Prompt tokens computed again because a preemption on a serving device had thrown their KV cache away: the uncached
--- prompt of each attempt that follows a preempted one.
--- By hand: SET VARIABLE run_id = '...';
+-- prompt of each attempt that follows a preempted one. By stretch between price changes and, if `by_lease`, by the
+-- lease of the attempt that was preempted.
+-- By hand: SET VARIABLE run_id = '...'; SET VARIABLE price_changes = []::BIGINT[]; SET VARIABLE by_lease = true;
 WITH attempt AS (
     SELECT
         prompt_tokens - cached_tokens AS uncached_tokens,
         lag(outcome) OVER attempts AS outcome_before,
-        lag(device_id) OVER attempts AS device_before
+        lag(device_id) OVER attempts AS device_before,
+        lag(lease_id) OVER attempts AS lease_before,
+        len(list_filter(
+            getvariable('price_changes')::BIGINT[], lambda c: c <= epoch_us("at") * 1000
+        )) AS segment
     FROM turn
     WHERE run_id = getvariable('run_id')
     WINDOW attempts AS (PARTITION BY trajectory_id, turn ORDER BY attempt)
 )
-SELECT coalesce(sum(uncached_tokens), 0) AS tokens
+SELECT
+    CASE WHEN getvariable('by_lease') THEN lease_before END AS lease_id,
+    segment,
+    CAST(sum(uncached_tokens) AS BIGINT) AS tokens
 FROM attempt
 WHERE outcome_before = 'preempted'
   AND device_before IN (
       SELECT device_id FROM device WHERE run_id = getvariable('run_id') AND pool = 'serving'
-  );
+  )
+GROUP BY ALL
+ORDER BY ALL;

@@ -1,14 +1,25 @@
--- Serving requests and how many missed a budget, by fifth of the device's serving load (0 to 4) and whether the device
--- was lent when they arrived. A failed request missed its budget.
--- By hand: SET VARIABLE run_id = '...';
+-- Serving requests and how many missed a budget, by UTC day, fifth of the device's serving load (0 to 4; NULL where no
+-- slice covers it) and whether the device was lent, all at their arrival; by lease if `by_lease`. A failed request
+-- missed its budget.
+-- By hand: SET VARIABLE run_id = '...'; SET VARIABLE by_lease = true;
+WITH arrived AS (
+    SELECT *, epoch_us("at") * 1000 - e2e_ns AS arrival_ns
+    FROM request
+    WHERE run_id = getvariable('run_id')
+),
+slice AS (
+    SELECT device_id, t0_ns, t1_ns, serving_ns / ns AS load
+    FROM device_slice
+    WHERE run_id = getvariable('run_id') AND ns > 0
+)
 SELECT
-    least(4, floor(5 * round(s.serving_ns / nullif(s.t1_ns - s.t0_ns, 0), 9)))::INTEGER AS load_bin,
+    CASE WHEN getvariable('by_lease') THEN r.lease_id END AS lease_id,
+    CAST(make_timestamp(r.arrival_ns // 1000) AS DATE) AS day,
+    CASE WHEN r.arrival_ns < s.t1_ns THEN least(4, floor(5 * round(s.load, 9)))::INTEGER END AS load_bin,
     r.lent,
     count(*) AS requests,
     count_if(NOT coalesce(r.slo_ok, false)) AS violations
-FROM request AS r
-ASOF JOIN device_slice AS s
-    ON r.run_id = s.run_id AND r.device_id = s.device_id AND epoch_us(r."at") * 1000 >= s.t0_ns
-WHERE r.run_id = getvariable('run_id')
+FROM arrived AS r
+ASOF LEFT JOIN slice AS s ON r.device_id = s.device_id AND r.arrival_ns >= s.t0_ns
 GROUP BY ALL
 ORDER BY ALL;

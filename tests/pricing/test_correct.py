@@ -9,25 +9,35 @@ import numpy as np
 import pytest
 
 from rose.ledger import catalog
-from rose.pricing import correct, formulas, pricebook, tokens
+from rose.pricing import bootstrap, charges, correct, formulas, pricebook, tokens
 from rose.pricing.allocation import allocate
-from rose.pricing.correct import Groups, TokenCost
+from rose.pricing.correct import Groups, Interval, Resamples, TokenCost
 from rose.pricing.marginal import marginal
 from rose.pricing.tokens import Tokens
 
 BOOK = pricebook.load("example")
 
+Found = tuple[Groups, TokenCost, dict[str, Tokens]]
+
+
+#: Midnight UTC at which the sample's run begins.
+RUN_NS = 1_780_272_000 * 10**9
+#: Priced once: nothing changes it.
+PRICED: list[Found] = []
+
 
 @pytest.fixture
-def found(sample: Path) -> tuple[Groups, TokenCost, dict[str, Tokens]]:
-    with closing(catalog.connect(sample)) as connection:
-        allocation = allocate(connection, "run", BOOK)
-        made = tokens.count(connection, "run")
-        cost = correct.token_cost(allocation, made, marginal(connection, "run", allocation, BOOK))
-        return correct.groups(connection, "run"), cost, made
+def found(request: pytest.FixtureRequest) -> Found:
+    if not PRICED:
+        sample: Path = request.getfixturevalue("sample")
+        allocation = allocate(charges.price(sample, BOOK, run_id="run"))
+        with closing(catalog.connect(sample)) as connection:
+            made = tokens.count(connection, "run")
+            cost = correct.token_cost(allocation, made, marginal(connection, "run", allocation, BOOK))
+            PRICED.append((correct.groups(connection, "run"), cost, made))
+    return PRICED[0]
 
 
-Found = tuple[Groups, TokenCost, dict[str, Tokens]]
 #: What the sample's borrow added to the bill; tests/pricing/test_marginal.py has it by hand.
 BORROW_USD = Fraction(413 * 1584) * Fraction(5, 4) / 36_000_000 + Fraction(4, 100)
 
@@ -39,6 +49,7 @@ def test_rates_of_the_sample(found: Found) -> None:
     assert groups.alpha == Fraction(2, 3)
     assert groups.accept_rate == Fraction(3, 6)
     assert groups.ppv == Fraction(1, 2)
+    assert groups.r == 4
     # No rejection is charged twice: (1 + rho) / alpha is trajectories over solved groups.
     assert (1 + groups.rho) / groups.alpha == Fraction(9, 2)
 
@@ -73,14 +84,14 @@ def test_cost_per_accepted_is_a_sum_over_a_sum(found: Found) -> None:
 def test_the_formula_at_each_line(found: Found) -> None:
     groups, cost, _ = found
     r = Fraction(4)
-    assert correct.formula(BOOK, r, groups, Fraction(1)) == pytest.approx(2 * 4 * 3 / (2 / 3))
+    assert correct.formula(2.0, r, groups, Fraction(1)) == pytest.approx(2 * 4 * 3 / (2 / 3))
     pi = cost.pi("opportunistic")
     assert pi is not None
-    assert correct.formula(BOOK, r, groups, pi) == pytest.approx(2 * 4 * (1 + float(pi) * 2) / (2 / 3))
-    assert correct.formula(BOOK, None, groups, pi) is None
-    assert correct.formula(BOOK, r, replace(groups, solved_groups=0), pi) is None
-    assert correct.formula(BOOK, r, replace(groups, judged_groups=0), pi) is None
-    partials = correct.partials(BOOK, r, groups)
+    assert correct.formula(2.0, r, groups, pi) == pytest.approx(2 * 4 * (1 + float(pi) * 2) / (2 / 3))
+    assert correct.formula(2.0, None, groups, pi) is None
+    assert correct.formula(2.0, r, replace(groups, solved_groups=0), pi) is None
+    assert correct.formula(2.0, r, replace(groups, judged_groups=0), pi) is None
+    partials = correct.partials(2.0, r, groups)
     assert partials is not None
     assert partials.alpha == pytest.approx(-36 / (2 / 3))
 
@@ -107,7 +118,7 @@ def test_resamples_with_nothing_accepted_leave_the_top_open(found: Found) -> Non
     interval, _ = correct.measured_interval(cost, made, groups, correct.resample(groups), "dedicated")
     assert interval is not None
     assert interval.high is None
-    assert correct.interval(np.full(10, np.nan)) is None
+    assert bootstrap.interval(np.full(10, np.nan)) is None
 
 
 def test_the_bootstrap_agrees_with_theory(found: Found) -> None:
@@ -123,3 +134,88 @@ def test_the_bootstrap_agrees_with_theory(found: Found) -> None:
     mean, error = accepted.mean(), accepted.std() / 20
     assert interval.low == pytest.approx(dollars / 400 / (mean + 1.96 * error), rel=0.01)
     assert interval.high == pytest.approx(dollars / 400 / (mean - 1.96 * error), rel=0.01)
+
+
+def test_each_group_has_its_tokens_and_they_are_those_of_the_run(found: Found) -> None:
+    groups, _, made = found
+    g0, g1, g2 = groups.each
+    # g0: t0 and the 400 of t1 on the borrowed device, 600 of t1 after its move; t2 was stale and t3 lost.
+    assert (g0["borrowed_tokens"], g0["borrowed_useful"]) == (3400, 1400)
+    assert (g0["dedicated_tokens"], g0["dedicated_useful"]) == (600, 600)
+    assert (g1["dedicated_useful"], g2["dedicated_useful"]) == (4000, 1000)
+    assert (g0["output_tokens"], g0["answer_tokens"]) == (3000, 750)
+    assert [row["step"] for row in groups.each] == [1, 2, 1]
+    for place in ("borrowed", "dedicated"):
+        assert sum(row[f"{place}_useful"] for row in groups.each) == made[place].useful
+
+
+def one_draw(**sums: float) -> Resamples:
+    return Resamples(**{name: np.array([float(sums.get(name, 0))]) for name in Resamples.__slots__})
+
+
+def golden_cost() -> TokenCost:
+    lines: dict[str, Fraction | None] = {"serving": Fraction(2), "dedicated": Fraction(2)}
+    lines |= {"opportunistic": Fraction(1, 5), "blended": Fraction(1)}
+    return TokenCost(by_line=lines, paid={}, borrowed_share=Fraction(1, 2), useful=100)
+
+
+@pytest.mark.parametrize(("phi", "cost"), [(0, 640), (0.5, 370), (1, 100)])
+def test_a_draw_of_c3_is_the_golden_figure_of_the_third_price_line(phi: float, cost: float) -> None:
+    drawn = one_draw(
+        judged_groups=4, judged_groups_trajectories=64, solved_groups=2, output_tokens=10, answer_tokens=1,
+        borrowed_useful=100 * phi, dedicated_useful=100 - 100 * phi, audited=4, audited_correct=1,
+    )  # fmt: skip
+    interval, over_ppv = correct.formula_interval(2.0, golden_cost(), drawn, "blended")
+    assert interval == Interval(low=pytest.approx(cost), high=pytest.approx(cost))
+    assert over_ppv == Interval(low=pytest.approx(4 * cost), high=pytest.approx(4 * cost))
+    # On a line of one price, pi is that price over serving's, whatever was borrowed.
+    fixed, _ = correct.formula_interval(2.0, golden_cost(), drawn, "opportunistic")
+    assert fixed == Interval(low=pytest.approx(100), high=pytest.approx(100))
+
+
+def test_the_interval_of_c3_holds_c3(found: Found) -> None:
+    groups, cost, _ = found
+    many = replace(groups, each=[*groups.each] * 30)
+    interval, over_ppv = correct.formula_interval(2.0, cost, correct.resample(many), "blended")
+    figure = correct.formula(2.0, groups.r, groups, cost.pi("blended"))
+    assert interval is not None
+    assert figure is not None
+    assert interval.holds(figure)
+    assert over_ppv is not None
+    assert over_ppv.holds(2 * figure)
+    assert correct.formula_interval(2.0, cost, None, "blended") == (None, None)
+
+
+def test_the_order_of_the_groups_moves_no_interval(found: Found) -> None:
+    groups, cost, made = found
+    each = [*groups.each] * 5
+    for line in correct.LINES:
+        once, again = (
+            (
+                correct.measured_interval(cost, made, of, correct.resample(of), line),
+                correct.formula_interval(2.0, cost, correct.resample(of), line),
+            )
+            for of in (replace(groups, each=each), replace(groups, each=each[::-1]))
+        )
+        assert once == again
+
+
+def test_a_borrow_that_lowered_the_bill_has_no_formula(found: Found) -> None:
+    groups, cost, _ = found
+    cheap = replace(cost, by_line={**cost.by_line, "blended": Fraction(-1)})
+    assert correct.formula(2.0, groups.r, groups, cheap.pi("blended")) is None
+    many = replace(groups, each=[*groups.each] * 3)
+    assert correct.formula_interval(2.0, cheap, correct.resample(many), "blended") == (None, None)
+
+
+def test_token_prices_are_those_in_force_when_the_run_began() -> None:
+    tokens_entry = BOOK.text[BOOK.text.index("[tokens]") :].partition("\n\n")[0]
+    # The same prices until June 2026, twice as much from then on.
+    dated = [
+        tokens_entry.replace("[tokens]", "[[tokens]]\nvalid_to = 2026-06-01"),
+        tokens_entry.replace("[tokens]", "[[tokens]]\nvalid_from = 2026-06-01").replace("= 3.00", "= 7.00"),
+    ]
+    book = pricebook.parse(BOOK.text.replace(tokens_entry, "\n\n".join(dated)), "dated.toml")
+    assert correct.cpm(book, RUN_NS - 1) == 2
+    assert correct.cpm(book, RUN_NS) == 4
+    assert correct.cpm(BOOK, RUN_NS) == 2

@@ -12,11 +12,6 @@ price = st.floats(0.01, 1e3)
 share = st.floats(0.01, 1)
 
 
-def test_verified_cost_per_delivered_token_is_the_plain_case() -> None:
-    assert f.cost_correct(cpm=3.5, r=1, rho=0, alpha=1) == 3.5
-    assert f.blended_price(1, 3) == 2
-
-
 @given(price, st.floats(1, 50), st.floats(0, 63), share)
 def test_partials_are_the_derivatives(cpm: float, r: float, rho: float, alpha: float) -> None:
     partials = f.cost_correct_partials(cpm, r, rho, alpha)
@@ -33,12 +28,6 @@ def test_partials_are_the_derivatives(cpm: float, r: float, rho: float, alpha: f
     assert partials.cpm == pytest.approx(slope(c(cpm + h, r, rho, alpha), c(cpm, r, rho, alpha), h), rel=1e-3)
     assert partials.r == pytest.approx(slope(c(cpm, r + h, rho, alpha), c(cpm, r, rho, alpha), h), rel=1e-3)
     assert partials.one_plus_rho == pytest.approx(slope(c(cpm, r, rho + h, alpha), c(cpm, r, rho, alpha), h), rel=1e-3)
-
-
-@pytest.mark.parametrize(("phi", "cost"), [(0, 640), (0.5, 370), (1, 100)])
-def test_third_price_line(phi: float, cost: float) -> None:
-    pi = f.rollout_price_ratio(c_serving=2, c_dedicated=2, c_opportunistic=0.2, borrowed_share=phi)
-    assert f.cost_correct(cpm=2, r=10, rho=15, alpha=0.5, pi=pi) == pytest.approx(cost)
 
 
 @given(price, price, price, st.floats(0, 0.9))
@@ -60,15 +49,6 @@ def test_useful_token_cost() -> None:
         f.useful_token_cost(1, 1, 1)
 
 
-def test_frontier_threshold_and_gains() -> None:
-    found = f.frontier(n=8, training=100, eta_n=1.4, eta_t=0.3, usd_per_n=2, usd_per_t=0.5)
-    assert found.left == pytest.approx(1.3333, abs=5e-5)
-    assert found.right == pytest.approx(0.32)
-    assert found.gain_inference_per_usd == pytest.approx(0.025)
-    assert found.gain_training_per_usd == pytest.approx(0.006)
-    assert found.to_inference
-
-
 @given(st.floats(1, 64), price, st.floats(0.1, 3), st.floats(0.05, 2), price, price)
 def test_the_threshold_says_which_gain_is_larger(
     n: float, training: float, eta_n: float, eta_t: float, usd_per_n: float, usd_per_t: float
@@ -78,21 +58,9 @@ def test_the_threshold_says_which_gain_is_larger(
         assert found.to_inference == (found.gain_inference_per_usd > found.gain_training_per_usd)
 
 
-@pytest.mark.parametrize(("n", "eta"), [(1, 0.893), (4, 0.619), (16, 0.103)])
-def test_independent_best_of_n(n: int, eta: float) -> None:
-    assert f.best_of_n_elasticity(0.2, n) == pytest.approx(eta, abs=5e-4)
-
-
 @given(st.floats(0.001, 0.99), st.floats(1, 100))
 def test_independent_best_of_n_always_costs_more_with_more_tries(p: float, n: float) -> None:
     assert f.best_of_n_elasticity(p, n) < 1
-
-
-@pytest.mark.parametrize(
-    ("phi", "ratio", "kappa"), [(0, 0.1, 0.6667), (0.5, 0.1, 0.9732), (1, 0.1, 1.8018), (1, 0, 2.2222)]
-)
-def test_third_line_moves_the_frontier(phi: float, ratio: float, kappa: float) -> None:
-    assert f.third_line_threshold(40, 60, 0.7, phi, ratio) == pytest.approx(kappa, abs=5e-5)
 
 
 def test_free_slack_goes_where_it_lowers_cost_more() -> None:
@@ -102,37 +70,11 @@ def test_free_slack_goes_where_it_lowers_cost_more() -> None:
     assert not f.slack_to_inference(eta_n=1.4, rollouts_per_s=1.0, **args)
 
 
-@pytest.mark.parametrize(("watts", "usd_per_hour"), [(450, 0.0563), (512.5, 0.0641)])
-def test_energy_price_of_idle(watts: float, usd_per_hour: float) -> None:
-    assert f.energy_usd_per_device_s(watts, 1.25, 0.10) * 3600 == pytest.approx(usd_per_hour, abs=5.1e-5)
-
-
-@pytest.mark.parametrize(("gb", "usd_per_hour"), [(16, 0.48), (1.6, 0.048)])
-def test_transfer_price_of_idle(gb: float, usd_per_hour: float) -> None:
-    # One copy of the weights every 300 s, shared by eight devices.
-    assert f.transfer_usd_per_device_s(gb, 0.02, 8 * 300) * 3600 == pytest.approx(usd_per_hour)
-
-
-@pytest.mark.parametrize(("tau_ratio", "wasted", "provision"), [(1, 0, 2.294), (0.6, 0.1, 1.213), (0.4, 0.2, 0.696)])
-def test_break_even_provision(tau_ratio: float, wasted: float, provision: float) -> None:
-    found = f.break_even_provision(2.35, 0.056, tau_ratio, wasted, wasted_dedicated=0)
-    assert found == pytest.approx(provision, abs=5e-4)
-
-
 def test_provision_accrues_realises_and_rolls_forward() -> None:
     assert f.provision_usd_per_device_s(burst_hazard=0.01, extra_violations=3, penalty_usd=0.5) == pytest.approx(0.015)
     # Fewer violations while lent give a negative figure, which stays.
     assert f.realised_violations_usd([(100, 0.02, 0.01), (50, 0.0, 0.04)], 2.0) == pytest.approx(-2.0)
     assert f.provision_closing(opening=10, accrued=7, realised=4, released=1) == 12
-
-
-@pytest.mark.parametrize(
-    ("gain", "ratio", "multiplier"), [(1.20, 0, 0.833), (3.31, 0, 0.302), (1.20, 1, 1.667), (3.31, 1, 0.604)]
-)
-def test_throughput_to_cost(gain: float, ratio: float, multiplier: float) -> None:
-    found = f.cost_multiplier(gain, ratio)
-    assert found == pytest.approx(multiplier, abs=5e-4)
-    assert f.cheaper(gain, ratio) == (found < 1)
 
 
 @pytest.mark.parametrize(

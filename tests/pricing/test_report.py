@@ -31,7 +31,7 @@ def test_the_report_of_the_sample(sample: Path) -> None:
     out = json.loads(json.dumps(report.build(sample).to_json()))
     assert out["run"]["status"] == "running"
     assert out["stamp"]["period"] == {"from": "2026-06-01T00:00:00.000000Z", "to": "2026-06-01T01:00:00.000000Z"}
-    assert out["amortized"]["total"]["value"] == out["fully_loaded"]["total"]["value"] == 4_700_000_000
+    assert out["amortized"]["total"]["value"] == out["fully_loaded"]["total"]["value"] == 4_740_000_000
     assert out["marginal"]["total"]["value"] == 62_715_000
     assert out["borrow"]["per_device_hour"]["total"]["value"] == 156_787_500
     assert out["harvest_share"]["value"] == pytest.approx(720 / (720 + 108 + 180))
@@ -125,9 +125,10 @@ def test_where_the_fleet_would_not_exist_without_leases_borrowed_time_costs_its_
     book = pricebook.parse(EXAMPLE.replace("idle_anyway = true", "idle_anyway = false"), "book.toml")
     out = report.build(sample, price_book=book).to_json()
     lines = out["cost_per_correct"]
-    assert lines["opportunistic"]["token_cost"]["value"] == lines["serving"]["token_cost"]["value"]
+    # The device time that could have been avoided, and the terms of the borrow on top.
+    assert lines["opportunistic"]["token_cost"]["value"] == round((940_000_000 + 62_715_000) / 1400 * 10**6)
     assert out["borrow"]["idle_anyway"] is False
-    assert out["saved"]["value"] == 352_500_000 - 940_000_000
+    assert out["saved"]["value"] == 352_500_000 - 940_000_000 - 62_715_000
 
 
 def test_provenance_is_never_mixed(sample: Path, write_ledger: Any) -> None:
@@ -156,7 +157,7 @@ def test_the_newest_run_is_reported_by_default(sample: Path, write_ledger: Any) 
         "simulated",
         2_500_000_000,
     )
-    assert report.build(sample, "run").amortized["total"].value == 4_700_000_000
+    assert report.build(sample, "run").amortized["total"].value == 4_740_000_000
 
 
 def test_a_changed_ledger_is_refused_unless_its_figures_are_marked(sample: Path) -> None:
@@ -183,7 +184,7 @@ def test_the_tables_fit_and_show_view_currency_and_provenance(sample: Path) -> N
     titles = [line for line in text.splitlines() if "USD, replay]" in line]
     assert len(titles) == 7
     assert "trace bursty, prompts x0.1, outputs x0.5, gaps x2" in text
-    assert "$0.290 (assumed)" in text
+    assert "$0.290 (partly assumed)" in text
 
 
 def test_a_run_that_was_archived_in_part_gives_no_figures_until_it_is_restored(sample: Path, tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
-"""`rose report` and `rose price` on the command line."""
+"""`rose borrow`, `rose report`, `rose price` and `rose correct` on the command line."""
 
 from __future__ import annotations
 
+from rose.pricing.commands.borrow import borrow_app
+from rose.pricing.commands.correct import correct_app
 from rose.pricing.commands.price import price_app
 from rose.pricing.commands.report import report_command
 
-__all__ = ["price_app", "report_command"]
+__all__ = ["borrow_app", "correct_app", "price_app", "report_command"]

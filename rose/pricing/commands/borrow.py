@@ -1,0 +1,144 @@
+"""`rose borrow`: what borrowing costs, on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rose.errors import UserError
+from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
+from rose.ledger.layout import LedgerError
+from rose.pricing.commands.common import BookOption, UnverifiedOption, failed
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from rose.pricing.scale_down import Span
+
+borrow_app = typer.Typer(no_args_is_help=True, help="What borrowing costs, and whether it was worth it.")
+
+RunOption = Annotated[str | None, typer.Option("--run", help="Run to price; the newest if left out.")]
+LeaseOption = Annotated[bool, typer.Option("--by-lease", help="Divide the figures among the leases too.")]
+SpansOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--gave-back",
+        help="CSV of device_id,from,to: when a device would have been given back had it not been lent.",
+    ),
+]
+
+
+@borrow_app.command("price")
+def price(
+    ledger: LedgerOption = None,
+    run: RunOption = None,
+    price_book: BookOption = "example",
+    *,
+    by_lease: LeaseOption = False,
+    gave_back: SpansOption = None,
+    as_json: JsonOption = False,
+    allow_unverified: UnverifiedOption = False,
+) -> None:
+    """The marginal price of borrowed time, term by term, with what each rests on."""
+    from rose.pricing.borrowing import price as documents
+    from rose.pricing.borrowing import tables
+
+    _show(
+        lambda: documents.build(
+            ledger_root(ledger), run, price_book, allow_unverified, by_lease=by_lease, gave_back=_spans(gave_back)
+        ),
+        tables.price,
+        as_json,
+    )
+
+
+@borrow_app.command("provision")
+def provision(
+    ledger: LedgerOption = None,
+    run: RunOption = None,
+    price_book: BookOption = "example",
+    *,
+    by_lease: LeaseOption = False,
+    horizon: Annotated[int, typer.Option("--horizon", help="Seconds within which load must rise.", min=1)] = 10,
+    as_json: JsonOption = False,
+    allow_unverified: UnverifiedOption = False,
+) -> None:
+    """What to provide for bursts that come while a device is lent, what they cost, and the balance by day."""
+    from rose.pricing.borrowing import provide, tables
+
+    _show(
+        lambda: provide.build(
+            ledger_root(ledger), run, price_book, allow_unverified, by_lease=by_lease, horizon_s=horizon
+        ),
+        tables.provision,
+        as_json,
+    )
+
+
+@borrow_app.command("compare")
+def compare(
+    ledger: LedgerOption = None,
+    run: RunOption = None,
+    price_book: BookOption = "example",
+    *,
+    gave_back: SpansOption = None,
+    as_json: JsonOption = False,
+    allow_unverified: UnverifiedOption = False,
+) -> None:
+    """The borrowed tokens on dedicated, on-demand and spot devices, or not made, and where borrowing stops paying."""
+    from rose.pricing.borrowing import compare as documents
+    from rose.pricing.borrowing import tables
+
+    _show(
+        lambda: documents.build(ledger_root(ledger), run, price_book, allow_unverified, gave_back=_spans(gave_back)),
+        tables.compare,
+        as_json,
+    )
+
+
+@borrow_app.command("spikes")
+def spikes(
+    ledger: LedgerOption = None,
+    run: RunOption = None,
+    price_book: BookOption = "example",
+    *,
+    as_json: JsonOption = False,
+    allow_unverified: UnverifiedOption = False,
+) -> None:
+    """Simulated: what borrowing would cost if serving load and rollout demand rose together."""
+    from rose.pricing.borrowing import spikes as documents
+    from rose.pricing.borrowing import tables
+
+    _show(
+        lambda: documents.build(ledger_root(ledger), run, price_book, allow_unverified),
+        tables.spikes,
+        as_json,
+    )
+
+
+def _spans(file: Path | None) -> tuple[Span, ...]:
+    from rose.pricing import scale_down
+
+    return () if file is None else scale_down.read(file)
+
+
+def _show(build: Callable[[], Any], tables: Callable[[Any], Iterable[RenderableType]], as_json: bool) -> None:
+    from rich.console import Console
+
+    from rose.pricing.borrowing.common import to_json
+    from rose.pricing.tables import WIDTH
+
+    try:
+        document = build()
+    except (UserError, LedgerError) as error:
+        raise failed(error) from None
+    if as_json:
+        typer.echo(to_json(document))
+        return
+    console = Console(width=WIDTH)
+    for part in tables(document):
+        console.print(part)
+        console.print()

@@ -1,0 +1,127 @@
+"""`rose correct`: what a correct answer costs, what would make it cheaper, and which verifier to buy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from rose.errors import UserError
+from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
+from rose.ledger.layout import LedgerError
+from rose.pricing.commands.common import BookOption, UnverifiedOption, failed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import RenderableType
+
+    from rose.pricing.priced_run import PricedRun
+
+correct_app = typer.Typer(
+    no_args_is_help=True, help="What a correct answer costs, what would make it cheaper, which verifier to buy."
+)
+
+RunOption = Annotated[str | None, typer.Option("--run", help="Run to price; the newest if left out.")]
+
+
+@correct_app.command("show")
+def show(
+    ledger: LedgerOption = None,
+    run: RunOption = None,
+    by: Annotated[
+        Literal["version", "task", "step"] | None,
+        typer.Option("--by", help="Break the cost down; the rows sum to the run's."),
+    ] = None,
+    price_book: BookOption = "example",
+    *,
+    as_json: JsonOption = False,
+    allow_unverified: UnverifiedOption = False,
+) -> None:
+    """What a correct answer of a run cost at each price line, C3 with its interval, and which lever moves it most."""
+    from rose.pricing.answers import answers
+    from rose.pricing.correct_tables import answer_tables
+
+    _command(
+        ledger, run, price_book, allow_unverified, as_json,
+        lambda of: answers(of, by), answer_tables,
+    )  # fmt: skip
+
+
+@correct_app.command("frontier")
+def frontier(
+    ledger: LedgerOption = None,
+    run: RunOption = None,
+    price_book: BookOption = "example",
+    *,
+    as_json: JsonOption = False,
+    allow_unverified: UnverifiedOption = False,
+) -> None:
+    """Where the next dollar, or a slack second, lowers the cost of a correct answer: inference or training."""
+    from rose.pricing.correct_tables import outlook_tables
+    from rose.pricing.outlook import outlook
+
+    _command(ledger, run, price_book, allow_unverified, as_json, outlook, outlook_tables)
+
+
+@correct_app.command("verifiers")
+def verifiers(
+    ledger: LedgerOption = None,
+    run: RunOption = None,
+    probes: Annotated[
+        Path | None,
+        typer.Option(
+            "--probes",
+            help="CSV or Parquet: probe, verifier, probability, correct and, if decided, accepted. "
+            "Else the run's verdicts whose truth is known.",
+        ),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option("--threshold", help="Accept from this probability on, in a file without `accepted`; 0.5."),
+    ] = None,
+    price_book: BookOption = "example",
+    *,
+    as_json: JsonOption = False,
+    allow_unverified: UnverifiedOption = False,
+) -> None:
+    """How well each verifier reports probabilities, and with which of them a correct answer is cheapest."""
+    from rose.pricing.correct_tables import procurement_tables
+    from rose.pricing.procurement import procurement
+
+    _command(
+        ledger, run, price_book, allow_unverified, as_json,
+        lambda of: procurement(of, probes, threshold), procurement_tables,
+    )  # fmt: skip
+
+
+def _command(
+    ledger: Path | None,
+    run: str | None,
+    price_book: str,
+    allow_unverified: bool,
+    as_json: bool,
+    make: Callable[[PricedRun], Any],
+    tables: Callable[[Any], Iterable[RenderableType]],
+) -> None:
+    """Price the run, make the document, and print it."""
+    from rich.console import Console
+
+    from rose.pricing.priced_run import priced
+    from rose.pricing.tables import WIDTH
+
+    try:
+        with priced(ledger_root(ledger), run, price_book, allow_unverified) as of:
+            document = make(of)
+    except (UserError, LedgerError) as error:
+        raise failed(error) from None
+    if as_json:
+        typer.echo(json.dumps(document.to_json(), indent=2))
+        return
+    console = Console(width=WIDTH)
+    for table in tables(document):
+        console.print(table)
+        console.print()

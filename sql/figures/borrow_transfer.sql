@@ -1,0 +1,37 @@
+-- Weight syncs to serving devices, failed ones included, by lease if `by_lease`, route and stretch between price changes.
+-- A sync under no lease was for the leases on its device until the next sync: by lease it comes back once for each of
+-- them, with `sync` set and how long the lease lay in that time as `weight_ns` (NULL, NULL if there was none).
+-- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0; SET VARIABLE price_changes = []::BIGINT[];
+-- SET VARIABLE by_lease = true;
+WITH sent AS (
+    SELECT
+        writer || '/' || seq AS sync, lease_id, device_id, route, wire_bytes,
+        epoch_us("at") * 1000 AS from_ns,
+        lead(epoch_us("at") * 1000, 1, getvariable('period_end_ns'))
+            OVER (PARTITION BY device_id ORDER BY "at", writer, seq) AS to_ns,
+        len(list_filter(
+            getvariable('price_changes')::BIGINT[], lambda c: c <= epoch_us("at") * 1000
+        )) AS segment
+    FROM sync
+    WHERE run_id = getvariable('run_id')
+      AND device_id IN (SELECT device_id FROM device WHERE run_id = getvariable('run_id') AND pool = 'serving')
+),
+held AS (
+    SELECT
+        lease_id, device_id, epoch_ns(granted_at) AS t0_ns,
+        coalesce(epoch_ns(closed_at), least(epoch_ns(expires_at), getvariable('period_end_ns'))) AS t1_ns
+    FROM lease
+    WHERE run_id = getvariable('run_id') AND granted_at IS NOT NULL
+)
+SELECT
+    coalesce(s.lease_id, h.lease_id) AS lease_id,
+    CASE WHEN h.lease_id IS NOT NULL THEN s.sync END AS sync,
+    s.route, s.segment,
+    least(h.t1_ns, s.to_ns) - greatest(h.t0_ns, s.from_ns) AS weight_ns,
+    CAST(sum(s.wire_bytes) AS BIGINT) AS wire_bytes
+FROM sent AS s
+LEFT JOIN held AS h
+    ON getvariable('by_lease') AND s.lease_id IS NULL AND h.device_id = s.device_id
+   AND h.t0_ns < s.to_ns AND s.from_ns < h.t1_ns AND h.t1_ns > h.t0_ns AND s.to_ns > s.from_ns
+GROUP BY ALL
+ORDER BY ALL;

@@ -1,0 +1,33 @@
+-- Leased time of serving devices by device class and stretch between price changes, and by lease if `by_lease`. An open
+-- lease counts up to its expiry or `period_end_ns`. The class is NULL for a device that the ledger does not know.
+-- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0; SET VARIABLE price_changes = []::BIGINT[];
+-- SET VARIABLE by_lease = true;
+WITH class AS (
+    SELECT device_id, arg_max(device_class, joined_ns) AS device_class
+    FROM device WHERE run_id = getvariable('run_id') GROUP BY device_id
+),
+held AS (
+    SELECT
+        lease_id, device_id, epoch_ns(granted_at) AS t0_ns,
+        coalesce(epoch_ns(closed_at), least(epoch_ns(expires_at), getvariable('period_end_ns'))) AS t1_ns
+    FROM lease
+    WHERE run_id = getvariable('run_id') AND granted_at IS NOT NULL
+),
+edge AS (
+    SELECT list_concat([0], getvariable('price_changes')::BIGINT[], [9223372036854775807]) AS edges
+),
+stretch AS (
+    SELECT n - 1 AS segment, edges[n] AS from_ns, edges[n + 1] AS to_ns
+    FROM edge, unnest(range(1, len(edges))) AS numbers(n)
+)
+SELECT
+    CASE WHEN getvariable('by_lease') THEN h.lease_id END AS lease_id,
+    c.device_class,
+    s.segment,
+    CAST(sum(least(h.t1_ns, s.to_ns) - greatest(h.t0_ns, s.from_ns)) AS BIGINT) AS leased_ns
+FROM held AS h
+JOIN stretch AS s ON h.t0_ns < s.to_ns AND s.from_ns < h.t1_ns
+LEFT JOIN class AS c USING (device_id)
+WHERE h.t1_ns > h.t0_ns
+GROUP BY ALL
+ORDER BY ALL;

@@ -1,0 +1,5 @@
+-- When a run began, UTC nanoseconds since the Unix epoch. One row.
+-- By hand: SET VARIABLE run_id = '...';
+SELECT epoch_ns(min(coalesce(started_at, run.at))) AS began_ns
+FROM run
+WHERE run_id = getvariable('run_id');

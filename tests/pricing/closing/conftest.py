@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import strategies as st
+
+from rose import events
+from rose.ledger.writer import LedgerWriter
+from rose.pricing import pricebook
+from rose.pricing.closing import close as closing
+from rose.pricing.closing.period import Period
+from rose.pricing.closing.store import Closed
+from rose.pricing.pricebook import PriceBook
+
+S = 10**9
+HOUR_NS = 3600 * S
+DAY_NS = 24 * HOUR_NS
+#: 2026-06-01, and the hour that `fleet` worked.
+T0_NS = int(datetime(2026, 6, 1, tzinfo=UTC).timestamp()) * S
+FIRST_HOUR = Period(T0_NS, T0_NS + HOUR_NS)
+NEXT_DAY_US = (T0_NS + DAY_NS) // 1000
+
+SCHEMA: dict[str, Any] = {
+    "hour": pl.Datetime("us"), "run_id": pl.String, "provenance": pl.String, "device_id": pl.String,
+    "pool": pl.String, "device_class": pl.String, "commitment": pl.String, "lease_id": pl.String, "kind": pl.String,
+    "bucket": pl.String, "team": pl.String, "policy_version": pl.Int64, "task": pl.String, "fate": pl.String,
+    "cause": pl.String, "route": pl.String, "ns": pl.Int64, "tokens": pl.Int64, "bytes": pl.Int64,
+    "energy_mw_ns": pl.Int64, "cost_nano": pl.Int64, "writer": pl.String, "first_seq": pl.Int64, "last_seq": pl.Int64,
+}  # fmt: skip
+_PLAIN = {
+    "hour": datetime(2026, 6, 1), "run_id": "run", "provenance": "live", "device_id": "s0", "pool": "serving",
+    "device_class": "h100-sxm", "commitment": "1-year reserved", "kind": "capacity", "bucket": "serving",
+    "team": "chat", "ns": 0, "tokens": 0, "bytes": 0, "energy_mw_ns": 0, "cost_nano": 0,
+}  # fmt: skip
+
+#: Where the tests' ledgers cost what one can work out in the head: an H100 costs $3.60 an hour, $0.001 a second.
+BOOK_TOML = """
+name = "by hand"
+version = "1"
+currency = "USD"
+
+[[device]]
+class = "h100-sxm"
+usd_per_hour = 3.60
+commitment = "1-year reserved"
+valid_from = 2026-01-01
+source = "contract 17"
+source_date = 2026-01-01
+
+[[transfer]]
+route = "inter-region"
+usd_per_gb = 0.02
+source = "list price"
+source_date = 2026-01-01
+
+[electricity]
+usd_per_kwh = 0.1
+pue = 1.25
+source = "facility bill"
+source_date = 2026-01-01
+
+[lending]
+idle_anyway = true
+scheduler_usd_per_lease_s = 0
+kv_recompute_usd_per_million_tokens = 0
+violation_usd = 0
+source = "agreed"
+source_date = 2026-01-01
+
+[tokens]
+input_usd_per_million = 1
+output_usd_per_million = 3
+source = "list price"
+source_date = 2026-01-01
+"""
+BOOK = pricebook.parse(BOOK_TOML, "book.toml")
+DEARER = pricebook.parse(BOOK_TOML.replace("3.60", "3.96").replace('version = "1"', 'version = "2"'), "dearer.toml")
+
+Charge = Callable[..., pl.DataFrame]
+
+
+def charges_of(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
+    """A frame as `charges.price` gives it, of rows that say only what matters."""
+    return pl.DataFrame([_PLAIN | dict(row) for row in rows], schema=SCHEMA, orient="row")
+
+
+_KEYS = {
+    "hour": st.sampled_from([datetime(2026, 6, 1, hour) for hour in range(3)]),
+    "device_id": st.sampled_from(["s0", "r0"]),
+    "lease_id": st.none() | st.sampled_from(["L1", "L2"]),
+    "bucket": st.sampled_from(["serving", "rollout", "idle"]),
+    "team": st.sampled_from(["chat", "research", "unallocated"]),
+    "policy_version": st.none() | st.integers(0, 2),
+    "task": st.none() | st.just("maze"),
+    "fate": st.none() | st.sampled_from(["accepted", "lost"]),
+}
+_AMOUNT = st.integers(0, 3) | st.integers(0, 10**15)
+
+
+@st.composite
+def frames_of_charges(draw: st.DrawFn, rows_max: int = 12) -> pl.DataFrame:
+    """Charges of any shape, one row for each combination of dimensions, as a ledger would give them."""
+    keys = draw(st.lists(st.fixed_dictionaries(_KEYS), max_size=rows_max, unique_by=lambda row: tuple(row.values())))
+    return charges_of(
+        {**key, **{name: draw(_AMOUNT) for name in ("ns", "tokens", "cost_nano")}, "writer": "w", "first_seq": 0}
+        for key in keys
+    )
+
+
+def us(after_s: float) -> int:
+    return T0_NS // 1000 + int(after_s * 1_000_000)
+
+
+def slice_(from_s: int, device_id: str = "s0", lease_id: str | None = None, **seconds: int) -> events.DeviceSlice:
+    buckets: dict[str, Any] = {f"{bucket}_ns": seconds.get(bucket, 0) * S for bucket in events.BUCKETS}
+    t0_ns = T0_NS + from_s * S
+    return events.DeviceSlice(
+        device_id=device_id, lease_id=lease_id, t0_ns=t0_ns, t1_ns=t0_ns + sum(buckets.values()), at_us=us(from_s),
+        **buckets,
+    )  # fmt: skip
+
+
+def turn(trajectory_id: str, at_s: float, tokens: int, **fields: Any) -> events.Turn:
+    given: dict[str, Any] = {
+        "device_id": "s0", "lease_id": "L1", "group_id": "g", "step": 1, "turn": 0, "attempt": 0,
+        "outcome": "completed", "placement": "lease", "prompt_tokens": 30, "cached_tokens": 10, "answer_tokens": 1,
+        "queue_ns": 0, "duration_ns": 1, "policy_version": 3,
+    }  # fmt: skip
+    return events.Turn(**(given | fields), trajectory_id=trajectory_id, output_tokens=tokens, at_us=us(at_s))
+
+
+def judged(trajectory_id: str, at_s: float, *, accepted: bool) -> list[events.Event]:
+    return [
+        events.Trajectory(
+            trajectory_id=trajectory_id, group_id="g", step=1, task="maze", outcome="finished", turns=1,
+            prompt_tokens=1, output_tokens=1, answer_tokens=1, staleness=0, duration_ns=1, at_us=us(at_s),
+        ),
+        events.Verdict(
+            trajectory_id=trajectory_id, group_id="g", step=1, verifier="v", reward=1.0, threshold=1.0,
+            accepted=accepted, at_us=us(at_s),
+        ),
+    ]  # fmt: skip
+
+
+def begun(tags: str | None = '{"team": "research", "serving_team": "chat"}') -> list[events.Event]:
+    return [
+        events.Run(action="started", name="by hand", at_us=us(0), tags_json=tags),
+        events.Device(
+            action="joined", device_id="s0", t_ns=T0_NS, pool="serving", device_class="h100-sxm", at_us=us(0)
+        ),
+    ]
+
+
+def ended(after_s: int) -> list[events.Event]:
+    return [
+        events.Device(
+            action="left", device_id="s0", t_ns=T0_NS + after_s * S, pool="serving", device_class="h100-sxm",
+            at_us=us(after_s),
+        ),
+        events.Run(action="ended", name="by hand", at_us=us(after_s)),
+    ]  # fmt: skip
+
+
+def fleet_events() -> list[events.Event]:
+    """One serving device for an hour, $3.60: 1800 s serving, 900 s lent to rollouts, 600 s idle, 300 s unreported.
+
+    300 tokens under lease L1: 200 accepted, 100 rejected, of which a preemption made 40 prompt tokens again.
+    """
+    return [
+        *begun(),
+        events.Lease(
+            action="granted", lease_id="L1", device_id="s0", kv_budget_bytes=1, compute_share=1.0,
+            expires_at_us=us(3600), at_us=us(1800),
+        ),
+        slice_(0, serving=1800),
+        slice_(1800, lease_id="L1", rollout=900),
+        slice_(2700, idle=600),
+        events.Sync(
+            device_id="s0", lease_id="L1", ok=True, base_version=None, encoding="dense", wire_bytes=10**10,
+            dense_bytes=10**10, total_ns=1, source="relay", route="inter-region", policy_version=3, at_us=us(1800),
+        ),
+        events.Power(device_id="s0", t0_ns=T0_NS, t1_ns=T0_NS + 3300 * S, power_mw=600_000, source="nvml", at_us=us(9)),
+        turn("t0", 1900, 200),
+        turn("t1", 2000, 60, outcome="preempted"),
+        turn("t1", 2100, 40, attempt=1, prompt_tokens=70, cached_tokens=30),
+        *judged("t0", 2500, accepted=True),
+        *judged("t1", 2500, accepted=False),
+        *ended(3600),
+    ]  # fmt: skip
+
+
+def write(
+    root: Path, made: Iterable[events.Event], writer: str = "test", provenance: events.Provenance = "live"
+) -> Path:
+    with LedgerWriter.open(root, writer, "run", provenance) as ledger:
+        for event in made:
+            ledger.record(event, durable=False)
+    return root
+
+
+@pytest.fixture(scope="session")
+def fleet_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("fleet") / "ledger", fleet_events())
+
+
+@pytest.fixture
+def fleet(fleet_made: Path, tmp_path: Path) -> Path:
+    """A ledger of `fleet_events`, of provenance live; its bill is $3.60 + $0.20 for the sync + $0.06875 for energy."""
+    return Path(shutil.copytree(fleet_made, tmp_path / "ledger"))
+
+
+@pytest.fixture(scope="session")
+def closed_made(fleet_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = Path(shutil.copytree(fleet_made, tmp_path_factory.mktemp("closed") / "ledger"))
+    close(root)
+    return root
+
+
+@pytest.fixture
+def closed(closed_made: Path, tmp_path: Path) -> Path:
+    """`fleet` with its hour closed, as 2026-06-01T00-live-1."""
+    return Path(shutil.copytree(closed_made, tmp_path / "closed"))
+
+
+CLOSE_ID = "2026-06-01T00-live-1"
+#: 550 Wh at $0.10 and PUE 1.25 are $0.06875.
+BILL_NANO = 3_600_000_000 + 200_000_000 + 68_750_000
+
+
+def close(root: Path, period: Period = FIRST_HOUR, book: PriceBook = BOOK, **options: Any) -> Closed:
+    return closing.close(root, period, book, **({"now_us": NEXT_DAY_US, "by": "ann"} | options))
+
+
+def late_slice() -> events.Event:
+    """The 300 s that nobody reported, reported late: idle."""
+    return slice_(3300, idle=300)
+
+
+@pytest.fixture(scope="session")
+def weeks_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twenty days, from 2026-06-01 on, of one serving device that works 1 h a day; on the 15th it works 3 h."""
+    made: list[events.Event] = begun()
+    for day in range(20):
+        at_s = day * 86_400
+        hours = 3 if day == 14 else 1
+        made.append(slice_(at_s, lease_id="L1", rollout=hours * 3600))
+        made.append(slice_(at_s + hours * 3600, idle=(24 - hours) * 3600))
+        made.append(turn(f"t{day}", at_s + 60, 1_000_000))
+        made += judged(f"t{day}", at_s + 90, accepted=True)
+    return write(tmp_path_factory.mktemp("weeks") / "ledger", [*made, *ended(20 * 86_400)])
+
+
+@pytest.fixture
+def weeks(weeks_made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(weeks_made, tmp_path / "weeks"))

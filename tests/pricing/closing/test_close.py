@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rose import events
+from rose.ledger import examine
+from rose.ledger.upkeep import books
+from rose.pricing import charges
+from rose.pricing.closing import store
+from rose.pricing.closing.check import check
+from rose.pricing.closing.period import Period
+from rose.pricing.closing.records import postings
+from rose.pricing.money import PricingError
+from tests.pricing.closing.conftest import (
+    BILL_NANO,
+    BOOK,
+    BOOK_TOML,
+    CLOSE_ID,
+    FIRST_HOUR,
+    HOUR_NS,
+    NEXT_DAY_US,
+    T0_NS,
+    begun,
+    close,
+    ended,
+    slice_,
+    write,
+)
+
+
+def test_a_close_freezes_the_charges_and_all_they_were_made_from(fleet: Path) -> None:
+    before = charges.price(fleet, BOOK, from_ns=FIRST_HOUR.from_ns, to_ns=FIRST_HOUR.to_ns)
+    closed = close(fleet)
+    assert closed.close_id == CLOSE_ID
+    assert closed.charges.total_nano == BILL_NANO
+    assert closed.charges.frame.equals(before.frame)
+    assert closed.charges.stays == before.stays
+    assert closed.book == BOOK
+    assert closed.book.text == BOOK_TOML
+
+    (posting,) = postings(fleet)[CLOSE_ID]
+    folder = fleet / "closes" / CLOSE_ID
+    assert {path.name for path in folder.iterdir()} == set(posting.files)
+    assert posting.files["charges.parquet"] == hashlib.sha256((folder / "charges.parquet").read_bytes()).hexdigest()
+    assert posting.book.sha256 == BOOK.sha256 == hashlib.sha256(BOOK_TOML.encode()).hexdigest()
+    assert posting.watermark["test"][0] == 16
+    assert (posting.posted_by, posting.posted_us, posting.verified) == ("ann", NEXT_DAY_US, True)
+    assert sum(total["cost_nano"] for total in posting.totals) == posting.cost_nano == BILL_NANO
+
+    (said,) = examine.recorded(fleet, "closing", "closed")
+    assert said["files"] == dict(posting.files)
+    with books.connect(fleet) as connection:
+        select = (
+            "SELECT close_id, cost_nano, file_sha256, toml FROM closed_posting JOIN price_book ON book_sha256 = sha256"
+        )
+        assert connection.execute(select).fetchall() == [
+            (CLOSE_ID, BILL_NANO, posting.files["charges.parquet"], BOOK_TOML)
+        ]
+        totals = connection.execute("SELECT sum(cost_nano)::BIGINT FROM closed_total").fetchall()
+        writers = connection.execute("SELECT writer, last_seq, sha256 FROM closed_writer").fetchall()
+    assert totals == [(BILL_NANO,)]
+    assert writers == [("test", *posting.watermark["test"])]
+    assert not check(fleet).problems
+
+
+def test_the_same_ledger_and_book_give_the_same_bytes(fleet: Path, closed: Path) -> None:
+    close(fleet)
+    for name in ("charges.parquet", "stays.parquet", "price_book.toml"):
+        assert (fleet / "closes" / CLOSE_ID / name).read_bytes() == (closed / "closes" / CLOSE_ID / name).read_bytes()
+
+
+def test_what_cannot_be_closed_is_refused(closed: Path) -> None:
+    later = Period(T0_NS + HOUR_NS, T0_NS + 2 * HOUR_NS)
+    cases: list[tuple[Period, dict[str, Any], str]] = [
+        (FIRST_HOUR, {}, f"overlaps {CLOSE_ID}.*rose books restate {CLOSE_ID}"),
+        (Period(T0_NS - HOUR_NS, T0_NS + 9 * HOUR_NS), {}, "overlaps"),
+        (later, {}, "has no provisioned device time"),
+        (later, {"now_us": later.to_ns // 1000 - 1}, "is not over at 2026-06-01T01:59:59"),
+        (later, {"provenance": "replay"}, "provenance 'replay'"),
+    ]
+    for period, options, says in cases:
+        with pytest.raises(PricingError, match=says):
+            close(closed, period, **options)
+    assert list(postings(closed)) == [CLOSE_ID]
+    assert [path.name for path in (closed / "closes").iterdir()] == [CLOSE_ID]
+
+
+def test_a_run_that_goes_on_needs_to_be_said(tmp_path: Path) -> None:
+    root = write(tmp_path / "ledger", [*begun(), slice_(0, serving=7200)])
+    with pytest.raises(PricingError, match=r"a run has not ended: run.*--with-open-runs"):
+        close(root)
+    closed = close(root, with_open_runs=True)
+    assert closed.posted[0].open_runs == ("run",)
+    # What began afterwards, or is not charged here, does not hold a close up.
+    write(root, [events.Run(action="started", name="later", at_us=NEXT_DAY_US)], "other")
+    assert close(root, Period(T0_NS + HOUR_NS, T0_NS + 2 * HOUR_NS), with_open_runs=True).close_id
+
+
+def test_provenances_are_closed_apart(fleet: Path) -> None:
+    write(fleet, [*begun(), slice_(0, serving=60), *ended(60)], "replayer", "replay")
+    with pytest.raises(PricingError, match="different provenance"):
+        close(fleet)
+    live, replay = close(fleet, provenance="live"), close(fleet, provenance="replay")
+    assert (live.close_id, replay.close_id) == (CLOSE_ID, "2026-06-01T00-replay-1")
+    assert live.charges.total_nano == BILL_NANO
+    assert replay.charges.total_nano == 60_000_000
+
+
+def test_an_unverified_ledger_is_closed_only_if_asked_and_marked(fleet: Path) -> None:
+    segment = sorted((fleet / "live" / "test" / "000000").iterdir())[-1]
+    (segment.parent / "foreign.txt").write_text("not ours")
+    with pytest.raises(PricingError, match="does not verify"):
+        close(fleet)
+    closed = close(fleet, allow_unverified=True)
+    assert not closed.verified
+    assert "UNVERIFIED LEDGER" in str(closed.stamp)
+    assert not postings(fleet)[CLOSE_ID][0].verified
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from rose.ledger.writer import LedgerWriter
+from rose.pricing.closing import index, store
+from tests.pricing.closing.conftest import close
+
+def die(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+match sys.argv[2]:
+    case "before the event": LedgerWriter.record = die
+    case "before the files have their names": store.finish = die
+    case "before the books": index.books.change = die
+close(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "stands"),
+    [("before the event", False), ("before the files have their names", True), ("before the books", True)],
+)
+def test_a_process_killed_in_a_close_leaves_nothing_or_a_whole_close(fleet: Path, where: str, stands: bool) -> None:
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(fleet), where], cwd=root, check=False, capture_output=True
+    )
+    assert done.returncode == -9, done.stderr.decode()
+    assert list(postings(fleet)) == ([CLOSE_ID] if stands else [])
+    if stands:
+        assert store.read(fleet, CLOSE_ID).charges.total_nano == BILL_NANO
+        with pytest.raises(PricingError, match="overlaps"):
+            close(fleet)
+    else:
+        assert not (fleet / "closes" / CLOSE_ID).exists()
+        with pytest.raises(PricingError, match="there is no close"):
+            store.read(fleet, CLOSE_ID)
+        assert close(fleet).close_id == CLOSE_ID
+    found = check(fleet)
+    assert (found.closes, found.problems) == (1, ())
+    assert [path.name for path in (fleet / "closes").iterdir()] == [CLOSE_ID]

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rose.pricing.closing import period
+from rose.pricing.closing.period import NS_PER_DAY, Period
+from rose.pricing.money import NS_PER_HOUR, PricingError
+
+NOVEMBER = period.of_month("2026-11")
+
+
+@pytest.mark.parametrize(
+    ("from_text", "to_text", "label"),
+    [
+        ("2026-11-01", "2026-12-01", "2026-11"),
+        ("2026-12-01", "2027-01-01", "2026-12"),
+        ("2026-11-03", "2026-11-04", "2026-11-03"),
+        ("2026-11-03T05", "2026-11-03T06", "2026-11-03T05"),
+        ("2026-11-03T05", "2026-11-04", "2026-11-03T05-to-2026-11-04"),
+        ("2026-11-03T05:00Z", "2026-11-10T07:00+02:00", "2026-11-03T05-to-2026-11-10T05"),
+    ],
+)
+def test_a_period_is_read_and_named(from_text: str, to_text: str, label: str) -> None:
+    assert period.parse(from_text, to_text, None).label == label
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((None, None, None), "give --from and --to"),
+        (("2026-11-01", None, None), "give --from and --to"),
+        (("2026-11-01", None, "2026-11"), "not both"),
+        ((None, None, "2026-13"), "'2026-13' is no month"),
+        ((None, None, "November"), "'November' is no month"),
+        (("2026-11-01", "soon", None), "--to 'soon' is no UTC time"),
+        (("2026-11-01T05:30", "2026-11-02", None), "--from '2026-11-01T05:30' is not a whole hour"),
+        (("2026-11-02", "2026-11-02", None), "ends after it begins"),
+    ],
+)
+def test_what_is_no_period_is_refused(arguments: tuple[str | None, str | None, str | None], says: str) -> None:
+    with pytest.raises(PricingError, match=says):
+        period.parse(*arguments)
+
+
+def test_instants_keep_microseconds() -> None:
+    at_ns = period.instant("2026-12-05T10:00:00.123456Z", "--as-of")
+    assert at_ns % 10**9 == 123_456_000
+    assert period.nanoseconds(period.naive(at_ns)) == at_ns
+    assert period.day_of(at_ns) == date(2026, 12, 5)
+    assert period.month_at(at_ns).label == "2026-12"
+    assert period.of_day(date(2026, 12, 5)).from_ns == at_ns // NS_PER_DAY * NS_PER_DAY
+
+
+HOURS = st.integers(0, 100)
+
+
+@given(HOURS, st.integers(1, 60), st.lists(st.tuples(HOURS, st.integers(1, 30)), max_size=5))
+def test_what_is_left_is_every_hour_that_was_not_taken(begin: int, length: int, cuts: list[tuple[int, int]]) -> None:
+    def hours(of: Period) -> set[int]:
+        return set(range(of.from_ns // NS_PER_HOUR, of.to_ns // NS_PER_HOUR))
+
+    def made(from_hour: int, hours: int) -> Period:
+        return Period(from_hour * NS_PER_HOUR, (from_hour + hours) * NS_PER_HOUR)
+
+    whole, taken = made(begin, length), [made(*cut) for cut in cuts]
+    left = whole.without(taken)
+    assert set().union(*map(hours, left)) == hours(whole) - set().union(*map(hours, taken))
+    assert sum(len(hours(each)) for each in left) == len(set().union(*map(hours, left)))
+    assert left == sorted(left)
+    for each in taken:
+        assert whole.overlaps(each) == bool(hours(whole) & hours(each))

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from rose.pricing import charges
+from rose.pricing.closing import frames, store
+from rose.pricing.closing.check import check
+from rose.pricing.closing.frames import AMOUNTS, DIMENSIONS
+from rose.pricing.closing.records import Posting, postings
+from rose.pricing.closing.restate import restate
+from rose.pricing.money import PricingError
+from rose.pricing.pricebook import PriceBook, parse
+from tests.pricing.closing.conftest import (
+    BILL_NANO,
+    BOOK,
+    BOOK_TOML,
+    CLOSE_ID,
+    DEARER,
+    FIRST_HOUR,
+    NEXT_DAY_US,
+    judged,
+    late_slice,
+    write,
+)
+
+
+def again(root: Path, reason: str = "late", book: PriceBook | None = None, hours: int = 1) -> Posting | None:
+    return restate(root, CLOSE_ID, reason, book, by="bob", now_us=NEXT_DAY_US + hours * 3_600_000_000)
+
+
+def now(root: Path, book: PriceBook = BOOK) -> pl.DataFrame:
+    priced = charges.price(root, book, from_ns=FIRST_HOUR.from_ns, to_ns=FIRST_HOUR.to_ns)
+    return priced.frame
+
+
+def amounts(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.select(*DIMENSIONS, *AMOUNTS)
+
+
+def test_no_difference_is_not_posted(closed: Path) -> None:
+    before = sorted(path.name for path in (closed / "closes" / CLOSE_ID).iterdir())
+    assert again(closed) is None
+    assert sorted(path.name for path in (closed / "closes" / CLOSE_ID).iterdir()) == before
+    assert len(postings(closed)[CLOSE_ID]) == 1
+
+
+def test_late_events_become_a_correction_of_the_hour_they_belong_to(closed: Path) -> None:
+    frozen = (closed / "closes" / CLOSE_ID / "charges.parquet").read_bytes()
+    write(closed, [late_slice()], "late")
+    posting = again(closed, "an agent was cut off")
+    assert posting is not None
+    # 300 s at $0.001 move from unaccounted to idle; the bill stays.
+    assert (posting.number, posting.cost_nano, posting.reason) == (1, 0, "an agent was cut off")
+    of = store.read(closed, CLOSE_ID)
+    rows = {(row["bucket"], row["cause"]): row for row in of.corrections.iter_rows(named=True)}
+    assert rows["unaccounted", None]["cost_nano"] == -300_000_000
+    assert rows["idle", "could have been lent"]["cost_nano"] == 300_000_000
+    assert rows["idle", "could have been lent"]["ns"] == 300 * 10**9
+    assert set(of.corrections["hour"]) == set(of.charges.frame["hour"])
+    assert of.corrections.schema["correction"] == pl.Int64
+    assert of.corrections.schema["posted_at"] == pl.Datetime("us")
+    assert of.corrections.columns == [*of.charges.frame.columns, "correction", "posted_at", "reason"]
+    assert amounts(of.frame).equals(amounts(now(closed)))
+    # The close itself is what it was.
+    assert (closed / "closes" / CLOSE_ID / "charges.parquet").read_bytes() == frozen
+    assert of.charges.total_nano == BILL_NANO
+    assert again(closed) is None
+    assert not check(closed).problems
+
+
+def test_a_new_price_book_corrects_every_hour_and_stays_for_the_next_time(closed: Path) -> None:
+    posting = again(closed, "contract 18", DEARER)
+    assert posting is not None
+    assert posting.cost_nano == 360_000_000
+    assert posting.book.file == "price_book-0001.toml"
+    stored = (closed / "closes" / CLOSE_ID / posting.book.file).read_bytes()
+    assert hashlib.sha256(stored).hexdigest() == DEARER.sha256
+    assert again(closed, "again", hours=2) is None, "the book of the last posting prices the next"
+    write(closed, judged("t1", 2600, accepted=True), "judge")
+    second = again(closed, "the verdict was revised", hours=3)
+    assert second is not None
+    assert (second.number, second.book.sha256, second.book.file) == (2, DEARER.sha256, "price_book-0001.toml")
+    of = store.read(closed, CLOSE_ID)
+    assert amounts(of.frame).equals(amounts(now(closed, DEARER)))
+    assert of.book == BOOK
+    assert store.book_of(closed, second) == DEARER
+    assert not check(closed).problems
+
+
+def test_going_back_cancels_the_corrections(closed: Path) -> None:
+    assert again(closed, "contract 18", DEARER)
+    assert again(closed, "it was never signed", BOOK, hours=2)
+    of = store.read(closed, CLOSE_ID)
+    assert frames.total(of.corrections) == 0
+    assert amounts(of.frame).equals(amounts(of.charges.frame))
+
+
+def test_a_correction_is_never_posted_before_what_it_corrects(closed: Path) -> None:
+    assert again(closed, "contract 18", DEARER, hours=-30)
+    first, second = postings(closed)[CLOSE_ID]
+    assert second.posted_us == first.posted_us + 1
+
+
+@pytest.mark.parametrize(("close_id", "reason", "says"), [("nope", "x", "there is no close 'nope'"),
+                                                          (CLOSE_ID, " ", "needs a reason")])  # fmt: skip
+def test_what_cannot_be_restated_is_refused(closed: Path, close_id: str, reason: str, says: str) -> None:
+    with pytest.raises(PricingError, match=says):
+        restate(closed, close_id, reason)
+
+
+def test_closed_and_corrections_are_the_restated_at_every_instant(closed: Path) -> None:
+    """Identity 9, and as-of questions that never change their answer."""
+    known = [(NEXT_DAY_US, amounts(store.read(closed, CLOSE_ID).frame))]
+    for step, rate in enumerate(["1.8", "3.6000000007"], 1):
+        book = parse(BOOK_TOML.replace("3.60", rate), "book.toml")
+        assert again(closed, f"rate {rate}", book, hours=step)
+        known.append((NEXT_DAY_US + step * 3_600_000_000, amounts(now(closed, book))))
+    for place, (at_us, expected) in enumerate(known):
+        of = store.read(closed, CLOSE_ID, at_us * 1000)
+        assert amounts(of.frame).equals(expected)
+        for keys in ("team", "bucket", "hour", "device_id", "fate"):
+            both = pl.concat([of.charges.frame, of.corrections.select(of.charges.frame.columns)])
+            assert _by(both, keys) == _by(expected, keys)
+        # One who asks about the same instant later is told the same, and one who asks about a later instant knows more.
+        later = store.read(closed, CLOSE_ID, known[-1][0] * 1000)
+        assert later.corrections.head(of.corrections.height).equals(of.corrections)
+        assert of.posted == later.posted[: len(of.posted)]
+        assert place >= len(of.posted) - 1
+
+
+def _by(frame: pl.DataFrame, key: str) -> dict[object, int]:
+    return dict(frame.group_by(key).agg(pl.col("cost_nano").sum()).iter_rows())

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from rose.pricing.commands.books import books_app, explain_command
+from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, CLOSE_ID, begun, fleet_events, slice_, write
+
+app = typer.Typer()
+app.add_typer(books_app, name="books")
+app.command("explain")(explain_command)
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def closed_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("books")
+    write(folder / "ledger", fleet_events())
+    (folder / "book.toml").write_text(BOOK_TOML)
+    (folder / "dearer.toml").write_text(BOOK_TOML.replace("3.60", "3.96"))
+    done = books(folder, "close", "--from", "2026-06-01", "--to", "2026-06-01T01", "--who", "ann")
+    assert done.exit_code == 0, done.output
+    assert f"{CLOSE_ID}: 2026-06-01T00:00:00.000000Z to 2026-06-01T01:00:00.000000Z, USD, live" in done.output
+    return folder
+
+
+@pytest.fixture
+def folder(closed_made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(closed_made, tmp_path / "folder"))
+
+
+def run(folder: Path, *arguments: str) -> Result:
+    """A command on the folder's ledger, with its price book where the command takes one and none is given."""
+    priced = arguments[0] == "explain" or arguments[1] in ("close", "anomalies") or arguments[1:3] == ("budget", "show")
+    book = ["--price-book", str(folder / "book.toml")] if priced else []
+    return runner.invoke(app, [*arguments, *book], env={"ROSE_LEDGER": str(folder / "ledger")})
+
+
+def books(folder: Path, *arguments: str) -> Result:
+    return run(folder, "books", *arguments)
+
+
+def data(done: Result) -> Any:
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_a_close_is_listed_shown_and_verified(folder: Path) -> None:
+    assert CLOSE_ID in books(folder, "list").output
+    (listed,) = data(books(folder, "list", "--json"))
+    assert listed["postings"][0]["posted_by"] == "ann"
+    shown = data(books(folder, "show", CLOSE_ID, "--by", "team", "--by", "bucket", "--json"))
+    assert shown["total"]["value"] == BILL_NANO == sum(line["cost"]["value"] for line in shown["lines"])
+    assert (shown["provenance"], shown["total"]["view"]) == ("live", "amortized")
+    loaded = data(books(folder, "show", CLOSE_ID, "--view", "fully-loaded", "--json"))
+    assert (loaded["by"], loaded["total"]["value"]) == (["work"], BILL_NANO)
+    assert "the books are sound" in books(folder, "verify").output
+    path = folder / "ledger" / "closes" / CLOSE_ID / "charges.parquet"
+    path.write_bytes(path.read_bytes() + b"x")
+    wrong = books(folder, "verify", "--json")
+    assert wrong.exit_code == 1
+    assert str(path) in json.loads(wrong.stdout)["problems"][0]
+
+
+def test_a_restatement_says_what_it_posted_or_that_it_did_not(folder: Path) -> None:
+    assert "nothing differs, so nothing was posted" in books(folder, "restate", CLOSE_ID, "--reason", "x").output
+    assert data(books(folder, "restate", CLOSE_ID, "--reason", "x", "--json"))["correction"] is None
+    dearer = ["--price-book", str(folder / "dearer.toml"), "--reason", "contract 18"]
+    made = data(books(folder, "restate", CLOSE_ID, *dearer, "--json"))
+    assert made["corrections"]["value"] == 360_000_000
+    assert "contract 18" in books(folder, "show", CLOSE_ID).output
+    past = data(books(folder, "show", CLOSE_ID, "--as-of", made["postings"][0]["posted_at"], "--json"))
+    assert past["total"]["value"] == BILL_NANO
+
+
+def test_budgets_on_the_command_line(folder: Path) -> None:
+    assert "$1,000.00" in books(folder, "budget", "set", "chat", "1000", "--month", "2026-06").output
+    assert (
+        data(books(folder, "budget", "set", "chat", "900", "--month", "2026-06", "--json"))["budget_nano"]
+        == 900 * 10**9
+    )
+    (chat,) = data(books(folder, "budget", "show", "--month", "2026-06", "--json"))
+    assert (chat["team"], chat["spent"]["value"], chat["closed"]["value"]) == ("chat", 2_768_750_000, 2_768_750_000)
+    assert "Budgets of 2026-06" in books(folder, "budget", "show", "--month", "2026-06").output
+    assert "no budget is set" in books(folder, "budget", "show").output
+
+
+def test_anomalies_say_when_there_are_too_few_days(folder: Path) -> None:
+    done = data(books(folder, "anomalies", "--month", "2026-06", "--json"))
+    assert (done["judged"], done["not_enough_data"], done["anomalies"]) == ([], ["2026-06-01"], [])
+    assert "not enough data for 1 days" in books(folder, "anomalies", "--month", "2026-06").output
+    assert "no day of 2126-06 is over yet" in books(folder, "anomalies", "--month", "2126-06").output
+
+
+def test_explain_re_adds_and_shows_events(folder: Path) -> None:
+    (made,) = data(run(folder, "explain", "--bucket", "rollout", "--events", "--json"))
+    assert (made["amount"]["value"], made["faults"]) == (900_000_000, [])
+    assert [row["tokens"] for row in made["events"]["tokens"]] == [200, 60, 40]
+    text = run(folder, "explain", "--hour", "2026-06-01T00", "--device", "s0", "--events")
+    assert text.exit_code == 0
+    assert "re-adds" in text.output
+    assert "slices: 3 events" in text.output
+    (booked,) = data(run(folder, "explain", "--close", CLOSE_ID, "--bucket", "idle", "--json"))
+    assert (booked["amount"]["value"], booked["events"]) == (600_000_000, None)
+
+
+def test_explain_fails_loudly_where_a_chain_does_not_hold(folder: Path) -> None:
+    (folder / "ledger" / "live" / "test" / "000000" / "foreign").write_text("")
+    done = run(folder, "explain", "--bucket", "idle", "--allow-unverified")
+    assert done.exit_code == 1
+    assert "DOES NOT RE-ADD" in done.output
+    assert "ITS HASH CHAIN DOES NOT HOLD" in done.output
+
+
+def test_what_is_wrong_is_named(folder: Path) -> None:
+    write(folder / "ledger", [*begun(), slice_(0, serving=60)], "replayer", "replay")
+    for arguments, says in (
+        (("books", "show", "nope"), "there is no close 'nope'"),
+        (("books", "show", CLOSE_ID, "--by", "colour"), "cannot be shown by 'colour'"),
+        (("books", "show", CLOSE_ID, "--as-of", "then"), "--as-of 'then' is no UTC time"),
+        (("books", "close", "--month", "2126-01"), "is not over"),
+        (("books", "close", "--from", "2026-06-01"), "give --from and --to"),
+        (("books", "close", "--month", "2026-06", "--provenance", "live"), f"overlaps {CLOSE_ID}"),
+        (("books", "close", "--month", "2026-06", "--provenance", "replay"), "--with-open-runs"),
+        (("books", "restate", CLOSE_ID, "--reason", ""), "needs a reason"),
+        (("books", "budget", "set", "x", "lots", "--month", "2026-06"), "is no amount"),
+        (("explain", "--bucket", "idle"), "provenance"),
+        (("explain", "--close", CLOSE_ID, "--bucket", "train"), "no charge is like that"),
+    ):
+        done = run(folder, *arguments)
+        assert done.exit_code == 2, done.output
+        assert says in " ".join(done.output.split()), done.output
+        assert "Traceback" not in done.output

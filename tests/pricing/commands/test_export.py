@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import openpyxl
+import polars as pl
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from rose.pricing import pricebook
+from rose.pricing.closing import close as closing
+from rose.pricing.closing.period import Period
+from rose.pricing.commands.export import export_app
+
+app = typer.Typer()
+app.add_typer(export_app, name="export")
+HOUR = ["--from", "2026-06-01", "--to", "2026-06-01T01"]
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["export", *map(str, arguments)])
+
+
+def said(result: Result) -> str:
+    return " ".join(result.output.split())
+
+
+@pytest.fixture
+def close_id(sample: Path) -> str:
+    begin = 1_780_272_000 * 10**9  # 2026-06-01
+    hour = Period(begin, begin + 3600 * 10**9)
+    return closing.close(sample, hour, pricebook.load("example"), with_open_runs=True).close_id
+
+
+def test_focus_of_a_period_a_run_and_a_close(sample: Path, close_id: str, tmp_path: Path) -> None:
+    for name, what in (("a.parquet", HOUR), ("b.csv", ["--run", "run"]), ("c.parquet", ["--close", close_id])):
+        result = run("focus", "--ledger", sample, *what, "--out", tmp_path / name, "--json")
+        assert result.exit_code == 0, result.output
+        done = json.loads(result.output)
+        assert done["path"] == str(tmp_path / name)
+        assert done["totals"]["billed"] == done["totals"]["effective"] == 4_740_000_000
+        assert done["sha256"] == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
+        assert done["rows"] > 15
+        assert run("check", tmp_path / name).exit_code == 0
+    assert pl.read_parquet(tmp_path / "c.parquet")["InvoiceId"].unique().to_list() == [close_id]
+    compared = run("check", tmp_path / "c.parquet", "--ledger", sample, "--close", close_id)
+    assert "20 rows, $4.74 billed: good" in said(compared)
+
+
+def test_check_names_what_is_wrong_and_exits_1(sample: Path, tmp_path: Path) -> None:
+    path = tmp_path / "f.csv"
+    assert run("focus", "--ledger", sample, *HOUR, "-o", path).exit_code == 0
+    path.write_text(path.read_text().replace("Recurring", "Weekly"))
+    result = run("check", path)
+    assert result.exit_code == 1
+    assert "f.csv, row 1: ChargeFrequency must be Recurring" in said(result)
+    as_json = run("check", path, "--json")
+    assert as_json.exit_code == 1
+    assert json.loads(as_json.output)["faults"][0]["first"] == [1]
+
+
+def test_workbook_and_report(sample: Path, close_id: str, tmp_path: Path) -> None:
+    for n, what in enumerate((["--run", "run"], ["--close", close_id], HOUR)):
+        for command, name in (("workbook", f"b{n}.xlsx"), ("report", f"r{n}.html")):
+            result = run(command, "--ledger", sample, *what, "--out", tmp_path / name)
+            assert result.exit_code == 0, result.output
+            assert "bill $4.74" in said(result)
+            assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() in said(result)
+    assert "Summary" in openpyxl.load_workbook(tmp_path / "b0.xlsx").sheetnames
+    assert "Cost per correct answer" in (tmp_path / "r0.html").read_text()
+    assert f"Closed period {close_id}" in (tmp_path / "r1.html").read_text()
+
+
+def test_a_file_is_replaced_only_when_forced(sample: Path, tmp_path: Path) -> None:
+    path = tmp_path / "f.csv"
+    path.write_text("mine")
+    refused = run("focus", "--ledger", sample, *HOUR, "--out", path)
+    assert refused.exit_code == 2
+    assert "--force" in said(refused)
+    assert path.read_text() == "mine"
+    assert run("focus", "--ledger", sample, *HOUR, "--out", path, "--force").exit_code == 0
+    assert path.read_text() != "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["focus", *HOUR, "--out", "f.txt"], "FOCUS is written as .csv or .parquet"),
+        (["workbook", *HOUR, "--out", "f.csv"], "a workbook is written as .xlsx"),
+        (["report", *HOUR, "--out", "f.pdf"], "a report is written as .html"),
+        (["focus", "--out", "f.csv"], "say what to export"),
+        (["focus", "--close", "c", "--run", "run", "--out", "f.csv"], "leave out --run"),
+        (["workbook", "--close", "c", "-b", "example", "--out", "f.xlsx"], "leave out --price-book"),
+        (["report", "--close", "c", "--out", "f.html"], "there is no close 'c'"),
+        (["focus", "--from", "2026-06-01T00:30", "--out", "f.csv"], "is not a whole hour"),
+        (["focus", "--from", "2027-01-01", "--out", "f.csv"], "nothing can be priced"),
+        (["focus", *HOUR, "-b", "nowhere.toml", "--out", "f.csv"], "cannot read price book nowhere.toml"),
+        (["check", "f.csv"], "there is no such file"),
+    ],
+)
+def test_what_cannot_be_done_is_named(
+    sample: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ROSE_LEDGER", str(sample))
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert says in said(result)
+    assert not list(tmp_path.glob("f.*"))

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from rose import events
+from rose.ledger.writer import LedgerWriter
+from rose.pricing import pricebook
+from rose.pricing.closing import close as closing
+from rose.pricing.closing.period import Period
+from rose.pricing.closing.restate import restate
+from rose.pricing.export import bill
+from rose.pricing.export.bill import Bill
+from rose.pricing.pricebook import PriceBook
+from tests.pricing.random_ledger import BOOK
+
+S = 10**9
+HOUR_NS = 3600 * S
+#: Two hours before a midnight at which every price of the book changes.
+START_NS = int(datetime(2026, 2, 28, 22, tzinfo=UTC).timestamp()) * S
+HOURS = 4
+PERIOD = Period(START_NS, START_NS + HOURS * HOUR_NS)
+TAGS = '{"team": "research", "serving_team": "chat", "project": "a \\"maze\\", <b>"}'
+#: Of a run whose name a spreadsheet would take for a formula and a page for markup.
+NAME = '=1+1 <script>alert("run")</script>'
+RUN = "busy"
+
+Edit = Callable[[pl.DataFrame], pl.DataFrame]
+
+
+@pytest.fixture(scope="session")
+def book() -> PriceBook:
+    """Prices that no count of nanoseconds divides evenly; they change in mid-period."""
+    return pricebook.parse(BOOK, "awkward.toml")
+
+
+@pytest.fixture(scope="session")
+def dear_book() -> PriceBook:
+    """The same contract, a tenth dearer after the midnight: what a close is restated with."""
+    text = BOOK.replace("usd_per_hour = 2.35", "usd_per_hour = 2.585").replace('version = "1"', 'version = "2"')
+    return pricebook.parse(text, "dearer.toml")
+
+
+@pytest.fixture(scope="session")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger with every bucket, transfers, metered energy, waste of several causes, and time nobody accounts for."""
+    return record(tmp_path_factory.mktemp("busy") / "ledger", "live")
+
+
+@pytest.fixture(scope="session")
+def period_bill(busy: Path, book: PriceBook) -> Bill:
+    return bill.of_period(busy, book, from_ns=PERIOD.from_ns, to_ns=PERIOD.to_ns)
+
+
+@pytest.fixture(scope="session")
+def run_bill(busy: Path, book: PriceBook) -> Bill:
+    return bill.of_period(busy, book, run_id=RUN)
+
+
+@pytest.fixture(scope="session")
+def closed(tmp_path_factory: pytest.TempPathFactory, book: PriceBook, dear_book: PriceBook) -> tuple[Path, str]:
+    """A ledger with a close that was restated with other prices, and the name of the close."""
+    root = record(tmp_path_factory.mktemp("closed") / "ledger", "live")
+    made = closing.close(root, PERIOD, book, by="lead")
+    restate(root, made.close_id, "a new contract", dear_book, by="lead")
+    return root, made.close_id
+
+
+@pytest.fixture(scope="session")
+def close_bill(closed: tuple[Path, str]) -> Bill:
+    root, close_id = closed
+    return bill.of_close(root, close_id)
+
+
+def record(root: Path, provenance: events.Provenance) -> Path:
+    made: list[events.Event] = [events.Run(action="started", name=NAME, at_us=us(0), tags_json=TAGS)]
+    for device_id, pool, device_class in (
+        ("s0", "serving", "owned"),
+        ("r0", "rollout", "owned"),
+        ("s1", "serving", "rented"),
+    ):
+        fields: dict[str, Any] = {"device_id": device_id, "pool": pool, "device_class": device_class}
+        made.append(events.Device(action="joined", t_ns=START_NS, at_us=us(0), **fields))
+        made.append(events.Device(action="left", t_ns=PERIOD.to_ns, at_us=us(HOURS * 3600), **fields))
+    for hour in range(HOURS):
+        made += [
+            *slice_("s0", hour, f"L{hour}", serving=1000, rollout=700, sync=17, activation=3, headroom=100),
+            *slice_("s0", hour, None, first_s=1820, serving=900, idle=601),
+            *slice_("s1", hour, None, serving=1501, idle=2099),
+            *slice_("r0", hour, None, rollout=2000, train=1501, idle=99),
+        ]
+        made += [
+            events.Lease(
+                action=action, lease_id=f"L{hour}", device_id="s0", kv_budget_bytes=1, compute_share=1.0,
+                expires_at_us=us(hour * 3600 + 1820), at_us=us(hour * 3600 + after_s),
+            )
+            for action, after_s in (("granted", 0), ("preempted" if hour % 2 else "released", 1820))
+        ]  # fmt: skip
+        for device_id in ("s0", "s1"):
+            t0_ns = START_NS + hour * HOUR_NS
+            made.append(
+                events.Power(
+                    device_id=device_id, t0_ns=t0_ns, t1_ns=t0_ns + HOUR_NS, power_mw=333_333, source="nvml",
+                    at_us=us(hour * 3600 + 3600),
+                )
+            )  # fmt: skip
+        for device_id, route in (("s0", "inter-region"), ("r0", "loopback")):
+            made.append(
+                events.Sync(
+                    device_id=device_id, ok=True, base_version=None, encoding="delta", wire_bytes=123_456_789 + hour,
+                    dense_bytes=10**9, total_ns=S, source="relay", route=route, policy_version=hour,
+                    at_us=us(hour * 3600 + 5),
+                )
+            )  # fmt: skip
+        for n, (device_id, lease_id) in enumerate((("s0", f"L{hour}"), ("r0", None), ("s0", f"L{hour}"))):
+            made += trajectory(f"t{hour}-{n}", hour, device_id, lease_id, accepted=n == 0, stale=n == 1)
+    made.append(events.Run(action="ended", name=NAME, at_us=us(HOURS * 3600)))
+    with LedgerWriter.open(root, "test", RUN, provenance) as ledger:
+        for event in made:
+            ledger.record(event, durable=False)
+    return root
+
+
+def us(after_s: float) -> int:
+    return START_NS // 1000 + round(after_s * 1_000_000)
+
+
+def slice_(device_id: str, hour: int, lease_id: str | None, *, first_s: int = 0, **seconds: int) -> list[events.Event]:
+    """One slice, a nanosecond short in its last bucket: that time is unaccounted."""
+    t0_ns = START_NS + hour * HOUR_NS + first_s * S
+    buckets: dict[str, Any] = {f"{bucket}_ns": seconds.get(bucket, 0) * S for bucket in events.BUCKETS}
+    last = f"{list(seconds)[-1]}_ns"
+    buckets[last] -= 7
+    t1_ns = t0_ns + sum(buckets.values())
+    return [
+        events.DeviceSlice(
+            device_id=device_id, lease_id=lease_id, t0_ns=t0_ns, t1_ns=t1_ns, at_us=t1_ns // 1000, **buckets
+        )
+    ]
+
+
+def trajectory(
+    name: str, hour: int, device_id: str, lease_id: str | None, *, accepted: bool, stale: bool
+) -> list[events.Event]:
+    ids: dict[str, Any] = {"trajectory_id": name, "group_id": f"g{hour}", "step": hour}
+    at_us = us(hour * 3600 + 100)
+    return [
+        events.Turn(
+            **ids, turn=0, attempt=0, device_id=device_id, lease_id=lease_id, policy_version=hour, outcome="completed",
+            placement="lease", prompt_tokens=10, cached_tokens=0, output_tokens=1001, answer_tokens=100, queue_ns=0,
+            duration_ns=S, at_us=at_us,
+        ),
+        events.Trajectory(
+            **ids, task="maze", outcome="finished", turns=1, prompt_tokens=10, output_tokens=1001, answer_tokens=100,
+            staleness=0, duration_ns=S, at_us=at_us + 1, policy_version=hour,
+        ),
+        events.Verdict(
+            **ids, verifier="v", reward=float(accepted), threshold=1.0, accepted=accepted, stale=stale, at_us=at_us + 2
+        ),
+    ]  # fmt: skip

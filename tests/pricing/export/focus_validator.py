@@ -1,0 +1,84 @@
+"""FOCUS's own validator in a virtual environment of its own. Made once, in about a minute and 650 MB, by
+
+    .venv/bin/python tests/pricing/export/focus_validator.py
+
+Its rules come with it: nothing is fetched when it runs. It exits 0 whatever it finds, so its output is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+REQUIREMENTS = ROOT / "requirements" / "focus-validator.txt"
+COMMAND = f".venv/bin/python {Path(__file__).relative_to(ROOT)}"
+
+#: What a fleet that is bought by the hour and lent out supports, of the validator's criteria. Not PUBLIC_PRICE_LIST:
+#: with it the validator demands the columns of providers that price in a virtual currency.
+CRITERIA = (
+    "ACCOUNT_NAMING_SUPPORTED", "BILLING_BASED_ON_PROVISIONED_RESOURCES_SUPPORTED", "COMMITMENT_DISCOUNT_SUPPORTED",
+    "MULTIPLE_PRICING_CATEGORIES_SUPPORTED", "NEGOTIATED_PRICING_SUPPORTED", "RESOURCE_TYPE_ASSIGNMENT_SUPPORTED",
+    "SUB_ACCOUNT_SUPPORTED", "TAGGING_SUPPORTED", "UNIT_PRICING_SUPPORTED", "USAGE_MEASUREMENT_SUPPORTED",
+)  # fmt: skip
+
+#: A backslash inside an f-string, which Python allows from 3.12 on.
+_BROKEN = """", ".join(f"'{k.replace('\\"', '\\"\\"')}'" for k in ignore_keys)"""
+_MENDED = """", ".join("'" + k.replace('"', '""') + "'" for k in ignore_keys)"""
+
+
+def home() -> Path:
+    """Where the environment lies: another one for other pins or another Python."""
+    pins = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()[:12]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "rose" / f"focus-validator-{pins}"
+
+
+def set_up() -> Path:
+    """Make the environment unless it is there; returns its folder."""
+    folder = home()
+    if (folder / "ready").exists():
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    venv.create(folder, with_pip=True)
+    install = ["-m", "pip", "install", "--quiet", "--no-deps", "--ignore-requires-python", "-r", str(REQUIREMENTS)]
+    subprocess.run([folder / "bin" / "python", *install], check=True)
+    converter = _packages(folder) / "focus_validator" / "config_objects" / "focus_to_duckdb_converter.py"
+    text = converter.read_text(encoding="utf-8")
+    assert text.count(_BROKEN) == 1, f"{converter} is not what it was"
+    converter.write_text(text.replace(_BROKEN, _MENDED), encoding="utf-8")
+    (folder / "ready").touch()
+    return folder
+
+
+def failures(file: Path) -> dict[str, str]:
+    """Rules of FOCUS 1.2 that the validator finds broken, with what it says. The environment must be there.
+
+    Raises ValueError if it did not come to an end.
+    """
+    command = [
+        home() / "bin" / "python", "-m", "focus_validator.main", "--data-file", file.resolve(),
+        "--validate-version", "1.2", "--block-download", "--applicability-criteria", ",".join(CRITERIA),
+    ]  # fmt: skip
+    # It opens a file of its own by a path relative to where it is installed.
+    done = subprocess.run(command, cwd=_packages(home()), capture_output=True, text=True, check=False)
+    total = re.search(r"^Total: (\d+) \| Pass: (\d+) \| Fail: (\d+)", done.stdout, re.MULTILINE)
+    if done.returncode or total is None or int(total[2]) < 200:
+        raise ValueError(f"the validator did not validate {file}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    found = dict(re.findall(r"^\S+ (\S+): FAIL +\((.*)\)$", done.stdout, re.MULTILINE))
+    assert len(found) == int(total[3]), done.stdout
+    return found
+
+
+def _packages(folder: Path) -> Path:
+    return folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+
+
+if __name__ == "__main__":
+    print(f"the FOCUS validator is in {set_up()}")

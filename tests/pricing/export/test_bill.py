@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rose.pricing import charges, pricebook, report
+from rose.pricing.closing import store
+from rose.pricing.export import bill
+from rose.pricing.export.bill import Bill
+from rose.pricing.money import PricingError
+from rose.pricing.pricebook import PriceBook
+from tests.pricing.export.conftest import HOUR_NS, NAME, PERIOD, RUN, TAGS
+
+
+def test_a_period_is_one_part_that_is_not_invoiced(period_bill: Bill, busy: Path, book: PriceBook) -> None:
+    priced = charges.price(busy, book, from_ns=PERIOD.from_ns, to_ns=PERIOD.to_ns)
+    assert period_bill.charges.frame.equals(priced.frame)
+    assert (period_bill.close_id, period_bill.corrections, period_bill.marginal_nano) == (None, (), None)
+    assert period_bill.total_nano == priced.total_nano
+    assert (period_bill.stamp.provenance, period_bill.stamp.verified) == ("live", True)
+    assert (period_bill.runs[RUN].name, period_bill.runs[RUN].tags_json) == (NAME, TAGS)
+
+
+def test_a_whole_run_has_what_borrowing_added(sample: Path) -> None:
+    book = pricebook.load("example")
+    made = bill.of_period(sample, book, run_id="run")
+    assert made.marginal_nano == report.build(sample, "run", book).marginal["total"].value
+    begin = made.charges.from_ns
+    hour = bill.of_period(sample, book, from_ns=begin, to_ns=begin + HOUR_NS, run_id="run")
+    assert hour.marginal_nano is None
+
+
+def test_an_open_period_is_billed_over_whole_hours(sample: Path) -> None:
+    made = bill.of_period(sample, pricebook.load("example"))
+    assert made.charges.from_ns % HOUR_NS == made.charges.to_ns % HOUR_NS == 0
+    assert made.charges.from_ns <= made.stamp.from_ns < made.stamp.to_ns <= made.charges.to_ns
+
+
+def test_a_close_is_its_frozen_charges_and_each_correction(close_bill: Bill, closed: tuple[Path, str]) -> None:
+    root, close_id = closed
+    read = store.read(root, close_id)
+    (correction,) = close_bill.corrections
+    assert close_bill.charges.frame.equals(read.charges.frame)
+    assert (close_bill.close_id, correction.invoice_id) == (close_id, f"{close_id}/1")
+    assert (correction.correction, correction.reason) == (True, "a new contract")
+    assert close_bill.charges.total_nano + correction.total_nano == close_bill.total_nano
+    assert close_bill.total_nano == int(read.frame["cost_nano"].sum())
+    # Billed in the month in which it was posted, which is over only later.
+    assert correction.from_ns <= read.posted[1].posted_ns < correction.to_ns
+    assert correction.book.version == "2"
+
+
+def test_an_unverified_close_is_refused_unless_it_is_allowed(closed: tuple[Path, str]) -> None:
+    import dataclasses
+
+    root, close_id = closed
+    read = store.read(root, close_id)
+    doubtful = dataclasses.replace(read, posted=(dataclasses.replace(read.posted[0], verified=False), *read.posted[1:]))
+    with pytest.raises(PricingError, match="did not verify"):
+        bill.of_closed(root, doubtful)
+    assert not bill.of_closed(root, doubtful, allow_unverified=True).stamp.verified
+
+
+def test_a_close_that_there_is_none_of_is_named(busy: Path) -> None:
+    with pytest.raises(PricingError, match="there is no close 'nope'"):
+        bill.of_close(busy, "nope")

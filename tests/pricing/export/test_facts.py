@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from rose.events import BUCKETS
+from rose.pricing.export import facts
+from rose.pricing.export.bill import Bill
+from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
+from tests.pricing.export.conftest import NAME, RUN
+
+
+def test_every_word_of_an_export_is_explained() -> None:
+    words = {word for word, _ in facts.DEFINITIONS}
+    assert {*BUCKETS, "unaccounted", "transfer", "energy", AMORTIZED, FULLY_LOADED, MARGINAL, "unallocated"} <= words
+
+
+def test_a_bill_is_named_by_its_close_or_its_runs(close_bill: Bill, period_bill: Bill) -> None:
+    assert facts.title(close_bill) == f"Closed period {close_bill.close_id}"
+    assert facts.title(period_bill) == f"Run {NAME} ({RUN}), not closed"
+
+
+def test_what_must_be_known_is_said(close_bill: Bill, period_bill: Bill) -> None:
+    said = dict(facts.about(close_bill))
+    assert (said["currency"], said["provenance"], said["ledger"]) == ("USD", "live", "verified")
+    assert said["period"] == "2026-02-28T22:00:00.000000Z to 2026-03-01T02:00:00.000000Z"
+    assert (said["devices"], said["corrections"], said["price book"]) == ("3", "1 posted", "awkward 1")
+    assert dict(facts.about(period_bill))["corrections"] == "none: the period is not closed"
+
+
+@pytest.mark.parametrize(
+    ("changed", "warned"),
+    [
+        ({}, []),
+        ({"verified": False}, ["UNVERIFIED"]),
+        ({"provenance": "simulated"}, ["SIMULATED"]),
+        ({"verified": False, "provenance": "simulated"}, ["UNVERIFIED", "SIMULATED"]),
+    ],
+)
+def test_figures_that_are_not_to_be_trusted_are_marked(
+    period_bill: Bill, changed: dict[str, Any], warned: list[str]
+) -> None:
+    stamp = dataclasses.replace(period_bill.stamp, **changed)
+    assert [warning.split()[0].rstrip(":") for warning in facts.warnings(stamp)] == warned

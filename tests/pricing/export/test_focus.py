@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from rose.pricing import pricebook
+from rose.pricing.export import bill as billing
+from rose.pricing.export import focus, focus_check
+from rose.pricing.export.bill import Bill
+from rose.pricing.money import PricingError
+from tests.pricing import random_ledger
+from tests.pricing.export import focus_validator
+
+NANO = Decimal("0.000000001")
+#: Rules of the validator that contradict FOCUS's own text, and what is wrong with each.
+KNOWN_FALSE = {
+    "InvoiceId-C-004-C": "wants every InvoiceId null: it leaves out the condition that there is no invoice",
+    "CommitmentDiscountStatus-C-004-C": "wants a status where there is no CommitmentDiscountId; C-003 wants none there",
+    "CommitmentDiscountStatus-C-002-C": "holds if C-004 does",
+    "CommitmentDiscountStatus-C-000-C": "holds if C-002 does",
+}
+
+
+@pytest.fixture(scope="module")
+def rows(period_bill: Bill, tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
+    path = tmp_path_factory.mktemp("focus") / "rows.parquet"
+    focus.write(period_bill, path)
+    return pl.read_parquet(path)
+
+
+def test_sums_are_those_of_the_charges_to_the_nano_dollar(rows: pl.DataFrame, period_bill: Bill) -> None:
+    assert rows["BilledCost"].sum() == rows["EffectiveCost"].sum() == period_bill.total_nano * NANO
+    usage = rows.filter(pl.col("ChargeCategory") == "Usage")
+    by_bucket = dict(usage.group_by("x_CostBucket").agg(pl.col("EffectiveCost").sum()).iter_rows())
+    assert by_bucket == {bucket: nano * NANO for bucket, nano in focus.charges_nano(period_bill).items()}
+    of_the_fleet = usage.filter(pl.col("CommitmentDiscountStatus").is_in(["Used", "Unused"]))
+    purchased = rows.filter(pl.col("ChargeCategory") == "Purchase")["BilledCost"].sum()
+    assert of_the_fleet["EffectiveCost"].sum() == purchased > 0
+
+
+def test_every_amount_is_a_decimal_of_twelve_places(rows: pl.DataFrame) -> None:
+    assert {name: str(kind) for name, kind in rows.schema.items() if kind.is_decimal()} == {
+        name: str(pl.Decimal(38, 12)) for name, kind in focus_check.TYPES.items() if kind.startswith("DECIMAL")
+    }
+    custom = [name.startswith("x_") for name in rows.columns]
+    assert custom == sorted(custom)
+
+
+def test_an_hour_of_the_fleet_is_purchased_once(rows: pl.DataFrame) -> None:
+    # Two classes, one of them with a price of its own in one pool after midnight.
+    bought = rows.filter(pl.col("ChargeCategory") == "Purchase", pl.col("ChargePeriodStart") == "2026-02-28T23:00:00Z")
+    owned = bought.row(by_predicate=pl.col("SkuId") == "device/owned", named=True)
+    assert bought.height == 2
+    assert owned["BilledCost"] == Decimal("3.400000002")
+    assert owned["EffectiveCost"] == 0
+    assert owned["CommitmentDiscountQuantity"] == 2
+    assert owned["ListUnitPrice"] == Decimal("1.700000001")
+    assert owned["CommitmentDiscountId"] == owned["ResourceId"] == "rose/fleet/owned/3 years"
+    after = rows.filter(pl.col("ChargeCategory") == "Purchase", pl.col("ChargePeriodStart") == "2026-03-01T00:00:00Z")
+    assert set(after["ListUnitPrice"]) == {Decimal("2.35"), Decimal("0.777777777777"), Decimal("3.3")}
+
+
+def test_rows_of_each_kind_say_what_they_are(rows: pl.DataFrame) -> None:
+    said = {row["x_CostBucket"]: row for row in rows.iter_rows(named=True)}
+    assert (said["rollout"]["CommitmentDiscountStatus"], said["rollout"]["PricingCategory"]) == ("Used", "Committed")
+    assert said["rollout"]["ConsumedQuantity"] == said["rollout"]["PricingQuantity"] > 0
+    assert (said["idle"]["CommitmentDiscountStatus"], said["idle"]["ConsumedQuantity"]) == ("Unused", None)
+    assert said["unaccounted"]["CommitmentDiscountStatus"] == "Unused"
+    for bucket, unit in (("transfer", "GB"), ("energy", "kWh")):
+        row = said[bucket]
+        assert (row["PricingCategory"], row["CommitmentDiscountId"], row["PricingUnit"]) == ("Standard", None, unit)
+        assert row["BilledCost"] == row["EffectiveCost"]
+    assert said["energy"]["ConsumedQuantity"] == Decimal("0.333333")
+
+
+def test_tags_and_teams_are_the_run_s(rows: pl.DataFrame) -> None:
+    row = next(row for row in rows.iter_rows(named=True) if '"rose/cause":"rejected"' in row["Tags"])
+    tags = json.loads(row["Tags"])
+    assert tags["project"] == 'a "maze", <b>'
+    assert (tags["rose/device"], tags["rose/task"], tags["rose/fate"]) == ("s0", "maze", "rejected")
+    assert row["SubAccountId"] == "research"
+    assert row["x_LeaseId"].startswith("L")
+    assert row["x_LedgerSeq"].startswith("test:")
+    assert rows.filter(pl.col("x_CostBucket") == "serving")["SubAccountId"].unique().to_list() == ["chat"]
+
+
+def test_a_team_that_is_not_known_is_no_account(sample: Path, tmp_path: Path) -> None:
+    bill = billing.of_period(sample, pricebook.load("example"), run_id="run")
+    focus.write(bill, tmp_path / "f.parquet")
+    assert pl.read_parquet(tmp_path / "f.parquet")["SubAccountId"].null_count() > 0
+    assert bill.charges.frame["team"].unique().to_list() == ["unallocated"]
+
+
+def test_marginal_cost_is_known_of_a_whole_run_and_sums_to_the_report_s(sample: Path, tmp_path: Path) -> None:
+    bill = billing.of_period(sample, pricebook.load("example"), run_id="run")
+    focus.write(bill, tmp_path / "f.parquet")
+    rows = pl.read_parquet(tmp_path / "f.parquet")
+    assert bill.marginal_nano is not None
+    assert rows["x_MarginalCost"].sum() == bill.marginal_nano * NANO > 0
+    known = rows.filter(pl.col("x_MarginalCost").is_not_null())
+    assert known["x_CostBucket"].unique().to_list() == ["rollout"]
+    part = dataclasses.replace(bill, marginal_nano=-7)
+    focus.write(part, tmp_path / "g.parquet")
+    assert pl.read_parquet(tmp_path / "g.parquet")["x_MarginalCost"].sum() == -7 * NANO
+
+
+def test_without_a_whole_run_marginal_cost_is_null(rows: pl.DataFrame) -> None:
+    assert rows["x_MarginalCost"].null_count() == rows.height
+
+
+def test_a_close_is_an_invoice_and_its_correction_another(close_bill: Bill, tmp_path: Path) -> None:
+    done = focus.write(close_bill, tmp_path / "f.parquet")
+    rows = pl.read_parquet(tmp_path / "f.parquet")
+    (correction,) = close_bill.corrections
+    sums = dict(rows.group_by("InvoiceId").agg(pl.col("BilledCost").sum()).iter_rows())
+    assert sums == {
+        close_bill.close_id: close_bill.charges.total_nano * NANO,
+        f"{close_bill.close_id}/1": correction.total_nano * NANO,
+    }
+    assert correction.total_nano > 0
+    changed = rows.filter(pl.col("ChargeClass") == "Correction")
+    assert changed["InvoiceId"].unique().to_list() == [f"{close_bill.close_id}/1"]
+    # At the hour that was charged, billed in the month in which it was posted.
+    assert changed["ChargePeriodStart"].str.slice(0, 10).unique().to_list() == ["2026-03-01"]
+    assert set(changed["BillingPeriodStart"]) != set(rows.filter(pl.col("ChargeClass").is_null())["BillingPeriodStart"])
+    assert done.totals["billed"] == close_bill.total_nano
+
+
+def test_the_same_bill_is_the_same_bytes(close_bill: Bill, tmp_path: Path) -> None:
+    for suffix in focus.SUFFIXES:
+        first = focus.write(close_bill, tmp_path / f"a{suffix}")
+        again = focus.write(close_bill, tmp_path / f"b{suffix}")
+        assert first.sha256 == again.sha256
+        assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
+
+
+def test_a_csv_has_the_rows_of_the_parquet_file(period_bill: Bill, rows: pl.DataFrame, tmp_path: Path) -> None:
+    focus.write(period_bill, tmp_path / "f.csv")
+    read = pl.read_csv(tmp_path / "f.csv", schema_overrides=dict.fromkeys(rows.columns, pl.String))
+    assert read["BilledCost"].str.contains(r"^-?\d+\.\d{12}$").all()
+    assert read.with_columns(pl.col(name).cast(kind) for name, kind in rows.schema.items()).equals(rows)
+
+
+def test_many_portions_make_the_file_that_one_makes(
+    period_bill: Bill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = focus.write(period_bill, tmp_path / "a.csv")
+    monkeypatch.setattr(focus, "_PORTION_ROWS", 1)
+    told: list[tuple[int, int]] = []
+    cut = focus.write(period_bill, tmp_path / "b.csv", progress=lambda done, total: told.append((done, total)))
+    assert (cut.sha256, cut.rows) == (whole.sha256, whole.rows)
+    assert len(told) > 3
+    assert told[-1] == (period_bill.rows, period_bill.rows)
+
+
+def test_charges_that_were_counted_twice_are_never_written(period_bill: Bill, tmp_path: Path) -> None:
+    frame = period_bill.charges.frame
+    doubled = dataclasses.replace(period_bill.charges, frame=pl.concat([frame, frame[3:4]]).sort("hour"))
+    with pytest.raises(PricingError, match="break FOCUS's rules") as error:
+        focus.write(dataclasses.replace(period_bill, parts=(doubled,)), tmp_path / "f.parquet")
+    assert "charges for the same as row" in str(error.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_charges_are_no_export(period_bill: Bill, tmp_path: Path) -> None:
+    empty = dataclasses.replace(period_bill.charges, frame=period_bill.charges.frame.clear())
+    with pytest.raises(PricingError, match="no charges in the period"):
+        focus.write(dataclasses.replace(period_bill, parts=(empty,)), tmp_path / "f.csv")
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(made=random_ledger.ledgers(portions=1))
+def test_any_ledger_makes_rows_that_keep_every_rule(
+    made: random_ledger.Made, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    made.write(folder / "ledger")
+    book = pricebook.parse(random_ledger.BOOK, "awkward.toml")
+    bill = billing.of_period(folder / "ledger", book)
+    done = focus.write(bill, folder / "f.parquet")
+    assert done.totals["billed"] == done.totals["effective"] == bill.total_nano
+
+
+@pytest.mark.parametrize("suffix", focus.SUFFIXES)
+def test_focus_s_own_validator_finds_nothing(suffix: str, close_bill: Bill, tmp_path: Path) -> None:
+    if not (focus_validator.home() / "ready").exists():
+        pytest.skip(f"the FOCUS validator is not set up; {focus_validator.COMMAND} does it in about a minute")
+    focus.write(close_bill, tmp_path / f"f{suffix}")
+    assert set(focus_validator.failures(tmp_path / f"f{suffix}")) == set(KNOWN_FALSE)

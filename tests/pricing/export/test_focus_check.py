@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rose.pricing.export import focus, focus_check
+from rose.pricing.export.bill import Bill
+from rose.pricing.money import PricingError
+
+COSTS = ("BilledCost", "EffectiveCost", "ListCost", "ContractedCost")
+
+
+@pytest.fixture(scope="module")
+def good(close_bill: Bill, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Purchases, usage of every kind, and a correction."""
+    path = tmp_path_factory.mktemp("good") / "f.parquet"
+    focus.write(close_bill, path)
+    return path
+
+
+@pytest.fixture
+def spoil(good: Path, tmp_path: Path) -> Callable[..., tuple[list[focus_check.Fault], int]]:
+    """Change the first row that `of` holds of, as CSV or Parquet; returns the faults and the number of that row."""
+
+    def spoiled(of: pl.Expr, suffix: str = ".parquet", **values: Any) -> tuple[list[focus_check.Fault], int]:
+        rows = pl.read_parquet(good)
+        at = rows.select(of.fill_null(False).arg_max()).item()
+        path = tmp_path / f"spoiled{suffix}"
+        write(with_values(rows, at, values), path)
+        return list(focus_check.check(path).faults), at + 1
+
+    return spoiled
+
+
+def with_values(rows: pl.DataFrame, at: int, values: dict[str, Any]) -> pl.DataFrame:
+    here = pl.int_range(rows.height) == at
+    return rows.with_columns(
+        pl.when(here).then(pl.lit(value, rows.schema[name])).otherwise(pl.col(name)).alias(name)
+        for name, value in values.items()
+    )
+
+
+def write(rows: pl.DataFrame, path: Path) -> None:
+    if path.suffix == ".csv":
+        rows.write_csv(path)
+    else:
+        rows.write_parquet(path)
+
+
+def named(faults: list[focus_check.Fault], row: int, column: str) -> bool:
+    return any(row in fault.first and fault.rule.startswith(f"{column} ") for fault in faults)
+
+
+USAGE = pl.col("CommitmentDiscountStatus") == "Used"
+PURCHASE = pl.col("ChargeCategory") == "Purchase"
+IDLE = pl.col("x_CostBucket") == "idle"
+ENERGY = pl.col("x_CostBucket") == "energy"
+
+
+def test_a_file_that_was_exported_is_good(good: Path, close_bill: Bill) -> None:
+    found = focus_check.check(good, focus.charges_nano(close_bill))
+    assert found.faults == ()
+    assert found.rows == pl.read_parquet(good).height
+    assert found.totals["billed"] == close_bill.total_nano
+
+
+#: What no row may hold: of which rows, in which column, and the value.
+WRONG: list[tuple[pl.Expr, str, str | None]] = [
+    (USAGE, "ChargeCategory", "usage"),
+    (USAGE, "ChargeClass", "Refund"),
+    (PURCHASE, "ChargeFrequency", "Usage-Based"),
+    (USAGE, "CommitmentDiscountStatus", "Partly"),
+    (USAGE, "CommitmentDiscountCategory", "Spend"),
+    (USAGE, "PricingCategory", "Standard"),
+    (ENERGY, "PricingCategory", "Committed"),
+    (USAGE, "ServiceCategory", "Compute"),
+    (USAGE, "ServiceSubcategory", "Bots"),
+    (USAGE, "BillingCurrency", "dollars"),
+    (USAGE, "PricingUnit", "hours"),
+    (USAGE, "x_Provenance", "guess"),
+    (USAGE, "x_CostBucket", "coffee"),
+    (USAGE, "BilledCost", None),
+    (USAGE, "InvoiceIssuerName", None),
+    (USAGE, "ListUnitPrice", None),
+    (PURCHASE, "PricingQuantity", None),
+    (USAGE, "SkuPriceId", None),
+    (USAGE, "ChargePeriodStart", "2026-02-28 22:00:00"),
+    (USAGE, "ChargePeriodStart", "2026-13-28T22:00:00Z"),
+    (USAGE, "ChargePeriodEnd", "2026-02-28T21:00:00Z"),
+    (USAGE, "ChargePeriodEnd", "2026-04-01T00:00:00Z"),
+    (USAGE, "ChargePeriodStart", "2026-01-01T00:00:00Z"),
+    (USAGE, "BillingPeriodEnd", "2026-01-01T00:00:00Z"),
+    (USAGE, "CommitmentDiscountName", None),
+    (USAGE, "ConsumedQuantity", None),
+    (IDLE, "ConsumedQuantity", "1"),
+    (USAGE, "ConsumedUnit", None),
+    (PURCHASE, "CommitmentDiscountStatus", "Used"),
+    (IDLE, "ResourceId", "s0"),
+    (USAGE, "SubAccountName", None),
+    (USAGE, "Tags", "team=research"),
+    (USAGE, "Tags", '{"team": {"name": "research"}}'),
+    (USAGE, "Tags", '["team"]'),
+    (PURCHASE, "EffectiveCost", "0.000000001"),
+    (USAGE, "BilledCost", "0.000000001"),
+    (ENERGY, "BilledCost", "0.000000001"),
+    (USAGE, "EffectiveCost", "-1"),
+    (PURCHASE, "BilledCost", "-1"),
+    (USAGE, "ListUnitPrice", "-1"),
+    (USAGE, "PricingQuantity", "-1"),
+]
+
+
+def test_wrong_cells_are_found_and_named_each_in_its_row(good: Path, tmp_path: Path) -> None:
+    rows = pl.read_parquet(good)
+    spoiled: list[tuple[int, str, str | None]] = []
+    for of, column, value in WRONG:
+        free = rows.select((of & pl.col("ChargeClass").is_null()).fill_null(False).arg_true()).to_series().to_list()
+        at = next(at for at in free if at not in {taken for taken, _, _ in spoiled})
+        rows = with_values(rows, at, {column: None if value is None else cell(column, value)})
+        spoiled.append((at, column, value))
+    rows.write_parquet(tmp_path / "f.parquet")
+    faults = list(focus_check.check(tmp_path / "f.parquet").faults)
+    assert [what for what in spoiled if not named(faults, what[0] + 1, what[1])] == []
+
+
+def cell(column: str, value: str) -> Any:
+    return Decimal(value) if column in COSTS or column.endswith(("Quantity", "UnitPrice")) else value
+
+
+def test_what_another_is_paid_for_is_not_billed(spoil: Any) -> None:
+    faults, row = spoil(PURCHASE, ProviderName="somebody else")
+    assert named(faults, row, "BilledCost")
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+@pytest.mark.parametrize(("of", "column"), [(USAGE, "EffectiveCost"), (PURCHASE, "BilledCost"), (ENERGY, "ListCost")])
+def test_a_doubled_cost_is_found_and_named(spoil: Any, good: Path, suffix: str, of: pl.Expr, column: str) -> None:
+    rows = pl.read_parquet(good)
+    cost = rows.row(rows.select(of.fill_null(False).arg_max()).item(), named=True)[column]
+    faults, row = spoil(of, suffix, **{column: 2 * cost})
+    assert named(faults, row, column), (row, faults)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_amount_that_is_changed_is_found_wherever_it_stands(
+    good: Path, tmp_path: Path, data: st.DataObject
+) -> None:
+    rows = pl.read_parquet(good)
+    at = data.draw(st.integers(0, rows.height - 1), label="row")
+    column = data.draw(st.sampled_from(COSTS), label="column")
+    by = data.draw(st.integers(1, 10**12) | st.integers(-(10**12), -1), label="nano-dollars")
+    value = rows[column][at] + by * Decimal("0.000000001")
+    write(with_values(rows, at, {column: value}), tmp_path / "changed.parquet")
+    faults = focus_check.check(tmp_path / "changed.parquet").faults
+    # A nano-dollar in a row may be its rounding; then its hour does not balance, and that is named.
+    hour = rows["ChargePeriodStart"][at]
+    assert any(at + 1 in fault.first or hour in fault.rule for fault in faults), faults
+    if abs(by) > 5:
+        assert any(at + 1 in fault.first for fault in faults) or rows["ChargeCategory"][at] == "Purchase"
+
+
+def test_a_row_that_is_there_twice_is_found(good: Path, tmp_path: Path) -> None:
+    rows = pl.read_parquet(good)
+    for at in (0, 7, rows.height - 1):
+        again = rows[at : at + 1].with_columns(pl.col("ChargeDescription") + " again")
+        pl.concat([rows, again]).write_parquet(tmp_path / "twice.parquet")
+        faults = focus_check.check(tmp_path / "twice.parquet").faults
+        assert any(fault.rule == f"charges for the same as row {at + 1}" and fault.first == (rows.height + 1,)
+                   for fault in faults)  # fmt: skip
+
+
+def test_a_row_that_is_gone_is_found(good: Path, tmp_path: Path) -> None:
+    rows = pl.read_parquet(good)
+    kept = rows.filter(pl.int_range(pl.len()) != rows.select(USAGE.fill_null(False).arg_max()).item())
+    kept.write_parquet(tmp_path / "less.parquet")
+    (fault,) = focus_check.check(tmp_path / "less.parquet").faults
+    assert "was purchased for" in fault.rule
+
+
+def test_a_cost_moved_between_buckets_is_found_by_the_charges(good: Path, close_bill: Bill, tmp_path: Path) -> None:
+    rows = pl.read_parquet(good)
+    serving = rows.select((pl.col("x_CostBucket") == "serving").fill_null(False).arg_max()).item()
+    moved = with_values(rows, serving, {"x_CostBucket": "headroom"})
+    moved.write_parquet(tmp_path / "moved.parquet")
+    assert focus_check.check(tmp_path / "moved.parquet").faults == ()
+    faults = focus_check.check(tmp_path / "moved.parquet", focus.charges_nano(close_bill)).faults
+    assert {fault.rule.split()[1] for fault in faults} == {"serving", "headroom"}
+
+
+def test_hours_that_do_not_add_up_are_found(spoil: Any, good: Path) -> None:
+    rows = pl.read_parquet(good)
+    first = rows.row(0, named=True)
+    double = {
+        name: 2 * first[name]
+        for name in ("PricingQuantity", "CommitmentDiscountQuantity", "ListCost", "ContractedCost", "BilledCost")
+    }
+    faults, _ = spoil(PURCHASE, **double)
+    (fault,) = faults
+    assert fault.first == (1,)
+    assert "was purchased for" in fault.rule
+
+
+@pytest.mark.parametrize(("column", "text"), [("BilledCost", "0E-12"), ("EffectiveCost", "1"), ("ListCost", "$1.00")])
+def test_a_csv_s_numbers_are_decimals_written_out(good: Path, tmp_path: Path, column: str, text: str) -> None:
+    rows = pl.read_parquet(good).with_columns(pl.col(column).cast(pl.String))
+    with_values(rows, 4, {column: text}).write_csv(tmp_path / "f.csv")
+    faults = focus_check.check(tmp_path / "f.csv").faults
+    assert any(5 in fault.first and "must be written as a number with decimals" in fault.rule for fault in faults)
+
+
+def test_columns_are_those_of_focus_then_ours(good: Path, tmp_path: Path) -> None:
+    rows = pl.read_parquet(good)
+    path = tmp_path / "f.parquet"
+    rows.drop("InvoiceId").write_parquet(path)
+    assert "there is no column InvoiceId" in str(focus_check.check(path).faults[0])
+    rows.with_columns(pl.lit(1).alias("Mood")).write_parquet(path)
+    assert "Mood is none of" in str(focus_check.check(path).faults[0])
+    rows.with_columns(pl.col("BilledCost").cast(pl.Float64)).write_parquet(path)
+    assert "BilledCost is DOUBLE and must be DECIMAL(38,12)" in str(focus_check.check(path).faults[0])
+    rows.select("x_RunId", pl.exclude("x_RunId")).write_parquet(path)
+    assert "must come after" in str(focus_check.check(path).faults[0])
+
+
+def test_a_fault_says_where_and_what(spoil: Any) -> None:
+    faults, row = spoil(USAGE, ChargeFrequency="Weekly")
+    assert [str(fault) for fault in faults] == [
+        f"row {row}: ChargeFrequency must be Recurring for a Purchase, Usage-Based for Usage (row {row} has Weekly)"
+    ]
+
+
+def test_what_is_no_focus_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PricingError, match="no such file"):
+        focus_check.check(tmp_path / "none.csv")
+    with pytest.raises(PricingError, match=r"called \.parquet or \.csv"):
+        focus_check.check(tmp_path / "f.xlsx")
+    (tmp_path / "f.parquet").write_bytes(b"nonsense")
+    with pytest.raises(PricingError, match="cannot be checked"):
+        focus_check.check(tmp_path / "f.parquet")

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+
+from rose.pricing.export import prices
+from rose.pricing.export.bill import Bill
+
+
+def test_every_price_that_was_charged_is_there_once_for_each_stretch(period_bill: Bill) -> None:
+    used = {(price.item, price.stretch): price for price in prices.used(period_bill.charges)}
+    before, after = sorted({stretch for _, stretch in used})
+    assert {item: price.usd for (item, stretch), price in used.items() if stretch == before} == {
+        "device/owned/serving": Decimal("1.700000001"),
+        "device/owned/rollout": Decimal("1.700000001"),
+        "device/rented/serving": Decimal("3.3"),
+        "energy": Decimal("0.1") * Decimal("1.25"),
+        "transfer/inter-region": Decimal("0.02"),
+        "transfer/loopback": Decimal(0),
+    }
+    assert used["device/owned/rollout", after].usd == Decimal("0.777777777777")
+    assert used["energy", after].usd == Decimal("0.123456789") * Decimal("1.1")
+
+
+def test_one_entry_of_the_book_has_one_name(period_bill: Bill) -> None:
+    used = {(price.item, price.stretch): price for price in prices.used(period_bill.charges)}
+    before, after = sorted({stretch for _, stretch in used})
+    assert used["device/owned/serving", before].name == used["device/owned/rollout", before].name
+    assert used["device/owned/rollout", after].name == "awkward/1/device/owned/rollout/old/2026-03-01"
+    rented = used["device/rented/serving", before]
+    assert rented.name == used["device/rented/serving", after].name
+    assert (rented.valid_from, rented.valid_to) == (date(2020, 1, 1), None)
+    assert (rented.source, rented.source_date) == ("made up for the tests", date(2026, 1, 1))
+
+
+def test_a_unit_says_what_it_counts(period_bill: Bill) -> None:
+    keyed = prices.keyed(period_bill.charges)
+    assert dict(keyed.select("kind", "unit").unique().iter_rows()) == {
+        "capacity": "GPU-Hours", "transfer": "GB", "energy": "kWh",
+    }  # fmt: skip

@@ -1,0 +1,318 @@
+"""Ledgers of any shape, small and awkward: what the accounting identities are tried on.
+
+Around a midnight at which every price changes. Slices cross hours and that midnight, leave gaps, hold buckets of no
+time and have no length at all; leases stay open; turns move between devices; verdicts contradict one another; events
+are sent twice under one client id, by other writers and with other times; and all of it arrives in up to three
+portions in any order. What no ledger may hold, a nanosecond of a device reported twice, is not among it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hypothesis import strategies as st
+
+from rose import events
+from rose.ledger.writer import LedgerWriter
+
+S = 10**9
+HOUR_NS = 3600 * S
+MIDNIGHT_NS = int(datetime(2026, 3, 1, tzinfo=UTC).timestamp()) * S
+PORTIONS = 3
+TAGS = (None, "{}", '{"team": "research", "serving_team": "chat"}', '{"team": "x"}')
+ROUTES = ("loopback", "inter-region", "internet")
+
+_SOURCED = 'source = "made up for the tests"\nsource_date = 2026-01-01\n'
+#: Every price changes at that midnight, to figures that no count of nanoseconds divides evenly. A device of class
+#: `rented` has its energy in its price, and one of class `owned` another price in the rollout pool.
+BOOK = 'name = "awkward"\nversion = "1"\ncurrency = "USD"\n' + "".join(
+    f"[[{table}]]\n{entry}\n{dates}{_SOURCED}"
+    for table, *entries in (
+        (
+            "device",
+            ('class = "owned"\nusd_per_hour = 1.700000001\ncommitment = "3 years"', "2020-01-01", "2026-03-01"),
+            ('class = "owned"\nusd_per_hour = 2.35\ncommitment = "3 years"', "2026-03-01", None),
+            (
+                'class = "owned"\npool = "rollout"\nusd_per_hour = 0.777777777777\ncommitment = "old"',
+                "2026-03-01",
+                None,
+            ),
+            (
+                'class = "rented"\nusd_per_hour = 3.3\ncommitment = "on demand"\nenergy_included = true',
+                "2020-01-01",
+                None,
+            ),
+        ),
+        (
+            "power",
+            ('class = "owned"\nidle_w = 267\nload_w = 680', None, None),
+            ('class = "rented"\nidle_w = 80\nload_w = 593', None, None),
+        ),
+        (
+            "electricity",
+            ("usd_per_kwh = 0.1\npue = 1.25", None, "2026-03-01"),
+            ("usd_per_kwh = 0.123456789\npue = 1.1", "2026-03-01", None),
+        ),
+        (
+            "transfer",
+            ('route = "loopback"\nusd_per_gb = 0', None, None),
+            ('route = "inter-region"\nusd_per_gb = 0.02', None, "2026-03-01"),
+            ('route = "inter-region"\nusd_per_gb = 0.0333333333', "2026-03-01", None),
+            ('route = "internet"\nusd_per_gb = 0.09', None, None),
+        ),
+        (
+            "lending",
+            (
+                "idle_anyway = true\nscheduler_usd_per_lease_s = 0.000001\n"
+                "kv_recompute_usd_per_million_tokens = 0.3\nviolation_usd = 0.001",
+                None,
+                None,
+            ),
+        ),
+        (
+            "tokens",
+            ("input_usd_per_million = 1\noutput_usd_per_million = 3", None, "2026-03-01"),
+            ("input_usd_per_million = 0.25\noutput_usd_per_million = 1.333", "2026-03-01", None),
+        ),
+    )
+    for entry, valid_from, valid_to in entries
+    for dates in [
+        (f"valid_from = {valid_from}\n" if valid_from else "") + (f"valid_to = {valid_to}\n" if valid_to else "")
+    ]
+)
+
+E = TypeVar("E", bound=events.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One event on its way into a ledger: through which writer, of which run, in which portion."""
+
+    portion: int
+    writer: str
+    run_id: str
+    event: events.Event
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What is recorded, in order. `write` puts it into a ledger; `facts` is what it then says."""
+
+    recorded: tuple[Recorded, ...]
+
+    def write(self, root: Path, first: int = 0, last: int = PORTIONS - 1) -> None:
+        """Record the portions `first` to `last`, each writer's events in one go for each portion."""
+        for portion in range(first, last + 1):
+            of = [each for each in self.recorded if each.portion == portion]
+            for writer, run_id in sorted({(each.writer, each.run_id) for each in of}):
+                with LedgerWriter.open(root, writer, run_id, "simulated") as ledger:
+                    for each in of:
+                        if each.writer == writer:
+                            ledger.record(each.event, durable=False)
+
+    def facts(self, kind: type[E]) -> list[tuple[str, int, str, E]]:
+        """(writer, seq, run_id, event) of a kind; of events with one client id the first by time, writer and seq."""
+        seqs: Counter[str] = Counter()
+        found: dict[tuple[str, str], tuple[str, int, str, E]] = {}
+        for each in sorted(self.recorded, key=lambda each: (each.portion, each.writer)):
+            seq = seqs[each.writer]
+            seqs[each.writer] += 1
+            if not isinstance(each.event, kind):
+                continue
+            key = (each.run_id, each.event.event_id or f"{each.writer}/{seq}")
+            given = (each.writer, seq, each.run_id, each.event)
+            if key not in found or (each.event.at_us, *given[:2]) < (found[key][3].at_us, *found[key][:2]):
+                found[key] = given
+        return list(found.values())
+
+    def stays(self) -> dict[tuple[str, str], tuple[events.Device, int, int]]:
+        """Provisioned time [t0_ns, t1_ns) of each (run_id, device_id), and the device as it joined."""
+        ended = {
+            run_id: 1000 * event.at_us for _, _, run_id, event in self.facts(events.Run) if event.action != "started"
+        }
+        found = {}
+        for _, _, run_id, joined in self.facts(events.Device):
+            if joined.action == "joined":
+                mine = (run_id, joined.device_id)
+                left = [
+                    e.t_ns
+                    for _, _, r, e in self.facts(events.Device)
+                    if (r, e.device_id) == mine and e.action == "left"
+                ]
+                ends = [s.t1_ns for _, _, r, s in self.facts(events.DeviceSlice) if (r, s.device_id) == mine]
+                until = left[0] if left else max([joined.t_ns, *ends, ended.get(run_id, 0)])
+                found[run_id, str(joined.device_id)] = (joined, joined.t_ns, until)
+        return found
+
+
+_LENGTHS = st.sampled_from([0, 0, 0, 1, 2, 999_999_999, S, 7 * 60 * S + 3, HOUR_NS // 2]) | st.integers(0, 2 * HOUR_NS)
+_TOKENS = st.sampled_from([0, 1, 3, 1000]) | st.integers(0, 10**6)
+
+
+@st.composite
+def ledgers(draw: st.DrawFn, portions: int = PORTIONS) -> Made:
+    """Ledgers of one or two runs, everything in one portion or spread over several."""
+    recorded: list[Recorded] = []
+    for run_id in ["a", "b"][: draw(st.integers(1, 2))]:
+        recorded += draw(_run(run_id, portions))
+    return Made(tuple(recorded))
+
+
+@st.composite
+def _run(draw: st.DrawFn, run_id: str, portions: int) -> list[Recorded]:
+    writers = [f"{run_id}{n}" for n in range(draw(st.integers(1, 2)))]
+    made: list[events.Event] = []
+    places: list[tuple[str, str | None, int]] = []
+    fixed: list[events.Event] = [
+        events.Run(
+            action="started", name=run_id, at_us=1,
+            tags_json=draw(st.sampled_from(TAGS)),
+        )
+    ]  # fmt: skip
+    for n in range(draw(st.integers(1, 2))):
+        joined, rest, own = draw(_device(f"{run_id}-d{n}", 1 if (run_id, n) == ("a", 0) else 0))
+        fixed.append(joined)
+        made += rest
+        places += own
+    for n in range(draw(st.integers(0, 3))):
+        made += draw(_trajectory(n, places))
+    for _ in range(draw(st.integers(0, 3))):
+        made.append(draw(_loss_or_sync(places)))
+    if draw(st.booleans()):
+        after_ns = max(at_ns for _, _, at_ns in places) + draw(st.sampled_from([-HOUR_NS, 0, 1000, 40 * 60 * S]))
+        made.append(events.Run(action="ended", name=run_id, at_us=after_ns // 1000))
+    sent = [Recorded(0, writers[0], run_id, event) for event in fixed]
+    for event in made:
+        portion = draw(st.integers(0, portions - 1)) if portions > 1 else 0
+        first = Recorded(portion, draw(st.sampled_from(writers)), run_id, event)
+        if not draw(st.integers(0, 5)):
+            # Sent again under the same id: later or in the same portion, by any writer, its clock a little off.
+            first = dataclasses.replace(first, event=dataclasses.replace(event, event_id=f"c{len(sent)}"))
+            off_us = draw(st.sampled_from([0, 0, 1, -1]))
+            again = dataclasses.replace(first.event, at_us=event.at_us + off_us)
+            sent.append(
+                Recorded(draw(st.integers(portion, portions - 1)), draw(st.sampled_from(writers)), run_id, again)
+            )
+        sent.append(first)
+    return sent
+
+
+@st.composite
+def _device(
+    draw: st.DrawFn, device_id: str, at_least: int
+) -> tuple[events.Device, list[events.Event], list[tuple[str, str | None, int]]]:
+    """A device as it joined, what else it reports, and places on it: (device, lease, instant)."""
+    pool: Any = draw(st.sampled_from(["serving", "serving", "rollout", "train"]))
+    offset = draw(st.sampled_from([-HOUR_NS, -1, 0, 1, -S, -59 * 60 * S]) | st.integers(-2 * HOUR_NS, HOUR_NS))
+    at_ns = MIDNIGHT_NS + offset
+    joined = events.Device(
+        action="joined", device_id=device_id, t_ns=at_ns, pool=pool, at_us=at_ns // 1000,
+        device_class=draw(st.sampled_from(["owned", "owned", "rented"])),
+    )  # fmt: skip
+    made: list[events.Event] = []
+    places: list[tuple[str, str | None, int]] = [(device_id, None, at_ns)]
+    lease_id: str | None = None
+    for n in range(draw(st.integers(at_least, 4))):
+        at_ns += draw(st.sampled_from([0, 0, 0, 1, S, HOUR_NS]))
+        before = lease_id
+        if pool == "serving":
+            lease_id = draw(st.sampled_from([lease_id, None, f"{device_id}-L{n}"]))
+        if before is not None and lease_id != before:
+            made.append(_lease(draw(st.sampled_from(["released", "preempted", "expired"])), before, device_id, at_ns))
+        if lease_id is not None and lease_id != before:
+            made.append(_lease("granted", lease_id, device_id, at_ns))
+        times = [draw(_LENGTHS) for _ in events.BUCKETS[1:]]
+        times.insert(0, draw(st.integers(0, HOUR_NS // 3)) if n else at_least)
+        buckets: dict[str, Any] = {f"{bucket}_ns": ns for bucket, ns in zip(events.BUCKETS, times, strict=True)}
+        end_ns = at_ns + sum(times)
+        made.append(
+            events.DeviceSlice(
+                device_id=device_id, lease_id=lease_id, t0_ns=at_ns, t1_ns=end_ns, at_us=end_ns // 1000, **buckets
+            )
+        )
+        if draw(st.booleans()):
+            power_mw = draw(st.integers(0, 700_000))
+            made.append(
+                events.Power(
+                    device_id=device_id, t0_ns=at_ns, t1_ns=end_ns, power_mw=power_mw, source="nvml",
+                    at_us=end_ns // 1000,
+                )
+            )  # fmt: skip
+        places.append((device_id, lease_id, at_ns + draw(st.integers(0, sum(times)))))
+        at_ns = end_ns
+    if draw(st.booleans()):
+        left_ns = at_ns + draw(st.sampled_from([0, 1, HOUR_NS]))
+        made.append(dataclasses.replace(joined, action="left", t_ns=left_ns, at_us=left_ns // 1000 + 1))
+    return joined, made, places
+
+
+def _lease(action: Any, lease_id: str, device_id: str, at_ns: int) -> events.Lease:
+    return events.Lease(
+        action=action, lease_id=lease_id, device_id=device_id, kv_budget_bytes=1, compute_share=0.5,
+        expires_at_us=at_ns // 1000 + 3_000_000, at_us=at_ns // 1000,
+    )  # fmt: skip
+
+
+@st.composite
+def _trajectory(draw: st.DrawFn, n: int, places: list[tuple[str, str | None, int]]) -> list[events.Event]:
+    """Turns of one to three attempts wherever there is a place, how it ended if it did, and up to two verdicts."""
+    ids: dict[str, Any] = {"trajectory_id": f"t{n}", "group_id": f"g{n // 2}", "step": n // 2}
+    made: list[events.Event] = []
+    made_tokens = 0
+    for turn in range(draw(st.integers(1, 2))):
+        attempts = draw(st.integers(1, 3))
+        for attempt in range(attempts):
+            device_id, lease_id, at_ns = draw(st.sampled_from(places))
+            last = attempt == attempts - 1
+            prompt, tokens = draw(_TOKENS), draw(_TOKENS)
+            made_tokens += tokens
+            made.append(
+                events.Turn(
+                    **ids, turn=turn, attempt=attempt, device_id=device_id, lease_id=lease_id, at_us=at_ns // 1000,
+                    outcome=draw(st.sampled_from(["completed", "completed", "failed"])) if last else "preempted",
+                    policy_version=draw(st.sampled_from([None, 1, 2])), placement="lease", prompt_tokens=prompt,
+                    cached_tokens=draw(st.integers(0, prompt)), output_tokens=tokens, answer_tokens=tokens // 4,
+                    queue_ns=0, duration_ns=1,
+                )
+            )  # fmt: skip
+    end_us = max(event.at_us for event in made)
+    if draw(st.integers(0, 3)):
+        made.append(
+            events.Trajectory(
+                **ids, task=draw(st.sampled_from(["maze", "sums"])), turns=1, prompt_tokens=1, at_us=end_us,
+                outcome=draw(st.sampled_from(["finished", "finished", "truncated", "lost"])),
+                output_tokens=made_tokens, answer_tokens=made_tokens // 4, staleness=0, duration_ns=1,
+            )
+        )  # fmt: skip
+    for later in range(draw(st.integers(0, 2))):
+        accepted = draw(st.booleans())
+        made.append(
+            events.Verdict(
+                **ids, verifier="v", reward=float(accepted), threshold=0.5, accepted=accepted,
+                stale=not draw(st.integers(0, 3)), correct=draw(st.sampled_from([None, True, False])),
+                at_us=end_us + draw(st.integers(0, later)),
+            )
+        )  # fmt: skip
+    return made
+
+
+@st.composite
+def _loss_or_sync(draw: st.DrawFn, places: list[tuple[str, str | None, int]]) -> events.Event:
+    device_id, lease_id, at_ns = draw(st.sampled_from(places))
+    version = draw(st.sampled_from([None, 1, 2]))
+    if draw(st.booleans()):
+        return events.Preemption(
+            action="cut", reason="burst", device_id=device_id, lease_id=lease_id, policy_version=version,
+            tokens_lost=draw(st.none() | _TOKENS), at_us=at_ns // 1000,
+        )  # fmt: skip
+    wire = draw(st.integers(0, 10**11))
+    return events.Sync(
+        device_id=device_id, lease_id=lease_id, policy_version=version, ok=draw(st.booleans()), base_version=None,
+        encoding="delta", wire_bytes=wire, dense_bytes=10**11, total_ns=1, source="relay",
+        route=draw(st.sampled_from(ROUTES)), at_us=at_ns // 1000,
+    )  # fmt: skip

@@ -1,0 +1,498 @@
+"""The identities of the accounting, by their number in the definitions, on ledgers of any shape.
+
+What must come out is worked out here from the events alone, in plain Python. Ledgers are written for real; the same
+random ledgers go through every test, priced once.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from rose import events
+from rose.ledger import segments
+from rose.ledger.growth import compaction
+from rose.pricing import charges, power, pricebook, provision, report
+from rose.pricing.charges import Charges, fully_load
+from rose.pricing.closing import close, frames, restate, store
+from rose.pricing.closing.period import Period
+from rose.pricing.money import PricingError
+from tests.pricing.random_ledger import BOOK as BOOK_TEXT
+from tests.pricing.random_ledger import HOUR_NS, MIDNIGHT_NS, PORTIONS, Made, Recorded, ledgers
+
+BOOK = pricebook.parse(BOOK_TEXT, "awkward.toml")
+EXAMPLES = 10
+#: One for all tests of a session, another in the next one.
+SEED = random.randrange(2**32)
+#: A ledger takes a while to write, so one that fails is shown as it is. Take `phases` out to have it made smaller.
+QUIET = settings(
+    max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate]
+)
+#: Where pricing keeps its sums of a ledger that is worth it; a file there makes it keep those of any.
+KEPT = "pricing.duckdb"
+
+Key = tuple[Any, ...]
+
+
+def on_any_ledger(test: Callable[..., None]) -> Callable[..., None]:
+    """The same ledgers for every test, so that each is written and priced once."""
+    return seed(SEED)(QUIET(given(made=ledgers(portions=1))(test)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder() -> Iterator[None]:
+    yield
+    root_of.cache_clear()
+    shutil.rmtree(FOLDER)
+
+
+FOLDER = Path(tempfile.mkdtemp(prefix="identities-"))
+
+
+@functools.cache
+def root_of(made: Made) -> Path:
+    root = Path(tempfile.mkdtemp(dir=FOLDER)) / "ledger"
+    made.write(root)
+    return root
+
+
+@functools.cache
+def priced(made: Made) -> Charges:
+    return charges.price(root_of(made), BOOK)
+
+
+@functools.cache
+def reported(made: Made, run_id: str) -> dict[str, Any] | None:
+    """The report of a run, or None where it has no device time."""
+    if not any(run == run_id and t1_ns > t0_ns for (run, _), (_, t0_ns, t1_ns) in made.stays().items()):
+        with pytest.raises(PricingError, match=run_id):
+            report.build(root_of(made), run_id, BOOK)
+        return None
+    return report.build(root_of(made), run_id, BOOK).to_json()
+
+
+def content(frame: pl.DataFrame) -> bytes:
+    """The frame as the bytes that a close freezes: its rows, their order and their types."""
+    return store.parquet(frame)
+
+
+def hour_of(when: datetime) -> int:
+    return int(when.replace(tzinfo=UTC).timestamp()) // 3600
+
+
+def hours(t0_ns: int, t1_ns: int) -> Iterable[tuple[int, int]]:
+    """Every hour of [t0_ns, t1_ns), and the time in it."""
+    for hour in range(t0_ns // HOUR_NS, -(-t1_ns // HOUR_NS)):
+        if inside := min(t1_ns, (hour + 1) * HOUR_NS) - max(t0_ns, hour * HOUR_NS):
+            yield hour, inside
+
+
+def summed(frame: pl.DataFrame, by: list[str], amount: str) -> Counter[Key]:
+    """Sums of an amount by some columns, hours as their number, without what is 0."""
+    found: Counter[Key] = Counter()
+    for *key, value in frame.select(*by, amount).iter_rows():
+        found[tuple(hour_of(part) if isinstance(part, datetime) else part for part in key)] += value
+    return +found
+
+
+def half_even(amount: Fraction) -> int:
+    whole, rest = divmod(amount.numerator, amount.denominator)
+    twice = 2 * rest - amount.denominator
+    return whole + (twice > 0 or (twice == 0 and whole % 2 == 1))
+
+
+def provisioned(made: Made) -> Counter[Key]:
+    """Nanoseconds by run, device and hour."""
+    return Counter(
+        {
+            (run_id, device_id, hour): ns
+            for (run_id, device_id), (_, t0_ns, t1_ns) in made.stays().items()
+            for hour, ns in hours(t0_ns, t1_ns)
+        }
+    )
+
+
+def device_hours(made: Made) -> Counter[Key]:
+    """What each device-hour costs, nano-dollars: each rounded once."""
+    devices = {mine: joined for mine, (joined, *_) in made.stays().items()}
+    found = Counter(dict.fromkeys(provisioned(made), 0))
+    for (run_id, device_id, hour), ns in provisioned(made).items():
+        joined = devices[run_id, device_id]
+        rate = Fraction(BOOK.device_at(joined.device_class, joined.pool, hour * HOUR_NS).usd_per_hour)
+        found[run_id, device_id, hour] = half_even(rate * 10**9 * ns / HOUR_NS)
+    return found
+
+
+def metered(made: Made) -> Counter[Key]:
+    """Milliwatt-nanoseconds by run, device and hour of devices whose price does not hold their energy."""
+    devices = {mine: joined for mine, (joined, *_) in made.stays().items()}
+    found: Counter[Key] = Counter()
+    for _, _, run_id, read in made.facts(events.Power):
+        if devices[run_id, str(read.device_id)].device_class == "owned":
+            for hour, ns in hours(read.t0_ns, read.t1_ns):
+                found[run_id, read.device_id, hour] += read.power_mw * ns
+    return +found
+
+
+@on_any_ledger
+def test_identity_1_bucket_nanoseconds_sum_to_provisioned_ones(made: Made) -> None:
+    frame = priced(made).frame
+    assert summed(frame, ["run_id", "device_id", "hour"], "ns") == provisioned(made)
+    reported_ns: Counter[Key] = Counter()
+    for _, _, run_id, each in made.facts(events.DeviceSlice):
+        for bucket in events.BUCKETS:
+            reported_ns[run_id, each.device_id, each.lease_id, bucket] += getattr(each, f"{bucket}_ns")
+    by = summed(frame.filter(pl.col("bucket") != "unaccounted"), ["run_id", "device_id", "lease_id", "bucket"], "ns")
+    assert by == +reported_ns
+
+
+@on_any_ledger
+def test_identity_2_bucket_dollars_sum_to_fleet_dollars(made: Made) -> None:
+    found, frame = priced(made), priced(made).frame
+    fleet = device_hours(made)
+    capacity = frame.filter(pl.col("kind") == "capacity")
+    assert summed(capacity, ["run_id", "device_id", "hour"], "cost_nano") == +fleet
+    # Each lease and bucket has its share to within a nano-dollar, so nothing was put where there was room for it.
+    by = ["run_id", "device_id", "hour", "lease_id", "bucket"]
+    times, costs = summed(capacity, by, "ns"), summed(capacity, by, "cost_nano")
+    for key, ns in times.items():
+        assert abs(costs[key] - Fraction(fleet[key[:3]] * ns, provisioned(made)[key[:3]])) < 1
+    moved: Counter[Key] = Counter()
+    granted = sorted((e.at_us, r, e) for _, _, r, e in made.facts(events.Lease) if e.action == "granted")
+    for _, _, run_id, sent in made.facts(events.Sync):
+        # A sync outside of a lease is for the device's next one.
+        later = (
+            e.lease_id
+            for at_us, r, e in granted
+            if (r, e.device_id) == (run_id, sent.device_id) and at_us >= sent.at_us
+        )
+        lease_id = sent.lease_id or next(later, None)
+        hour = sent.at_us * 1000 // HOUR_NS
+        moved[run_id, sent.device_id, hour, lease_id, sent.route, sent.policy_version] += sent.wire_bytes
+    transfer = Counter(
+        {
+            key: half_even(Fraction(BOOK.transfer_at(key[4], key[2] * HOUR_NS).usd_per_gb) * size)
+            for key, size in moved.items()
+        }
+    )
+    by = ["run_id", "device_id", "hour", "lease_id", "route", "policy_version"]
+    syncs = frame.filter(pl.col("kind") == "transfer")
+    assert (summed(syncs, by, "bytes"), summed(syncs, by, "cost_nano")) == (+moved, +transfer)
+    energy = 0
+    for (_, _, hour), mw_ns in metered(made).items():
+        tariff = BOOK.electricity_at(hour * HOUR_NS)
+        energy += half_even(Fraction(tariff.usd_per_kwh) * Fraction(tariff.pue) * mw_ns / 3_600_000_000)
+    assert found.total_nano == sum(fleet.values()) + sum(transfer.values()) + energy
+    assert found.total_nano == frame["cost_nano"].sum()
+
+
+@on_any_ledger
+def test_identity_3_each_slice_lands_once(made: Made) -> None:
+    slices: dict[Key, set[tuple[str, int]]] = {}
+    for writer, seq, run_id, each in made.facts(events.DeviceSlice):
+        for hour, _ in hours(each.t0_ns, each.t1_ns):
+            slices.setdefault((run_id, each.device_id, hour, each.lease_id), set()).add((writer, seq))
+    reported_rows = priced(made).frame.filter(
+        (pl.col("kind") == "capacity") & (pl.col("bucket") != "unaccounted") & (pl.col("ns") > 0)
+    )
+    columns = ["run_id", "device_id", "hour", "lease_id", "writer", "first_seq", "last_seq"]
+    for run_id, device_id, when, lease_id, writer, first_seq, last_seq in reported_rows.select(columns).iter_rows():
+        made_of = slices[run_id, device_id, hour_of(when), lease_id]
+        if writer is None:
+            assert len({name for name, _ in made_of}) > 1
+        else:
+            seqs = [seq for name, seq in made_of if name == writer]
+            assert (len(seqs), min(seqs), max(seqs)) == (len(made_of), first_seq, last_seq)
+    assert {
+        row[:4]
+        for row in ((r, d, hour_of(h), lease) for r, d, h, lease in reported_rows.select(columns[:4]).iter_rows())
+    } == set(slices)
+
+
+@on_any_ledger
+def test_identity_4_leases_granted_are_released_preempted_expired_or_open(made: Made) -> None:
+    for run_id in sorted({each.run_id for each in made.recorded}):
+        if (out := reported(made, run_id)) is None:
+            continue
+        found = {name: figure["value"] for name, figure in out["leases"].items()}
+        last: dict[str | None, str] = {}
+        for _, _, _, change in sorted(
+            (each for each in made.facts(events.Lease) if each[2] == run_id),
+            key=lambda each: (each[3].at_us, *each[:2]),
+        ):
+            if last.get(change.lease_id) not in ("released", "preempted", "expired"):
+                last[change.lease_id] = change.action
+        counts = Counter(last.values())
+        assert (
+            found["granted"] == len(last) == sum(found[name] for name in ("released", "preempted", "expired", "open"))
+        )
+        assert [found[name] for name in ("released", "preempted", "expired")] == [
+            counts[name] for name in ("released", "preempted", "expired")
+        ]
+
+
+@on_any_ledger
+def test_identity_5_tokens_generated_have_one_fate_each(made: Made) -> None:
+    fates: Counter[Key] = Counter()
+    lost = {(r, e.trajectory_id) for _, _, r, e in made.facts(events.Trajectory) if e.outcome == "lost"}
+    verdicts: dict[Key, events.Verdict] = {}
+    for _, _, run_id, said in sorted(made.facts(events.Verdict), key=lambda each: (each[3].at_us, *each[:2])):
+        verdicts[run_id, said.trajectory_id] = said
+    for _, _, run_id, turn in made.facts(events.Turn):
+        said = verdicts.get((run_id, turn.trajectory_id))
+        if turn.outcome == "failed" or (run_id, turn.trajectory_id) in lost:
+            fate = "lost"
+        else:
+            fate = "open" if said is None else "stale" if said.stale else "accepted" if said.accepted else "rejected"
+        fates[run_id, turn.device_id, fate] += turn.output_tokens
+    for _, _, run_id, cut in made.facts(events.Preemption):
+        fates[run_id, cut.device_id, "lost"] += cut.tokens_lost or 0
+    # A turn that moved has an attempt on each device, and the tokens of each are there once.
+    assert summed(priced(made).frame, ["run_id", "device_id", "fate"], "tokens") == +fates
+    for run_id in {each.run_id for each in made.recorded}:
+        if out := reported(made, run_id):
+            for fate in ("accepted", "rejected", "stale", "lost", "open"):
+                told = sum(tokens[fate]["value"] for tokens in out["tokens"].values())
+                assert told == sum(count for (r, _, f), count in fates.items() if (r, f) == (run_id, fate))
+
+
+@on_any_ledger
+def test_identity_6_spreading_idle_keeps_the_total(made: Made) -> None:
+    frame = priced(made).frame
+    loaded = fully_load(frame)
+    # The day of an hour is the whole of it, so the sums of days are those of the frame.
+    days = [
+        pl.col("hour").dt.truncate("1d").alias("hour") if name == "hour" else name
+        for name in ("run_id", "device_id", "hour")
+    ]
+    before, after = (each.select(*days, amount) for each, amount in ((frame, "cost_nano"), (loaded, "loaded_nano")))
+    by = ["run_id", "device_id", "hour"]
+    assert summed(before, by, "cost_nano") == summed(after, by, "loaded_nano")
+    assert set(loaded["work"]) <= set(charges.WORK)
+    assert (loaded["loaded_nano"] >= loaded["cost_nano"]).all()
+    nobodys = pl.col("bucket") == "unaccounted"
+    assert loaded.filter(nobodys)["loaded_nano"].sum() == frame.filter(nobodys)["cost_nano"].sum()
+
+
+def test_identity_6_spreading_idle_keeps_the_total_where_every_weight_is_zero() -> None:
+    """A device of each pool that only idled, and one whose work cost nothing: their idle goes where the pool is."""
+    joined = {
+        pool: events.Device(action="joined", device_id=pool, t_ns=MIDNIGHT_NS, pool=pool, device_class="owned", at_us=1)  # type: ignore[arg-type]
+        for pool in ("serving", "rollout", "train")
+    }
+    recorded: list[events.Event] = [events.Run(action="started", name="a", at_us=1), *joined.values()]
+    for pool in joined:
+        recorded.append(slice_of(pool, MIDNIGHT_NS, idle=HOUR_NS // 2 + 1))
+        # A nanosecond of work costs nothing.
+        recorded.append(slice_of(pool, MIDNIGHT_NS + HOUR_NS, train=1))
+    root = root_of(made_of(recorded))
+    frame = charges.price(root, BOOK).frame
+    loaded = fully_load(frame)
+    assert loaded["loaded_nano"].sum() == frame["cost_nano"].sum() > 0
+    idle = frame.filter(pl.col("bucket") == "idle")
+    got = {
+        pool: loaded.filter(pl.col("device_id") == pool, pl.col("work") == pool)["loaded_nano"].sum() for pool in joined
+    }
+    assert got == dict(idle.group_by("pool").agg(pl.col("cost_nano").sum()).iter_rows())
+
+
+def slice_of(device_id: str, t0_ns: int, **ns: int) -> events.DeviceSlice:
+    buckets: dict[str, Any] = {f"{bucket}_ns": ns.get(bucket, 0) for bucket in events.BUCKETS}
+    return events.DeviceSlice(device_id=device_id, t0_ns=t0_ns, t1_ns=t0_ns + sum(ns.values()), at_us=1, **buckets)
+
+
+def made_of(recorded: Iterable[events.Event]) -> Made:
+    return Made(tuple(Recorded(0, "w", "a", event) for event in recorded))
+
+
+_AMOUNTS = st.integers(0, 10**15)
+_READINGS = st.dictionaries(
+    st.tuples(st.integers(0, 4), st.booleans()), st.tuples(_AMOUNTS, st.integers(1, 10**12)), max_size=10
+)
+
+
+@on_any_ledger
+def test_identity_7_metered_energy_is_charged_once(made: Made) -> None:
+    assert summed(priced(made).frame, ["run_id", "device_id", "hour"], "energy_mw_ns") == metered(made)
+
+
+@given(_READINGS)
+def test_identity_7_baseline_and_extra_energy_are_what_was_metered(
+    read: dict[tuple[int, bool], tuple[int, int]],
+) -> None:
+    spread = {"clusters": 3, "yy": 1.0, "yx": 1.0, "xx": 1.0}
+    rows = [
+        {"load_bin": b, "lent": lent, "energy_mw_ns": mw_ns, "duration_ns": ns, **spread}
+        for (b, lent), (mw_ns, ns) in read.items()
+    ]
+    found = power.measure("owned", rows)
+    both = [b for b in range(5) if {(b, True), (b, False)} <= set(read)]
+    if not both:
+        assert found is None
+        return
+    assert found is not None
+    assert found.baseline_mw_ns + found.extra_mw_ns == found.energy_mw_ns == sum(mw_ns for mw_ns, _ in read.values())
+    # Where each lent bin has an unlent one, the baseline is what lent time draws at the mean of unlent time.
+    if all((b, False) in read for b, lent in read if lent):
+        exact = sum(Fraction(read[b, False][0], read[b, False][1]) * read[b, True][1] for b in both)
+        exact += sum(mw_ns for (_, lent), (mw_ns, _) in read.items() if not lent)
+        assert abs(found.baseline_mw_ns - exact) <= Fraction(len(both), 2)
+
+
+_USD = st.fractions(-10, 10, max_denominator=10**12)
+_DAYS = st.integers(0, 20).map(lambda n: date(2026, 2, 20) + timedelta(days=n))
+
+
+@given(st.dictionaries(_DAYS, _USD.filter(lambda usd: usd >= 0)), st.dictionaries(_DAYS, _USD))
+def test_identity_8_the_provision_rolls_forward(accrued: dict[date, Fraction], realised: dict[date, Fraction]) -> None:
+    found = provision.roll_forward(accrued, realised)
+    assert [each.day for each in found] == sorted({*accrued, *realised})
+    known = [each for each in found if each.closing is not None]
+    balance = 0
+    for each in known:
+        assert None not in (each.opening, each.accrued, each.released)
+        assert each.opening == balance
+        assert each.closing == balance + (each.accrued or 0) - each.realised - (each.released or 0)
+        assert 0 <= (each.released or 0) <= max(0, balance)
+        balance = each.closing or 0
+    # Nothing is lost on the way: all that was provided and was not spent is released, or still there.
+    moved = sum((each.accrued or 0) - each.realised - (each.released or 0) for each in known)
+    assert moved == balance
+    assert sum(each.accrued or 0 for each in known) == half_even(sum(accrued.values(), Fraction(0)) * 10**9)
+
+
+@seed(SEED)
+@settings(QUIET, max_examples=4)
+@given(made=ledgers())
+def test_identity_9_closed_and_corrections_are_restated(made: Made) -> None:
+    """What arrives after a close is a correction of it, and what was closed can be asked for as it was."""
+    day_ns = 24 * HOUR_NS
+    period = Period(MIDNIGHT_NS - 3 * day_ns, MIDNIGHT_NS + 4 * day_ns)
+    root = Path(tempfile.mkdtemp(dir=FOLDER)) / "ledger"
+    made.write(root, last=0)
+    began_us = period.to_ns // 1000
+    if not provisioned(Made(tuple(each for each in made.recorded if each.portion == 0))):
+        return
+    closed = close.close(root, period, BOOK, with_open_runs=True, now_us=began_us)
+    said = [closed.frame]
+    assert content(closed.frame) == content(closed.charges.frame)
+    for portion in range(1, PORTIONS):
+        made.write(root, portion, portion)
+        restate.restate(root, closed.close_id, "late events", now_us=began_us + portion)
+        now = store.read(root, closed.close_id)
+        truth = charges.price(root, BOOK, from_ns=period.from_ns, to_ns=period.to_ns).frame
+        assert frames.difference(truth, now.frame).is_empty()
+        for amount in frames.AMOUNTS:
+            assert now.charges.frame[amount].sum() + now.corrections[amount].sum() == truth[amount].sum()
+        said.append(now.frame)
+    for portion, frame in enumerate(said):
+        then = store.read(root, closed.close_id, as_of_ns=(began_us + portion) * 1000)
+        assert content(then.frame) == content(frame)
+        assert content(then.charges.frame) == content(closed.frame)
+
+
+@on_any_ledger
+def test_identity_10_a_drill_down_sums_to_its_parent(made: Made) -> None:
+    frame = priced(made).frame
+    ways = random.Random(len(made.recorded)).sample([name for name in frames.BY if name != "work"], 4)
+    for depth in range(len(ways)):
+        parents: Counter[Key] = Counter()
+        for child in frames.drill(frame, ways[: depth + 1]):
+            assert all(child[name] is not None for name in ways[: depth + 1])
+            parents[tuple(child[name] for name in ways[:depth])] += child["cost_nano"]
+        drilled = {
+            tuple(row[name] for name in ways[:depth]): row["cost_nano"] for row in frames.drill(frame, ways[:depth])
+        }
+        assert parents == Counter(drilled)
+    # Who pays is said of every row, and is "unallocated" just where the run's tags do not say.
+    tags = {run_id: str(e.tags_json) for _, _, run_id, e in made.facts(events.Run) if e.action == "started"}
+    for run_id, pool, bucket, team in frame.select("run_id", "pool", "bucket", "team").unique().iter_rows():
+        serves = pool == "serving" and bucket in ("serving", "headroom", "idle", "unaccounted", "energy")
+        wanted = {"serving_team": "chat"} if serves else {"team": "x" if '"x"' in tags[run_id] else "research"}
+        ((tag, value),) = wanted.items()
+        assert team == (value if f'"{tag}"' in tags[run_id] else "unallocated")
+
+
+@on_any_ledger
+def test_identity_11_the_same_ledger_and_book_give_the_same_bytes(made: Made) -> None:
+    whole = priced(made)
+    assert content(charges.price(root_of(made), BOOK).frame) == content(whole.frame)
+    # Hour by hour, what is priced is the same rows.
+    first = whole.from_ns // HOUR_NS * HOUR_NS
+    last = -(-whole.to_ns // HOUR_NS) * HOUR_NS
+    at_ns = first + (last - first) // HOUR_NS // 2 * HOUR_NS
+    spans = [(None, at_ns), (at_ns, None)] if first < at_ns else [(None, None)]
+    parts = [charges.price(root_of(made), BOOK, from_ns=begin, to_ns=end).frame for begin, end in spans]
+    assert content(pl.concat(parts)) == content(whole.frame)
+
+
+@seed(SEED)
+@settings(QUIET, max_examples=6)
+@given(made=ledgers())
+def test_identity_11_whatever_the_split_of_the_work(made: Made) -> None:
+    """Priced after each portion that arrives, with what pricing kept of the ones before, and after compaction: always
+    the bytes that pricing the same ledger for the first time gives."""
+    home = Path(tempfile.mkdtemp(dir=FOLDER))
+    kept = home / "kept"
+    for portion in range(PORTIONS):
+        made.write(kept, portion, portion)
+        (kept / KEPT).touch()
+        fresh = home / f"fresh-{portion}"
+        made.write(fresh, last=portion)
+        assert outcome(kept) == outcome(fresh)
+        assert not (fresh / KEPT).exists()
+    assert (kept / KEPT).stat().st_size > 0
+    last = outcome(kept)
+    for writer in sorted({each.writer for each in made.recorded}):
+        tail = segments.recover(kept, writer)
+        assert tail is not None
+        segments.begin_epoch(kept, tail)
+    compaction.compact(kept, grace_s=0)
+    assert outcome(kept) == last
+    (kept / KEPT).unlink()
+    assert outcome(kept) == last
+
+
+def outcome(root: Path) -> bytes | str:
+    """The bytes of a ledger's charges, or why it has none."""
+    try:
+        return content(charges.price(root, BOOK).frame)
+    except PricingError as error:
+        return str(error).replace(str(root), "")
+
+
+@seed(SEED)
+@settings(QUIET, max_examples=5)
+@given(made=ledgers(portions=1), data=st.data())
+def test_time_that_is_reported_twice_is_refused(made: Made, data: st.DataObject) -> None:
+    slices = [
+        each
+        for each in made.recorded
+        if isinstance(each.event, events.DeviceSlice) and each.event.t1_ns > each.event.t0_ns
+    ]
+    again = data.draw(st.sampled_from(slices))
+    assert isinstance(again.event, events.DeviceSlice)
+    at_ns = data.draw(st.integers(again.event.t0_ns, again.event.t1_ns - 1))
+    root = Path(tempfile.mkdtemp(dir=FOLDER)) / "ledger"
+    made.write(root)
+    (root / KEPT).touch()
+    charges.price(root, BOOK)
+    late = slice_of(str(again.event.device_id), at_ns, idle=1)
+    Made((Recorded(0, "late", again.run_id, late),)).write(root)
+    for _ in range(2):
+        with pytest.raises(PricingError, match=r"overlaps|outside"):
+            charges.price(root, BOOK)
+        (root / KEPT).unlink(missing_ok=True)

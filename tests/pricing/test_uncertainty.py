@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rose.pricing.uncertainty import Clusters, Estimate, effective_trials, normal, ratio_variance, total, wilson
+
+
+def clusters_of(pairs: list[tuple[float, float]]) -> Clusters:
+    return Clusters(
+        len(pairs), sum(y * y for y, _ in pairs), sum(y * x for y, x in pairs), sum(x * x for _, x in pairs)
+    )
+
+
+def test_newcombe_s_own_example() -> None:
+    # 56 of 70 against 48 of 80: the published interval of the difference is 0.0524 to 0.3339.
+    parts = [Estimate(56 / 70, *wilson(56 / 70, 70)), Estimate(48 / 80, *wilson(48 / 80, 80)).times(-1)]
+    found = total(parts)
+    assert found is not None
+    assert (found.low, found.high) == (pytest.approx(0.0524, abs=5e-5), pytest.approx(0.3339, abs=5e-5))
+
+
+def test_no_miss_in_a_few_requests_is_not_certainty() -> None:
+    low, high = wilson(0, 10)
+    assert low == 0
+    assert high == pytest.approx(0.2775, abs=5e-5)
+    assert wilson(1, 10) == pytest.approx((1 - 0.2775, 1), abs=5e-5)
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(1, 100)), min_size=2, max_size=10))
+@settings(deadline=None)
+def test_the_variance_of_a_ratio_is_that_of_its_residuals(pairs: list[tuple[float, float]]) -> None:
+    y, x = sum(y for y, _ in pairs), sum(x for _, x in pairs)
+    expected = len(pairs) / (len(pairs) - 1) * sum((b - a * y / x) ** 2 for b, a in pairs) / x**2
+    assert ratio_variance(y, x, clusters_of(pairs)) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_one_cluster_says_nothing_of_the_spread() -> None:
+    assert ratio_variance(3, 4, clusters_of([(3, 4)])) is None
+    assert effective_trials(3, 4, clusters_of([(3, 4)])) == 4
+
+
+def test_misses_that_come_together_count_for_less() -> None:
+    together = clusters_of([(10.0, 10.0)] * 5 + [(0.0, 10.0)] * 5)
+    apart = clusters_of([(5.0, 10.0)] * 10)
+    # Each cluster of ten tells as much as one request, but for the correction n / (n - 1).
+    assert effective_trials(50, 100, together) == pytest.approx(9)
+    assert effective_trials(50, 100, apart) == 100
+
+
+def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+    """Readings of a minute share a level of their own: taken as independent, the interval would be far too narrow."""
+    draw = random.Random(1)
+    hits = 0
+    for _ in range(300):
+        minutes = []
+        for _ in range(15):
+            level = draw.gauss(500, 20)
+            minutes.append((sum(draw.gauss(level, 5) for _ in range(20)), 20.0))
+        y, x = sum(y for y, _ in minutes), sum(x for _, x in minutes)
+        variance = ratio_variance(y, x, clusters_of(minutes))
+        assert variance is not None
+        found = normal(y / x, variance)
+        hits += found.low <= 500 <= found.high
+    assert 0.88 <= hits / 300 <= 0.98
+
+
+def test_a_sum_of_nothing_has_no_interval_and_a_sign_turns_one_round() -> None:
+    assert total([]) is None
+    assert Estimate(1, 0, 3).times(-2) == Estimate(-2, -6, 0)
+    one = total([Estimate(1.0, 0.0, 3.0)])
+    assert one is not None
+    assert (one.low, one.high) == (0, 3)
