@@ -45,6 +45,7 @@ class RolloutGate:
                 step_ns=self._telemetry.next_step_ns(self._prefill_chunk_tokens),
                 kv_tokens=self._telemetry.kv_tokens_used(),
                 busy_share=self._busy_share(now),
+                held_ns=now - held_since_ns if held_since_ns else 0,
                 now_ns=now,
             )
             if decision.admitted or self._telemetry.only_aborted:

@@ -4,12 +4,20 @@ For every serving request: prefill slack = (arrival + TTFT budget) - now - T_pre
 (last token + TPOT budget) - now - T_decode(batch). A rollout step is admitted only if every slack stays positive
 after the step's own predicted time, and the next serving request, as large as the configured largest, would still
 meet its TTFT budget if it arrived just as the step began.
+
+Predictions come from steps that ran. One slow moment can make a step look as if it never fitted, and then no step
+would run that could show otherwise: so a step that was held for PROBE_AFTER_NS by that alone, while serving has
+nothing to do, is let through as a probe.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+
+
+#: How long the next request's prediction alone may hold a step of an otherwise unused device.
+PROBE_AFTER_NS = 2_000_000_000
 
 
 class Hold(IntEnum):
@@ -90,9 +98,10 @@ def admit(
     step_ns: int,
     kv_tokens: int,
     busy_share: float,
+    held_ns: int,
     now_ns: int,
 ) -> Decision:
-    """Decide on one rollout step of predicted length `step_ns`.
+    """Decide on one rollout step of predicted length `step_ns`, held for `held_ns` so far.
 
     `kv_tokens` is what the rollout engine holds now and `busy_share` the share of the last second it worked.
     """
@@ -106,6 +115,9 @@ def admit(
         return Decision(False, Hold.COMPUTE_SHARE, 0)
     slack = budgets.ttft_ns - step_ns - load.largest_prefill_ns
     if slack <= 0:
+        unused = load.waiting == 0 and load.running == 0
+        if unused and held_ns >= PROBE_AFTER_NS:
+            return Decision(True, Hold.NONE, slack)
         return Decision(False, Hold.NEXT_REQUEST, slack)
     for hold, left in (
         (Hold.PREFILL_SLACK, prefill_slack_ns(load, budgets, now_ns)),

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.policy.slack import (
+    PROBE_AFTER_NS,
     Budgets,
     Hold,
     LeaseTerms,
@@ -22,8 +23,21 @@ LEASE = LeaseTerms(expires_ns=10_000 * MS, compute_share=1.0, kv_budget_tokens=1
 NOW = 5_000 * MS
 
 
-def decide(load=IDLE, lease=LEASE, step_ns=10 * MS, kv_tokens=0, busy_share=0.0, now_ns=NOW):
-    return admit(load, BUDGETS, lease, step_ns=step_ns, kv_tokens=kv_tokens, busy_share=busy_share, now_ns=now_ns)
+def decide(load=IDLE, lease=LEASE, step_ns=10 * MS, kv_tokens=0, busy_share=0.0, held_ns=0, now_ns=NOW):
+    return admit(
+        load, BUDGETS, lease, step_ns=step_ns, kv_tokens=kv_tokens, busy_share=busy_share, held_ns=held_ns,
+        now_ns=now_ns,
+    )  # fmt: skip
+
+
+def test_a_prediction_alone_cannot_keep_an_unused_device_for_ever():
+    """A slow first step must not be the last one that is ever measured."""
+    slow = {"step_ns": 5000 * MS}
+    assert decide(**slow, held_ns=PROBE_AFTER_NS - 1).hold is Hold.NEXT_REQUEST
+    assert decide(**slow, held_ns=PROBE_AFTER_NS).admitted
+    for busy in (replace(IDLE, waiting=1, earliest_arrival_ns=NOW), replace(IDLE, running=1, oldest_token_ns=NOW)):
+        assert decide(**slow, load=busy, held_ns=10 * PROBE_AFTER_NS).hold is Hold.NEXT_REQUEST
+    assert decide(**slow, load=replace(IDLE, in_step=True), held_ns=10 * PROBE_AFTER_NS).hold is Hold.SERVING_STEP
 
 
 def test_an_idle_device_under_a_lease_admits():
