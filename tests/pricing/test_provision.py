@@ -184,7 +184,7 @@ usd = st.fractions(-5, 5, max_denominator=10**10)
 
 
 @given(st.integers(0, 3), st.lists(st.tuples(usd, usd), max_size=6))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 def test_the_balance_rolls_forward_exactly(unknown: int, moves: list[tuple[Fraction, Fraction]]) -> None:
     days = [DAY + timedelta(days=n) for n in range(unknown + len(moves))]
     accrued: dict[date, Fraction | None] = dict.fromkeys(days[:unknown])
@@ -254,7 +254,7 @@ slices = st.lists(
 
 
 @given(slices, st.lists(st.tuples(st.integers(0, 360), st.booleans()), max_size=12))
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_windows_and_bursts_are_as_defined(
     tmp_path_factory: pytest.TempPathFactory, drawn: list[tuple[int, int, bool, int]], asked: list[tuple[int, bool]]
 ) -> None:
@@ -325,3 +325,27 @@ def test_a_ledger_s_own_folder_is_used(sample: Path) -> None:
         (None, 2, 2, 0),
         ("L1", 2, 3, 1),
     }
+
+
+def test_a_request_counts_where_it_arrived_and_not_where_it_ended(tmp_path: Path) -> None:
+    made: list[events.Event] = [
+        events.Device(action="joined", device_id="s0", t_ns=T0_NS, pool="serving", device_class="h100-sxm")
+    ]
+    for n, tenths in enumerate((1, 9)):
+        made.append(
+            events.DeviceSlice(
+                device_id="s0", t0_ns=T0_NS + n * H, t1_ns=T0_NS + (n + 1) * H, serving_ns=tenths * S, rollout_ns=0,
+                train_ns=0, sync_ns=0, activation_ns=0, headroom_ns=0, idle_ns=(10 - tenths) * S,
+            )
+        )  # fmt: skip
+    # Each is answered a second after it came: in the next slice, after the last one, and one came before the first.
+    made += [asked_for(n, second, late=True) for n, second in enumerate((9, 19, 20, -1))]
+    with LedgerWriter.open(tmp_path / "ledger", "test", "run", "simulated") as writer:
+        for event in made:
+            writer.record(event, durable=False)
+    with closing(catalog.connect(tmp_path / "ledger")) as connection:
+        set_variables(connection, run_id="run", by_lease=False)
+        found = {(str(row["day"]), row["load_bin"]): row["requests"] for row in rows(connection, "violations_by_load")}
+        spread = {row["load_bin"]: row["clusters"] for row in rows(connection, "violation_spread")}
+    assert found == {("2026-05-31", None): 1, ("2026-06-01", 0): 1, ("2026-06-01", 4): 1, ("2026-06-01", None): 1}
+    assert spread == {0: 1, 4: 1}

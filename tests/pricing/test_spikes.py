@@ -16,7 +16,7 @@ shares = st.lists(st.floats(0, 1), min_size=5, max_size=5)
 
 
 @given(shares, shares)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=20)
 def test_sorted_is_the_worst_of_all_pairings(load: list[float], demand: list[float]) -> None:
     worst = max(
         sum(max(0.0, s + q - 1) for s, q in zip(load, order, strict=True)) for order in permutations(demand)
