@@ -12,7 +12,9 @@ import typer
 
 from rose.ledger.commands import ledger_app, query_command, schema_command, sql_command
 from rose.ledger.commands.jobs import jobs_app
-from rose.pricing.commands import price_app, report_command
+from rose.pricing.commands import borrow_app, correct_app, price_app, report_command
+from rose.pricing.commands.books import books_app, explain_command
+from rose.pricing.commands.export import export_app
 from rose.pricing.jobs import planned
 
 if TYPE_CHECKING:
@@ -30,10 +32,15 @@ app.add_typer(config_app, name="config")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(jobs_app(planned), name="jobs")
 app.add_typer(price_app, name="price")
+app.add_typer(borrow_app, name="borrow")
+app.add_typer(correct_app, name="correct")
 app.command("sql")(sql_command)
 app.command("query")(query_command)
 app.command("schema")(schema_command)
 app.command("report")(report_command)
+app.add_typer(books_app, name="books")
+app.command("explain")(explain_command)
+app.add_typer(export_app, name="export")
 
 LedgerOption = Annotated[Path, typer.Option("--ledger", help="Folder of the ledger.", envvar="ROSE_LEDGER")]
 

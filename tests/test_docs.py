@@ -23,6 +23,8 @@ from rose import cli, config
 from rose.events import Device, DeviceSlice, Lease, Run
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import pricebook
+from rose.pricing.closing import budget, period
+from rose.pricing.closing import close as closing
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -31,7 +33,10 @@ SAMPLE = "sample_traces/ledger"
 
 #: `rose` commands that end by themselves within seconds: these are run. `rose doctor` takes longer, since it loads
 #: SGLang, and is run by tests/test_cli.py.
-CHEAP = ("--help", "config", "price", "sql", "query", "schema", "report", "ledger", "jobs")
+CHEAP = (
+    "--help", "config", "price", "borrow", "correct", "sql", "query", "schema", "report", "ledger", "jobs", "books",
+    "explain", "export",
+)  # fmt: skip
 #: Those of them that go on until they are stopped, with the option that makes one do so; their own tests run them.
 ENDLESS = {
     ("ledger", "serve"): None,
@@ -118,6 +123,9 @@ def workplace(tmp_path_factory) -> Path:
         writer.record(DeviceSlice(device_id="serving-0", t0_ns=t0_ns, t1_ns=t1_ns, **quarter, **rest))
         writer.record(Device(at_us=at_us + 9, action="left", t_ns=t1_ns, **serving))
         writer.record(Run(at_us=at_us + 9, action="ended", name="documented"))
+    june_2_us = 1_780_390_800_000_000
+    closing.close(folder / "ledger", period.of_month("2026-05"), pricebook.load("example"), now_us=june_2_us)
+    budget.set_budget(folder / "ledger", "research", "12000", period.of_month("2026-05"))
     return folder
 
 

@@ -25,6 +25,7 @@ TESTED_ELSEWHERE = {
     "rose/ledger/commands/common.py": ("ledger/commands/test_commands.py", "seen through the commands"),
     "rose/ledger/commands/inspect.py": ("ledger/commands/test_commands.py", "the commands are run"),
     "rose/ledger/growth/rolled.py": ("ledger/growth/test_rollup.py", "what a roll-up leaves"),
+    "rose/pricing/correct_tables.py": ("pricing/commands/test_correct.py", "the documents as printed"),
     "rose/pricing/document.py": ("pricing/test_report.py", "the report's own shape"),
     "rose/pricing/operations.py": ("pricing/test_report.py", "rows of the report"),
     "rose/pricing/tables.py": ("pricing/test_report.py", "the report as printed"),

@@ -16,6 +16,8 @@ from rose.ledger.layout import LedgerError, Part
 COMPACTION_WRITER, COMPACTED_ACTION = "compaction", "compacted"
 ARCHIVE_WRITER, ARCHIVED_ACTION = "archive", "archived"
 ROLL_UP_WRITER, ROLLED_UP_ACTION = "rollup", "rolled_up"
+#: Its events prove what was frozen of closed periods.
+CLOSING_WRITER = "closing"
 
 _T = TypeVar("_T")
 

@@ -24,6 +24,7 @@ from rose.ledger.layout import LedgerError, Part
 from rose.ledger.verify import (
     ARCHIVE_WRITER,
     ARCHIVED_ACTION,
+    CLOSING_WRITER,
     COMPACTED_ACTION,
     COMPACTION_WRITER,
     ROLL_UP_WRITER,
@@ -31,8 +32,8 @@ from rose.ledger.verify import (
 from rose.ledger.writer import LedgerWriter
 
 RESTORED_ACTION = "restored"
-#: Their events prove the manifests of all writers and the roll-ups, so they never leave the ledger.
-_KEPT_WRITERS = (ARCHIVE_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER)
+#: Their events prove the manifests of all writers, the roll-ups and the closes, so they never leave the ledger.
+_KEPT_WRITERS = (ARCHIVE_WRITER, CLOSING_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER)
 _DAY_US = 86_400_000_000
 
 #: Told how many parts are done, and of how many.

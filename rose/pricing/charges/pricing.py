@@ -33,6 +33,10 @@ _MW_NS_PER_KWH = 10**12 * 3_600_000
 _BYTES_PER_GB = 10**9
 
 
+class NothingCharged(PricingError):
+    """The period has no provisioned device time: there is nothing to price, which is not the same as nothing paid."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stay:
     """Time in the period that a device of a run was provisioned: [t0_ns, t1_ns) UTC."""
@@ -144,7 +148,7 @@ def _provenance(connection: duckdb.DuckDBPyConnection, chosen: str | None, asked
     if not present:
         span = "all of time" if asked == _FOREVER_NS else f"the period from {utc(asked[0])} to {utc(asked[1])}"
         of = f" with provenance {chosen!r}" if chosen else ""
-        raise PricingError(
+        raise NothingCharged(
             f"{span} has no provisioned device time{of}, so nothing can be priced; it needs a device that joined and "
             "reported at least one slice"
         )

@@ -29,28 +29,28 @@ DAY = Period(T0_NS, T0_NS + DAY_NS)
 
 
 def test_open_hours_are_priced_and_closed_ones_are_as_booked(fleet: Path) -> None:
-    open_bill = bill(fleet, DAY, DEARER)
+    open_bill = bill(fleet, FIRST_HOUR, DEARER)
     assert (open_bill.closes, set(open_bill.frame["closed"])) == ((), {False})
     assert open_bill.frame["cost_nano"].sum() == BILL_NANO + 360_000_000
     close(fleet)
     # The book given prices open hours only: what is closed stays what it was.
-    closed_bill = bill(fleet, DAY, DEARER)
+    closed_bill = bill(fleet, FIRST_HOUR, DEARER)
     assert (closed_bill.closes, set(closed_bill.frame["closed"])) == ((CLOSE_ID,), {True})
     assert closed_bill.frame["cost_nano"].sum() == BILL_NANO
     restate(fleet, CLOSE_ID, "contract 18", DEARER, now_us=NEXT_DAY_US + 1)
-    assert bill(fleet, DAY, BOOK).frame["cost_nano"].sum() == BILL_NANO + 360_000_000
+    assert bill(fleet, FIRST_HOUR, BOOK).frame["cost_nano"].sum() == BILL_NANO + 360_000_000
 
 
 def test_a_period_between_two_closes_is_one_bill(tmp_path: Path) -> None:
     root = write(tmp_path / "ledger", [*begun(), slice_(0, serving=3 * 3600)])
     for first in (0, 2):
         close(root, Period(T0_NS + first * HOUR_NS, T0_NS + (first + 1) * HOUR_NS), with_open_runs=True)
-    of = bill(root, DAY, BOOK)
+    of = bill(root, Period(T0_NS, T0_NS + 3 * HOUR_NS), BOOK)
     by_hour = of.frame.group_by("hour", "closed").agg(pl.col("cost_nano").sum()).sort("hour")
     assert by_hour["cost_nano"].to_list() == [3_600_000_000] * 3
     assert by_hour["closed"].to_list() == [True, False, True]
     # A part of a close is a part of a bill.
-    assert bill(root, Period(T0_NS + HOUR_NS, T0_NS + DAY_NS), BOOK).frame["cost_nano"].sum() == 7_200_000_000
+    assert bill(root, Period(T0_NS + HOUR_NS, T0_NS + 3 * HOUR_NS), BOOK).frame["cost_nano"].sum() == 7_200_000_000
 
 
 def test_what_has_no_bill_says_why(fleet: Path) -> None:

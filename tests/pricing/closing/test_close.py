@@ -127,7 +127,7 @@ _KILLED = """
 import os, signal, sys
 from pathlib import Path
 from rose.ledger.writer import LedgerWriter
-from rose.pricing.closing import index, store
+from rose.pricing.closing import store
 from tests.pricing.closing.conftest import close
 
 def die(*arguments, **options):
@@ -136,14 +136,13 @@ def die(*arguments, **options):
 match sys.argv[2]:
     case "before the event": LedgerWriter.record = die
     case "before the files have their names": store.finish = die
-    case "before the books": index.books.change = die
 close(Path(sys.argv[1]))
 """
 
 
 @pytest.mark.parametrize(
     ("where", "stands"),
-    [("before the event", False), ("before the files have their names", True), ("before the books", True)],
+    [("before the event", False), ("before the files have their names", True)],
 )
 def test_a_process_killed_in_a_close_leaves_nothing_or_a_whole_close(fleet: Path, where: str, stands: bool) -> None:
     root = Path(__file__).parents[3]

@@ -57,7 +57,7 @@ CELLS = st.builds(
 AMOUNTS = st.builds(Amount, st.integers(0, 10**15), st.integers(0, 10**12))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(st.dictionaries(CELLS, AMOUNTS), st.dictionaries(CELLS, AMOUNTS))
 def test_the_effects_sum_to_the_change_by_every_dimension(before: dict[Cell, Amount], now: dict[Cell, Amount]) -> None:
     total = sum(of.cost_nano for of in now.values()) - sum(of.cost_nano for of in before.values())
@@ -70,6 +70,7 @@ def test_the_effects_sum_to_the_change_by_every_dimension(before: dict[Cell, Amo
     assert all(abs(made.parts[key] - exact[key]) < 1 for key in exact)
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.dictionaries(st.integers(0, 20), st.fractions(-100, 100, max_denominator=97), min_size=1), st.integers(-1, 1))
 def test_rounding_keeps_the_total_it_is_given(parts: dict[int, Fraction], off: int) -> None:
     total = round(sum(parts.values())) + off

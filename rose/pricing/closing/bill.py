@@ -1,0 +1,110 @@
+"""The bill of any period: closed hours as the books have them, corrections included, and open hours priced now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from rose.ledger import catalog, layout
+from rose.ledger.examine import Seen
+from rose.pricing import charges
+from rose.pricing.charges import NothingCharged
+from rose.pricing.closing import frames, store
+from rose.pricing.closing.period import Period, naive
+from rose.pricing.closing.records import postings
+from rose.pricing.figures import Stamp
+from rose.pricing.money import PricingError
+from rose.pricing.pricebook import PriceBook
+from rose.pricing.query import rows, set_variables
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bill:
+    """Charges of a period: columns of the charges and `closed` (Boolean), whether the row's hour is closed."""
+
+    frame: pl.DataFrame
+    period: Period
+    provenance: str
+    currency: str
+    verified: bool
+    #: Closes that have a part of the period.
+    closes: tuple[str, ...]
+
+    @property
+    def stamp(self) -> Stamp:
+        return Stamp(
+            from_ns=self.period.from_ns,
+            to_ns=self.period.to_ns,
+            provenance=self.provenance,
+            currency=self.currency,
+            verified=self.verified,
+        )
+
+
+def bill(
+    root: Path,
+    period: Period,
+    book: PriceBook,
+    *,
+    provenance: str | None = None,
+    allow_unverified: bool = False,
+) -> Bill:
+    """The charges of a period; `book` prices its open hours.
+
+    Raises PricingError where there is nothing to charge, for more than one provenance (unless one is chosen), and for
+    open hours that cannot be priced; PriceBookError; LedgerError.
+    """
+    root = layout.check(root)
+    known = {close_id: posted for close_id, posted in postings(root).items() if posted[0].period.overlaps(period)}
+    with catalog.connect(root) as connection:
+        set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
+        present = {str(row["provenance"]) for row in rows(connection, "provenances", "books")}
+    provenance = _one(present | {posted[0].provenance for posted in known.values()}, provenance, period)
+    mine = [close_id for close_id, posted in known.items() if posted[0].provenance == provenance]
+    parts, verified = [], True
+    for close_id in mine:
+        closed = store.read(root, close_id)
+        inside = pl.col("hour").is_between(naive(period.from_ns), naive(period.to_ns), closed="left")
+        parts.append(closed.frame.filter(inside).with_columns(closed=pl.lit(True)))
+        verified &= closed.verified
+    seen = Seen()
+    for gap in period.without(known[close_id][0].period for close_id in mine):
+        try:
+            priced = charges.price(
+                root,
+                book,
+                from_ns=gap.from_ns,
+                to_ns=gap.to_ns,
+                provenance=provenance,
+                allow_unverified=allow_unverified,
+                seen=seen,
+            )
+        except NothingCharged:
+            continue
+        parts.append(priced.frame.with_columns(closed=pl.lit(False)))
+        verified &= priced.verified
+    if not parts:
+        raise PricingError(f"no device time was provisioned in {period.label} ({provenance}), so nothing is charged")
+    return Bill(
+        frame=frames.canonical(pl.concat(parts)),
+        period=period,
+        provenance=provenance,
+        currency=book.currency,
+        verified=verified,
+        closes=tuple(mine),
+    )
+
+
+def _one(present: set[str], chosen: str | None, period: Period) -> str:
+    if chosen is not None:
+        return chosen
+    if len(present) > 1:
+        raise PricingError(
+            f"{period.label} has charges of different provenance ({', '.join(sorted(present))}); no figure may be made "
+            "of both: choose one with --provenance"
+        )
+    if not present:
+        raise PricingError(f"no run lies in {period.label}, so nothing is charged")
+    return present.pop()

@@ -1,0 +1,189 @@
+"""Closing a period: its charges are priced once more and frozen, with everything they were made from."""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from rose.clock import utc, utc_us
+from rose.ledger import catalog, layout
+from rose.pricing import charges
+from rose.pricing.charges import Charges
+from rose.pricing.closing import frames, index, store
+from rose.pricing.closing.period import Period
+from rose.pricing.closing.records import Posting, postings, watermark
+from rose.pricing.closing.store import Closed
+from rose.pricing.money import PricingError
+from rose.pricing.pricebook import PriceBook
+from rose.pricing.query import rows, set_variables
+
+BOOK_FILE = "price_book.toml"
+
+
+def close(
+    root: Path,
+    period: Period,
+    book: PriceBook,
+    *,
+    provenance: str | None = None,
+    by: str | None = None,
+    with_open_runs: bool = False,
+    allow_unverified: bool = False,
+    now_us: int | None = None,
+) -> Closed:
+    """Price a period and freeze it; returns what was frozen. `by` is who does it, else this process's user.
+
+    Whole or not at all: a process killed meanwhile leaves a close that stands, or none. Raises PricingError for a
+    period that is not over, that overlaps another close of the same provenance, that holds no charge, in which a run
+    has not ended (unless `with_open_runs`), or that cannot be priced; PriceBookError; LedgerError.
+    """
+    root = layout.check(root)
+    now_us = utc_us() if now_us is None else now_us
+    if period.to_ns > now_us * 1000:
+        raise PricingError(
+            f"the period {period.label} ends at {utc(period.to_ns)}, which is not over at {utc(now_us * 1000)}; "
+            "close it afterwards, or close a shorter one"
+        )
+    with store.lock(root):
+        settle(root)
+        if provenance is not None:
+            _refuse_overlap(root, period, provenance)
+        # Before anything is read, so that every event up to there is in what is priced.
+        mark = watermark(root)
+        priced = charges.price(
+            root,
+            book,
+            from_ns=period.from_ns,
+            to_ns=period.to_ns,
+            provenance=provenance,
+            allow_unverified=allow_unverified,
+        )
+        if priced.frame.is_empty():
+            raise PricingError(f"the period {period.label} holds no charge, so there is nothing to close")
+        _refuse_overlap(root, period, priced.provenance)
+        open_runs = _open_runs(root, period, priced)
+        if open_runs and not with_open_runs:
+            raise PricingError(
+                f"in the period {period.label} a run has not ended: {', '.join(open_runs)}. Close when it has, or "
+                "give --with-open-runs; what it still reports of the period is then a correction"
+            )
+        posting, contents = make_posting(
+            close_id=_new_id(root, period, priced.provenance),
+            number=0,
+            priced=priced,
+            frame=priced.frame,
+            rows_file=store.CHARGES_FILE,
+            more_files={BOOK_FILE: book.text.encode(), store.STAYS_FILE: store.parquet(_stays(priced))},
+            book_file=BOOK_FILE,
+            watermark=mark,
+            posted_us=now_us,
+            by=by,
+            open_runs=open_runs,
+        )
+        store.post(root, posting, contents)
+        index.follow(root, posting)
+    return store.read(root, posting.close_id)
+
+
+def settle(root: Path) -> None:
+    """Finish what a killed process posted, remove what it only prepared. The caller holds the lock."""
+    for posted in postings(root).values():
+        store.finish(root, posted)
+    store.discard_unposted(root)
+    index.bring_up_to_date(root)
+
+
+def make_posting(
+    *,
+    close_id: str,
+    number: int,
+    priced: Charges,
+    frame: pl.DataFrame,
+    rows_file: str,
+    more_files: Mapping[str, bytes],
+    book_file: str,
+    watermark: dict[str, tuple[int, str]],
+    posted_us: int,
+    by: str | None,
+    open_runs: Iterable[str] = (),
+    reason: str | None = None,
+) -> tuple[Posting, dict[str, bytes]]:
+    """A posting of `frame`, and the bytes of each of its files. `book_file` may be one of an earlier posting."""
+    contents = {rows_file: store.parquet(frame), **more_files}
+    posting = Posting(
+        close_id=close_id,
+        number=number,
+        provenance=priced.provenance,
+        from_ns=priced.from_ns,
+        to_ns=priced.to_ns,
+        posted_us=posted_us,
+        posted_by=by or user(),
+        rose_version=metadata.version("rose-serving"),
+        verified=priced.verified,
+        reason=reason,
+        open_runs=tuple(open_runs),
+        book=store.book_stamp(priced.book, book_file),
+        rows=frame.height,
+        cost_nano=frames.total(frame),
+        rows_file=rows_file,
+        files={name: hashlib.sha256(stored).hexdigest() for name, stored in contents.items()},
+        totals=tuple(totals(frame)),
+        watermark=watermark,
+    )
+    return posting, contents
+
+
+def totals(frame: pl.DataFrame) -> list[dict[str, Any]]:
+    """Sums of the amounts by kind and bucket, in order of their names."""
+    summed = frame.group_by("kind", "bucket").agg(pl.col(name).sum() for name in frames.AMOUNTS)
+    return summed.sort("kind", "bucket").to_dicts()
+
+
+def _stays(priced: Charges) -> pl.DataFrame:
+    schema = {"run_id": pl.String, "device_id": pl.String, "pool": pl.String, "device_class": pl.String}
+    return pl.DataFrame(
+        [dataclasses.astuple(stay) for stay in priced.stays],
+        schema={**schema, "t0_ns": pl.Int64, "t1_ns": pl.Int64},
+        orient="row",
+    )
+
+
+def _refuse_overlap(root: Path, period: Period, provenance: str) -> None:
+    for close_id, (first, *_) in postings(root).items():
+        if first.provenance == provenance and first.period.overlaps(period):
+            raise PricingError(
+                f"the period {period.label} overlaps {close_id}, which is closed for {provenance} from "
+                f"{utc(first.from_ns)} to {utc(first.to_ns)}; `rose books restate {close_id}` corrects a closed period"
+            )
+
+
+def _open_runs(root: Path, period: Period, priced: Charges) -> list[str]:
+    """Runs that have not ended and are charged in the period, or began in it."""
+    with catalog.connect(root) as connection:
+        set_variables(connection, provenance=priced.provenance, to_ns=period.to_ns)
+        found = rows(connection, "open_runs", "books")
+    charged = set(priced.frame["run_id"].unique())
+    return [run["run_id"] for run in found if run["run_id"] in charged or run["started_ns"] >= period.from_ns]
+
+
+def _new_id(root: Path, period: Period, provenance: str) -> str:
+    """The first name of the period that neither an event nor a folder has."""
+    known, number = postings(root), 1
+    while (close_id := f"{period.label}-{provenance}-{number}") in known or store.folder(root, close_id).exists():
+        number += 1
+    return close_id
+
+
+def user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return f"user {os.getuid()}"

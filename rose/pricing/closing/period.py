@@ -1,0 +1,132 @@
+"""Periods of the books: whole UTC hours, said as days, hours or a month; and instants, for as-of questions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+
+from rose.pricing.money import NS_PER_HOUR, PricingError
+
+NS_PER_DAY = 24 * NS_PER_HOUR
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MONTH = re.compile(r"(\d{4})-(\d\d)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Period:
+    """[from_ns, to_ns), UTC nanoseconds on whole hours. Raises PricingError for one without an hour in it."""
+
+    from_ns: int
+    to_ns: int
+
+    def __post_init__(self) -> None:
+        if self.from_ns % NS_PER_HOUR or self.to_ns % NS_PER_HOUR:
+            raise PricingError(f"a period is made of whole UTC hours, and {self.label} is not")
+        if self.to_ns <= self.from_ns:
+            raise PricingError(f"a period ends after it begins, and {self.label} does not; check --from and --to")
+
+    @property
+    def label(self) -> str:
+        """Short and safe in a file's name: `2026-11`, `2026-11-03`, `2026-11-03T05-to-2026-11-04`."""
+        begin, end = moment(self.from_ns), moment(self.to_ns)
+        if self.from_ns % NS_PER_DAY == 0 and begin.day == 1 and end == _next_month(begin):
+            return f"{begin:%Y-%m}"
+        if self.from_ns % NS_PER_DAY == 0 and self.to_ns == self.from_ns + NS_PER_DAY:
+            return f"{begin:%Y-%m-%d}"
+        if self.to_ns == self.from_ns + NS_PER_HOUR:
+            return f"{begin:%Y-%m-%dT%H}"
+        return f"{_short(begin)}-to-{_short(end)}"
+
+    def overlaps(self, other: Period) -> bool:
+        """Whether some instant is in both."""
+        return self.from_ns < other.to_ns and other.from_ns < self.to_ns
+
+    def without(self, taken: Iterable[Period]) -> list[Period]:
+        """What is left of it, in order, when the periods of `taken` are cut out."""
+        left, at_ns = [], self.from_ns
+        for cut in sorted(taken):
+            if cut.from_ns > at_ns:
+                left.append((at_ns, min(cut.from_ns, self.to_ns)))
+            at_ns = max(at_ns, cut.to_ns)
+        left.append((at_ns, self.to_ns))
+        return [Period(from_ns, to_ns) for from_ns, to_ns in left if from_ns < to_ns]
+
+
+def parse(from_text: str | None, to_text: str | None, month: str | None) -> Period:
+    """The period of `--from`, `--to` and `--month`. Raises PricingError naming the option that is wrong."""
+    if month is not None:
+        if from_text is not None or to_text is not None:
+            raise PricingError("give --month, or --from and --to, not both")
+        return of_month(month)
+    if from_text is None or to_text is None:
+        raise PricingError("give --from and --to, such as --from 2026-11-01 --to 2026-12-01, or --month 2026-11")
+    return Period(hour(from_text, "--from"), hour(to_text, "--to"))
+
+
+def of_month(text: str) -> Period:
+    """The month `2026-11`. Raises PricingError for any other text."""
+    match = _MONTH.fullmatch(text)
+    if match is None or not 1 <= int(match[2]) <= 12:
+        raise PricingError(f"{text!r} is no month; write it as 2026-11")
+    begin = datetime(int(match[1]), int(match[2]), 1, tzinfo=UTC)
+    return Period(nanoseconds(begin), nanoseconds(_next_month(begin)))
+
+
+def month_at(ns: int) -> Period:
+    """The UTC month that an instant lies in."""
+    return of_month(f"{moment(ns):%Y-%m}")
+
+
+def hour(text: str, option: str) -> int:
+    """UTC nanoseconds of a day `2026-11-01` or an hour `2026-11-01T05`. Raises PricingError naming `option`."""
+    at_ns = instant(text, option)
+    if at_ns % NS_PER_HOUR:
+        raise PricingError(f"{option} {text!r} is not a whole hour; write a day, or an hour such as 2026-11-01T05")
+    return at_ns
+
+
+def instant(text: str, option: str) -> int:
+    """UTC nanoseconds of a time `2026-12-05T10:00Z`; a day is its first instant. Raises PricingError."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise PricingError(
+            f"{option} {text!r} is no UTC time; write it as 2026-11-01, 2026-11-01T05 or 2026-11-01T05:30Z"
+        ) from None
+    return nanoseconds(at if at.tzinfo else at.replace(tzinfo=UTC))
+
+
+def nanoseconds(at: datetime) -> int:
+    """Nanoseconds since the epoch, to the microsecond; a time without a zone is UTC."""
+    return (at.replace(tzinfo=at.tzinfo or UTC) - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+def moment(ns: int) -> datetime:
+    """The UTC time of nanoseconds since the epoch, cut to microseconds."""
+    return _EPOCH + timedelta(microseconds=ns // 1000)
+
+
+def naive(ns: int) -> datetime:
+    """The same without a zone, as the columns of a frame have it."""
+    return moment(ns).replace(tzinfo=None)
+
+
+def day_of(ns: int) -> date:
+    """The UTC day that an instant lies in."""
+    return moment(ns).date()
+
+
+def of_day(day: date) -> Period:
+    """The 24 hours of a UTC day."""
+    begin_ns = nanoseconds(datetime(day.year, day.month, day.day, tzinfo=UTC))
+    return Period(begin_ns, begin_ns + NS_PER_DAY)
+
+
+def _next_month(begin: datetime) -> datetime:
+    return begin.replace(year=begin.year + begin.month // 12, month=begin.month % 12 + 1)
+
+
+def _short(at: datetime) -> str:
+    return f"{at:%Y-%m-%d}" if at.hour == 0 else f"{at:%Y-%m-%dT%H}"

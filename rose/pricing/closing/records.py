@@ -1,0 +1,122 @@
+"""What the ledger says of a close and of each of its corrections: the details of one event each.
+
+The event is what makes it so: files without it were left by an interrupted close and count for nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rose.ledger import examine, layout, segments
+from rose.ledger.verify import CLOSING_WRITER
+from rose.pricing.closing.period import Period
+from rose.pricing.money import PricingError
+
+#: The words of the books' own events.
+CLOSED, RESTATED = "closed", "restated"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BookStamp:
+    """Which price book: its text lies in `file` of the close's folder."""
+
+    name: str
+    version: str
+    currency: str
+    sha256: str
+    #: Where it was read from, for error messages.
+    source: str
+    file: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Posting:
+    """One set of frozen rows: the charges of a close (number 0), or its n-th correction.
+
+    `files` are the SHA-256 of each file, by its name in the close's folder; `rows_file` is the one with the rows.
+    `watermark` says of each writer the seq of its last event and the SHA-256 of the segment it lies in, taken before
+    the rows were priced: every event up to there is in them.
+    """
+
+    close_id: str
+    number: int
+    provenance: str
+    from_ns: int
+    to_ns: int
+    posted_us: int
+    posted_by: str
+    rose_version: str
+    verified: bool
+    reason: str | None
+    open_runs: tuple[str, ...]
+    book: BookStamp
+    rows: int
+    cost_nano: int
+    rows_file: str
+    files: Mapping[str, str]
+    #: Sums of the rows by kind and bucket; the costs sum to `cost_nano`.
+    totals: tuple[Mapping[str, Any], ...]
+    watermark: Mapping[str, tuple[int, str]]
+
+    @property
+    def period(self) -> Period:
+        return Period(self.from_ns, self.to_ns)
+
+    @property
+    def posted_ns(self) -> int:
+        return self.posted_us * 1000
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; `from_json` gives back an equal posting."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, said: Mapping[str, Any]) -> Posting:
+        """Raises KeyError or TypeError for details that are none."""
+        made = {
+            "open_runs": tuple(said["open_runs"]),
+            "book": BookStamp(**said["book"]),
+            "totals": tuple(said["totals"]),
+            "watermark": {writer: (int(seq), str(sha256)) for writer, (seq, sha256) in said["watermark"].items()},
+        }
+        return cls(**{**said, **made})
+
+
+def postings(root: Path) -> dict[str, list[Posting]]:
+    """By close, in the order of their closing, what was posted: the close itself, then its corrections.
+
+    Raises LedgerError for a folder that is no ledger, PricingError if the events contradict one another.
+    """
+    root = layout.check(root)
+    found: dict[str, list[Posting]] = {}
+    for action in (CLOSED, RESTATED):
+        for said in examine.recorded(root, CLOSING_WRITER, action):
+            posting = Posting.from_json(said)
+            of = found.setdefault(posting.close_id, [])
+            if len(of) != posting.number:
+                raise PricingError(
+                    f"close {posting.close_id}: the ledger's events have posting {posting.number} where "
+                    f"{len(of)} comes next; `rose ledger verify` says what is damaged"
+                )
+            of.append(posting)
+    return found
+
+
+def watermark(root: Path) -> dict[str, tuple[int, str]]:
+    """Of each writer the seq of its last event on disk and the SHA-256 of the segment it ends with."""
+    found = {}
+    for writer in layout.writers(root):
+        part = layout.chain(root, writer)[-1]
+        if part.state == "live":
+            folder = root / part.folder
+            newest = segments.segment_names(folder)[-1]
+            last_seq = segments.read_header((folder / newest).read_bytes()).last_seq
+            found[writer] = (last_seq, segments.sha256_in(newest))
+        else:
+            manifest = examine.manifest((root / part.manifest).read_bytes())
+            found[writer] = (int(manifest.said["last_seq"]), manifest.last_sha256)
+    return found

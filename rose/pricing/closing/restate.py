@@ -1,0 +1,83 @@
+"""Restating a closed period: it is priced again from the ledger as it is now, and the difference is posted.
+
+A closed period never changes. What came in late, or a new price book, becomes signed rows that keep the hour they
+charge and are posted now, in the open period: closed + corrections = restated, exactly, by every dimension.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from rose.clock import utc_us
+from rose.ledger import layout
+from rose.pricing import charges
+from rose.pricing.closing import frames, index, store
+from rose.pricing.closing.close import make_posting, settle
+from rose.pricing.closing.period import naive
+from rose.pricing.closing.records import Posting, watermark
+from rose.pricing.money import PricingError
+from rose.pricing.pricebook import PriceBook
+
+
+def restate(
+    root: Path,
+    close_id: str,
+    reason: str,
+    book: PriceBook | None = None,
+    *,
+    by: str | None = None,
+    allow_unverified: bool = False,
+    now_us: int | None = None,
+) -> Posting | None:
+    """Correct a close; returns the correction, or None where nothing differs and so nothing was posted.
+
+    `book` None prices by the book of the last posting. Raises PricingError for a close that there is none of, for a
+    reason that says nothing, and for a period that cannot be priced any more; PriceBookError; LedgerError.
+    """
+    if not reason.strip():
+        raise PricingError("a correction needs a reason that a reader of the books understands; give --reason")
+    root = layout.check(root)
+    with store.lock(root):
+        settle(root)
+        closed = store.read(root, close_id)
+        last = closed.posted[-1]
+        book = book or store.book_of(root, last)
+        mark = watermark(root)
+        priced = charges.price(
+            root,
+            book,
+            from_ns=last.from_ns,
+            to_ns=last.to_ns,
+            provenance=last.provenance,
+            allow_unverified=allow_unverified,
+        )
+        number = last.number + 1
+        # Never before what is corrected, whatever the clock says.
+        posted_us = max(utc_us() if now_us is None else now_us, last.posted_us + 1)
+        rows = frames.difference(priced.frame, closed.frame)
+        if rows.is_empty():
+            return None
+        new_book = book.sha256 != last.book.sha256
+        book_file = f"price_book-{number:04d}.toml" if new_book else last.book.file
+        posting, contents = make_posting(
+            close_id=close_id,
+            number=number,
+            priced=priced,
+            frame=rows.with_columns(
+                pl.lit(number, pl.Int64).alias("correction"),
+                pl.lit(naive(posted_us * 1000), pl.Datetime("us")).alias("posted_at"),
+                pl.lit(reason, pl.String).alias("reason"),
+            ),
+            rows_file=f"corrections-{number:04d}.parquet",
+            more_files={book_file: book.text.encode()} if new_book else {},
+            book_file=book_file,
+            watermark=mark,
+            posted_us=posted_us,
+            by=by,
+            reason=reason,
+        )
+        store.post(root, posting, contents)
+        index.follow(root, posting)
+    return posting

@@ -1,0 +1,260 @@
+"""Closed periods on disk: what was frozen, read back as it was at any time, and written whole or not at all.
+
+closes/<close>/charges.parquet              the charges as they were closed
+closes/<close>/stays.parquet                the time each device was in the fleet
+closes/<close>/price_book.toml              the price book they were priced by, as text
+closes/<close>/corrections-0001.parquet     signed rows of the first correction
+closes/<close>/price_book-0001.toml         the price book of that correction, if it is another one
+
+Files are made ready in a hidden folder, then the ledger's event says that they count, then they take their names: a
+process killed before the event leaves nothing, and what one killed after it left is finished by the next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import polars as pl
+
+from rose.clock import utc
+from rose.events import Ledger
+from rose.ledger import layout
+from rose.ledger.layout import LedgerError
+from rose.ledger.verify import CLOSING_WRITER
+from rose.ledger.writer import LedgerWriter
+from rose.pricing import pricebook
+from rose.pricing.charges import Charges, Stay
+from rose.pricing.closing import frames
+from rose.pricing.closing.period import naive
+from rose.pricing.closing.records import CLOSED, RESTATED, BookStamp, Posting, postings
+from rose.pricing.figures import Stamp
+from rose.pricing.money import PricingError
+from rose.pricing.pricebook import PriceBook
+
+FOLDER = "closes"
+CHARGES_FILE = "charges.parquet"
+STAYS_FILE = "stays.parquet"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Closed:
+    """A closed period as it was known at some instant.
+
+    `charges` are the frozen ones and never change. `corrections` has the charges' columns with signed amounts, and
+    `correction` (Int64, from 1), `posted_at` (Datetime(us), UTC) and `reason` (String); a row's `hour` is the hour
+    that was charged. `posted` are the close and then its corrections, as the ledger's events say.
+    """
+
+    close_id: str
+    charges: Charges
+    corrections: pl.DataFrame
+    posted: tuple[Posting, ...]
+
+    @property
+    def closed_at(self) -> datetime:
+        """When it was closed, UTC, without a zone."""
+        return naive(self.posted[0].posted_ns)
+
+    @property
+    def book(self) -> PriceBook:
+        """The price book that the frozen charges were priced by."""
+        return self.charges.book
+
+    @property
+    def frame(self) -> pl.DataFrame:
+        """Closed + corrections: the charges as they were known then, one row for each combination of dimensions."""
+        if self.corrections.is_empty():
+            return self.charges.frame
+        newest_first = self.corrections.sort("correction", descending=True, maintain_order=True)
+        return frames.add([newest_first, self.charges.frame])
+
+    @property
+    def verified(self) -> bool:
+        """Whether the ledger verified at every posting."""
+        return all(posting.verified for posting in self.posted)
+
+    @property
+    def stamp(self) -> Stamp:
+        return Stamp(
+            from_ns=self.charges.from_ns,
+            to_ns=self.charges.to_ns,
+            provenance=self.charges.provenance,
+            currency=self.book.currency,
+            verified=self.verified,
+        )
+
+
+def read(root: Path, close_id: str, as_of_ns: int | None = None) -> Closed:
+    """A close with the corrections posted up to `as_of_ns` (UTC nanoseconds; None: all there are).
+
+    Raises PricingError for a close that there is none of, that was closed later than that, or whose frozen files are
+    not what the ledger's events say; LedgerError for a folder that is no ledger.
+    """
+    root = layout.check(root)
+    posted = of_close(root, close_id)
+    if as_of_ns is not None:
+        if posted[0].posted_ns > as_of_ns:
+            raise PricingError(
+                f"{close_id} was closed at {utc(posted[0].posted_ns)}, so nothing of it was known at {utc(as_of_ns)}"
+            )
+        posted = [posting for posting in posted if posting.posted_ns <= as_of_ns]
+    first, *later = posted
+    rows = _frame(root, first, first.rows_file)
+    charges = Charges(
+        frame=rows,
+        stays=tuple(Stay(*row) for row in _frame(root, first, STAYS_FILE).iter_rows()),
+        from_ns=first.from_ns,
+        to_ns=first.to_ns,
+        provenance=first.provenance,
+        verified=first.verified,
+        book=book_of(root, first),
+    )
+    empty = rows.clear().with_columns(
+        pl.lit(None, pl.Int64).alias("correction"),
+        pl.lit(None, pl.Datetime("us")).alias("posted_at"),
+        pl.lit(None, pl.String).alias("reason"),
+    )
+    corrections = pl.concat([empty, *(_frame(root, posting, posting.rows_file) for posting in later)])
+    return Closed(close_id=close_id, charges=charges, corrections=corrections, posted=tuple(posted))
+
+
+def of_close(root: Path, close_id: str) -> list[Posting]:
+    """The postings of a close whose files stand. Raises PricingError for a close that there is none of."""
+    known = postings(root)
+    if close_id not in known:
+        if folder(root, close_id).exists():
+            raise PricingError(
+                f"closes/{close_id} is there, but no event of the ledger speaks of it: run `rose ledger verify`"
+            )
+        there = ", ".join(known) or "none yet; `rose books close` makes one"
+        raise PricingError(f"there is no close {close_id!r}; the closes of this ledger: {there}")
+    publish(root, known[close_id])
+    return known[close_id]
+
+
+def content(root: Path, posting: Posting, name: str) -> bytes:
+    """The bytes of a frozen file. Raises PricingError if they are gone, or not those that were frozen."""
+    path = folder(root, posting.close_id) / name
+    try:
+        found = path.read_bytes()
+    except OSError as error:
+        raise PricingError(
+            f"{path}, which {posting.close_id} was frozen in, cannot be read ({error.strerror}); put it back"
+        ) from None
+    if hashlib.sha256(found).hexdigest() != posting.files[name]:
+        raise PricingError(f"{path} was changed after it was frozen; put back what it was, `rose books verify` checks")
+    return found
+
+
+def book_of(root: Path, posting: Posting) -> PriceBook:
+    """The price book of a posting, from the text frozen with it. Raises PricingError, PriceBookError."""
+    owner = next(
+        each for each in reversed(postings(root)[posting.close_id][: posting.number + 1])
+        if posting.book.file in each.files
+    )  # fmt: skip
+    return pricebook.parse(content(root, owner, posting.book.file).decode(), posting.book.source)
+
+
+def book_stamp(book: PriceBook, file: str) -> BookStamp:
+    return BookStamp(
+        name=book.name, version=book.version, currency=book.currency, sha256=book.sha256, source=book.path, file=file
+    )
+
+
+def folder(root: Path, close_id: str) -> Path:
+    return root / FOLDER / close_id
+
+
+def staged(root: Path, close_id: str) -> Path:
+    """Where files wait for the event that makes them count."""
+    return root / FOLDER / f".{close_id}.tmp"
+
+
+def lock(root: Path) -> AbstractContextManager[None]:
+    """Hold this while a period is closed or corrected; others wait."""
+    # No writer's name begins with a dot.
+    return layout.locked(root / "locks" / ".closing.lock")
+
+
+def parquet(frame: pl.DataFrame) -> bytes:
+    """A frame as the bytes of a Parquet file: the same for the same rows."""
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer, compression="zstd", statistics=True)
+    return buffer.getvalue()
+
+
+def post(root: Path, posting: Posting, contents: Mapping[str, bytes]) -> None:
+    """Freeze a posting with the bytes of its files. The caller holds `lock`.
+
+    Raises LedgerError if the disk or the ledger refuses; then nothing was posted, unless its event stands: then the
+    next call of anything here finishes it.
+    """
+    assert {name: hashlib.sha256(stored).hexdigest() for name, stored in contents.items()} == posting.files
+    temporary = staged(root, posting.close_id)
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        layout.make_folder(temporary)
+        for name, stored in contents.items():
+            layout.write_file(temporary / name, stored)
+        said = Ledger(
+            action=RESTATED if posting.number else CLOSED,
+            at_us=posting.posted_us,
+            event_id=f"{posting.close_id}/{posting.number}",
+            detail_json=json.dumps(posting.to_json()),
+        )
+        with LedgerWriter.open(root, CLOSING_WRITER, layout.UPKEEP_RUN_ID) as log:
+            log.record(said)
+        finish(root, [posting])
+    except OSError as error:
+        raise LedgerError(f"cannot write {temporary}: {error.strerror}; nothing was posted") from error
+
+
+def publish(root: Path, posted: list[Posting]) -> None:
+    """Give files that count their names, where the process that posted them was killed before it could."""
+    if all((folder(root, each.close_id) / name).exists() for each in posted for name in each.files):
+        return
+    if staged(root, posted[0].close_id).exists():
+        with lock(root):
+            finish(root, posted)
+
+
+def discard_unposted(root: Path) -> None:
+    """Remove files that were made ready and never posted. The caller holds `lock`, and has published what counts."""
+    home = root / FOLDER
+    for path in home.glob(".*.tmp") if home.exists() else ():
+        shutil.rmtree(path)
+
+
+def finish(root: Path, posted: list[Posting]) -> None:
+    """`publish`, for a caller that holds `lock`."""
+    for posting in posted:
+        temporary, final = staged(root, posting.close_id), folder(root, posting.close_id)
+        waiting = [name for name, sha256 in posting.files.items() if _is(temporary / name, sha256)]
+        if posting.number == 0:
+            if len(waiting) == len(posting.files) and not final.exists():
+                temporary.rename(final)
+                layout.sync_folder(final.parent)
+        elif waiting and final.exists():
+            for name in waiting:
+                if not (final / name).exists():
+                    layout.move_file(temporary / name, final / name)
+            shutil.rmtree(temporary)
+
+
+def _is(path: Path, sha256: str) -> bool:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() == sha256
+    except OSError:
+        return False
+
+
+def _frame(root: Path, posting: Posting, name: str) -> pl.DataFrame:
+    return pl.read_parquet(io.BytesIO(content(root, posting, name)))

@@ -1,0 +1,324 @@
+"""`rose books` and `rose explain`: closing periods, correcting them, budgets, days that stand out, the audit trail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rose.errors import UserError
+from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
+from rose.ledger.layout import LedgerError
+from rose.pricing.commands.common import BookOption, UnverifiedOption, failed
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from rose.pricing.closing.period import Period
+    from rose.pricing.pricebook import PriceBook
+
+books_app = typer.Typer(no_args_is_help=True, help="Close periods, correct them, and watch what is spent.")
+budget_app = typer.Typer(no_args_is_help=True, help="Budgets of teams for months.")
+books_app.add_typer(budget_app, name="budget")
+
+FromOption = Annotated[
+    str | None, typer.Option("--from", help="Begin of the period, UTC: a day, or an hour such as 2026-11-01T05.")
+]
+ToOption = Annotated[str | None, typer.Option("--to", help="End of the period, UTC, not in it.")]
+MonthOption = Annotated[str | None, typer.Option("--month", help="A UTC month such as 2026-11.")]
+ProvenanceOption = Annotated[
+    str | None, typer.Option("--provenance", help="live, replay or simulated, where the ledger has more than one.")
+]
+CloseArgument = Annotated[str, typer.Argument(help="Name of a close; `rose books list` has them.", metavar="CLOSE")]
+AsOfOption = Annotated[
+    str | None, typer.Option("--as-of", help="As it was known at this UTC time, such as 2026-12-05T10:00Z.")
+]
+WhoOption = Annotated[str | None, typer.Option("--who", help="Who does it, for the record; else this user.")]
+OptionalBook = Annotated[
+    str | None, typer.Option("--price-book", "-b", help="A price book TOML file; else the one of the last posting.")
+]
+
+
+@books_app.command("close")
+def close(
+    ledger: LedgerOption = None,
+    from_text: FromOption = None,
+    to_text: ToOption = None,
+    month: MonthOption = None,
+    price_book: BookOption = "example",
+    provenance: ProvenanceOption = None,
+    who: WhoOption = None,
+    *,
+    with_open_runs: Annotated[
+        bool, typer.Option("--with-open-runs", help="Close although a run of the period has not ended.")
+    ] = False,
+    allow_unverified: UnverifiedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Price a period once more and freeze it: charges, price book, and how far the ledger was."""
+    with _failing():
+        from rose.pricing.closing import close as closing
+        from rose.pricing.closing import statement, tables
+
+        made = closing.close(
+            ledger_root(ledger),
+            _period(from_text, to_text, month),
+            _book(price_book),
+            provenance=provenance,
+            by=who,
+            with_open_runs=with_open_runs,
+            allow_unverified=allow_unverified,
+        )
+        stated = statement.state(made)
+        _print(as_json, stated.to_json(), lambda: tables.statement(stated))
+
+
+@books_app.command("restate")
+def restate(
+    close_id: CloseArgument,
+    reason: Annotated[str, typer.Option("--reason", help="Why, in words; it stays in the books.")],
+    ledger: LedgerOption = None,
+    price_book: OptionalBook = None,
+    who: WhoOption = None,
+    *,
+    allow_unverified: UnverifiedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Price a closed period again and post the difference as a correction; the close itself never changes."""
+    with _failing():
+        from rose.pricing.closing import restate as restating
+        from rose.pricing.closing import statement, store, tables
+
+        root = ledger_root(ledger)
+        book = None if price_book is None else _book(price_book)
+        made = restating.restate(root, close_id, reason, book, by=who, allow_unverified=allow_unverified)
+        if made is None:
+            nothing = {"close_id": close_id, "correction": None, "why": "nothing differs, so nothing was posted"}
+            _print(as_json, nothing, lambda: [f"{close_id}: {nothing['why']}"])
+            return
+        stated = statement.state(store.read(root, close_id))
+        _print(as_json, stated.to_json(), lambda: tables.statement(stated))
+
+
+@books_app.command("list")
+def list_closes(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
+    """Every closed period with its corrections."""
+    with _failing():
+        from rose.pricing.closing import statement, tables
+        from rose.pricing.closing.records import postings
+
+        found = postings(ledger_root(ledger))
+        data = [
+            {"close_id": close_id, "postings": [statement.posting_json(each) for each in posted]}
+            for close_id, posted in found.items()
+        ]
+        nothing = ["no period is closed yet; `rose books close` closes one"]
+        _print(as_json, data, lambda: tables.closes(found) if found else nothing)
+
+
+@books_app.command("show")
+def show(
+    close_id: CloseArgument,
+    ledger: LedgerOption = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option("--by", help="Drill down by team, run, device-class, ...; give it again for more."),
+    ] = None,
+    view: Annotated[str, typer.Option("--view", help="amortized or fully-loaded.")] = "amortized",
+    as_of: AsOfOption = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """A closed period as it is known now, or was at a time; its rows sum to its total exactly."""
+    with _failing():
+        from rose.pricing.closing import period, statement, store, tables
+
+        as_of_ns = None if as_of is None else period.instant(as_of, "--as-of")
+        closed = store.read(ledger_root(ledger), close_id, as_of_ns)
+        stated = statement.state(closed, by or ["bucket" if view == "amortized" else "work"], view)
+        _print(as_json, stated.to_json(), lambda: tables.statement(stated))
+
+
+@books_app.command("verify")
+def verify(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
+    """Check every frozen byte against the ledger's events and the books; exit code 1 if anything is wrong."""
+    with _failing():
+        from rose.pricing.closing.check import check
+
+        found = check(ledger_root(ledger))
+        data = {
+            "ok": not found.problems,
+            "closes": found.closes,
+            "corrections": found.corrections,
+            "files": found.files,
+            "problems": list(found.problems),
+        }
+        sound = f"{found.closes} closes, {found.corrections} corrections, {found.files} files: the books are sound"
+        _print(as_json, data, lambda: list(found.problems) or [sound])
+        if found.problems:
+            raise typer.Exit(1)
+
+
+@books_app.command("anomalies")
+def anomalies(
+    ledger: LedgerOption = None,
+    from_text: FromOption = None,
+    to_text: ToOption = None,
+    month: MonthOption = None,
+    price_book: BookOption = "example",
+    provenance: ProvenanceOption = None,
+    *,
+    allow_unverified: UnverifiedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Days that cost other than the days before them, and what drove it; the last 28 whole days if none are given."""
+    with _failing():
+        from rose.clock import utc_us
+        from rose.pricing.closing import anomaly, tables
+        from rose.pricing.closing.bill import bill
+        from rose.pricing.closing.period import NS_PER_DAY, Period, day_of, of_day
+        from rose.pricing.money import PricingError
+
+        root = ledger_root(ledger)
+        today_ns = of_day(day_of(utc_us() * 1000)).from_ns
+        judged = Period(today_ns - 28 * NS_PER_DAY, today_ns)
+        if from_text or to_text or month:
+            judged = _period(from_text, to_text, month)
+        if judged.from_ns >= today_ns:
+            raise PricingError(f"no day of {judged.label} is over yet, so there is none to judge")
+        judged = Period(judged.from_ns, min(judged.to_ns, today_ns))
+        before = Period(judged.from_ns - anomaly.DAYS_BEFORE * NS_PER_DAY, judged.to_ns)
+        of = bill(root, before, _book(price_book), provenance=provenance, allow_unverified=allow_unverified)
+        found = anomaly.watch(of, judged)
+        _print(as_json, found.to_json(), lambda: tables.watch(found))
+
+
+@budget_app.command("set")
+def set_budget(
+    team: Annotated[str, typer.Argument(help="The tag `team` of the runs that it is for.")],
+    usd: Annotated[str, typer.Argument(help="Dollars, such as 12000 or 12000.50.")],
+    month: Annotated[str, typer.Option("--month", help="The UTC month, such as 2026-11.")],
+    ledger: LedgerOption = None,
+    who: WhoOption = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Set a team's budget for a month; the last one that was set holds."""
+    with _failing():
+        from rose.pricing.closing import budget, period
+        from rose.pricing.money import format_usd
+
+        nano = budget.set_budget(ledger_root(ledger), team, usd, period.of_month(month), by=who)
+        data = {"team": team, "month": month, "budget_nano": nano, "currency": "USD"}
+        _print(as_json, data, lambda: [f"budget of {team} for {month}: {format_usd(nano)}"])
+
+
+@budget_app.command("show")
+def show_budgets(
+    ledger: LedgerOption = None,
+    month: MonthOption = None,
+    price_book: BookOption = "example",
+    provenance: ProvenanceOption = None,
+    *,
+    allow_unverified: UnverifiedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Budgets of a month beside what was spent, where the month will end, and the chance of going over."""
+    with _failing():
+        from rose.pricing.closing import budget, period, tables
+
+        of = budget.current_month() if month is None else period.of_month(month)
+        found = budget.show(
+            ledger_root(ledger), of, _book(price_book), provenance=provenance, allow_unverified=allow_unverified
+        )
+        _print(as_json, [each.to_json() for each in found], lambda: tables.budgets(found))
+
+
+def explain_command(
+    ledger: LedgerOption = None,
+    run: Annotated[str | None, typer.Option("--run", help="Run that is charged.")] = None,
+    hour: Annotated[str | None, typer.Option("--hour", help="UTC hour such as 2026-11-21T13.")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="Device that is charged.")] = None,
+    bucket: Annotated[str | None, typer.Option("--bucket", help="serving, rollout, ..., transfer or energy.")] = None,
+    lease: Annotated[str | None, typer.Option("--lease", help="Lease that was in force.")] = None,
+    team: Annotated[str | None, typer.Option("--team", help="Team that pays.")] = None,
+    task: Annotated[str | None, typer.Option("--task", help="Task of rollout time.")] = None,
+    fate: Annotated[str | None, typer.Option("--fate", help="What became of its tokens.")] = None,
+    policy_version: Annotated[int | None, typer.Option("--policy-version", help="Version that made them.")] = None,
+    close_id: Annotated[str | None, typer.Option("--close", help="Explain the booked figure of this close.")] = None,
+    price_book: BookOption = "example",
+    provenance: ProvenanceOption = None,
+    *,
+    events: Annotated[bool, typer.Option("--events", help="List every single event.")] = False,
+    allow_unverified: UnverifiedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """From a dollar to its events: the charge of a device-hour added up again; exit code 1 if it does not re-add."""
+    with _failing():
+        from rose.pricing.closing import explain, period, tables
+
+        asked = explain.Question(
+            hour_ns=None if hour is None else period.hour(hour, "--hour"),
+            run_id=run,
+            device_id=device,
+            bucket=bucket,
+            lease_id=lease,
+            team=team,
+            task=task,
+            fate=fate,
+            policy_version=policy_version,
+        )
+        root = ledger_root(ledger)
+        if close_id is None:
+            found = [
+                explain.explain(
+                    root, asked, _book(price_book), provenance=provenance, allow_unverified=allow_unverified
+                )
+            ]
+        else:
+            found = explain.explain_closed(root, asked, close_id)
+        data = [each.to_json(events) for each in found]
+        _print(as_json, data, lambda: (line for each in found for line in tables.explanation(each, with_events=events)))
+        faults = [fault for each in found for fault in each.faults]
+        if faults:
+            typer.secho("rose: the charge DOES NOT RE-ADD:\n  " + "\n  ".join(faults), fg=typer.colors.RED, err=True)
+            raise typer.Exit(1)
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    try:
+        yield
+    except (UserError, LedgerError) as error:
+        raise failed(error) from None
+
+
+def _print(as_json: bool, data: Any, shown: Any) -> None:
+    """Either plain values, or what `shown()` gives to a terminal."""
+    if as_json:
+        typer.echo(json.dumps(data, indent=2, default=str))
+        return
+    from rich.console import Console
+
+    from rose.pricing.tables import WIDTH
+
+    console = Console(width=WIDTH, highlight=False, markup=False)
+    parts: Iterable[RenderableType] = shown()
+    for part in parts:
+        # Paths and ids stay whole.
+        console.print(part, soft_wrap=isinstance(part, str))
+
+
+def _period(from_text: str | None, to_text: str | None, month: str | None) -> Period:
+    from rose.pricing.closing import period
+
+    return period.parse(from_text, to_text, month)
+
+
+def _book(price_book: str) -> PriceBook:
+    from rose.pricing import pricebook
+
+    return pricebook.load(price_book)

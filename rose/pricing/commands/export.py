@@ -1,0 +1,220 @@
+"""`rose export`: FOCUS rows, a workbook and an HTML report to hand on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rose.errors import UserError
+from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
+from rose.ledger.layout import LedgerError
+from rose.pricing.commands.common import UnverifiedOption, failed
+
+if TYPE_CHECKING:
+    from rose.pricing.export.bill import Bill
+    from rose.pricing.export.out import Written
+
+export_app = typer.Typer(no_args_is_help=True, help="Files to hand on: FOCUS rows, a workbook, an HTML report.")
+
+OutOption = Annotated[Path, typer.Option("--out", "-o", help="The file to write; its suffix says the format.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")]
+CloseOption = Annotated[str | None, typer.Option("--close", help="A closed period, with its corrections.")]
+FromOption = Annotated[str | None, typer.Option("--from", help="First UTC hour, such as 2026-11-01 or 2026-11-01T05.")]
+ToOption = Annotated[str | None, typer.Option("--to", help="First UTC hour that no longer counts.")]
+RunOption = Annotated[
+    str | None, typer.Option("--run", help="One run; what borrowing added to its bill is then known.")
+]
+ProvenanceOption = Annotated[
+    str | None, typer.Option("--provenance", help="live, replay or simulated, where the period has several.")
+]
+BookOption = Annotated[
+    str | None, typer.Option("--price-book", "-b", help="A price book TOML file, else `example`; a close has its own.")
+]
+
+
+@export_app.command("focus")
+def focus_command(
+    out: OutOption,
+    ledger: LedgerOption = None,
+    close: CloseOption = None,
+    from_hour: FromOption = None,
+    to_hour: ToOption = None,
+    run: RunOption = None,
+    provenance: ProvenanceOption = None,
+    price_book: BookOption = None,
+    *,
+    force: ForceOption = False,
+    allow_unverified: UnverifiedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """FOCUS 1.2 rows as .parquet or .csv: of a closed period, or of one that may still change. Checked row by row."""
+    with _told(), _progress("Exporting") as progress:
+        from rose.pricing.export import focus
+        from rose.pricing.export import out as writing
+
+        writing.suffix_of(out, focus.SUFFIXES, "FOCUS")
+        writing.refuse_existing(out, force)
+        bill = _bill(ledger, close, (from_hour, to_hour), run, provenance, price_book, allow_unverified)
+        done = focus.write(bill, out, force=force, progress=progress)
+    _say(done, as_json)
+
+
+@export_app.command("workbook")
+def workbook_command(
+    out: OutOption,
+    ledger: LedgerOption = None,
+    close: CloseOption = None,
+    from_hour: FromOption = None,
+    to_hour: ToOption = None,
+    run: RunOption = None,
+    provenance: ProvenanceOption = None,
+    price_book: BookOption = None,
+    *,
+    force: ForceOption = False,
+    allow_unverified: UnverifiedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """An Excel workbook (.xlsx): who pays, for what, by day, run, policy version and cause, with the prices."""
+    with _told(), _progress("Exporting") as progress:
+        from rose.pricing.export import out as writing
+        from rose.pricing.export import workbook
+
+        writing.suffix_of(out, workbook.SUFFIXES, "a workbook")
+        writing.refuse_existing(out, force)
+        bill = _bill(ledger, close, (from_hour, to_hour), run, provenance, price_book, allow_unverified)
+        done = workbook.write(bill, out, force=force, progress=progress)
+    _say(done, as_json)
+
+
+@export_app.command("report")
+def report_command(
+    out: OutOption,
+    ledger: LedgerOption = None,
+    close: CloseOption = None,
+    from_hour: FromOption = None,
+    to_hour: ToOption = None,
+    run: Annotated[
+        str | None, typer.Option("--run", help="A run; a whole one with all that `rose report` says.")
+    ] = None,
+    provenance: ProvenanceOption = None,
+    price_book: BookOption = None,
+    *,
+    force: ForceOption = False,
+    allow_unverified: UnverifiedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """One HTML file that needs no network: the cost report of a run, or the drill-downs of a period. Prints well."""
+    with _told(), _progress("Exporting"):
+        from rose.pricing import report
+        from rose.pricing.export import html
+        from rose.pricing.export import out as writing
+
+        writing.suffix_of(out, html.SUFFIXES, "a report")
+        writing.refuse_existing(out, force)
+        if run is not None and (close, from_hour, to_hour, provenance) == (None, None, None, None):
+            built = report.build(ledger_root(ledger), run, price_book or "example", allow_unverified)
+            done = html.write_run(built, out, force=force)
+        else:
+            bill = _bill(ledger, close, (from_hour, to_hour), run, provenance, price_book, allow_unverified)
+            done = html.write_bill(bill, out, force=force)
+    _say(done, as_json)
+
+
+@export_app.command("check")
+def check_command(
+    file: Annotated[Path, typer.Argument(help="A FOCUS file that ROSE exported, .parquet or .csv.")],
+    ledger: LedgerOption = None,
+    close: Annotated[str | None, typer.Option("--close", help="Compare it with this closed period too.")] = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Check every row of a FOCUS file, and that it adds up; exits 1 if a rule does not hold."""
+    with _told(), _progress("Checking"):
+        from rose.pricing.export import bill, focus, focus_check
+
+        charged = (
+            None
+            if close is None
+            else focus.charges_nano(bill.of_close(ledger_root(ledger), close, allow_unverified=True))
+        )
+        found = focus_check.check(file, charged)
+    if as_json:
+        typer.echo(json.dumps({"file": str(file), **found.to_json()}, indent=2))
+    elif found.faults:
+        typer.echo(f"{file} breaks {len(found.faults)} rules:\n{found.text(file.name)}")
+    else:
+        from rose.pricing.money import format_usd
+
+        typer.echo(f"{file}: {found.rows:,} rows, {format_usd(found.totals['billed'])} billed: good")
+    if found.faults:
+        raise typer.Exit(1)
+
+
+def _bill(
+    ledger: Path | None,
+    close: str | None,
+    period: tuple[str | None, str | None],
+    run: str | None,
+    provenance: str | None,
+    price_book: str | None,
+    allow_unverified: bool,
+) -> Bill:
+    """What the options ask for. Raises PricingError for options that do not go together."""
+    from rose.pricing import pricebook
+    from rose.pricing.closing.period import hour
+    from rose.pricing.export import bill
+    from rose.pricing.money import PricingError
+
+    root = ledger_root(ledger)
+    if close is not None:
+        given = (*period, run, provenance, price_book)
+        options = ("--from", "--to", "--run", "--provenance", "--price-book")
+        if also := [option for option, value in zip(options, given, strict=True) if value is not None]:
+            raise PricingError(f"--close is whole and has its own prices; leave out {', '.join(also)}")
+        return bill.of_close(root, close, allow_unverified=allow_unverified)
+    if period == (None, None) and run is None:
+        raise PricingError("say what to export: --close, or --run, or --from and --to")
+    return bill.of_period(
+        root,
+        pricebook.load(price_book or "example"),
+        from_ns=None if period[0] is None else hour(period[0], "--from"),
+        to_ns=None if period[1] is None else hour(period[1], "--to"),
+        run_id=run,
+        provenance=provenance,
+        allow_unverified=allow_unverified,
+    )
+
+
+def _say(done: Written, as_json: bool) -> None:
+    from rose.pricing.money import format_usd
+
+    if as_json:
+        typer.echo(json.dumps(done.to_json(), indent=2))
+        return
+    totals = ", ".join(f"{name} {format_usd(nano)}" for name, nano in done.totals.items() if "/" not in name)
+    typer.echo(f"{done.path}: {done.rows:,} rows; {totals}\nSHA-256 {done.sha256}")
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except (UserError, LedgerError) as error:
+        raise failed(error) from None
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr where that is a terminal; yields what moves it: how much is done, and of how much."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
