@@ -146,7 +146,8 @@ def _provenance(connection: duckdb.DuckDBPyConnection, chosen: str | None, asked
     if chosen is not None:
         present = [of for of in present if of == chosen]
     if not present:
-        span = "all of time" if asked == _FOREVER_NS else f"the period from {utc(asked[0])} to {utc(asked[1])}"
+        begins, ends = ("" if ns == never else utc(ns) for ns, never in zip(asked, _FOREVER_NS, strict=True))
+        span = f"the period from {begins or 'the beginning'} to {ends or 'now'}"
         of = f" with provenance {chosen!r}" if chosen else ""
         raise NothingCharged(
             f"{span} has no provisioned device time{of}, so nothing can be priced; it needs a device that joined and "

@@ -37,8 +37,8 @@ def check(root: Path) -> Check:
     except UserError:
         # What could not be finished is named below.
         pass
-    (own,) = [of for of in verify(root).writers if of.writer == CLOSING_WRITER] or [None]
-    problems = [f"ledger: {problem}" for problem in (own.problems if own else ())]
+    own = (of.problems for of in verify(root).writers if of.writer == CLOSING_WRITER)
+    problems = [f"ledger: {problem}" for found in own for problem in found]
     try:
         posted = [posting for of in postings(root).values() for posting in of]
     except PricingError as error:

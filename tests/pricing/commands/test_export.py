@@ -63,15 +63,18 @@ def test_check_names_what_is_wrong_and_exits_1(sample: Path, tmp_path: Path) -> 
 
 
 def test_workbook_and_report(sample: Path, close_id: str, tmp_path: Path) -> None:
-    for n, what in enumerate((["--run", "run"], ["--close", close_id], HOUR)):
-        for command, name in (("workbook", f"b{n}.xlsx"), ("report", f"r{n}.html")):
-            result = run(command, "--ledger", sample, *what, "--out", tmp_path / name)
-            assert result.exit_code == 0, result.output
-            assert "bill $4.74" in said(result)
-            assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() in said(result)
-    assert "Summary" in openpyxl.load_workbook(tmp_path / "b0.xlsx").sheetnames
-    assert "Cost per correct answer" in (tmp_path / "r0.html").read_text()
-    assert f"Closed period {close_id}" in (tmp_path / "r1.html").read_text()
+    for command, name, what in (
+        ("workbook", "hour.xlsx", HOUR),
+        ("report", "run.html", ["--run", "run"]),
+        ("report", "close.html", ["--close", close_id]),
+    ):
+        result = run(command, "--ledger", sample, *what, "--out", tmp_path / name)
+        assert result.exit_code == 0, result.output
+        assert "bill $4.74" in said(result)
+        assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() in said(result)
+    assert "Summary" in openpyxl.load_workbook(tmp_path / "hour.xlsx").sheetnames
+    assert "Cost per correct answer" in (tmp_path / "run.html").read_text()
+    assert f"Closed period {close_id}" in (tmp_path / "close.html").read_text()
 
 
 def test_a_file_is_replaced_only_when_forced(sample: Path, tmp_path: Path) -> None:

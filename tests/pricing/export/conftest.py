@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 
 from rose import events
@@ -30,8 +28,6 @@ TAGS = '{"team": "research", "serving_team": "chat", "project": "a \\"maze\\", <
 NAME = '=1+1 <script>alert("run")</script>'
 RUN = "busy"
 
-Edit = Callable[[pl.DataFrame], pl.DataFrame]
-
 
 @pytest.fixture(scope="session")
 def book() -> PriceBook:
@@ -55,11 +51,6 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def period_bill(busy: Path, book: PriceBook) -> Bill:
     return bill.of_period(busy, book, from_ns=PERIOD.from_ns, to_ns=PERIOD.to_ns)
-
-
-@pytest.fixture(scope="session")
-def run_bill(busy: Path, book: PriceBook) -> Bill:
-    return bill.of_period(busy, book, run_id=RUN)
 
 
 @pytest.fixture(scope="session")

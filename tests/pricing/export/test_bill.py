@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from rose import events
 from rose.pricing import charges, pricebook, report
 from rose.pricing.closing import store
-from rose.pricing.export import bill
+from rose.pricing.export import bill, focus
 from rose.pricing.export.bill import Bill
 from rose.pricing.money import PricingError
 from rose.pricing.pricebook import PriceBook
+from tests.pricing.conftest import T0_NS, WriteLedger
 from tests.pricing.export.conftest import HOUR_NS, NAME, PERIOD, RUN, TAGS
 
 
@@ -52,8 +55,6 @@ def test_a_close_is_its_frozen_charges_and_each_correction(close_bill: Bill, clo
 
 
 def test_an_unverified_close_is_refused_unless_it_is_allowed(closed: tuple[Path, str]) -> None:
-    import dataclasses
-
     root, close_id = closed
     read = store.read(root, close_id)
     doubtful = dataclasses.replace(read, posted=(dataclasses.replace(read.posted[0], verified=False), *read.posted[1:]))
@@ -65,3 +66,15 @@ def test_an_unverified_close_is_refused_unless_it_is_allowed(closed: tuple[Path,
 def test_a_close_that_there_is_none_of_is_named(busy: Path) -> None:
     with pytest.raises(PricingError, match="there is no close 'nope'"):
         bill.of_close(busy, "nope")
+
+
+def test_weights_sent_before_the_first_device_joined_are_in_the_period(
+    sample: Path, write_ledger: WriteLedger, tmp_path: Path
+) -> None:
+    early = events.Sync(
+        device_id="s0", ok=True, base_version=None, encoding="dense", wire_bytes=10**9, dense_bytes=10**9, total_ns=1,
+        source="relay", route="loopback", at_us=T0_NS // 1000 - 2 * 3_600_000_000,
+    )  # fmt: skip
+    made = bill.of_period(write_ledger([early], root=sample, writer="early"), pricebook.load("example"))
+    assert made.charges.from_ns == T0_NS - 2 * HOUR_NS
+    assert focus.write(made, tmp_path / "f.csv").totals["billed"] == made.total_nano

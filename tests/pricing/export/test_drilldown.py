@@ -4,14 +4,12 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 
 from rose.pricing import pricebook
 from rose.pricing.export import bill as billing
 from rose.pricing.export import drilldown
 from rose.pricing.export.bill import Bill
 from rose.pricing.export.drilldown import Table
-from tests.pricing import random_ledger
 from tests.pricing.export.conftest import NAME, RUN
 
 #: What each drill-down sums to; the others sum to the bill.
@@ -40,14 +38,6 @@ def tables(close_bill: Bill) -> dict[str, Table]:
 
 def test_every_drill_down_sums_to_its_parent(close_bill: Bill) -> None:
     check_sums(close_bill)
-
-
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(made=random_ledger.ledgers(portions=1))
-def test_so_it_does_for_any_ledger(made: random_ledger.Made, tmp_path_factory: pytest.TempPathFactory) -> None:
-    root = tmp_path_factory.mktemp("any") / "ledger"
-    made.write(root)
-    check_sums(billing.of_period(root, pricebook.parse(random_ledger.BOOK, "awkward.toml")))
 
 
 def test_teams_and_runs_bear_both_views(tables: dict[str, Table], close_bill: Bill) -> None:

@@ -16,6 +16,7 @@ from rose.pricing.export.bill import Bill
 from rose.pricing.money import PricingError
 from tests.pricing import random_ledger
 from tests.pricing.export import focus_validator
+from tests.pricing.export.test_drilldown import check_sums
 
 NANO = Decimal("0.000000001")
 #: Rules of the validator that contradict FOCUS's own text, and what is wrong with each.
@@ -174,9 +175,9 @@ def test_no_charges_are_no_export(period_bill: Bill, tmp_path: Path) -> None:
         focus.write(dataclasses.replace(period_bill, parts=(empty,)), tmp_path / "f.csv")
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(made=random_ledger.ledgers(portions=1))
-def test_any_ledger_makes_rows_that_keep_every_rule(
+def test_any_ledger_makes_rows_that_keep_every_rule_and_drill_downs_that_re_add(
     made: random_ledger.Made, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("any")
@@ -185,6 +186,7 @@ def test_any_ledger_makes_rows_that_keep_every_rule(
     bill = billing.of_period(folder / "ledger", book)
     done = focus.write(bill, folder / "f.parquet")
     assert done.totals["billed"] == done.totals["effective"] == bill.total_nano
+    check_sums(bill)
 
 
 @pytest.mark.parametrize("suffix", focus.SUFFIXES)

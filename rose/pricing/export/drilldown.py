@@ -1,0 +1,238 @@
+"""Drill-downs of a bill as tables of whole numbers, each of which sums to the bill or to a named part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import polars as pl
+
+from rose.pricing import charges
+from rose.pricing.export import prices
+from rose.pricing.export.bill import Bill
+from rose.pricing.figures import AMORTIZED, FULLY_LOADED
+
+#: What a column holds: text, nano-dollars, nanoseconds, a count, bytes, mW*ns, or a price as text.
+Kind = Literal["text", "usd", "hours", "count", "gb", "kwh", "price"]
+#: Kinds of which a table gives the sum.
+SUMMED: frozenset[Kind] = frozenset({"usd", "hours", "count", "gb", "kwh"})
+#: The word for what has no value where a table is drilled down by one.
+UNALLOCATED = "unallocated"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A heading and what stands below it."""
+
+    name: str
+    kind: Kind = "text"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """One sheet. Cells of summed kinds are whole numbers; `view` is the view of its dollars."""
+
+    name: str
+    title: str
+    view: str
+    note: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+    def total(self, index: int) -> int:
+        """The sum of a column of whole numbers."""
+        return sum(int(row[index] or 0) for row in self.rows)
+
+
+_HOURS, _AMORTIZED = Column("device-hours", "hours"), Column("amortized", "usd")
+
+
+def tables(bill: Bill) -> list[Table]:
+    """Every drill-down, in the order in which they are shown. Raises PriceBookError where a price is missing."""
+    frame = bill.charges.frame
+    loaded = charges.fully_load(frame)
+    return [
+        _by_team(frame, loaded),
+        _by_bucket_and_day(frame),
+        _by_run(bill, loaded),
+        _by_policy(frame),
+        _waste(frame),
+        _idle(frame),
+        _invoiced(frame),
+        _prices(bill),
+        _corrections(bill),
+    ]
+
+
+def by_bucket(frame: pl.DataFrame) -> dict[str, tuple[int, int]]:
+    """Nanoseconds and nano-dollars of each bucket, the dearest first."""
+    summed = frame.group_by("bucket").agg(pl.col("ns").sum(), pl.col("cost_nano").sum())
+    dearest = summed.sort(["cost_nano", "bucket"], descending=[True, False])
+    return {bucket: (ns, nano) for bucket, ns, nano in dearest.iter_rows()}
+
+
+def _grouped(frame: pl.DataFrame, by: Sequence[str | pl.Expr], *sums: str) -> tuple[tuple[Any, ...], ...]:
+    """Rows of the values of `by`, a null among them as "unallocated", with sums; in the order of `by`."""
+    keys = [(pl.col(key) if isinstance(key, str) else key).cast(pl.String).fill_null(UNALLOCATED) for key in by]
+    summed = frame.group_by(keys).agg(pl.col(name).sum() for name in sums)
+    return tuple(summed.sort(summed.columns[: len(keys)]).iter_rows())
+
+
+def _both_views(frame: pl.DataFrame, loaded: pl.DataFrame, key: str) -> tuple[tuple[Any, ...], ...]:
+    """Each value of `key` with its time, its amortized cost and its fully loaded cost; each cost sums to the bill."""
+    amortized = {name: rest for name, *rest in _grouped(frame, [key], "ns", "cost_nano")}
+    full = dict(_grouped(loaded, [key], "loaded_nano"))
+    names = sorted(amortized.keys() | full.keys())
+    return tuple((name, *amortized.get(name, (0, 0)), full.get(name, 0)) for name in names)
+
+
+def _by_team(frame: pl.DataFrame, loaded: pl.DataFrame) -> Table:
+    return Table(
+        name="By team",
+        title="Who pays",
+        view=f"{AMORTIZED} and {FULLY_LOADED}",
+        note="By the tags of each run: `team` for rollouts, training and what serves them, `serving_team` for the "
+        "rest. Unallocated: the run has no such tag. Fully loaded, a team also bears the idle time of the devices it "
+        "worked on. Each column of dollars sums to the bill.",
+        columns=(Column("team"), _HOURS, _AMORTIZED, Column("fully loaded", "usd")),
+        rows=_both_views(frame, loaded, "team"),
+    )
+
+
+def _by_bucket_and_day(frame: pl.DataFrame) -> Table:
+    day = pl.col("hour").dt.strftime("%Y-%m-%d").alias("day")
+    return Table(
+        name="By bucket and day",
+        title="What the devices did, by UTC day",
+        view=AMORTIZED,
+        note="Sums to the bill.",
+        columns=(Column("day"), Column("bucket"), _HOURS, _AMORTIZED),
+        rows=_grouped(frame, [day, "bucket"], "ns", "cost_nano"),
+    )
+
+
+def _by_run(bill: Bill, loaded: pl.DataFrame) -> Table:
+    def name(run_id: str) -> str:
+        return bill.runs[run_id].name if run_id in bill.runs else ""
+
+    return Table(
+        name="By run",
+        title="What each run cost",
+        view=f"{AMORTIZED} and {FULLY_LOADED}",
+        note="Each column of dollars sums to the bill.",
+        columns=(Column("run"), Column("name"), _HOURS, _AMORTIZED, Column("fully loaded", "usd")),
+        rows=tuple(
+            (run_id, name(run_id), *rest) for run_id, *rest in _both_views(bill.charges.frame, loaded, "run_id")
+        ),
+    )
+
+
+def _by_policy(frame: pl.DataFrame) -> Table:
+    return Table(
+        name="By policy version and task",
+        title="Rollouts by policy version and task",
+        view=AMORTIZED,
+        note="Sums to the bucket `rollout`. Time is divided by the tokens made in it. Unallocated: no turn said which.",
+        columns=(Column("policy version"), Column("task"), Column("output tokens", "count"), _HOURS, _AMORTIZED),
+        rows=_by_number(_grouped(_rollout(frame), ["policy_version", "task"], "tokens", "ns", "cost_nano")),
+    )
+
+
+def _by_number(rows: tuple[tuple[Any, ...], ...]) -> tuple[tuple[Any, ...], ...]:
+    """In the order of a number in the first column, what is none at the end: as text, 10 would come before 9."""
+    return tuple(sorted(rows, key=lambda row: (not row[0].isdecimal(), row[0].zfill(20), row[1])))
+
+
+def _rollout(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.filter(pl.col("bucket") == "rollout")
+
+
+def _waste(frame: pl.DataFrame) -> Table:
+    cause = pl.col("cause").fill_null("not wasted").alias("cause")
+    fate = pl.col("fate")
+    return Table(
+        name="Waste by cause",
+        title="Rollout time that came to nothing, and why",
+        view=AMORTIZED,
+        note="Sums to the bucket `rollout`; what was not wasted is a row of its own.",
+        columns=(Column("cause"), Column("fate"), Column("output tokens", "count"), _HOURS, _AMORTIZED),
+        rows=_grouped(_rollout(frame), [cause, fate], "tokens", "ns", "cost_nano"),
+    )
+
+
+def _idle(frame: pl.DataFrame) -> Table:
+    spare = frame.filter(pl.col("bucket").is_in(["idle", "unaccounted"]))
+    return Table(
+        name="Idle",
+        title="Time that was paid for and not used",
+        view=AMORTIZED,
+        note="Sums to the buckets `idle` and `unaccounted`. Could have been lent: on a serving device, in no lease. "
+        "Unaccounted: no slice reports the time.",
+        columns=(Column("bucket"), Column("cause"), Column("pool"), Column("device class"), _HOURS, _AMORTIZED),
+        rows=_grouped(spare, ["bucket", "cause", "pool", "device_class"], "ns", "cost_nano"),
+    )
+
+
+def _invoiced(frame: pl.DataFrame) -> Table:
+    beside = frame.filter(pl.col("kind") != "capacity")
+    return Table(
+        name="Transfer and energy",
+        title="What is billed beside device time",
+        view=AMORTIZED,
+        note="Sums to the buckets `transfer` and `energy`. Energy is here only where it was metered and the price of "
+        "the device does not hold it.",
+        columns=(
+            Column("kind"), Column("route"), Column("team"), Column("GB", "gb"), Column("kWh", "kwh"), _AMORTIZED,
+        ),
+        rows=_grouped(
+            beside, ["kind", pl.col("route").fill_null("").alias("route"), "team"], "bytes", "energy_mw_ns", "cost_nano"
+        ),
+    )  # fmt: skip
+
+
+def _prices(bill: Bill) -> Table:
+    found: Mapping[str, prices.PriceUsed] = {price.name: price for price in prices.used(bill.charges)}
+    return Table(
+        name="Prices used",
+        title=f"Prices of {bill.book.name} {bill.book.version} that the charges were made with",
+        view=AMORTIZED,
+        note="Dollars for a unit. A kWh is one that a device drew: tariff times PUE.",
+        columns=(
+            Column("price"), Column("USD", "price"), Column("for each"), Column("commitment"), Column("from"),
+            Column("until"), Column("source"), Column("source's date"),
+        ),
+        rows=tuple(
+            (
+                name, str(price.usd), price.unit, price.commitment or "", _day(price.valid_from), _day(price.valid_to),
+                price.source, str(price.source_date),
+            )
+            for name, price in sorted(found.items())
+        ),
+    )  # fmt: skip
+
+
+def _day(day: object) -> str:
+    return "" if day is None else str(day)
+
+
+def _corrections(bill: Bill) -> Table:
+    day = pl.col("hour").dt.strftime("%Y-%m-%d").alias("day")
+    rows = [
+        (str(part.invoice_id), part.reason or "", *row)
+        for part in bill.corrections
+        for row in _grouped(part.frame, [day, "bucket", "team"], "ns", "cost_nano")
+    ]
+    return Table(
+        name="Corrections",
+        title="What was posted after the close",
+        view=AMORTIZED,
+        note="Signed: what each changes the closed charges by, at the day that was charged. Not in the other tables."
+        if bill.corrections
+        else "None." if bill.close_id else "The period is not closed, so nothing can be posted to it.",
+        columns=(
+            Column("posting"), Column("reason"), Column("day charged"), Column("bucket"), Column("team"), _HOURS,
+            _AMORTIZED,
+        ),
+        rows=tuple(rows),
+    )  # fmt: skip

@@ -1,0 +1,76 @@
+"""What a workbook and an HTML report say at their top of the bill they show: what it is, and how far to trust it."""
+
+from __future__ import annotations
+
+from rose.clock import utc
+from rose.pricing.export.bill import Bill
+from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Stamp
+
+#: What each word of an export means, for readers who have nothing else of ROSE.
+DEFINITIONS: tuple[tuple[str, str], ...] = (
+    ("bill", "What the fleet cost in the period: every device's provisioned time at the price book's price, weight "
+     "transfers at the price of their route, and metered energy where no device's price holds it already."),
+    (AMORTIZED, "The bill divided by what each nanosecond of each device was used for. Sums to the bill exactly."),
+    (FULLY_LOADED, "The same bill charged to work only: what exists for rollouts (weight syncs, activations, "
+     "transfers) to rollouts, headroom to serving, and each device's idle time and energy to what it did that day. "
+     "Sums to the bill exactly."),
+    (MARGINAL, "What borrowing added to the bill: extra energy, transfers, scheduling, recomputation, missed budgets. "
+     "For deciding whether to borrow; it does not sum to anything, and is never added to the other two."),
+    ("serving", "Time a device answered users' requests."),
+    ("rollout", "Time a device generated rollouts for reinforcement learning, borrowed or dedicated."),
+    ("train", "Time a device updated the policy."),
+    ("sync", "Time a device took in new weights."),
+    ("activation", "Time a device took to switch between serving and rollouts."),
+    ("headroom", "Time kept free so that serving could take up a burst."),
+    ("idle", "Time in which a device did nothing and could have. On a serving device that is in no lease it could have "
+     "been lent."),
+    ("unaccounted", "Provisioned time that no report of the device covers: it is paid for, and nobody knows for what."),
+    ("transfer", "Bytes of weights sent over a route that costs money."),
+    ("energy", "Metered electricity of a device whose price does not hold it: kWh times PUE times tariff."),
+    ("unallocated", "The ledger does not say which team, policy version or task: shown, never spread."),
+    ("wasted", "Rollout time whose tokens came to nothing: preempted, lost, failed, stale, rejected, or made again."),
+    ("live, replay, simulated", "Where the figures come from: a deployment with real users, recorded traffic sent "
+     "again to real engines, or a model of a deployment. They are never mixed."),
+    ("nano-dollar", "1e-9 dollars. All amounts are whole nano-dollars until they are shown."),
+    ("correction", "A change to a closed period, posted later as a row of its own. A closed figure never changes."),
+    ("verified", "The ledger's hash chain held when the figures were made: no event was changed or is missing."),
+)  # fmt: skip
+
+
+def title(bill: Bill) -> str:
+    """What is shown, in a line."""
+    if bill.close_id is not None:
+        return f"Closed period {bill.close_id}"
+    runs = bill.charges.frame["run_id"].unique().sort().to_list()
+    if len(runs) == 1:
+        label = bill.runs.get(runs[0])
+        return f"Run {label.name} ({runs[0]}), not closed" if label else f"Run {runs[0]}, not closed"
+    return f"{len(runs)} runs, not closed"
+
+
+def about(bill: Bill) -> list[tuple[str, str]]:
+    """Name and value of everything that must be known to use the figures."""
+    stamp, book = bill.stamp, bill.book
+    frame = bill.charges.frame
+    return [
+        ("period", f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}"),
+        ("currency", stamp.currency),
+        ("provenance", stamp.provenance),
+        ("ledger", "verified" if stamp.verified else "NOT VERIFIED"),
+        ("price book", f"{book.name} {book.version}"),
+        ("price book's SHA-256", book.sha256),
+        ("runs", f"{frame['run_id'].n_unique():,}"),
+        ("devices", f"{frame.select('run_id', 'device_id').n_unique():,}"),
+        ("charges", f"{frame.height:,} rows"),
+        ("corrections", f"{len(bill.corrections):,} posted" if bill.close_id else "none: the period is not closed"),
+    ]
+
+
+def warnings(stamp: Stamp) -> list[str]:
+    """What must be seen before any figure is."""
+    found = []
+    if not stamp.verified:
+        found.append("UNVERIFIED LEDGER: the ledger's hash chain did not hold, so no figure here can be relied on.")
+    if stamp.provenance == "simulated":
+        found.append("SIMULATED: these figures come from a model of a deployment. No such money was spent.")
+    return found

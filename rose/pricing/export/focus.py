@@ -1,0 +1,162 @@
+"""FOCUS 1.2 rows of a bill: purchases of capacity, and the charges that use them up, as Parquet or CSV.
+
+The mapping itself is sql/export/focus.sql. A purchase row bills an hour of the fleet in full; the charges of that
+hour carry its amortized cost and bill nothing, so neither is counted twice. Quantities are rounded to 1e-12; a list
+cost is the unit price times the quantity, rounded to 1e-12, and so differs from the cost that was charged by the few
+nano-dollars that whole nano-dollars are rounded by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from decimal import ROUND_HALF_EVEN, Context, Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import sql
+from rose.pricing.export import focus_check, out, prices
+from rose.pricing.export.bill import Bill
+from rose.pricing.export.out import Written
+from rose.pricing.money import PricingError
+
+
+class _CsvWriter:
+    """Text with every decimal written out: pyarrow's own writer makes 0E-12 of zero."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._file = path.open("wb")
+        self._header = True
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        frame = pl.from_arrow(batch)
+        assert isinstance(frame, pl.DataFrame)
+        frame.write_csv(self._file, include_header=self._header)
+        self._header = False
+
+    def close(self) -> None:
+        self._file.close()
+
+
+_WRITERS: dict[str, Callable[[Path, pa.Schema], Any]] = {
+    ".parquet": lambda path, schema: pq.ParquetWriter(path, schema, compression="zstd"),
+    ".csv": _CsvWriter,
+}
+SUFFIXES = tuple(_WRITERS)
+#: Charges that are worked on at once: a portion ends with the hour in which it gets so long.
+_PORTION_ROWS = 100_000
+_PICO = 10**12
+_CONTEXT = Context(prec=60, rounding=ROUND_HALF_EVEN)
+
+Progress = Callable[[int, int], None]
+
+
+def write(bill: Bill, path: Path, *, force: bool = False, progress: Progress = lambda done, total: None) -> Written:
+    """Write the bill's FOCUS rows to `path`, checked row by row before the file gets its name.
+
+    The same bill gives the same bytes. Totals are nano-dollars: `billed` (the invoice), `effective`, and what of it
+    was purchased. `progress` is told rows done, and of how many. Raises PricingError if the file cannot be written, or
+    if a check fails: then the file is not there.
+    """
+    suffix = out.suffix_of(path, SUFFIXES, "FOCUS")
+
+    def make(temporary: Path) -> tuple[int, Mapping[str, int]]:
+        try:
+            _write(bill, temporary, suffix, progress)
+        except duckdb.Error as error:
+            raise PricingError(f"the charges cannot be made into FOCUS rows: {str(error).splitlines()[0]}") from error
+        found = focus_check.check(temporary, charges_nano(bill))
+        if found.faults:
+            raise PricingError(
+                "the rows that were made break FOCUS's rules, so nothing was exported:\n" + found.text(path.name)
+            )
+        return found.rows, found.totals
+
+    return out.write(path, force, make)
+
+
+def charges_nano(bill: Bill) -> dict[str, int]:
+    """Nano-dollars of the bill by bucket, which the exported rows must sum to."""
+    return {
+        bucket: int(nano)
+        for bucket, nano in pl.concat([part.frame.select("bucket", "cost_nano") for part in bill.parts])
+        .group_by("bucket").agg(pl.col("cost_nano").sum()).sort("bucket").iter_rows()
+    }  # fmt: skip
+
+
+def _write(bill: Bill, path: Path, suffix: str, progress: Progress) -> None:
+    script, writer, done = sql.read("export/focus.sql"), None, 0
+    with duckdb.connect() as connection:
+        connection.execute(sql.read("export/amounts.sql"))
+        _tables(connection, bill)
+        try:
+            for portion in _portions(bill):
+                progress(done, bill.rows)
+                connection.register("charge", portion)
+                for batch in connection.sql(script).to_arrow_reader(_PORTION_ROWS):
+                    writer = writer or _WRITERS[suffix](path, batch.schema)
+                    writer.write_batch(batch)
+                done += portion.height
+        finally:
+            if writer is not None:
+                writer.close()
+    progress(done, bill.rows)
+
+
+def _portions(bill: Bill) -> Iterator[pl.DataFrame]:
+    """The charges in order, whole hours of one part at a time, with what leads to the other tables."""
+    if not bill.charges.frame.height:
+        raise PricingError("there are no charges in the period, so there is nothing to export")
+    for number, part in enumerate(bill.parts):
+        marginal = _marginal(part.frame, bill.marginal_nano)
+        frame = prices.keyed(part).with_columns(pl.lit(number).alias("part"), marginal).with_row_index("n")
+        start = taken = 0
+        for hours in frame["hour"].rle().struct.field("len"):
+            taken += hours
+            if taken - start >= _PORTION_ROWS or taken == frame.height:
+                yield frame[start:taken]
+                start = taken
+
+
+def _marginal(frame: pl.DataFrame, total_nano: int | None) -> pl.Expr:
+    """`marginal_nano`: the marginal price of a borrowed device-second times the row's borrowed time, which sums to the
+    total; null for what was not borrowed, and everywhere where the total is not known."""
+    borrowed = (pl.col("pool") == "serving") & (pl.col("bucket") == "rollout")
+    name = "marginal_nano"
+    if total_nano is None or not frame.filter(borrowed)["ns"].sum():
+        return pl.lit(None, pl.Int64).alias(name)
+    taken = pl.when(borrowed).then("ns").otherwise(0).cast(pl.Int128).cum_sum()
+    # The sum up to a row, rounded, less that up to the row before: no nano-dollar is lost.
+    upto = taken * pl.lit(total_nano, pl.Int128) // taken.last()
+    return pl.when(borrowed).then(upto - upto.shift(1, fill_value=0)).cast(pl.Int64).alias(name)
+
+
+def _tables(connection: duckdb.DuckDBPyConnection, bill: Bill) -> None:
+    """Make the tables that the mapping joins: `part`, `price`, `run_tag`."""
+    connection.execute(sql.read("export/focus_tables.sql"))
+    for number, part in enumerate(bill.parts):
+        book = part.book
+        said = [
+            number, part.correction, part.invoice_id, _moment(part.from_ns), _moment(part.to_ns), book.currency,
+            book.name, book.version, book.sha256,
+        ]  # fmt: skip
+        connection.execute("INSERT INTO part VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", said)
+        # What is corrected may have no price in the book that corrects it; a correction needs none.
+        for price in [] if part.correction else prices.used(part):
+            row = [number, price.item, price.stretch, _pico(price.usd), price.name, price.commitment]
+            connection.execute("INSERT INTO price VALUES (?, ?, ?, ?, ?, ?)", row)
+    tags = {"run_id": list(bill.runs), "tags_json": [run.tags_json for run in bill.runs.values()]}
+    connection.register("run_tag", pl.DataFrame(tags, schema=dict.fromkeys(tags, pl.String)))
+
+
+def _pico(usd: Decimal) -> int:
+    return int(_CONTEXT.multiply(usd, _PICO).to_integral_value(rounding=ROUND_HALF_EVEN, context=_CONTEXT))
+
+
+def _moment(ns: int) -> datetime:
+    return datetime.fromtimestamp(ns // 10**9, UTC).replace(tzinfo=None)
