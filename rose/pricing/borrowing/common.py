@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from dataclasses import dataclass
-from typing import Any
 
 from rose.pricing.bootstrap import Interval
 from rose.pricing.document import BookFacts, RunFacts
@@ -30,17 +27,6 @@ class Head:
 def head(run: PricedRun) -> Head:
     """The head of a document on a run."""
     return Head(stamp=run.stamp, run=run.run, price_book=run.book_facts)
-
-
-def to_json(document: Any) -> str:
-    """A document as JSON; amounts are whole nano-dollars, times whole nanoseconds."""
-    return json.dumps(document, indent=2, default=_plain)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Figure | Stamp):
-        return value.to_json()
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 def amount(
@@ -73,5 +59,4 @@ def per_device_hour(interval: Interval | None, m: Marginal) -> Interval | None:
     """An interval over the run, for each borrowed device-hour."""
     if interval is None or interval.high is None or not m.borrowed_ns:
         return None
-    hours = m.borrowed_ns / NS_PER_HOUR
-    return Interval(low=interval.low / hours, high=interval.high / hours)
+    return interval.over(m.borrowed_ns / NS_PER_HOUR)

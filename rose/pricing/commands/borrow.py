@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -128,7 +129,7 @@ def _spans(file: Path | None) -> tuple[Span, ...]:
 def _show(build: Callable[[], Any], tables: Callable[[Any], Iterable[RenderableType]], as_json: bool) -> None:
     from rich.console import Console
 
-    from rose.pricing.borrowing.common import to_json
+    from rose.pricing.document import to_json
     from rose.pricing.tables import WIDTH
 
     try:
@@ -136,7 +137,7 @@ def _show(build: Callable[[], Any], tables: Callable[[Any], Iterable[RenderableT
     except (UserError, LedgerError) as error:
         raise failed(error) from None
     if as_json:
-        typer.echo(to_json(document))
+        typer.echo(json.dumps(to_json(document), indent=2))
         return
     console = Console(width=WIDTH)
     for part in tables(document):

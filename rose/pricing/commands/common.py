@@ -9,7 +9,9 @@ import typer
 from rose.errors import UserError
 from rose.ledger.layout import LedgerError
 
-BookOption = Annotated[str, typer.Option("--price-book", "-b", help="A price book TOML file, or the name of one that comes with ROSE.")]
+BookOption = Annotated[
+    str, typer.Option("--price-book", "-b", help="A price book TOML file, or the name of one that comes with ROSE.")
+]
 UnverifiedOption = Annotated[
     bool, typer.Option("--allow-unverified", help="Price a ledger that does not verify, every figure marked so.")
 ]

@@ -4,7 +4,8 @@ import json
 from dataclasses import dataclass
 
 from rose.pricing.bootstrap import Interval
-from rose.pricing.borrowing.common import amount, counted, per_device_hour, to_json
+from rose.pricing.borrowing.common import amount, counted, per_device_hour
+from rose.pricing.document import to_json
 from rose.pricing.figures import Figure, Figures, Stamp
 from rose.pricing.marginal import Marginal
 
@@ -20,7 +21,7 @@ class Document:
 
 def test_every_figure_of_a_document_goes_with_its_stamp() -> None:
     figure = amount(MAKE, 1_500_000_000, interval=Interval(low=1.25, high=None))
-    document = json.loads(to_json(Document(figure, {3: (counted(MAKE, None, "ratio", why="too few"),)})))
+    document = json.loads(json.dumps(to_json(Document(figure, {3: (counted(MAKE, None, "ratio", why="too few"),)}))))
     assert document["cost"]["value"] == 1_500_000_000
     assert (document["cost"]["low"], document["cost"]["high"]) == (1_250_000_000, None)
     (row,) = document["rows"]["3"]

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from rose import events
 from rose.pricing.borrowing import price, tables
-from rose.pricing.borrowing.common import to_json
+from rose.pricing.document import to_json
 from rose.pricing.marginal import TERMS
 from rose.pricing.money import PricingError
 from rose.pricing.scale_down import Span

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from rich.console import Console
 
 from rose import events
 from rose.pricing.borrowing import spikes, tables
-from rose.pricing.borrowing.common import to_json
+from rose.pricing.document import to_json
 
 T0_NS = 1_780_272_000 * 10**9
 S = 10**9
@@ -37,7 +36,7 @@ def test_every_figure_says_that_it_is_simulated(sample_made: Sequence[events.Eve
     assert (found.windows.value, found.window.value) == (60, 60 * S)
     # Demand falls by half a step for each step of load, so two windows at a time share a rank.
     assert found.observed_r.value == pytest.approx(-1, abs=0.01)
-    document = json.loads(to_json(found))
+    document = to_json(found)
     for row in document["by_r"].values():
         assert {(figure["provenance"], figure["basis"]) for figure in row.values()} == {("simulated", "simulated")}
     assert document["dedicated"]["provenance"] == "replay"
