@@ -27,6 +27,7 @@ TESTED_ELSEWHERE = {
     "rose/ledger/growth/rolled.py": ("ledger/growth/test_rollup.py", "what a roll-up leaves"),
     "rose/pricing/correct_tables.py": ("pricing/commands/test_correct.py", "the documents as printed"),
     "rose/pricing/document.py": ("pricing/test_report.py", "the report's own shape"),
+    "rose/pricing/lines.py": ("pricing/test_report.py", "figures of the report"),
     "rose/pricing/operations.py": ("pricing/test_report.py", "rows of the report"),
     "rose/pricing/tables.py": ("pricing/test_report.py", "the report as printed"),
     "rose/runtime/actors.py": ("runtime/test_deployment.py", "processes of a live deployment"),
