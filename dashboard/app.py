@@ -16,6 +16,9 @@ page = st.navigation(
         st.Page("screens/serving.py", title="Serving"),
         st.Page("screens/leases.py", title="Leases"),
         st.Page("screens/learning.py", title="Learning"),
+        st.Page("screens/bill.py", title="Bill"),
+        st.Page("screens/books.py", title="Books"),
+        st.Page("screens/decisions.py", title="Decisions"),
     ]
 )
 frame.sidebar()

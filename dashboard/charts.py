@@ -1,4 +1,4 @@
-"""The charts. Colours are safe for colour-blind readers (Okabe and Ito's palette), one for each bucket everywhere."""
+"""The charts. Colours are safe for colour-blind readers (Okabe and Ito's, Tol's indigo), one a bucket everywhere."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import altair as alt
 import polars as pl
+
+from rose.events import BUCKETS
 
 #: Bucket to colour, in the order in which buckets are stacked.
 BUCKET_COLOURS: Mapping[str, str] = {
@@ -17,6 +19,8 @@ BUCKET_COLOURS: Mapping[str, str] = {
     "headroom": "#F0E442",
     "idle": "#D5D9DD",
     "unaccounted": "#D55E00",
+    "transfer": "#332288",
+    "energy": "#000000",
 }
 BORROWED, DEDICATED, BUDGET = "#E69F00", "#009E73", "#B22222"
 LENT_COLOURS: Mapping[str, str] = {"device lent": "#E69F00", "device not lent": "#0072B2"}
@@ -25,6 +29,8 @@ CLOSING_COLOURS: Mapping[str, str] = {
 }  # fmt: skip
 PREEMPTION_COLOURS: Mapping[str, str] = {"yield": "#56B4E9", "cut": "#E69F00", "revoke": "#D55E00"}
 _INK = "#1f2933"
+#: For what is no bucket of ours.
+_OTHER = "#9fb3c8"
 _ROW_PX = 40
 _CLOCK = "%H:%M:%S"
 _PERCENTILES = alt.Scale(domain=["p99", "p50"], range=[[1, 0], [5, 4]])
@@ -58,6 +64,44 @@ def stacked_money(frame: pl.DataFrame, currency: str) -> alt.Chart:
             order="order:Q",
             tooltip=["view:N", "bucket:N", alt.Tooltip("text:N", title="cost")],
         )
+    )
+
+
+def money_by_day(frame: pl.DataFrame, currency: str) -> alt.Chart:
+    """One bar for each day or month, divided by bucket. Columns: day, bucket, usd, text."""
+    order = pl.col("bucket").replace_strict({b: n for n, b in enumerate(BUCKET_COLOURS)}, default=len(BUCKET_COLOURS))
+    present = set(frame["bucket"])
+    colours = {bucket: colour for bucket, colour in BUCKET_COLOURS.items() if bucket in present}
+    colours |= dict.fromkeys(sorted(present - set(BUCKET_COLOURS)), _OTHER)
+    return (
+        alt.Chart(frame.with_columns(order=order), height=280)
+        .mark_bar(size=max(4, min(60, 900 // frame["day"].n_unique())))
+        .encode(
+            x=alt.X("day:O", title="UTC", axis=alt.Axis(labelAngle=0, labelOverlap=True)),
+            y=alt.Y("usd:Q", title=f"cost ({currency})"),
+            color=_colour("bucket", colours),
+            order="order:Q",
+            tooltip=["day:O", "bucket:N", alt.Tooltip("text:N", title="cost")],
+        )
+    )
+
+
+def budgets(frame: pl.DataFrame, currency: str) -> alt.LayerChart:
+    """Spent as a bar, the forecast as a point with its 95% interval, the budget as a tick.
+
+    Columns: team, spent, budget, forecast, low, high, text.
+    """
+    base = alt.Chart(frame, height=_ROW_PX * max(frame.height, 2) + 60)
+    y = alt.Y("team:N", title=None, sort=None)
+    title = f"{currency} in the month: bar spent, point forecast with its 95% interval, tick budget"
+    domain = _from_zero([*frame["spent"], *frame["budget"], *frame["high"]])
+    x = alt.X("spent:Q", title=title, scale=alt.Scale(domain=domain))
+    tooltip = ["team:N", alt.Tooltip("text:N", title="spent, forecast, budget")]
+    return (
+        base.mark_bar(size=14, color="#56B4E9").encode(y=y, x=x, tooltip=tooltip)
+        + base.mark_rule(strokeWidth=2, color=_INK).encode(y=y, x=alt.X("low:Q", title=title), x2="high:Q")
+        + base.mark_point(filled=True, size=80, color=_INK, opacity=1).encode(y=y, x="forecast:Q", tooltip=tooltip)
+        + base.mark_tick(color=BUDGET, thickness=3, size=30).encode(y=y, x="budget:Q", tooltip=tooltip)
     )
 
 
@@ -102,7 +146,7 @@ def device_time(lane: pl.DataFrame, *, legend: bool) -> alt.Chart:
         .with_columns(bottom=pl.col("top") - pl.col("share"))
         .filter(pl.col("ns") > 0)
     )
-    colour = _colour("bucket", {b: c for b, c in BUCKET_COLOURS.items() if b != "unaccounted"})
+    colour = _colour("bucket", {b: BUCKET_COLOURS[b] for b in BUCKET_COLOURS if b in BUCKETS})
     return (
         alt.Chart(stacked, height=230 if legend else 185)
         .mark_rect(strokeWidth=0)

@@ -1,4 +1,4 @@
-"""What the pages read: rows of the named queries and the cost report, cached until the ledger gains an event.
+"""What the pages of a run read: rows of the named queries and the cost report, cached until the ledger gains an event.
 
 Each query opens the catalog read-only and closes it again, so a page never stands in a writer's or a compaction's way.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import duckdb
 import polars as pl
@@ -20,15 +22,17 @@ from polars import selectors
 import dashboard
 import sql
 from rose.errors import UserError
-from rose.ledger import catalog
+from rose.ledger import catalog, verify
 from rose.ledger.examine import Seen
 from rose.ledger.layout import LedgerError
-from rose.pricing import report
+from rose.pricing import pricebook, report
 from rose.pricing.document import Report
 from rose.pricing.query import set_variables
 
-#: Cached rows are dropped after this long, whatever happens; a new event drops them at once.
-_TTL_S = 600
+T = TypeVar("T")
+
+#: What was cached is dropped after this long, whatever happens; a new event drops it at once.
+TTL_S = 600
 #: A run longer than this is shown by the day, from the roll-ups: a year of it must open as fast as an hour.
 LONG = timedelta(days=7)
 _DAILY = {
@@ -75,10 +79,10 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
-    """The cost report of a run, or why there is none. `unverified`: the ledger was not, or must not be, trusted."""
+class Priced(Generic[T]):
+    """What the pricing layer made of the ledger, or why it made nothing."""
 
-    report: Report | None
+    value: T | None
     error: str | None
 
 
@@ -91,6 +95,11 @@ def root() -> Path:
 def price_book(run: Run) -> str:
     """ROSE_PRICE_BOOK, else the price book that the run's own fleet file names, else the example one."""
     return os.environ.get("ROSE_PRICE_BOOK") or run.price_book or "example"
+
+
+def price_books(runs: list[Run]) -> list[str]:
+    """The price books of some runs, each once, in their order."""
+    return list(dict.fromkeys(price_book(run) for run in runs))
 
 
 def mark(ledger: Path) -> str:
@@ -110,6 +119,12 @@ def runs(ledger: Path) -> list[Run]:
     return [Run(**row) for row in _rows(str(ledger), "dashboard_runs", "", mark(ledger)).to_dicts()]
 
 
+def span_ns(ledger: Path) -> tuple[int, int] | None:
+    """From when to when devices were there, UTC nanoseconds; None where none was. Raises ReadError or LedgerError."""
+    (found,) = _rows(str(ledger), "dashboard_span", "", mark(ledger)).iter_rows()
+    return None if None in found else found
+
+
 def rows(ledger: Path, query: str, run: Run) -> pl.DataFrame:
     """The rows of `sql/figures/<query>.sql`, or of its daily form for a long run. Raises ReadError or LedgerError."""
     if run.long and query in _DAILY:
@@ -117,7 +132,7 @@ def rows(ledger: Path, query: str, run: Run) -> pl.DataFrame:
     return _rows(str(ledger), query, run.run_id, mark(ledger))
 
 
-@st.cache_data(ttl=_TTL_S, max_entries=64, show_spinner=False)
+@st.cache_data(ttl=TTL_S, max_entries=64, show_spinner=False)
 def _rows(ledger: str, query: str, run_id: str, mark: str) -> pl.DataFrame:
     """`mark` is part of the key only: an event that arrives meanwhile can make the rows newer, never older."""
     with closing(catalog.connect(ledger)) as connection:
@@ -137,22 +152,59 @@ def _rows(ledger: str, query: str, run_id: str, mark: str) -> pl.DataFrame:
             ) from error
 
 
-def price(ledger: Path, run: Run, *, unverified: bool = False) -> Priced:
-    """The cost report of a run as the ledger stands, or why there is none."""
-    return _price(str(ledger), run.run_id, price_book(run), unverified, mark(ledger))
+def kept(make: Callable[[], T], ledger: Path, *key: object, large: bool = False) -> Priced[T]:
+    """What `make` returns, or the message of the error it raises for its user; `key` names it and all it depends on.
+
+    It is made once for all sessions and never changes, until the ledger gains an event. `large`: few are kept at once.
+    """
+    keep = _keep_few if large else _keep
+    found: Priced[T] = keep((str(ledger), mark(ledger), *map(str, key)), make)
+    return found
 
 
-@st.cache_resource(ttl=_TTL_S, max_entries=8, show_spinner=False)
-def _price(ledger: str, run_id: str, book: str, unverified: bool, mark: str) -> Priced:
-    """Verifying and pricing read every new segment; a report never changes, so it is shared by all sessions."""
+# Two functions, since that is how Streamlit tells caches apart. What begins with an underscore is no part of the key.
+@st.cache_resource(ttl=TTL_S, max_entries=16, show_spinner=False)
+def _keep(key: tuple[str, ...], _make: Callable[[], T]) -> Priced[T]:
+    return attempt(_make)
+
+
+@st.cache_resource(ttl=TTL_S, max_entries=3, show_spinner=False)
+def _keep_few(key: tuple[str, ...], _make: Callable[[], T]) -> Priced[T]:
+    return attempt(_make)
+
+
+def attempt(make: Callable[[], T]) -> Priced[T]:
+    """What `make` returns, or the message of the error that it raises for its user."""
     try:
-        return Priced(report.build(Path(ledger), run_id, book, unverified, _seen()), None)
+        return Priced(make(), None)
     except (UserError, LedgerError, duckdb.Error) as error:
         return Priced(None, str(error))
 
 
+def verifies(ledger: Path) -> bool:
+    """Whether the ledger's hash chain holds. Reads new segments only."""
+    return not verify.verify(ledger, seen=seen()).problems
+
+
+def book_sha256(book: str) -> str:
+    """Names the price book's content, for caches: prices may be edited while pages are open."""
+    try:
+        return pricebook.load(book).sha256
+    except UserError:
+        return ""  # the page itself says what is wrong
+
+
+def price(ledger: Path, run: Run, *, unverified: bool = False) -> Priced[Report]:
+    """The cost report of a run as the ledger stands, or why there is none."""
+    book = price_book(run)
+    return kept(
+        lambda: report.build(ledger, run.run_id, book, unverified, seen()),
+        ledger, "report", run.run_id, book, book_sha256(book), unverified,
+    )  # fmt: skip
+
+
 @st.cache_resource(show_spinner=False)
-def _seen() -> Seen:
+def seen() -> Seen:
     """What was verified, once for all sessions: so that a live page reads new segments only."""
     return Seen()
 

@@ -10,12 +10,14 @@ from datetime import datetime
 from typing import Any
 
 from dashboard.data import Run
-from rose.pricing.document import Report
-from rose.pricing.figures import Figure
+from rose.pricing.closing.records import BookStamp
+from rose.pricing.document import BookFacts, Report
+from rose.pricing.figures import Figure, Stamp
+from rose.pricing.pricebook import PriceBook
 
 NOT_ENOUGH_DATA = "not enough data"
 
-#: One line for each bucket of device time.
+#: One line for each bucket of device time, and for what is billed beside it.
 BUCKET_WORDS: Mapping[str, str] = {
     "serving": "answering users",
     "rollout": "generating training samples",
@@ -25,6 +27,8 @@ BUCKET_WORDS: Mapping[str, str] = {
     "headroom": "wanted by a rollout, kept free for users",
     "idle": "wanted by nobody",
     "unaccounted": "provisioned, but reported by no one",
+    "transfer": "sending new weights to an engine",
+    "energy": "power that was metered and is not in the price of the device",
 }
 PROVENANCE_WORDS: Mapping[str, str] = {
     "live": "Measured on running engines.",
@@ -51,6 +55,11 @@ def seconds(ns: int) -> str:
     return f"{ns / 1e9:,.3f} s"
 
 
+def share(part: int, of: int) -> str:
+    """`41.2%`; of nothing there is none."""
+    return f"{part / of:.1%}" if of else NOT_ENOUGH_DATA
+
+
 def short(figure: Figure) -> str:
     """The figure's value, or `not enough data`, or `does not apply`; the reason is for the line below."""
     if figure.value is not None:
@@ -58,10 +67,14 @@ def short(figure: Figure) -> str:
     return "does not apply" if (figure.why or "").startswith("does not apply") else NOT_ENOUGH_DATA
 
 
+def unit(figure: Figure) -> str:
+    """`USD/million tokens`: money is shown in the currency, not in its billionths."""
+    return figure.unit.replace("nano_usd", figure.stamp.currency)
+
+
 def terms(figure: Figure) -> str:
     """What must stand beside a figure: view, unit, what it rests on, and why there is none."""
-    unit = figure.unit.replace("nano_usd", figure.stamp.currency)
-    parts = [f"{figure.view} view" if figure.view != "count" else "", unit, f"basis: {figure.basis}"]
+    parts = [f"{figure.view} view" if figure.view != "count" else "", unit(figure), f"basis: {figure.basis}"]
     if figure.value is None:
         parts = [figure.why or NOT_ENOUGH_DATA]
     elif figure.interval_text:
@@ -69,16 +82,25 @@ def terms(figure: Figure) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def stamp(report: Report) -> str:
-    """What all figures of a report share: currency, period, provenance, price book."""
-    s, book = report.stamp, report.price_book
-    period = s.to_json()["period"]
+def stamp(of: Stamp, price_book: str) -> str:
+    """What all figures of one answer share: currency, period, provenance, price book."""
+    period = of.to_json()["period"]
     return (
-        f"All amounts in {s.currency}. Period {period['from'][:19].replace('T', ' ')} to "
-        f"{period['to'][:19].replace('T', ' ')} UTC. Provenance: {s.provenance}. "
-        f"Price book {book.name} {book.version}. "
-        + ("Ledger verified." if s.verified else "**UNVERIFIED LEDGER: do not rely on these figures.**")
+        f"All amounts in {of.currency}. Period {period['from'][:19].replace('T', ' ')} to "
+        f"{period['to'][:19].replace('T', ' ')} UTC. Provenance: {of.provenance}. "
+        f"Price book {price_book}. "
+        + ("Ledger verified." if of.verified else "**UNVERIFIED LEDGER: do not rely on these figures.**")
     )
+
+
+def book(of: BookFacts | BookStamp | PriceBook) -> str:
+    """Name and version of a price book."""
+    return f"{of.name} {of.version}"
+
+
+def plain(text: str) -> str:
+    """Text for Markdown that says what it says: between two dollar signs Streamlit would set a formula."""
+    return text.replace("$", "\\$")
 
 
 def trace(run: Run) -> str:
@@ -110,7 +132,7 @@ def to_csv(report: Report) -> str:
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
     tree = report.to_json()
-    shared = {"run_id": report.run.run_id, "price_book": f"{report.price_book.name} {report.price_book.version}"}
+    shared = {"run_id": report.run.run_id, "price_book": book(report.price_book)}
     for path, figure in _figures(tree):
         period = figure.pop("period")
         writer.writerow({"figure": path, **figure, **period, **shared})

@@ -1,26 +1,30 @@
-"""What every page stands in: the choice of a run, its provenance, live refresh, and errors as messages."""
+"""What every page stands in: the choice of a run, provenance, live refresh, errors as messages, figures and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import polars as pl
 import streamlit as st
 
 from dashboard import data
 from dashboard import format as words
-from dashboard.data import Run
+from dashboard.data import Priced, Run
 from rose.errors import UserError
 from rose.ledger.layout import LedgerError
 from rose.pricing.document import Report
 from rose.pricing.figures import Figure
 
+T = TypeVar("T")
 Show = Callable[[Path, Run], None]
+ShowAll = Callable[[Path, list[Run]], None]
 
 #: How often a page looks for news, in seconds: of a run that goes on, and where none is expected soon.
 LIVE_S, QUIET_S = 3.0, 30.0
+#: Tables of so many rows are shown whole; longer ones scroll.
+_ROWS_SHOWN = 30
 _CHOSEN = "run"
 _BADGES: dict[str, Literal["green", "violet", "orange"]] = {"live": "green", "replay": "violet", "simulated": "orange"}
 
@@ -54,40 +58,71 @@ def _badge(run: Run) -> None:
         )
 
 
-def page(title: str, asks: str, show: Show) -> None:
-    """A page: its heading, then `show`, again and again while its run goes on."""
+def page(title: str, asks: str, show: Show, *, live_s: float = LIVE_S) -> None:
+    """A page on one run: its heading, then `show`, again every `live_s` seconds while the run goes on."""
+    opened = _opened(title, asks)
+    if opened is None:
+        return
+    ledger, found = opened
+    chosen = st.session_state.get(_CHOSEN)
+    run = next((run for run in found if run.run_id == chosen), found[0])
+
+    def body() -> None:
+        now = next((other for other in data.runs(ledger) if other.run_id == run.run_id), run)
+        if now.status != run.status:
+            st.rerun()
+        _status(ledger, now)
+        if len(now.provenances) > 1:
+            mix = " and ".join(now.provenances)
+            st.error(f"This run mixes events of different provenance ({mix}): no figure may be made of both.")
+        else:
+            show(ledger, now)
+
+    _follow(body, _every(ledger, [run], live_s))
+
+
+def ledger_page(title: str, asks: str, show: ShowAll) -> None:
+    """A page on all runs of the ledger, whichever is chosen: its heading, then `show`, again while a run goes on."""
+    opened = _opened(title, asks)
+    if opened is not None:
+        ledger, found = opened
+        st.caption("All runs of the ledger, not only the one that is chosen at the left.")
+        _follow(lambda: show(ledger, data.runs(ledger)), _every(ledger, found, QUIET_S))
+
+
+def _opened(title: str, asks: str) -> tuple[Path, list[Run]] | None:
+    """The heading; then the ledger and its runs, or a message."""
     st.title(title)
     st.markdown(asks)
     try:
         ledger = data.root()
         found = data.runs(ledger)
     except (UserError, LedgerError) as error:
-        st.error(str(error))
-        return
+        st.error(words.plain(str(error)))
+        return None
     if not found:
         _wait_for_a_run(ledger)
-        return
-    chosen = st.session_state.get(_CHOSEN)
-    run = next((run for run in found if run.run_id == chosen), found[0])
-    every = None if run.status != "running" else LIVE_S if data.quiet_s(ledger) < data.QUIET_S else QUIET_S
+        return None
+    return ledger, found
 
-    # The fragment alone runs again: the page around it stays, and its elements change in place.
+
+def _every(ledger: Path, runs: list[Run], live_s: float) -> float | None:
+    if not any(run.status == "running" for run in runs):
+        return None
+    return live_s if data.quiet_s(ledger) < data.QUIET_S else QUIET_S
+
+
+def _follow(body: Callable[[], None], every: float | None) -> None:
+    """The fragment alone runs again: the page around it stays, and its elements change in place."""
+
     @st.fragment(run_every=every)
-    def body() -> None:
+    def fragment() -> None:
         try:
-            now = next((other for other in data.runs(ledger) if other.run_id == run.run_id), run)
-            if now.status != run.status:
-                st.rerun()
-            _status(ledger, now)
-            if len(now.provenances) > 1:
-                mix = " and ".join(now.provenances)
-                st.error(f"This run mixes events of different provenance ({mix}): no figure may be made of both.")
-            else:
-                show(ledger, now)
+            body()
         except (UserError, LedgerError) as error:
-            st.error(str(error))
+            st.error(words.plain(str(error)))
 
-    body()
+    fragment()
 
 
 def _wait_for_a_run(ledger: Path) -> None:
@@ -97,7 +132,7 @@ def _wait_for_a_run(ledger: Path) -> None:
             if data.runs(ledger):
                 st.rerun()
         except (UserError, LedgerError) as error:
-            st.error(str(error))
+            st.error(words.plain(str(error)))
             return
         st.info("This ledger holds no run yet. `rose demo` or `rose up` writes one; it will appear here by itself.")
 
@@ -121,34 +156,70 @@ def _status(ledger: Path, run: Run) -> None:
         why = f" ({run.reason})" if run.reason else ""
         st.markdown(f"Run {name}, {run.status}{why}, {words.when(run.ended_at)}.")
     for provenance in run.provenances:
-        if provenance != "live":
-            st.warning(f"**{provenance.upper()}.** {words.PROVENANCE_WORDS.get(provenance, '')}")
+        banner(provenance)
+
+
+def banner(provenance: str) -> None:
+    """Says of what was not measured that it was not."""
+    if provenance != "live":
+        st.warning(f"**{provenance.upper()}.** {words.PROVENANCE_WORDS.get(provenance, '')}")
 
 
 def priced(ledger: Path, run: Run) -> Report | None:
-    """The run's cost report; where the ledger does not verify, only at the reader's explicit wish, and marked."""
-    found = data.price(ledger, run)
-    if found.report is not None:
-        return found.report
-    st.error(found.error)
-    if not st.checkbox("Show figures that are not verified", key=f"unverified-{run.run_id}"):
+    """The run's cost report, or a message."""
+    return asked(ledger, lambda unverified: data.price(ledger, run, unverified=unverified), run.run_id)
+
+
+def asked(ledger: Path, ask: Callable[[bool], Priced[T]], key: str) -> T | None:
+    """What `ask` gives; of a ledger that does not verify only at the reader's explicit wish, and marked.
+
+    `ask` is told whether an unverified ledger will do; `key` tells the wish apart from others.
+    """
+    found = ask(False)
+    if found.value is not None:
+        return found.value
+    st.error(words.plain(found.error or words.NOT_ENOUGH_DATA))
+    if data.verifies(ledger) or not st.checkbox("Show figures that are not verified", key=f"unverified-{key}"):
         return None
-    found = data.price(ledger, run, unverified=True)
-    if found.report is None:
-        st.error(found.error)
+    found = ask(True)
+    if found.value is None:
+        st.error(words.plain(found.error or words.NOT_ENOUGH_DATA))
     else:
         st.warning("**UNVERIFIED LEDGER.** Do not rely on the figures below.")
-    return found.report
+    return found.value
+
+
+def book(runs: list[Run], key: str) -> str:
+    """The price book of a page on several runs: the one they name, or, of several, the one that is chosen."""
+    found = data.price_books(runs)
+    return found[0] if len(found) == 1 else str(st.selectbox("Price book", found, key=f"{key}-book"))
+
+
+def provenance(present: list[str], key: str) -> str | None:
+    """The one provenance of a period, or, of several, the one that is chosen; None until one is."""
+    if len(present) == 1:
+        return present[0]
+    st.error(f"This period has runs of different provenance ({' and '.join(present)}): no figure may be made of both.")
+    return st.radio("Show", present, index=None, horizontal=True, key=f"{key}-provenance")
 
 
 def metric(label: str, figure: Figure, explained: str) -> None:
     """One figure: its value, then its view, unit and what it rests on, then one line of what it means."""
     st.metric(label, words.short(figure))
-    st.caption(f"{words.terms(figure)}  \n{explained}")
+    st.caption(f"{words.plain(words.terms(figure))}  \n{words.plain(explained)}")
+
+
+def metrics(*cards: tuple[str, Figure, str]) -> None:
+    """Figures side by side: label, figure, and what it means."""
+    for column, (label, figure, explained) in zip(st.columns(len(cards)), cards, strict=True):
+        with column:
+            metric(label, figure, explained)
 
 
 def table(frame: pl.DataFrame, source: str) -> None:
     """A table with the view it comes from below."""
     shown = frame.rename(lambda column: column.replace("_", " "))
-    st.dataframe(shown, hide_index=True, width="stretch", placeholder="")
-    st.caption(f"Source: {source}")
+    # A sum at the end must not lie out of sight.
+    height: Literal["content", "auto"] = "content" if shown.height <= _ROWS_SHOWN else "auto"
+    st.dataframe(shown, hide_index=True, width="stretch", height=height, placeholder="")
+    st.caption(words.plain(f"Source: {source}"))

@@ -25,7 +25,7 @@ def show(ledger: Path, run: Run) -> None:
     report = frame.priced(ledger, run)
     if report is None:
         return
-    st.caption(words.stamp(report))
+    st.caption(words.stamp(report.stamp, words.book(report.price_book)))
     _views(report)
     _tokens(report)
     _correct(report)
@@ -36,18 +36,14 @@ def show(ledger: Path, run: Run) -> None:
 def _views(report: Report) -> None:
     st.subheader("What did the period cost?")
     st.markdown("Three views of the same period. They answer different questions and are **never added together**.")
-    left, middle, right = st.columns(3)
-    with left:
-        explained = (
-            "What lending idle devices added to the bill: energy, transfer, scheduling. Does not sum to the bill."
-        )
-        frame.metric("Marginal", report.marginal["total"], explained)
-    with middle:
-        explained = "The fleet's whole cost, divided by what each second was used for. Sums to the bill."
-        frame.metric("Amortized", report.amortized["total"], explained)
-    with right:
-        explained = "The same bill with idle time and overhead charged to the work they are there for."
-        frame.metric("Fully loaded", report.fully_loaded["total"], explained)
+    frame.metrics(
+        ("Marginal", report.marginal["total"],
+         "What lending idle devices added to the bill: energy, transfer, scheduling. Does not sum to the bill."),
+        ("Amortized", report.amortized["total"],
+         "The fleet's whole cost, divided by what each second was used for. Sums to the bill."),
+        ("Fully loaded", report.fully_loaded["total"],
+         "The same bill with idle time and overhead charged to the work they are there for."),
+    )  # fmt: skip
     views = {"amortized": report.amortized, "fully loaded": report.fully_loaded}
     bill = pl.DataFrame(
         [
@@ -63,8 +59,30 @@ def _views(report: Report) -> None:
         st.altair_chart(chart, width="stretch", alt="Cost by use of the device, amortized and fully loaded")
         st.caption(
             f"Cost by what the time was used for. Views amortized and fully loaded, {report.stamp.currency}, "
-            f"{report.stamp.provenance}. Source: `device_slice`, `device` and the price book."
+            f"{report.stamp.provenance}. Source: `device_slice`, `device`, `sync`, `power` and the price book."
         )
+    _buckets(report)
+
+
+def _buckets(report: Report) -> None:
+    """Device time, and what is billed beside it: transfer and energy."""
+    total = int(report.amortized["total"].value or 0)
+    rows = [
+        {
+            "bucket": bucket,
+            "amortized": figure.text,
+            "share": words.share(int(figure.value or 0), total),
+            "fully loaded": report.fully_loaded[bucket].text if bucket in report.fully_loaded else "in the others",
+            "what it is": words.BUCKET_WORDS.get(bucket, "each column, the whole bill"),
+        }
+        for bucket, figure in report.amortized.items()
+    ]
+    frame.table(
+        pl.DataFrame(rows),
+        f"`device_slice`, `device`, `sync`, `power` and the price book; {report.stamp}. Transfer and energy take no "
+        "device time: they are billed beside it. Energy is here only where it was metered and is not in a device's "
+        "price.",
+    )
 
 
 def _tokens(report: Report) -> None:
@@ -74,16 +92,12 @@ def _tokens(report: Report) -> None:
         "the price of the rest."
     )
     borrowed, dedicated = report.token_cost["borrowed"], report.token_cost["dedicated"]
-    left, middle, right = st.columns(3)
-    with left:
-        explained = "Made on serving devices while they were idle."
-        frame.metric("A million tokens, borrowed", borrowed[MARGINAL], explained)
-    with middle:
-        explained = "Made on devices paid for rollouts alone."
-        frame.metric("A million tokens, dedicated", dedicated[AMORTIZED], explained)
-    with right:
-        explained = "The borrowed tokens at the dedicated price, less what borrowing cost. Below zero: it cost more."
-        frame.metric("Saved against dedicated rollouts", report.saved, explained)
+    frame.metrics(
+        ("A million tokens, borrowed", borrowed[MARGINAL], "Made on serving devices while they were idle."),
+        ("A million tokens, dedicated", dedicated[AMORTIZED], "Made on devices paid for rollouts alone."),
+        ("Saved against dedicated rollouts", report.saved,
+         "The borrowed tokens at the dedicated price, less what borrowing cost. Below zero: it cost more."),
+    )  # fmt: skip
     cost = pl.DataFrame(
         [
             {"name": f"{made}, {view}", "usd": figure.value / 1e9, "text": figure.text, "made": made}
@@ -110,6 +124,14 @@ def _correct(report: Report) -> None:
         "knows the truth, also per answer that is really correct."
     )
     lines = report.cost_per_correct
+    paid = lines["blended"]
+    frame.metrics(
+        ("An accepted answer", paid.measured, "What was paid for rollouts, over answers the verifier accepted."),
+        ("A correct answer, by audit", paid.per_correct, "The same, over answers that an audit found correct."),
+        ("C3", paid.formula,
+         "The formula with rollout tokens at what they cost: price of a million tokens x output per answer token x "
+         "(1 + price ratio x extra samples) / accept rate of the best of a group."),
+    )  # fmt: skip
     shown = pl.DataFrame(
         [
             {
@@ -140,6 +162,7 @@ def _correct(report: Report) -> None:
             "95% interval": line.measured.interval_text or words.NOT_ENOUGH_DATA,
             "per audited correct": line.per_correct.text,
             "formula, per M answer tokens": line.formula.text,
+            "its 95% interval": line.formula.interval_text or words.NOT_ENOUGH_DATA,
         }
         for name, line in lines.items()
     ]
@@ -160,17 +183,19 @@ def _borrow(report: Report) -> None:
             "part": term.replace("_", " "),
             "per device-hour": borrow.per_device_hour[term].text,
             "in all": report.marginal[term].text,
+            "95% interval": report.marginal[term].interval_text,
             "rests on": explained,
         }
         for term, explained in borrow.explained.items()
     ]
     total = {"part": "total", "per device-hour": borrow.per_device_hour["total"].text,
-             "in all": report.marginal["total"].text, "rests on": f"{borrow.borrowed.text} borrowed"}  # fmt: skip
+             "in all": report.marginal["total"].text, "95% interval": report.marginal["total"].interval_text,
+             "rests on": f"{borrow.borrowed.text} borrowed"}  # fmt: skip
     gate = "would" if borrow.idle_anyway else "would NOT"
     frame.table(
         pl.DataFrame([*rows, total]),
         f"marginal view, {report.stamp}; `lease`, `sync`, `power` and the price book, which states that the fleet "
-        f"{gate} have existed without lending.",
+        f"{gate} have existed without lending. The page Decisions says what each part rests on, and whether it paid.",
     )
 
 

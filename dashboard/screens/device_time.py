@@ -42,12 +42,12 @@ def _totals(run: Run, totals: pl.DataFrame) -> None:
     middle.metric("Reported by the devices", words.seconds(reported_ns))
     right.metric("Unaccounted for", words.seconds(provisioned_ns - reported_ns))
     rows = [
-        {"bucket": bucket, "device-seconds": ns / 1e9, "share": _share(ns, provisioned_ns), "nanoseconds": f"{ns:,}",
-         "what it is": words.BUCKET_WORDS[bucket]}
+        {"bucket": bucket, "device-seconds": ns / 1e9, "share": words.share(ns, provisioned_ns),
+         "nanoseconds": f"{ns:,}", "what it is": words.BUCKET_WORDS[bucket]}
         for bucket, ns in by_bucket.items()
     ]  # fmt: skip
     total_ns = sum(by_bucket.values())
-    total = {"bucket": "sum", "device-seconds": total_ns / 1e9, "share": _share(total_ns, provisioned_ns),
+    total = {"bucket": "sum", "device-seconds": total_ns / 1e9, "share": words.share(total_ns, provisioned_ns),
              "nanoseconds": f"{total_ns:,}", "what it is": "the provisioned time, to the nanosecond"}  # fmt: skip
     frame.table(pl.DataFrame([*rows, total]), f"`device_slice` and `device`, {run.provenances[0]}.")
     st.subheader("By device")
@@ -58,10 +58,6 @@ def _totals(run: Run, totals: pl.DataFrame) -> None:
         *((pl.col(name) / 1e9).round(3).alias(f"{name} (s)") for name in ("provisioned", *BUCKETS)),
     )
     frame.table(seconds, f"`device_slice` and `device`, {run.provenances[0]}.")
-
-
-def _share(ns: int, of_ns: int) -> str:
-    return f"{ns / of_ns:.1%}" if of_ns else words.NOT_ENOUGH_DATA
 
 
 frame.page(

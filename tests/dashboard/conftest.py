@@ -10,6 +10,8 @@ import pytest
 
 from rose import events
 from rose.ledger.writer import LedgerWriter
+from rose.pricing import report
+from rose.pricing.document import Report
 
 T0_NS = int(datetime(2026, 6, 1, tzinfo=UTC).timestamp()) * 10**9
 S = 10**9
@@ -29,10 +31,14 @@ def write(root: Path, made: Iterable[events.Event], *, run_id: str = "run", writ
     return root
 
 
+TAGS = {"team": "research", "serving_team": "chat"}
+
+
 def started(name: str = "little fleet", after_s: float = 0, **config: Any) -> events.Run:
     return events.Run(
         action="started", name=name, trace="bursty", trace_keep_share=0.5, trace_length_scale=0.25,
         trace_output_length_scale=0.5, trace_time_scale=2.0, at_us=us(after_s), config_json=json.dumps(config),
+        tags_json=json.dumps(TAGS),
     )  # fmt: skip
 
 
@@ -70,9 +76,13 @@ def slices(step: int) -> list[events.Event]:
         for device_id, spent in parts.items():
             idle = S - sum(spent.values())
             ns: Any = {f"{bucket}_ns": spent.get(bucket, 0) for bucket in events.BUCKETS} | {"idle_ns": idle}
+            lease_id = f"L{step}" if device_id == "s0" and 3 <= n < 26 else None
             made.append(
-                events.DeviceSlice(device_id=device_id, t0_ns=t0_ns, t1_ns=t0_ns + S, at_us=t0_ns // 1000 + 10**6, **ns)
-            )
+                events.DeviceSlice(
+                    device_id=device_id, lease_id=lease_id, t0_ns=t0_ns, t1_ns=t0_ns + S, at_us=t0_ns // 1000 + 10**6,
+                    **ns,
+                )
+            )  # fmt: skip
     return made
 
 
@@ -102,7 +112,7 @@ def leases(step: int) -> list[events.Event]:
         change(closing, at_s + 26),
         events.Sync(device_id="s0", engine_id="s0/rollout", ok=step != 5, base_version=step, policy_version=step + 1,
                     encoding="delta", wire_bytes=2_000_000, dense_bytes=60_000_000, total_ns=400_000_000,
-                    pause_ns=20_000_000, source="relay", route="loopback", at_us=us(at_s + 29), step=step),
+                    pause_ns=20_000_000, source="relay", route="inter-region", at_us=us(at_s + 29), step=step),
     ]  # fmt: skip
 
 
@@ -150,15 +160,25 @@ def requests(step: int) -> list[events.Event]:
             events.Request(
                 request_id=f"q{step}-{n}", device_id="s0", lease_id=f"L{step}" if lent else None, outcome="completed",
                 prompt_tokens=100, output_tokens=20, ttft_ns=ttft_ms * 1_000_000, tpot_mean_ns=(40 + n % 5) * 1_000_000,
-                tpot_max_ns=60_000_000, e2e_ns=2 * S, ttft_budget_ns=2 * S, tpot_budget_ns=250_000_000, send_delay_ns=0,
-                at_us=us(step * STEP_S + n + 0.5),
+                tpot_max_ns=60_000_000, e2e_ns=3 * S if late else S, ttft_budget_ns=2 * S, tpot_budget_ns=250_000_000,
+                send_delay_ns=0, at_us=us(step * STEP_S + n + 1),
             )
         )  # fmt: skip
     return made
 
 
+def power(step: int) -> list[events.Event]:
+    """A reading of s0's power every ten seconds."""
+    readings = ((T0_NS + (step * STEP_S + n) * S, 400_000 + 10_000 * n) for n in range(0, STEP_S, 10))
+    return [
+        events.Power(device_id="s0", t0_ns=t0_ns, t1_ns=t0_ns + 10 * S, power_mw=power_mw, source="nvml",
+                     at_us=t0_ns // 1000 + 10**7)
+        for t0_ns, power_mw in readings
+    ]  # fmt: skip
+
+
 def a_step(step: int) -> list[events.Event]:
-    return [*slices(step), *leases(step), *rollouts(step), *requests(step)]
+    return [*slices(step), *leases(step), *rollouts(step), *requests(step), *power(step)]
 
 
 def a_run(name: str = "little fleet") -> list[events.Event]:
@@ -176,21 +196,42 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("ended") / "ledger", a_run())
 
 
+@pytest.fixture(scope="session")
+def built(ended: Path) -> Report:
+    """The cost report of that run."""
+    return report.build(ended)
+
+
+@pytest.fixture
+def kit(request: pytest.FixtureRequest) -> Any:
+    """The helpers of this file."""
+    return request.config.pluginmanager.get_plugin(__file__)
+
+
 OpenPage = Callable[..., Any]
 
 
 @pytest.fixture
 def open_page(monkeypatch: pytest.MonkeyPatch) -> OpenPage:
-    """Run a page of the dashboard on a ledger, as a browser would."""
-    import streamlit as st
+    """Run a page of the dashboard on a ledger, as a browser would. What one page has read, the next one has too."""
     from streamlit.testing.v1 import AppTest
-
-    st.cache_data.clear()
-    st.cache_resource.clear()
 
     def open_(ledger: Path, page: str = "cost") -> AppTest:
         monkeypatch.setenv("ROSE_LEDGER", str(ledger))
-        app = AppTest.from_file(APP, default_timeout=60).run()
-        return app if page == "cost" else app.switch_page(f"screens/{page}.py").run()
+        app = AppTest.from_file(APP, default_timeout=60)
+        return (app if page == "cost" else app.switch_page(f"screens/{page}.py")).run()
 
     return open_
+
+
+@pytest.fixture
+def values() -> Callable[[Any], dict[str, str]]:
+    """The figures of a page by their labels."""
+    return lambda app: {metric.label: metric.value for metric in app.metric}
+
+
+@pytest.fixture
+def said() -> Callable[[Any], str]:
+    """The words of a page."""
+    kinds = ("markdown", "caption", "info", "warning", "error", "success")
+    return lambda app: "\n".join(str(element.value) for kind in kinds for element in getattr(app, kind))

@@ -21,7 +21,7 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1400,1000",
 )  # fmt: skip
-CHARTS = {"": 3, "device_time": 3, "serving": 2, "leases": 1, "learning": 6}
+CHARTS = {"": 3, "device_time": 3, "serving": 2, "leases": 1, "learning": 6, "bill": 1}
 WAIT_S = 60
 
 pytestmark = pytest.mark.skipif(
@@ -97,12 +97,6 @@ def drawn(browser: Any) -> int:
 
 def text(browser: Any) -> str:
     return str(browser.execute_script("return document.body.innerText"))
-
-
-@pytest.fixture
-def kit(request: pytest.FixtureRequest) -> Any:
-    """The helpers of this folder's conftest."""
-    return request.config.pluginmanager.get_plugin(str(Path(__file__).with_name("conftest.py")))
 
 
 def test_every_page_draws_its_charts_and_shows_no_error(serve: Any, browser: Any, ended: Path) -> None:

@@ -11,7 +11,7 @@ from dashboard import data
 from rose import events
 from rose.events import BUCKETS
 from rose.ledger.writer import LedgerWriter
-from rose.pricing import report
+from rose.pricing.document import Report
 
 
 @pytest.fixture
@@ -20,14 +20,14 @@ def run(ended: Path) -> data.Run:
     return run
 
 
-def test_time_totals_are_the_reports(ended: Path, run: data.Run) -> None:
-    totals, built = data.rows(ended, "dashboard_time_totals", run), report.build(ended)
+def test_time_totals_are_the_reports(ended: Path, built: Report, run: data.Run) -> None:
+    totals = data.rows(ended, "dashboard_time_totals", run)
     assert totals["provisioned"].sum() == built.provisioned.value
     assert {bucket: totals[bucket].sum() for bucket in BUCKETS} == {b: built.device_time[b].value for b in BUCKETS}
 
 
-def test_bins_of_device_time_lose_nothing_and_are_few(ended: Path, run: data.Run) -> None:
-    bins, built = data.rows(ended, "dashboard_device_time", run), report.build(ended)
+def test_bins_of_device_time_lose_nothing_and_are_few(ended: Path, built: Report, run: data.Run) -> None:
+    bins = data.rows(ended, "dashboard_device_time", run)
     for bucket in BUCKETS:
         assert bins.filter(bucket=bucket)["ns"].sum() == built.device_time[bucket].value
     assert bins.group_by("lane").agg(pl.col("bin").n_unique())["bin"].max() <= 200
@@ -35,8 +35,8 @@ def test_bins_of_device_time_lose_nothing_and_are_few(ended: Path, run: data.Run
     assert shares.to_list() == pytest.approx([1.0] * len(shares), abs=1e-9)
 
 
-def test_latency_bins_count_every_request(ended: Path, run: data.Run) -> None:
-    bins, built = data.rows(ended, "dashboard_latency", run), report.build(ended)
+def test_latency_bins_count_every_request(ended: Path, built: Report, run: data.Run) -> None:
+    bins = data.rows(ended, "dashboard_latency", run)
     assert bins.filter("lent")["requests"].sum() == built.latency["lent"].requests.value
     assert bins["requests"].sum() == built.latency["all"].requests.value
     kept = bins["kept"].sum() / bins["requests"].sum()
@@ -44,8 +44,8 @@ def test_latency_bins_count_every_request(ended: Path, run: data.Run) -> None:
     assert bins["t"].n_unique() <= 120
 
 
-def test_cost_by_step_sums_to_the_measured_cost(ended: Path, run: data.Run) -> None:
-    steps, built = data.rows(ended, "dashboard_learning", run), report.build(ended)
+def test_cost_by_step_sums_to_the_measured_cost(ended: Path, built: Report, run: data.Run) -> None:
+    steps = data.rows(ended, "dashboard_learning", run)
     by_step = data.cost_by_step(built, steps)
     dollars = (by_step["usd"] * by_step["accepted"]).sum()
     measured = built.cost_per_correct["blended"].measured.value

@@ -3,12 +3,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-from pathlib import Path
 
 import pytest
 
 from dashboard import format as words
-from rose.pricing import report
+from rose.pricing.document import Report
 
 
 @pytest.mark.parametrize(
@@ -18,8 +17,7 @@ def test_durations(seconds: float, text: str) -> None:
     assert words.duration(seconds) == text
 
 
-def test_the_csv_has_every_figure_of_the_json_with_all_that_must_stand_beside_it(ended: Path) -> None:
-    built = report.build(ended)
+def test_the_csv_has_every_figure_of_the_json_with_all_that_must_stand_beside_it(built: Report) -> None:
     rows = list(csv.DictReader(io.StringIO(words.to_csv(built))))
     assert len(rows) == words.to_json(built).count('"unit":')
     by_name = {row["figure"]: row for row in rows}

@@ -10,28 +10,16 @@ from rose import events
 from rose.ledger import layout
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import report
+from rose.pricing.document import Report
 
 PAGES = ("cost", "device_time", "serving", "leases", "learning")
-CHARTS = {"cost": 3, "device_time": 3, "serving": 2, "leases": 1, "learning": 6}
+CHARTS = {"cost": 3, "device_time": 3, "serving": 2, "leases": 1, "learning": 6, "bill": 1, "decisions": 1}
 
 
-@pytest.fixture
-def kit(request: pytest.FixtureRequest) -> Any:
-    """The helpers of this folder's conftest."""
-    return request.config.pluginmanager.get_plugin(str(Path(__file__).with_name("conftest.py")))
-
-
-def values(app: Any) -> dict[str, str]:
-    return {metric.label: metric.value for metric in app.metric}
-
-
-def said(app: Any) -> str:
-    return "\n".join(str(element.value) for kind in ("markdown", "caption", "info", "warning", "error")
-                     for element in getattr(app, kind))  # fmt: skip
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_shows_its_charts_and_says_that_the_run_is_simulated(page: str, ended: Path, open_page: Any) -> None:
+@pytest.mark.parametrize("page", CHARTS)
+def test_a_page_shows_its_charts_and_says_that_the_run_is_simulated(
+    page: str, ended: Path, open_page: Any, said: Any
+) -> None:
     app = open_page(ended, page)
     assert not app.exception
     assert not app.error
@@ -40,8 +28,8 @@ def test_a_page_shows_its_charts_and_says_that_the_run_is_simulated(page: str, e
     assert "Source" in said(app)
 
 
-def test_cost_shows_the_reports_figures(ended: Path, open_page: Any) -> None:
-    built, app = report.build(ended), open_page(ended)
+def test_cost_shows_the_reports_figures(ended: Path, built: Report, open_page: Any, values: Any, said: Any) -> None:
+    app = open_page(ended)
     assert values(app) == {
         "Marginal": built.marginal["total"].text,
         "Amortized": built.amortized["total"].text,
@@ -49,15 +37,26 @@ def test_cost_shows_the_reports_figures(ended: Path, open_page: Any) -> None:
         "A million tokens, borrowed": built.token_cost["borrowed"]["marginal"].text,
         "A million tokens, dedicated": built.token_cost["dedicated"]["amortized"].text,
         "Saved against dedicated rollouts": built.saved.text,
+        "An accepted answer": built.cost_per_correct["blended"].measured.text,
+        "A correct answer, by audit": built.cost_per_correct["blended"].per_correct.text,
+        "C3": built.cost_per_correct["blended"].formula.text,
     }
     assert "Period 2026-06-01 00:00:00 to 2026-06-01 00:04:01 UTC. Provenance: simulated." in said(app)
-    lines = app.dataframe[0].value
+    buckets, lines = app.dataframe[0].value, app.dataframe[1].value
+    assert dict(zip(buckets["bucket"], buckets["amortized"], strict=True)) == {
+        bucket: figure.text for bucket, figure in built.amortized.items()
+    }
+    assert built.amortized["transfer"].value
+    assert built.amortized["energy"].value
     assert list(lines["per accepted answer"]) == [line.measured.text for line in built.cost_per_correct.values()]
+    assert built.cost_per_correct["blended"].measured.interval_text.replace("$", "\\$") in said(app)
     assert [button.label for button in app.get("download_button")] == ["Download CSV", "Download JSON"]
 
 
-def test_device_time_sums_exactly_to_what_was_provisioned(ended: Path, open_page: Any) -> None:
-    built, app = report.build(ended), open_page(ended, "device_time")
+def test_device_time_sums_exactly_to_what_was_provisioned(
+    ended: Path, built: Report, open_page: Any, values: Any
+) -> None:
+    app = open_page(ended, "device_time")
     assert values(app) == {
         "Provisioned device time": "723.000 s", "Reported by the devices": "720.000 s", "Unaccounted for": "3.000 s",
     }  # fmt: skip
@@ -66,8 +65,10 @@ def test_device_time_sums_exactly_to_what_was_provisioned(ended: Path, open_page
     assert table == {bucket: f"{figure.value:,}" for bucket, figure in built.device_time.items()}
 
 
-def test_serving_shows_the_trace_scale_in_every_caption_of_a_latency(ended: Path, open_page: Any) -> None:
-    built, app = report.build(ended), open_page(ended, "serving")
+def test_serving_shows_the_trace_scale_in_every_caption_of_a_latency(
+    ended: Path, built: Report, open_page: Any, values: Any
+) -> None:
+    app = open_page(ended, "serving")
     missed = built.latency["lent"].missed_budget.value
     assert values(app)["SLO attainment, device lent at arrival"] == f"{1 - missed:.2%}"
     scale = "trace bursty, 50.0% of its requests kept, prompt lengths x0.25, output lengths x0.5, time between"
@@ -76,15 +77,15 @@ def test_serving_shows_the_trace_scale_in_every_caption_of_a_latency(ended: Path
     assert lent["TTFT p99 (ms)"] == built.latency["lent"].ttft_p99.value / 1e6
 
 
-def test_leases_counts_are_the_reports(ended: Path, open_page: Any) -> None:
-    built, app = report.build(ended), open_page(ended, "leases")
+def test_leases_counts_are_the_reports(ended: Path, built: Report, open_page: Any, values: Any) -> None:
+    app = open_page(ended, "leases")
     assert values(app) == {
         "Leases granted": built.leases["granted"].text, "Yields": built.preemptions["yield"].count.text,
         "Cuts": built.preemptions["cut"].count.text, "Leases revoked": built.preemptions["revoke"].count.text,
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", ["cost", "bill"])
 def test_a_ledger_without_runs_is_waited_for(page: str, tmp_path: Path, open_page: Any, kit: Any) -> None:
     root = layout.create(tmp_path / "ledger")
     app = open_page(root, page)
@@ -96,9 +97,9 @@ def test_a_ledger_without_runs_is_waited_for(page: str, tmp_path: Path, open_pag
     assert app.get("vega_lite_chart")
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "decisions"])
 def test_a_run_that_has_only_begun_gets_words_and_no_traceback(
-    page: str, tmp_path: Path, open_page: Any, kit: Any
+    page: str, tmp_path: Path, open_page: Any, kit: Any, said: Any
 ) -> None:
     app = open_page(kit.write(tmp_path / "ledger", [kit.started()]), page)
     assert not app.exception
@@ -108,7 +109,7 @@ def test_a_run_that_has_only_begun_gets_words_and_no_traceback(
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_follows_a_writer(page: str, tmp_path: Path, open_page: Any, kit: Any) -> None:
+def test_a_page_follows_a_writer(page: str, tmp_path: Path, open_page: Any, kit: Any, values: Any, said: Any) -> None:
     root = tmp_path / "ledger"
     with LedgerWriter.open(root, "live", "run", "live", flush_interval_s=0.05) as ledger:
 
@@ -133,7 +134,7 @@ def test_a_page_follows_a_writer(page: str, tmp_path: Path, open_page: Any, kit:
         assert "going on" not in said(app)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", ["cost", "decisions"])
 def test_no_figure_is_made_of_events_of_different_provenance(
     page: str, tmp_path: Path, open_page: Any, kit: Any
 ) -> None:
@@ -146,7 +147,9 @@ def test_no_figure_is_made_of_events_of_different_provenance(
     assert not app.get("vega_lite_chart")
 
 
-def test_the_newest_run_comes_first_and_another_can_be_chosen(tmp_path: Path, open_page: Any, kit: Any) -> None:
+def test_the_newest_run_comes_first_and_another_can_be_chosen(
+    tmp_path: Path, open_page: Any, kit: Any, values: Any
+) -> None:
     root = kit.write(tmp_path / "ledger", kit.a_run(), run_id="old")
     kit.write(root, [kit.started("measured", after_s=500)], run_id="new", provenance="live")
     app = open_page(root)
@@ -158,7 +161,7 @@ def test_the_newest_run_comes_first_and_another_can_be_chosen(tmp_path: Path, op
 
 
 def test_a_ledger_that_does_not_verify_is_priced_only_on_demand_and_marked(
-    ended: Path, tmp_path: Path, open_page: Any
+    ended: Path, tmp_path: Path, open_page: Any, values: Any, said: Any
 ) -> None:
     root = tmp_path / "ledger"
     shutil.copytree(ended, root)
@@ -177,8 +180,11 @@ def test_a_ledger_that_does_not_verify_is_priced_only_on_demand_and_marked(
 def test_a_missing_view_is_said_and_not_a_traceback(
     ended: Path, open_page: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import streamlit as st
+
     from rose.ledger import catalog
 
+    st.cache_data.clear()
     connect = catalog.connect
 
     def without_views(root: Any) -> Any:

@@ -1,0 +1,159 @@
+"""What the pages on the whole ledger read: bills of periods, closes, budgets and days that stand out.
+
+Each is kept until something that it depends on changes: the ledger, the price book, budgets, frozen files, the hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import polars as pl
+
+from dashboard import data
+from dashboard.data import Priced, ReadError
+from rose.ledger import catalog
+from rose.ledger.upkeep.books import BOOKS
+from rose.pricing import charges, pricebook
+from rose.pricing.closing import anomaly, budget, check, period, records, statement, store
+from rose.pricing.closing import bill as bills
+from rose.pricing.closing.anomaly import Watch
+from rose.pricing.closing.bill import Bill
+from rose.pricing.closing.budget import TeamBudget
+from rose.pricing.closing.check import Check
+from rose.pricing.closing.period import NS_PER_DAY, Period
+from rose.pricing.closing.records import Posting
+from rose.pricing.closing.statement import Statement
+from rose.pricing.query import rows, set_variables
+
+AMORTIZED, FULLY_LOADED = statement.VIEWS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What a bill is asked for; `unverified`: also of a ledger that does not verify."""
+
+    ledger: Path
+    period: Period
+    book: str
+    provenance: str
+    unverified: bool = False
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Names it for a cache, with all it depends on beside the ledger."""
+        named = (self.period, self.book, data.book_sha256(self.book), self.provenance, self.unverified)
+        return *named, _frozen(self.ledger)
+
+
+def span(ledger: Path) -> Period | None:
+    """The whole UTC days in which devices were there; None where none ever was."""
+    found = data.span_ns(ledger)
+    if found is None:
+        return None
+    return Period(found[0] // NS_PER_DAY * NS_PER_DAY, (max(found[1] - 1, found[0]) // NS_PER_DAY + 1) * NS_PER_DAY)
+
+
+def months(of: Period, now: datetime) -> list[Period]:
+    """The months of a period and the current one, newest first."""
+    found = [period.month_at(of.from_ns)]
+    while found[-1].to_ns < of.to_ns:
+        found.append(period.month_at(found[-1].to_ns))
+    return sorted({*found, this_month(now)}, reverse=True)
+
+
+def this_month(now: datetime) -> Period:
+    """The month of a UTC time."""
+    return period.month_at(period.nanoseconds(now))
+
+
+def provenances(ledger: Path, of: Period) -> list[str]:
+    """What the runs and the closes of a period are: live, replay or simulated. Raises ReadError."""
+
+    def read() -> list[str]:
+        with catalog.connect(ledger) as connection:
+            set_variables(connection, from_ns=of.from_ns, to_ns=of.to_ns)
+            found = {str(row["provenance"]) for row in rows(connection, "provenances", "books")}
+        closed = (posted[0] for posted in records.postings(ledger).values())
+        return sorted(found | {first.provenance for first in closed if first.period.overlaps(of)})
+
+    found = data.kept(read, ledger, "provenances", of)
+    if found.value is None:
+        raise ReadError(found.error)
+    return found.value
+
+
+def bill(of: Asked) -> Priced[Bill]:
+    """The bill of a period: closed hours as they were closed and corrected, open ones at the book's prices."""
+    return data.kept(
+        lambda: bills.bill(
+            of.ledger, of.period, pricebook.load(of.book), provenance=of.provenance, allow_unverified=of.unverified
+        ),
+        of.ledger, "bill", *of.key, large=True,
+    )  # fmt: skip
+
+
+def loaded(of: Asked, billed: Bill) -> pl.DataFrame:
+    """The rows of the bill that `of` got, fully loaded."""
+    found = data.kept(lambda: charges.fully_load(billed.frame), of.ledger, "loaded", *of.key, large=True)
+    assert found.value is not None, found.error
+    return found.value
+
+
+def closes(ledger: Path) -> Priced[dict[str, list[Posting]]]:
+    """Every close with its corrections, as the ledger's events say."""
+    return data.kept(lambda: records.postings(ledger), ledger, "closes")
+
+
+def stated(ledger: Path, close_id: str, by: Sequence[str], view: str, as_of_ns: int | None) -> Priced[Statement]:
+    """A close as it is known now, or was at a time. Its files are read again when one of them was touched."""
+    return data.kept(
+        lambda: statement.state(store.read(ledger, close_id, as_of_ns), by, view),
+        ledger, "stated", close_id, by, view, as_of_ns, _frozen(ledger), large=True,
+    )  # fmt: skip
+
+
+def checked(ledger: Path) -> Priced[Check]:
+    """Every frozen byte compared with the ledger and the books; never from a cache."""
+    return data.attempt(lambda: check.check(ledger))
+
+
+def budgets(of: Asked) -> Priced[list[TeamBudget]]:
+    """Budgets of a month beside what was spent; none where none is set. A forecast holds for an hour at most."""
+    path = of.ledger / BOOKS
+    written = path.stat().st_mtime_ns if path.exists() else 0
+
+    def show() -> list[TeamBudget]:
+        if not budget.budgets(of.ledger, of.period):
+            return []
+        book = pricebook.load(of.book)
+        return budget.show(
+            of.ledger, of.period, book, provenance=of.provenance, allow_unverified=of.unverified
+        )  # fmt: skip
+
+    return data.kept(show, of.ledger, "budgets", *of.key, written, f"{datetime.now(UTC):%Y-%m-%dT%H}")
+
+
+def watched(of: Asked) -> Priced[Watch]:
+    """Days of a period, all of them over, that cost other than the days before them."""
+    begin_ns = of.period.from_ns - anomaly.DAYS_BEFORE * NS_PER_DAY
+    found = bill(replace(of, period=Period(begin_ns, of.period.to_ns)))
+    if found.value is None:
+        return Priced(None, found.error)
+    billed = found.value
+    return data.kept(lambda: anomaly.watch(billed, of.period), of.ledger, "watched", *of.key)
+
+
+def over(of: Period, now: datetime) -> Period | None:
+    """The days of a period that are over; None where none is."""
+    today_ns = period.of_day(now.date()).from_ns
+    return None if of.from_ns >= today_ns else Period(of.from_ns, min(of.to_ns, today_ns))
+
+
+def _frozen(ledger: Path) -> tuple[tuple[str, int, int], ...]:
+    """Names a state of the closes' files: a file that was touched is read, and found out, again."""
+    home = ledger / store.FOLDER
+    files = sorted(path for path in home.rglob("*") if path.is_file()) if home.exists() else []
+    return tuple((str(path.relative_to(home)), (at := path.stat()).st_mtime_ns, at.st_size) for path in files)

@@ -1,0 +1,82 @@
+"""Drill-downs of charges as tables: each row's amount in words and in whole nano-dollars, and the sum at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from dashboard import format as words
+from dashboard.books import AMORTIZED
+from rose.pricing.closing import frames
+from rose.pricing.closing.bill import Bill
+from rose.pricing.money import format_ns, format_usd
+
+#: Of each view, the column that sums to the bill.
+AMOUNT: Mapping[str, str] = {AMORTIZED: "cost_nano", "fully-loaded": "loaded_nano"}
+
+
+def table(frame: pl.DataFrame, by: Sequence[str], view: str, *, always: str | None = None) -> pl.DataFrame:
+    """Rows of charges by dimensions, the dearest first, and their sum, which is the frame's own.
+
+    `always` is a value of the one dimension that has a row even where it cost nothing. Device time and tokens are left
+    out of the fully loaded view, of which the rows that were spread are gone.
+    """
+    amount = AMOUNT[view]
+    whole = frames.total(frame, amount)
+    rows = frames.drill(frame, by, amount)
+    assert sum(row[amount] for row in rows) == whole
+    if always is not None and all(row[by[0]] != always for row in rows):
+        rows.append({by[0]: always, amount: 0, "ns": 0, "tokens": 0})
+    total = dict.fromkeys(by, "") | {by[0]: "sum", amount: whole}
+    total |= {name: frames.total(frame, name) for name in ("ns", "tokens")}
+    return pl.DataFrame([_row(row, by, amount, whole, counted=view == AMORTIZED) for row in [*rows, total]])
+
+
+def _row(row: Mapping[str, object], by: Sequence[str], amount: str, whole: int, *, counted: bool) -> dict[str, object]:
+    nano = int(str(row[amount]))
+    told = {name.replace("-", " "): row[name] for name in by}
+    told |= {"cost": format_usd(nano), "share": words.share(nano, whole) if whole else "-", "nano-dollars": f"{nano:,}"}
+    if counted:
+        told |= {"device time": format_ns(int(str(row["ns"]))), "tokens": f"{row['tokens']:,}"}
+    return told
+
+
+def by_day(frame: pl.DataFrame, key: str, view: str, *, monthly: bool) -> pl.DataFrame:
+    """Dollars of each UTC day, or month, and value of `key`: columns day, bucket, usd, text."""
+    day = pl.col("hour").dt.strftime("%Y-%m" if monthly else "%Y-%m-%d").alias("day")
+    summed = frame.group_by(day, pl.col(key).alias("bucket")).agg(pl.col(AMOUNT[view]).sum().alias("nano")).sort("day")
+    text = pl.col("nano").map_elements(format_usd, return_dtype=pl.String)
+    return summed.filter(pl.col("nano") != 0).with_columns(usd=pl.col("nano") / 1e9, text=text)
+
+
+def csv(bill: Bill) -> str:
+    """Every charge as a row of CSV, amounts in whole nano-dollars, with what must stand beside them."""
+    said = {"currency": bill.currency, "view": AMORTIZED, "verified": bill.verified}
+    return bill.frame.with_columns(pl.lit(value).alias(name) for name, value in said.items()).write_csv()
+
+
+def waste(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rollout time by what became of it; what was not wasted is a row of its own."""
+    rollout = frame.filter(pl.col("bucket") == "rollout")
+    return table(rollout.with_columns(pl.col("cause").fill_null("not wasted")), ["cause", "fate"], AMORTIZED)
+
+
+def idle(frame: pl.DataFrame) -> pl.DataFrame:
+    """Time that was paid for and not used: whether it could have been lent, and where."""
+    spare = frame.filter(pl.col("bucket").is_in(["idle", "unaccounted"]))
+    unknown = pl.col("cause").fill_null("reported by no one")
+    return table(spare.with_columns(unknown), ["bucket", "cause", "pool", "device-class"], AMORTIZED).drop("tokens")
+
+
+def invoiced(frame: pl.DataFrame) -> pl.DataFrame:
+    """What is billed beside device time: transfer by route, and energy, with their quantities."""
+    beside = frame.filter(pl.col("kind") != "capacity").with_columns(pl.col("route").fill_null("none"))
+    keys = ["kind", "route", "team"]
+    sums = beside.group_by(keys).agg(pl.col("bytes").sum(), pl.col("energy_mw_ns").sum())
+    whole = beside.select(pl.lit("sum").alias("kind"), pl.lit("").alias("route"), pl.lit("").alias("team"),
+                          pl.col("bytes").sum(), pl.col("energy_mw_ns").sum()).unique()  # fmt: skip
+    told = table(beside, keys, AMORTIZED).drop("device time", "tokens")
+    joined = told.join(pl.concat([sums, whole]), keys, "left", maintain_order="left")
+    gb, kwh = (pl.col("bytes") / 1e9).alias("GB"), (pl.col("energy_mw_ns") / 3.6e18).alias("kWh")
+    return joined.with_columns(gb, kwh).drop("bytes", "energy_mw_ns")
