@@ -22,6 +22,9 @@ def test_every_query_runs_by_hand_as_its_head_says(sample: Path, name: str) -> N
     with closing(catalog.connect(sample)) as connection:
         for statement in re.findall(r"SET VARIABLE [^;]+;", text):
             connection.execute(statement.replace("'...'", "'run'"))
+        for maker in re.findall(r"which `(\w+)` makes", text):
+            connection.execute("SET VARIABLE run_id = 'run'")
+            connection.execute(sql.read(f"figures/{maker}.sql"))
         connection.execute(text).fetchall()
 
 

@@ -116,14 +116,17 @@ def compare(document: CompareDocument) -> Iterable[RenderableType]:
     """What `rose borrow compare` prints."""
     yield _heading(document.head)
     title, view = f"The same {document.tokens.text} useful tokens otherwise", "saved by borrowing: marginal"
-    table = _table(document.head, title, view, "way", "cost", "per million", "saved by borrowing", _INTERVAL, "how")
+    table = _table(document.head, title, view, "way", "cost", "per million", "saved by borrowing", _INTERVAL)
+    how = _table(document.head, "How each was worked out", view, "way", "how")
     for name, way in document.ways.items():
-        table.add_row(name, _shown(way.cost), way.per_million.text, way.saved.text, _span(way.saved), way.explained)
+        table.add_row(name, _shown(way.cost), way.per_million.text, way.saved.text, _span(way.saved))
+        how.add_row(name, way.explained)
     table.add_section()
     charged = document.charged
-    table.add_row("borrowed", _shown(charged), document.charged_per_million.text, "", "", "what the borrow is charged",
-                  style="bold")  # fmt: skip
+    table.add_row("borrowed", _shown(charged), document.charged_per_million.text, "", "", style="bold")
+    table.caption = "Borrowed: what the borrow is charged."
     yield table
+    yield how
     if document.flips:
         flips = _table(document.head, "Where borrowing stops paying", MARGINAL, "what", "now", "flips at")
         for name, flip in document.flips.items():

@@ -85,7 +85,9 @@ def _brought_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path) -> du
     new = not connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'mark'").fetchall()
     added = increment.since(root, {} if new else _marks(connection))
     if added.events or new:
-        connection.execute(f"CREATE OR REPLACE TEMP VIEW added AS {added.select}")
+        # Many small segments are read once, few large ones only for the columns that are asked for.
+        made = "TABLE" if added.events < KEPT_EVENTS * 2 else "VIEW"
+        connection.execute(f"CREATE OR REPLACE TEMP {made} added AS {added.select}")
         if new:
             _create(connection)
         _fold(connection, added, first=new)
