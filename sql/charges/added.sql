@@ -16,6 +16,11 @@ CREATE OR REPLACE TEMP TABLE moved AS
 SELECT DISTINCT run_id, provenance, trajectory_id FROM new_turn
 UNION
 SELECT DISTINCT run_id, provenance, trajectory_id FROM new_event WHERE kind IN ('trajectory', 'verdict');
+-- What was known of those before; what is new joins it.
+CREATE OR REPLACE TEMP TABLE own_token AS FROM token SEMI JOIN moved USING (run_id, provenance, trajectory_id);
+CREATE OR REPLACE TEMP TABLE own_attempt AS FROM attempt SEMI JOIN moved USING (run_id, provenance, trajectory_id);
+CREATE OR REPLACE TEMP TABLE own_ended AS FROM ended SEMI JOIN moved USING (run_id, provenance, trajectory_id);
+CREATE OR REPLACE TEMP TABLE own_judged AS FROM judged SEMI JOIN moved USING (run_id, provenance, trajectory_id);
 -- Where slices ended before, of devices that have new ones: that hour's provisioned time grows.
 CREATE OR REPLACE TEMP TABLE touched AS
 SELECT run_id, provenance, device_id, (max(t_ns) - 1) // 3600000000000 AS hour

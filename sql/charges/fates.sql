@@ -5,16 +5,14 @@ WITH verdict AS (
     SELECT
         run_id, provenance, trajectory_id,
         arg_max(accepted, (at_us, writer, seq)) AS accepted, arg_max(stale, (at_us, writer, seq)) AS stale
-    FROM judged
-    SEMI JOIN moved USING (run_id, provenance, trajectory_id)
+    FROM own_judged
     GROUP BY ALL
 ),
 trajectory AS (
     SELECT
         run_id, provenance, trajectory_id,
         arg_max(outcome, (at_us, writer, seq)) AS outcome, arg_max(task, (at_us, writer, seq)) AS task
-    FROM ended
-    SEMI JOIN moved USING (run_id, provenance, trajectory_id)
+    FROM own_ended
     GROUP BY ALL
 ),
 known AS (
@@ -25,8 +23,7 @@ known AS (
 ),
 again AS (
     SELECT *, lag(outcome) OVER (PARTITION BY run_id, provenance, trajectory_id, turn ORDER BY attempt) AS outcome_before
-    FROM attempt
-    SEMI JOIN moved USING (run_id, provenance, trajectory_id)
+    FROM own_attempt
 ),
 found AS (
     SELECT
@@ -45,7 +42,7 @@ found AS (
             WHEN NOT k.accepted THEN 'rejected'
         END AS cause,
         true AS output, t.tokens
-    FROM token AS t
+    FROM own_token AS t
     JOIN known AS k USING (run_id, provenance, trajectory_id)
     UNION ALL BY NAME
     SELECT

@@ -13,22 +13,30 @@ SELECT run_id, provenance, device_id, t_ns, sum(delta)
 FROM (SELECT run_id, provenance, device_id, unnest([t0_ns, t1_ns]) AS t_ns, unnest([1, -1]) AS delta FROM new_slice)
 GROUP BY ALL
 HAVING sum(delta) <> 0;
-INSERT INTO token
+CREATE OR REPLACE TEMP TABLE new_token AS
 SELECT
     run_id, provenance, trajectory_id, device_id, at_us // 3600000000 AS hour, lease_id, policy_version,
-    outcome = 'failed' AS failed, sum(output_tokens)
+    outcome = 'failed' AS failed, sum(output_tokens)::BIGINT AS tokens
 FROM new_turn
 GROUP BY ALL;
-INSERT INTO attempt
+INSERT INTO token FROM new_token;
+INSERT INTO own_token FROM new_token;
+CREATE OR REPLACE TEMP TABLE new_attempt AS
 SELECT
     run_id, provenance, trajectory_id, turn, attempt, outcome, device_id, at_us // 3600000000, lease_id,
     policy_version, prompt_tokens - cached_tokens
 FROM new_turn
 WHERE attempt > 0 OR outcome = 'preempted';
-INSERT INTO ended
+INSERT INTO attempt FROM new_attempt;
+INSERT INTO own_attempt FROM new_attempt;
+CREATE OR REPLACE TEMP TABLE new_ended AS
 SELECT run_id, provenance, trajectory_id, outcome, task, at_us, writer, seq FROM new_event WHERE kind = 'trajectory';
-INSERT INTO judged
+INSERT INTO ended FROM new_ended;
+INSERT INTO own_ended FROM new_ended;
+CREATE OR REPLACE TEMP TABLE new_judged AS
 SELECT run_id, provenance, trajectory_id, accepted, stale, at_us, writer, seq FROM new_event WHERE kind = 'verdict';
+INSERT INTO judged FROM new_judged;
+INSERT INTO own_judged FROM new_judged;
 INSERT INTO made
 SELECT run_id, provenance, device_id, at_us // 3600000000, lease_id, NULL, NULL, 'lost', 'preempted', true,
        sum(tokens_lost)

@@ -4,9 +4,9 @@ INSERT INTO touched
 SELECT run_id, provenance, device_id, unnest(range(t0_ns // 3600000000000, (t1_ns - 1) // 3600000000000 + 1))
 FROM new_slice
 UNION
-SELECT run_id, provenance, device_id, hour FROM token SEMI JOIN moved USING (run_id, provenance, trajectory_id)
+SELECT run_id, provenance, device_id, hour FROM own_token
 UNION
-SELECT run_id, provenance, device_id, hour FROM attempt SEMI JOIN moved USING (run_id, provenance, trajectory_id)
+SELECT run_id, provenance, device_id, hour FROM own_attempt
 UNION
 SELECT run_id, provenance, device_id, at_us // 3600000000
 FROM new_event

@@ -27,10 +27,11 @@ class Mark:
 class Increment:
     """The events after some marks: `select` reads them from the files there are, and `marks` are where they end.
 
-    `events` is their number. What was archived before it was read is not among them.
+    `events` is their number, `files` that of the files. What was archived before it was read is not among them.
     """
 
     select: str
+    files: int
     marks: Mapping[str, Mark]
     events: int
 
@@ -62,7 +63,7 @@ def since(root: Path, marks: Mapping[str, Mark]) -> Increment:
         ends[writer] = end
         events += end.next_seq - begin.next_seq
     where = f" WHERE NOT ({' OR '.join(apart)})" if apart else ""
-    return Increment(catalog.stored(files) + where, ends, events)
+    return Increment(catalog.stored(files) + where, len(files), ends, events)
 
 
 def _segments(root: Path, part: Part, begin: Mark, end: Mark) -> tuple[list[str], Mark]:

@@ -30,6 +30,8 @@ from rose.pricing.query import records
 STATE = "pricing.duckdb"
 #: A ledger of fewer events is added up anew each time.
 KEPT_EVENTS = 100_000
+#: Opening a file of fewer events takes longer than reading it.
+_SMALL_EVENTS = 2000
 _VIEWS = ("views/run.sql", "views/device.sql")
 _RUNS_AND_DEVICES = f"""SELECT {", ".join((*COMMON_COLUMNS, *(columns("run") | columns("device"))))},
     make_timestamp(at_us) AS "at\""""
@@ -85,8 +87,8 @@ def _brought_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path) -> du
     new = not connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'mark'").fetchall()
     added = increment.since(root, {} if new else _marks(connection))
     if added.events or new:
-        # Many small segments are read once, few large ones only for the columns that are asked for.
-        made = "TABLE" if added.events < KEPT_EVENTS * 2 else "VIEW"
+        # Many small files are read once, large ones only for the columns that are asked for.
+        made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
         connection.execute(f"CREATE OR REPLACE TEMP {made} added AS {added.select}")
         if new:
             _create(connection)
