@@ -284,6 +284,7 @@ def demo(
     return FleetConfig.model_validate(
         {
             "name": "demo",
+            "tags": {"team": "research", "serving_team": "chat"},
             "ledger": ledger,
             "seconds_max": seconds_max,
             "device": [
