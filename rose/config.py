@@ -187,11 +187,13 @@ class FleetConfig(Section):
     cache: Path = Field(
         default=Path("~/.cache/rose"), description="Folder for converted models and the warm-started policy."
     )
-    price_book: str = Field(default="example", description="A price book TOML file, or one that comes with ROSE: `example`.")
+    price_book: str = Field(
+        default="example", description="A price book TOML file, or one that comes with ROSE: `example`."
+    )
     tags: dict[str, Annotated[str, Field(min_length=1, max_length=200)]] = Field(
         default={},
         description="Who pays: `team` for the rollouts, `serving_team` for the traffic, as in "
-        "{ team = \"research\", serving_team = \"chat\" }; other tags go to exports as they are.",
+        '{ team = "research", serving_team = "chat" }; other tags go to exports as they are.',
     )
     seconds_max: PositiveFloat | None = Field(
         default=None, description="Stop cleanly after this many seconds, whatever step it is at."

@@ -172,7 +172,7 @@ def _token_cost(
 def _saved(make: Figures, cost: correct.TokenCost, tokens: Mapping[str, Tokens], borrow: Marginal) -> Figure:
     """The borrowed useful tokens at the dedicated devices' amortized price, less what the borrow cost.
 
-    Below zero where borrowing cost more. Where the idle-anyway gate does not hold, the borrow costs its device time too.
+    Below zero where borrowing cost more. Without the idle-anyway gate the borrow costs its device time too.
     """
     dedicated, opportunistic = cost.by_line["dedicated"], cost.by_line["opportunistic"]
     useful = tokens["borrowed"].useful

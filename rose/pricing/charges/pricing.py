@@ -33,7 +33,7 @@ _MW_NS_PER_KWH = 10**12 * 3_600_000
 _BYTES_PER_GB = 10**9
 
 
-class NothingCharged(PricingError):
+class NothingChargedError(PricingError):
     """The period has no provisioned device time: there is nothing to price, which is not the same as nothing paid."""
 
 
@@ -149,7 +149,7 @@ def _provenance(connection: duckdb.DuckDBPyConnection, chosen: str | None, asked
         begins, ends = ("" if ns == never else utc(ns) for ns, never in zip(asked, _FOREVER_NS, strict=True))
         span = f"the period from {begins or 'the beginning'} to {ends or 'now'}"
         of = f" with provenance {chosen!r}" if chosen else ""
-        raise NothingCharged(
+        raise NothingChargedError(
             f"{span} has no provisioned device time{of}, so nothing can be priced; it needs a device that joined and "
             "reported at least one slice"
         )

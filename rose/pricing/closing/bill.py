@@ -10,7 +10,7 @@ import polars as pl
 from rose.ledger import catalog, layout
 from rose.ledger.examine import Seen
 from rose.pricing import charges
-from rose.pricing.charges import NothingCharged
+from rose.pricing.charges import NothingChargedError
 from rose.pricing.closing import frames, store
 from rose.pricing.closing.period import Period, naive
 from rose.pricing.closing.records import postings
@@ -81,7 +81,7 @@ def bill(
                 allow_unverified=allow_unverified,
                 seen=seen,
             )
-        except NothingCharged:
+        except NothingChargedError:
             continue
         parts.append(priced.frame.with_columns(closed=pl.lit(False)))
         verified &= priced.verified

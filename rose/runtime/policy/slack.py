@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-
 #: How long the next request's prediction alone may hold a step of an otherwise unused device.
 PROBE_AFTER_NS = 2_000_000_000
 
