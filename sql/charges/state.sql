@@ -1,7 +1,8 @@
 -- What pricing keeps of a ledger: sums by UTC hour that more events are added to, in whatever order and portions, and
 -- the charges that were worked out from them. `hour` is hours since the Unix epoch.
 CREATE TABLE mark (writer VARCHAR, epoch BIGINT, index BIGINT, next_seq BIGINT);
-CREATE TABLE client_id (run_id VARCHAR, kind VARCHAR, event_id VARCHAR);
+-- Of each id that a client chose, the event that counts.
+CREATE TABLE client_id (run_id VARCHAR, kind VARCHAR, event_id VARCHAR, at_us BIGINT, writer VARCHAR, seq BIGINT);
 CREATE TABLE granted (run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, lease_id VARCHAR, at_us BIGINT);
 CREATE TABLE slice (
     run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, hour BIGINT, lease_id VARCHAR, writer VARCHAR,

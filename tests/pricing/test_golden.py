@@ -7,7 +7,7 @@ idle, 5 the provision, 6 throughput to cost, 9 shipped prices.
 from __future__ import annotations
 
 import math
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pytest
@@ -83,3 +83,41 @@ def test_section_6_throughput_to_cost(gain: float, ratio: float, multiplier: flo
     found = f.cost_multiplier(gain, ratio)
     assert found == pytest.approx(multiplier, abs=5e-4)
     assert f.cheaper(gain, ratio) == (found < 1) == (ratio < gain - 1)
+
+
+_MAY, _JUNE = date(2026, 5, 1), 1_780_272_000 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("book", "on", "usd_per_hour", "of"),
+    [
+        ("example", date(2025, 10, 1), "1.70", date(2025, 10, 1)),
+        ("example", date(2026, 2, 28), "1.70", date(2025, 10, 1)),
+        ("example", date(2026, 3, 1), "2.35", date(2026, 3, 1)),
+        ("example-owned", _MAY, "1.64", _MAY),
+        ("example-rented", _MAY, "1.99", _MAY),
+    ],
+)
+def test_section_9_what_an_h100_costs(book: str, on: date, usd_per_hour: str, of: date) -> None:
+    at_ns = int(datetime(on.year, on.month, on.day, tzinfo=UTC).timestamp()) * 10**9
+    price = pricebook.load(book).device_at("h100-sxm", "serving", at_ns)
+    assert (price.usd_per_hour, price.source_date) == (Decimal(usd_per_hour), of)
+    assert price.source
+
+
+@pytest.mark.parametrize(("device_class", "low", "high"), [("h100-sxm", "1.99", "5.00"), ("h200", "2.50", "7.00")])
+def test_section_9_what_is_offered_on_demand(device_class: str, low: str, high: str) -> None:
+    offers = pricebook.load("example").offers_at(device_class, _JUNE)
+    prices = [offer.usd_per_hour for offer in offers if offer.commitment.startswith("on demand")]
+    assert (min(prices), max(prices)) == (Decimal(low), Decimal(high))
+    assert {offer.source_date for offer in offers} == {_MAY}
+
+
+@pytest.mark.parametrize("book", pricebook.shipped())
+def test_section_9_transfer_and_power(book: str) -> None:
+    found = pricebook.load(book)
+    assert found.transfer_at("inter-region", _JUNE).usd_per_gb == Decimal("0.02")
+    assert Decimal("0.05") <= found.transfer_at("internet", _JUNE).usd_per_gb <= Decimal("0.12")
+    assert (found.power_of("h100-sxm").idle_w, found.power_of("h100-sxm").load_w) == (267, 680)
+    if any(price.device_class == "h200" for price in found.device):
+        assert (found.power_of("h200").idle_w, found.power_of("h200").load_w) == (80, 593)

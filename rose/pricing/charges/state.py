@@ -83,16 +83,18 @@ def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
 def _brought_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path) -> duckdb.DuckDBPyConnection:
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET preserve_insertion_order = false")
-    connection.execute("BEGIN")
     new = not connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'mark'").fetchall()
     added = increment.since(root, {} if new else _marks(connection))
-    if added.events or new:
-        # Many small files are read once, large ones only for the columns that are asked for.
-        made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
-        connection.execute(f"CREATE OR REPLACE TEMP {made} added AS {added.select}")
-        if new:
-            _create(connection)
-        _fold(connection, added, first=new)
+    if not added.events and not new:
+        return connection
+    connection.execute("BEGIN")
+    if not _fold(connection, added, first=new):
+        # A retry that comes before what was counted undoes sums that cannot be undone: begin anew.
+        connection.execute("ROLLBACK")
+        connection.execute("BEGIN")
+        for (name,) in connection.execute("SELECT table_name FROM duckdb_tables() WHERE NOT temporary").fetchall():
+            connection.execute(f"DROP TABLE {name}")
+        _fold(connection, increment.since(root, {}), first=True)
     connection.execute("COMMIT")
     return connection
 
@@ -108,16 +110,23 @@ def _create(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(f"CREATE TABLE event AS {_RUNS_AND_DEVICES} FROM added WHERE false")
     for view in _VIEWS:
         connection.execute(sql.read(view))
-    connection.execute(f"CREATE MACRO kept_{_version()}() AS true")
+    connection.execute(f"CREATE OR REPLACE MACRO kept_{_version()}() AS true")
 
 
-def _fold(connection: duckdb.DuckDBPyConnection, added: Increment, *, first: bool) -> None:
-    """Add the new events to the sums, in the transaction that is open."""
+def _fold(connection: duckdb.DuckDBPyConnection, added: Increment, *, first: bool) -> bool:
+    """Add the new events to the sums, in the transaction that is open. False if a retry came before what it repeats."""
 
     def run(name: str) -> None:
         connection.execute(sql.read(f"charges/{name}.sql"))
 
+    # Many small files are read once, large ones only for the columns that are asked for.
+    made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
+    connection.execute(f"CREATE TEMP {made} added AS {added.select}")
+    if first:
+        _create(connection)
     run("retries")
+    if connection.execute("SELECT count(*) FROM overtaken").fetchall()[0][0]:
+        return False
     retries = connection.execute("SELECT count(*) FROM retry").fetchall()[0][0]
     without = " ANTI JOIN retry USING (writer, seq)" if retries else ""
     kinds = ", ".join(map(catalog.quoted, _KINDS))
@@ -138,6 +147,7 @@ def _fold(connection: duckdb.DuckDBPyConnection, added: Increment, *, first: boo
     if added.marks:
         marks = [[writer, mark.epoch, mark.index, mark.next_seq] for writer, mark in added.marks.items()]
         connection.executemany("INSERT INTO mark VALUES (?, ?, ?, ?)", marks)
+    return True
 
 
 def _fold_crossing(connection: duckdb.DuckDBPyConnection) -> None:

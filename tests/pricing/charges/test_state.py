@@ -70,8 +70,8 @@ def test_every_portion_counts_once_and_gives_what_the_whole_gives(
 ) -> None:
     whole = write_ledger(sample_made, root=tmp_path / "whole")
     root = tmp_path / "portions"
-    for n in range(0, len(sample_made), 7):
-        write_ledger(sample_made[n : n + 7], root=root)
+    for n in range(0, len(sample_made), 13):
+        write_ledger(sample_made[n : n + 13], root=root)
         if n % 2:
             compact(root, grace_s=0)
         so_far = charges.price(root, BOOK)

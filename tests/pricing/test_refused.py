@@ -1,0 +1,141 @@
+"""What must never become a figure: each kind of bad input, given as a user gives it, is refused and says what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from rose import events
+from rose.cli import app
+
+EXAMPLE = resources.files("rose.pricing.books").joinpath("example.toml").read_text("utf-8")
+HOUR = ("--from", "2026-06-01", "--to", "2026-06-01T01")
+
+
+def rose(ledger: Path, *arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, list(map(str, arguments)), env={"ROSE_LEDGER": str(ledger)})
+
+
+def refused(done: Result, *says: str) -> None:
+    """It failed as a wrong input fails, printed no figure, and said all this on stderr."""
+    assert done.exit_code == 2, done.output
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    for words in says:
+        assert words in " ".join(done.stderr.split())
+
+
+def asked(folder: Path, book: str) -> Iterator[tuple[str | Path, ...]]:
+    """Everything that gives figures of the sample's hour by a price book."""
+    path = folder / "book.toml"
+    path.write_text(book)
+    yield ("report", "--json", "--price-book", path)
+    yield ("export", "focus", *HOUR, "--out", folder / "focus.parquet", "--price-book", path)
+    yield ("books", "close", *HOUR, "--with-open-runs", "--price-book", path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('class = "h100-sxm"', 'class = "h100-pcie"', ("no price for device class 'h100-sxm'", "add a [[device]]")),
+        ("valid_from = 2026-03-01", "valid_from = 2026-06-02", ("'h100-sxm'", "on 2026-06-01", "add a [[device]]")),
+        ('route = "inter-region"', 'route = "pigeon"', ("'inter-region'", "add")),
+        ("valid_to = 2026-03-01", "valid_to = 2026-03-02", ("h100-sxm", "2026-03-01", "valid_to")),
+        ("usd_per_hour = 2.35", "usd_per_hour = -2.35", ("usd_per_hour", "must be 0 or more", "-2.35")),
+        ('currency = "USD"', 'currency = "EUR"', ("currency", "USD", "EUR")),
+        ('currency = "USD"', 'currency = "zorkmid"', ("currency", "USD", "zorkmid")),
+    ],
+    ids=["no class", "no date", "no route", "overlap", "negative", "euros", "no currency"],
+)
+def test_a_price_book_that_lacks_a_price_or_has_a_wrong_one(
+    sample: Path, tmp_path: Path, old: str, new: str, says: tuple[str, ...]
+) -> None:
+    assert old in EXAMPLE
+    for command in asked(tmp_path, EXAMPLE.replace(old, new)):
+        refused(rose(sample, *command), *says)
+    assert not (tmp_path / "focus.parquet").exists()
+    assert "no period is closed yet" in rose(sample, "books", "list").stdout
+
+
+@pytest.mark.parametrize(
+    ("period", "says"),
+    [
+        (("--from", "2026-06-01", "--to", "2026-06-01"), ("2026-06-01",)),
+        (("--from", "2026-06-02", "--to", "2026-06-01"), ("2026-06-01",)),
+        (("--from", "2026-05-01", "--to", "2026-05-02"), ("no", "device time")),
+        (("--from", "2026-06-01T00:30", "--to", "2026-06-01T01"), ("hour",)),
+    ],
+    ids=["empty", "backwards", "nothing there", "half an hour"],
+)
+def test_a_period_without_anything_in_it(
+    sample: Path, tmp_path: Path, period: tuple[str, ...], says: tuple[str, ...]
+) -> None:
+    refused(rose(sample, "export", "focus", *period, "--out", tmp_path / "focus.parquet"), *says)
+    refused(rose(sample, "books", "close", *period, "--with-open-runs"), *says)
+    assert not (tmp_path / "focus.parquet").exists()
+
+
+def test_a_run_without_device_time(write_ledger: Any) -> None:
+    root = write_ledger([events.Run(action="started", name="n", at_us=1)])
+    refused(rose(root, "report", "--json"), "no provisioned device time")
+    refused(rose(write_ledger([], root=root.with_name("empty")), "report", "--json"), "no run")
+
+
+def test_provenances_in_one_figure(
+    sample: Path, sample_made: list[events.Event], write_ledger: Any, tmp_path: Path
+) -> None:
+    write_ledger(sample_made, root=sample, writer="b", run_id="made-up", provenance="simulated")
+    for command in list(asked(tmp_path, EXAMPLE))[1:]:
+        refused(rose(sample, *command), "replay, simulated", "choose one")
+    assert not (tmp_path / "focus.parquet").exists()
+    # In one run even the report, which is of one run, refuses.
+    write_ledger([events.Preemption(action="cut", reason="r")], root=sample, writer="c", provenance="simulated")
+    refused(rose(sample, "report", "--run", "run", "--json"), "mixes", "simulated")
+
+
+@pytest.fixture
+def changed(sample: Path) -> Path:
+    """The sample's ledger with a byte changed that no reader of Parquet minds: the writing software's name."""
+    segment = sorted((sample / "live").rglob("*.parquet"))[-1]
+    content = bytearray(segment.read_bytes())
+    content[content.rindex(b"parquet-cpp")] = ord("q")
+    segment.write_bytes(content)
+    return sample
+
+
+def test_a_ledger_that_does_not_verify(changed: Path, tmp_path: Path) -> None:
+    for command in asked(tmp_path, EXAMPLE):
+        refused(rose(changed, *command), "does not verify", "--allow-unverified")
+    assert not (tmp_path / "focus.parquet").exists()
+
+
+def test_every_figure_of_a_ledger_that_does_not_verify_is_marked(changed: Path, tmp_path: Path) -> None:
+    done = rose(changed, "report", "--json", "--allow-unverified")
+    assert done.exit_code == 0, done.output
+    found = list(figures(json.loads(done.stdout)))
+    assert len(found) > 100
+    assert all(figure["verified"] is False for figure in found)
+    assert "UNVERIFIED LEDGER" in rose(changed, "report", "--allow-unverified").stdout
+    *_, close = asked(tmp_path, EXAMPLE)
+    done = rose(changed, *close, "--allow-unverified", "--json")
+    assert done.exit_code == 0, done.output
+    assert '"verified": false' in done.stdout
+    assert '"verified": true' not in done.stdout
+
+
+def figures(node: Any) -> Iterator[dict[str, Any]]:
+    """Every figure of a report."""
+    if isinstance(node, dict):
+        if {"value", "unit"} <= set(node):
+            yield node
+        for child in node.values():
+            yield from figures(child)
+    elif isinstance(node, list):
+        for child in node:
+            yield from figures(child)
