@@ -1,0 +1,115 @@
+"""`python -m benchmarks.pricing`: what pricing a fleet's ledger takes, from nothing and after more events, against the
+same allocation in pandas, which must come to the same charges."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from benchmarks.pricing import compare, fill
+from benchmarks.pricing.traffic import Fleet
+from benchmarks.report import ROOT, Report, arguments, finish, phase
+from rose.ledger.growth.compaction import compact
+from rose.ledger.verify import verify
+
+CORES = 2
+#: What pricing keeps of a ledger: without it, it prices from nothing.
+KEPT = "pricing.duckdb"
+MORE_EVENTS = 100_000
+ROUNDS = 5
+
+
+def main() -> None:
+    """Make the ledger, price it in every way, and compare; the exit code is 0 when the measuring itself worked."""
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--folder", type=Path, default=Path.cwd(), help="on the disk to measure; else the current one")
+    given = parser.parse_args()
+    # Every process of the benchmark has as many, whatever the machine has.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+    report = Report("pricing", given.quick, provenance="simulated")
+    try:
+        with tempfile.TemporaryDirectory(prefix="pricing-benchmark-", dir=given.folder) as folder:
+            measure(report, Path(folder))
+    finally:
+        finish(report, given.json)
+
+
+def measure(report: Report, folder: Path) -> None:
+    """All of it, in the order in which a ledger lives."""
+    fleet, more = (Fleet(16, 1400), 3_000) if report.quick else (Fleet(128, 30_000), MORE_EVENTS)
+    root = folder / "ledger"
+    with phase("making the ledger"):
+        began = time.perf_counter()
+        events = fill.fill(root, fleet)
+        report.detail["ledger"] = {
+            "provenance": "simulated", "events": events, "devices": fleet.devices,
+            "hours": round(fleet.seconds / 3600, 2), "made_s": round(time.perf_counter() - began, 1),
+        }  # fmt: skip
+    with phase("merging its segments"):
+        fill.close_epochs(root)
+        compact(root, grace_s=0)
+        compact(root, grace_s=0)
+    with phase("verifying it"):
+        began = time.perf_counter()
+        assert verify(root).ok
+        report.detail["verify_s"] = round(time.perf_counter() - began, 2)
+    _from_nothing(report, root, folder, events)
+    rounds = 2 if report.quick else ROUNDS
+    with phase(f"pricing after {more:,} more events, {rounds} times"):
+        told = _child("increments", root, fleet.devices, fleet.seconds, more, rounds)
+    report.claim(
+        f"after {more:,} more events, median of {rounds}", statistics.median(told["after_more_s"]), "s", 1, "lower"
+    )
+    report.claim("  slowest", max(told["after_more_s"]), "s", 1, "lower")
+    report.detail["increments"] = told
+    with phase("pricing in a process that knows nothing"):
+        kept = _child("charges", root, folder / "kept.parquet")
+    (root / KEPT).unlink(missing_ok=True)
+    with phase("pricing all of it from nothing"):
+        fresh = _child("charges", root, folder / "fresh.parquet")
+    assert kept["sha256"] == fresh["sha256"], "what was kept gives the same bytes as the events do"
+    report.detail["kept_s"] = round(kept["seconds"], 2)
+    with phase("closing, and FOCUS rows"):
+        report.detail["books"] = _child("books", root, folder)
+
+
+def _from_nothing(report: Report, root: Path, folder: Path, events: int) -> None:
+    """Both ways, twice, in turns: a slow moment of the machine falls on both. The faster time of each counts."""
+    told: dict[str, list[dict[str, Any]]] = {"charges": [], "naive": []}
+    for number in range(1 if report.quick else 2):
+        (root / KEPT).unlink(missing_ok=True)
+        for way, each in told.items():
+            with phase(f"pricing {events:,} events from nothing, {way}"):
+                each.append(_child(way, root, folder / f"{way}-{number}.parquet"))
+    ours, theirs = (min(each, key=lambda one: float(one["seconds"])) for each in told.values())
+    assert len({one["sha256"] for one in told["charges"]}) == 1, "the same ledger and book give the same bytes"
+    apart = compare.differences(*(pl.read_parquet(folder / f"{way}-0.parquet") for way in told))
+    assert not apart, "\n".join(["the charges differ from those of pandas:", *apart])
+    assert ours["total_nano"] == theirs["total_nano"]
+    report.claim(f"pricing {events:,} events from nothing", ours["seconds"], "s", 15, "lower")
+    report.claim("  against pandas", theirs["seconds"] / ours["seconds"], "x", 1, "higher")
+    report.claim("  memory against pandas", ours["rss_peak_bytes"] / theirs["rss_peak_bytes"], "x", 1, "lower")
+    report.detail["from_nothing"] = told
+
+
+def _child(way: str, root: Path, *rest: object) -> dict[str, Any]:
+    """Run one way in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.pricing.child", way, str(root), *map(str, rest)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""`python -m benchmarks.pricing.child WAY LEDGER ...`: one way of pricing in a process of its own, told in JSON.
+
+A process of its own, so that its peak of memory is that of this way alone, and nothing is warm but the disk's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rose.pricing import pricebook
+
+T = TypeVar("T")
+
+
+def main() -> None:
+    """Do what the command line names, and print what came of it."""
+    way, root, *rest = sys.argv[1:]
+    ways: dict[str, Callable[..., dict[str, Any]]] = {
+        "charges": charges, "naive": naive, "increments": increments, "books": books,
+    }  # fmt: skip
+    print(json.dumps({**ways[way](Path(root), *rest), "rss_peak_bytes": _rss_peak_bytes()}))
+
+
+def charges(root: Path, out: str) -> dict[str, Any]:
+    """Price with what was kept of earlier calls if there is any; the rows go to the Parquet file `out`."""
+    from benchmarks.pricing import compare
+    from rose.pricing import charges as of_rose
+    from rose.pricing.closing import store
+
+    book = pricebook.load("example")
+    priced, seconds = _timed(lambda: of_rose.price(root, book))
+    compare.of_charges(priced.frame).write_parquet(out)
+    return {
+        "seconds": seconds,
+        "rows": priced.frame.height,
+        "total_nano": priced.total_nano,
+        "sha256": hashlib.sha256(store.parquet(priced.frame)).hexdigest(),
+    }
+
+
+def naive(root: Path, out: str) -> dict[str, Any]:
+    """Price as the analyst did; the rows go to the Parquet file `out`."""
+    from benchmarks.pricing import compare
+    from benchmarks.pricing import naive as analyst
+
+    book = pricebook.load("example")
+    priced, seconds = _timed(lambda: analyst.price(root, book.text))
+    compare.of_naive(priced).write_parquet(out)
+    return {"seconds": seconds, "rows": len(priced), "total_nano": int(priced["cost_nano"].sum())}
+
+
+def increments(root: Path, devices: str, seconds: str, events: str, rounds: str) -> dict[str, Any]:
+    """Price a ledger again and again while it grows, in a process that goes on: seconds of each time."""
+    from benchmarks.pricing.fill import more
+    from benchmarks.pricing.traffic import Fleet
+    from rose.ledger.examine import Seen
+    from rose.pricing import charges as of_rose
+
+    fleet, book, seen = Fleet(int(devices), int(seconds)), pricebook.load("example"), Seen()
+    # A ledger too small for it is kept up to date all the same, once there is such a file.
+    (root / "pricing.duckdb").touch()
+    _, first = _timed(lambda: of_rose.price(root, book, seen=seen))
+    each, appended = [], []
+    for number in range(int(rounds)):
+        appended.append(more(root, fleet, int(events), number))
+        each.append(_timed(lambda: of_rose.price(root, book, seen=seen))[1])
+    _, unchanged = _timed(lambda: of_rose.price(root, book, seen=seen))
+    return {"first_s": first, "after_more_s": each, "events_appended": appended, "unchanged_s": unchanged}
+
+
+def books(root: Path, folder: str) -> dict[str, Any]:
+    """Close all there is, and write it as FOCUS rows: seconds of each."""
+    from rose.pricing import charges as of_rose
+    from rose.pricing.closing import close
+    from rose.pricing.closing.period import Period
+    from rose.pricing.export import bill, focus
+    from rose.pricing.money import NS_PER_HOUR
+
+    book = pricebook.load("example")
+    priced = of_rose.price(root, book)
+    period = Period(priced.from_ns // NS_PER_HOUR * NS_PER_HOUR, -(-priced.to_ns // NS_PER_HOUR) * NS_PER_HOUR)
+    closed, close_s = _timed(lambda: close.close(root, period, book, with_open_runs=True, now_us=period.to_ns // 1000))
+    exported, bill_s = _timed(lambda: bill.of_close(root, closed.close_id))
+    written, focus_s = _timed(lambda: focus.write(exported, Path(folder) / "focus.parquet"))
+    return {"close_s": close_s, "bill_s": bill_s, "focus_s": focus_s, "focus_rows": written.rows}
+
+
+def _timed(act: Callable[[], T]) -> tuple[T, float]:
+    began = time.perf_counter()
+    result = act()
+    return result, time.perf_counter() - began
+
+
+def _rss_peak_bytes() -> int:
+    """Of this process alone: what `getrusage` says may be the peak of the one that started it."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("/proc/self/status has no VmHWM")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""The same charges as a careful analyst would make them in an afternoon: pandas for sums, plain loops for money.
+
+Written from the rules of the charges alone and on purpose without a line of `rose.pricing`: it is what the charges are
+held against, and what their speed is measured against. The rules it follows:
+
+- A device is provisioned from when it joined until it left; if it has not left, up to its last slice and, once its
+  run is over, at least up to the run's end.
+- Each UTC hour of a device costs its rate times the time, rounded half to even to a nano-dollar, once.
+- A slice over the end of an hour is cut there: piece by piece, each divided among what is left of its buckets.
+- The hour's charge is divided by nanoseconds among leases and buckets and the time that no slice reports.
+- Rollout time is divided further by what the tokens made in that device-hour and lease became.
+- Transfer and energy are rounded once for each device-hour (and lease, route and version). A sync outside of a lease
+  was for the device's next one.
+
+Text that is missing is "" here and a missing number -1, so that they sort first, as the rules want it. Rows whose every
+amount is 0 are left out.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+
+from rose.ledger import catalog
+
+BUCKETS = ("serving", "rollout", "train", "sync", "activation", "headroom", "idle")
+#: In the order in which ties are settled.
+ALL = (*BUCKETS, "unaccounted")
+HOUR_NS = 3_600_000_000_000
+#: A row of the result is one of these, and its amounts.
+KEY = (
+    "run_id", "hour", "device_id", "lease_id", "kind", "bucket", "policy_version", "task", "fate", "cause", "route",
+)  # fmt: skip
+AMOUNTS = ("ns", "tokens", "bytes", "energy_mw_ns", "cost_nano")
+
+K = TypeVar("K", bound=Hashable)
+#: (run_id, device_id, hour, lease_id), and what its tokens became: (version, task, fate, cause).
+Place = tuple[str, str, int, str]
+Fate = tuple[int, str, str, str]
+
+
+def price(root: Path, book: str) -> pd.DataFrame:
+    """Every charge of the ledger at `root` by the price book whose text is `book`: columns KEY and AMOUNTS.
+
+    `hour` is the number of the hour since the epoch. Fails with whatever pandas or Python says where something is off.
+    """
+    prices = Prices(book)
+    with catalog.connect(root) as ledger:
+
+        def read(select: str) -> pd.DataFrame:
+            return ledger.sql(select).to_arrow_table().to_pandas()
+
+        stays = _stays(read)
+        made = [*_capacity(stays, _time(read), _tokens(read, prices), prices)]
+        made += [*_transfer(read, prices), *_energy(read, stays, prices)]
+    return pd.DataFrame(made, columns=[*KEY, *AMOUNTS]).sort_values([*KEY], ignore_index=True)
+
+
+class Prices:
+    """A price book's entries, looked up by the hour they are in force."""
+
+    def __init__(self, text: str) -> None:
+        self._tables = tomllib.loads(text, parse_float=Decimal)
+
+    def entry(self, table: str, hour: int, **wanted: str | None) -> dict[str, Any]:
+        """The one entry of a table that holds in an hour and has the `wanted` values."""
+        (entry,) = self._entries(table, hour, wanted)
+        return entry
+
+    def device(self, hour: int, device_class: str, pool: str) -> dict[str, Any]:
+        """A price for the class in this pool goes before one for the class."""
+        own = self._entries("device", hour, {"class": device_class, "pool": pool})
+        return own[0] if own else self.entry("device", hour, **{"class": device_class, "pool": None})
+
+    def _entries(self, table: str, hour: int, wanted: dict[str, str | None]) -> list[dict[str, Any]]:
+        day = datetime.fromtimestamp(hour * 3600, UTC).date()
+        found = self._tables[table]
+        return [
+            each
+            for each in (found if isinstance(found, list) else [found])
+            if all(each.get(key) == value for key, value in wanted.items())
+            and each.get("valid_from", date.min) <= day < each.get("valid_to", date.max)
+        ]
+
+
+def split(total: int, weights: dict[K, int]) -> dict[K, int]:
+    """Largest remainder; ties to the key that comes first; as equal as can be where all weights are zero."""
+    if not any(weights.values()):
+        weights = dict.fromkeys(weights, 1)
+    whole = sum(weights.values())
+    parts = {key: total * weight // whole for key, weight in weights.items()}
+    by_remainder = sorted(weights, key=lambda key: total * weights[key] % whole, reverse=True)
+    for key in by_remainder[: total - sum(parts.values())]:
+        parts[key] += 1
+    return parts
+
+
+def _stays(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
+    """Each device of each run, and its provisioned time [t0_ns, t1_ns)."""
+    device = read(
+        "SELECT run_id, device_id, pool, device_class, joined_ns AS t0_ns, coalesce(left_ns, 0) AS left_ns FROM device"
+    )
+    # Int64, or a device without slices would turn the others' nanoseconds into floats.
+    last = read("SELECT run_id, device_id, max(t1_ns) AS last_ns FROM device_slice GROUP BY ALL")
+    last["last_ns"] = last["last_ns"].astype("Int64")
+    run = read("SELECT run_id, coalesce(1000 * epoch_us(ended_at), 0) AS ended_ns FROM run")
+    stays = device.merge(last, how="left", on=["run_id", "device_id"]).merge(run, how="left", on="run_id")
+    until = stays[["t0_ns", "last_ns", "ended_ns"]].fillna(0).astype("int64").max(axis=1)
+    stays["t1_ns"] = stays["left_ns"].where(stays["left_ns"] > 0, until)
+    return stays
+
+
+def _time(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
+    """Nanoseconds of each bucket by run, device, hour and lease."""
+    slices = read(
+        "SELECT run_id, device_id, coalesce(lease_id, '') AS lease_id, t0_ns, t1_ns, "
+        + ", ".join(f"{bucket}_ns AS {bucket}" for bucket in BUCKETS)
+        + " FROM device_slice WHERE t1_ns > t0_ns"
+    )
+    first, last = slices["t0_ns"] // HOUR_NS, (slices["t1_ns"] - 1) // HOUR_NS
+    whole = slices[first == last].assign(hour=first[first == last])
+    cut = [piece for row in slices[first != last].to_dict("records") for piece in _cut(row)]
+    pieces = pd.concat([whole, pd.DataFrame(cut)]) if cut else whole
+    by = ["run_id", "device_id", "hour", "lease_id"]
+    return pieces.groupby(by, as_index=False, sort=False)[[*BUCKETS]].sum()
+
+
+def _cut(row: dict[Any, Any]) -> Iterator[dict[Any, Any]]:
+    """A slice in pieces of at most an hour each."""
+    left = {bucket: int(row[bucket]) for bucket in BUCKETS}
+    for hour in range(row["t0_ns"] // HOUR_NS, (row["t1_ns"] - 1) // HOUR_NS + 1):
+        part = split(min(row["t1_ns"], (hour + 1) * HOUR_NS) - max(row["t0_ns"], hour * HOUR_NS), left)
+        left = {bucket: left[bucket] - part[bucket] for bucket in BUCKETS}
+        yield {**row, **part, "hour": hour}
+
+
+def _tokens(read: Callable[[str], pd.DataFrame], prices: Prices) -> dict[Place, dict[Fate, tuple[int, int]]]:
+    """What became of the tokens made in each place: output tokens, and the weight of all tokens there."""
+    turns, lost = _turns(read), _lost(read)
+    places: dict[Place, dict[Fate, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+    by = ["run_id", "device_id", "hour", "lease_id", "version", "task", "fate", "cause"]
+    again = turns[turns["again"] > 0].assign(fate="recomputed", cause="recomputed after preemption")
+    outputs = pd.concat([turns, lost])
+    for kind, given in (("output", outputs), ("input", again)):
+        tokens = "output_tokens" if kind == "output" else "again"
+        for *key, count in given.groupby(by)[tokens].sum().reset_index().itertuples(index=False):
+            if not count:
+                continue
+            rates = prices.entry("tokens", key[2])
+            rate = {each: Fraction(rates[f"{each}_usd_per_million"]) for each in ("input", "output")}
+            # Any scale on which both prices are whole gives the same shares.
+            scale = rate["input"].denominator * rate["output"].denominator
+            found = places[tuple(key[:4])][tuple(key[4:])]
+            found[0] += int(count) if kind == "output" else 0
+            found[1] += int(count) * int(rate[kind] * scale)
+    return {place: {fate: (out, weight) for fate, (out, weight) in each.items()} for place, each in places.items()}
+
+
+def _turns(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
+    """Each attempt at a turn, what its tokens became, and the prompt tokens it had to compute again."""
+    turns = read(
+        f"SELECT run_id, device_id, epoch_ns(turn.at) // {HOUR_NS} AS hour, coalesce(lease_id, '') AS lease_id, "
+        "coalesce(policy_version, -1) AS version, trajectory_id, turn, attempt, outcome, output_tokens, "
+        "prompt_tokens - cached_tokens AS uncached FROM turn"
+    )
+    mine = ["run_id", "trajectory_id"]
+    turns = turns.merge(_last(read, "trajectory", "task, outcome AS ended"), how="left", on=mine)
+    turns = turns.merge(_last(read, "verdict", "accepted, stale"), how="left", on=mine)
+    turns["task"] = turns["task"].fillna("")
+    turns["fate"], turns["cause"] = _fates(turns)
+    turns = turns.sort_values([*mine, "turn", "attempt"])
+    before = turns[[*mine, "turn", "outcome"]].shift(1)
+    again = (before[[*mine, "turn"]] == turns[[*mine, "turn"]]).all(axis=1) & (before["outcome"] == "preempted")
+    turns["again"] = turns["uncached"].where(again, 0)
+    return turns
+
+
+def _last(read: Callable[[str], pd.DataFrame], view: str, columns: str) -> pd.DataFrame:
+    """The last event of a kind on each trajectory."""
+    found = read(
+        f'SELECT run_id, trajectory_id, "at", writer, seq, {columns} FROM {view} WHERE trajectory_id IS NOT NULL'
+    )
+    found = found.sort_values(["at", "writer", "seq"]).drop_duplicates(["run_id", "trajectory_id"], keep="last")
+    return found.drop(columns=["at", "writer", "seq"])
+
+
+def _fates(turns: pd.DataFrame) -> tuple[Any, Any]:
+    failed, gone = turns["outcome"] == "failed", turns["ended"] == "lost"
+    judged = turns["accepted"].notna()
+    stale, accepted = judged & turns["stale"].eq(True), judged & turns["accepted"].eq(True)
+    conditions = [failed, gone, stale, accepted, judged]
+    fates = np.select(conditions, ["lost", "lost", "stale", "accepted", "rejected"], "open")
+    return fates, np.select(conditions, ["failed attempt", "lost trajectory", "stale", "", "rejected"], "")
+
+
+def _lost(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
+    """Tokens that a preemption threw away before any turn had them; of which trajectory, nobody says."""
+    return read(
+        f"SELECT run_id, device_id, epoch_ns(preemption.at) // {HOUR_NS} AS hour, coalesce(lease_id, '') AS lease_id, "
+        "-1 AS version, '' AS task, tokens_lost AS output_tokens, 'lost' AS fate, 'preempted' AS cause "
+        "FROM preemption WHERE tokens_lost > 0"
+    )
+
+
+def _capacity(
+    stays: pd.DataFrame, time: pd.DataFrame, tokens: dict[Place, dict[Fate, tuple[int, int]]], prices: Prices
+) -> Iterator[tuple[Any, ...]]:
+    """Each provisioned device-hour, its charge divided among the rows of its time."""
+    used: dict[tuple[str, str, int], dict[tuple[str, int], int]] = defaultdict(dict)
+    for run_id, device_id, hour, lease_id, *ns in time.itertuples(index=False):
+        for rank, bucket_ns in enumerate(ns):
+            if bucket_ns:
+                used[run_id, device_id, hour][lease_id, rank] = bucket_ns
+    left = dict(tokens)
+    for stay in stays.to_dict("records"):
+        for hour in range(stay["t0_ns"] // HOUR_NS, (stay["t1_ns"] - 1) // HOUR_NS + 1):
+            provisioned = min(stay["t1_ns"], (hour + 1) * HOUR_NS) - max(stay["t0_ns"], hour * HOUR_NS)
+            rate = prices.device(hour, stay["device_class"], stay["pool"])["usd_per_hour"]
+            charge = round(Fraction(rate) * 10**9 * provisioned / HOUR_NS)
+            found = used[stay["run_id"], stay["device_id"], hour]
+            if unaccounted := provisioned - sum(found.values()):
+                found["", len(BUCKETS)] = unaccounted
+            weights = {key: found[key] for key in sorted(found)}
+            for (lease_id, rank), cost in split(charge, weights).items():
+                place, ns = (stay["run_id"], stay["device_id"], hour, lease_id), weights[lease_id, rank]
+                made = (
+                    left.pop(place, None)
+                    if ALL[rank] == "rollout"
+                    else {(-1, "", "", _cause(stay, *place[3:], rank)): (0, 1)}
+                )
+                yield from _divided(place, ALL[rank], ns, cost, made)
+    # What was made where no rollout time is left to divide.
+    for place, made in left.items():
+        yield from _divided(place, "rollout", 0, 0, made)
+
+
+def _cause(stay: dict[Any, Any], lease_id: str, rank: int) -> str:
+    """Why time was idle."""
+    if ALL[rank] != "idle":
+        return ""
+    return "could have been lent" if stay["pool"] == "serving" and not lease_id else "could not be lent"
+
+
+def _divided(
+    place: Place, bucket: str, ns: int, cost: int, made: dict[Fate, tuple[int, int]] | None
+) -> Iterator[tuple[Any, ...]]:
+    """Time and its cost by what became of the tokens made in it."""
+    run_id, device_id, hour, lease_id = place
+    made = made or {(-1, "", "no tokens", ""): (0, 1)}
+    weights = {fate: made[fate][1] for fate in sorted(made)}
+    times, costs = split(ns, weights), split(cost, weights)
+    for fate in weights:
+        amounts = (times[fate], made[fate][0], 0, 0, costs[fate])
+        if any(amounts):
+            yield (run_id, hour, device_id, lease_id, "capacity", bucket, *fate, "", *amounts)
+
+
+def _transfer(read: Callable[[str], pd.DataFrame], prices: Prices) -> Iterator[tuple[Any, ...]]:
+    """Bytes of weight syncs, failed ones too, at the price of their route."""
+    sync = read(
+        "SELECT run_id, device_id, epoch_us(sync.at) AS at_us, coalesce(lease_id, '') AS lease_id, route, "
+        "coalesce(policy_version, -1) AS version, wire_bytes FROM sync"
+    )
+    granted: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    for run_id, device_id, at_us, lease_id in read(
+        "SELECT run_id, device_id, epoch_us(lease_event.at) AS at_us, lease_id FROM lease_event "
+        "WHERE action = 'granted' ORDER BY at_us"
+    ).itertuples(index=False):
+        granted[run_id, device_id].append((at_us, lease_id))
+    mine = ["run_id", "device_id"]
+    for number, *device, at_us in sync[sync["lease_id"] == ""][[*mine, "at_us"]].itertuples():
+        leases = granted[tuple(device)]
+        after = bisect_left(leases, (at_us, ""))
+        sync.loc[number, "lease_id"] = leases[after][1] if after < len(leases) else ""
+    sync["hour"] = sync["at_us"] * 1000 // HOUR_NS
+    moved = sync.groupby([*mine, "hour", "lease_id", "route", "version"])["wire_bytes"].sum().reset_index()
+    for run_id, device_id, hour, lease_id, route, version, size in moved.itertuples(index=False):
+        # Dollars a billion bytes are nano-dollars a byte.
+        cost = round(Fraction(prices.entry("transfer", hour, route=route)["usd_per_gb"]) * size)
+        key = (run_id, hour, device_id, lease_id, "transfer", "transfer", version, "", "", "", route)
+        if size or cost:
+            yield (*key, 0, 0, size, 0, cost)
+
+
+def _energy(read: Callable[[str], pd.DataFrame], stays: pd.DataFrame, prices: Prices) -> Iterator[tuple[Any, ...]]:
+    """Metered energy of each device-hour, where the device's price does not hold it already."""
+    devices = {(stay["run_id"], stay["device_id"]): stay for stay in stays.to_dict("records")}
+    metered: dict[tuple[str, str, int], int] = defaultdict(int)
+    for run_id, device_id, t0_ns, t1_ns, power_mw in read(
+        "SELECT run_id, device_id, t0_ns, t1_ns, power_mw FROM power WHERE t1_ns > t0_ns"
+    ).itertuples(index=False):
+        for hour in range(t0_ns // HOUR_NS, (t1_ns - 1) // HOUR_NS + 1):
+            inside_ns = min(t1_ns, (hour + 1) * HOUR_NS) - max(t0_ns, hour * HOUR_NS)
+            metered[run_id, device_id, hour] += power_mw * inside_ns
+    for (run_id, device_id, hour), mw_ns in metered.items():
+        stay, tariff = devices[run_id, device_id], prices.entry("electricity", hour)
+        if prices.device(hour, stay["device_class"], stay["pool"]).get("energy_included"):
+            continue
+        # 1e12 milliwatt-nanoseconds are a joule, 3.6e6 joules a kWh.
+        cost = round(Fraction(tariff["pue"]) * Fraction(tariff["usd_per_kwh"]) * mw_ns / (3_600_000 * 1000))
+        if mw_ns:
+            yield (run_id, hour, device_id, "", "energy", "energy", -1, "", "", "", "", 0, 0, 0, mw_ns, cost)

@@ -1,0 +1,322 @@
+"""A made-up fleet whose events add up: every second of every device reported once, tokens with a history.
+
+The mix of kinds is that of `benchmarks.ledger.traffic`, and so are requests. Each of a few hosts writes the events of
+its own devices. Serving devices are lent for minutes at a time; trajectories have turns on lent and on rollout devices,
+a few of which were cut and went on elsewhere; the fleet begins before a midnight at which the example price book
+changes a price and works on through it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.ledger import traffic as mixed
+from rose.events import Device, Record, Run
+
+S = 1_000_000_000
+#: 2026-03-01 UTC.
+MIDNIGHT_NS = 1_772_323_200 * S
+HOSTS = 4
+#: A serving device is lent for so many seconds of each cycle.
+CYCLE_S, LENT_S = 330, 270
+STEP_S = 300
+#: A second's boundary is where the clock of the host saw it: up to so much after the full second.
+JITTER_NS = 40_000_000
+_TASKS = np.array(["maze", "sums"], dtype=object)
+#: Events of each kind for one slice.
+_RATE = {kind: share / mixed.MIX["device_slice"] for kind, share in mixed.MIX.items()}
+_RENEWED_EACH = round((LENT_S / CYCLE_S) * 0.75 / (_RATE["lease"] - 2 * 0.75 / CYCLE_S))
+
+Ints = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """`devices` devices over `seconds` seconds, a third of which lie before the midnight; three in four serve.
+
+    A multiple of four devices for each host, so that each has some of both.
+    """
+
+    devices: int
+    seconds: int
+
+    def __post_init__(self) -> None:
+        assert self.devices % (4 * HOSTS) == 0
+
+    @property
+    def start_ns(self) -> int:
+        return MIDNIGHT_NS - self.seconds // 3 * S
+
+    @property
+    def events(self) -> int:
+        """About so many events."""
+        return round(self.devices * self.seconds * sum(_RATE.values()))
+
+    def begin(self, record: Record) -> None:
+        """The events that the run begins with."""
+        at_us = self.start_ns // 1000
+        record(Run(at_us=at_us, action="started", name="made up", tags_json='{"team": "research"}'))
+        for number in range(self.devices):
+            record(
+                Device(
+                    at_us=at_us, device_id=f"gpu{number:03d}", action="joined", t_ns=self.start_ns,
+                    pool="rollout" if _dedicated(number) else "serving", device_class="h100-sxm",
+                )
+            )  # fmt: skip
+
+    def batch(self, host: int, first_s: int, last_s: int) -> pa.Table:
+        """What a host records of the seconds [first_s, last_s) of the fleet; the same each time."""
+        rng = np.random.default_rng([host, first_s, last_s])
+        mine = np.arange(host, self.devices, HOSTS)
+        slots = Slots(self.start_ns, mine, mine[~_dedicated(mine)], mine[_dedicated(mine)], first_s, last_s)
+        kinds = {
+            "device_slice": _slices(rng, slots),
+            "lease": _leases(slots),
+            "request": _requests(rng, slots),
+            "preemption": _preemptions(rng, slots),
+            "sync": _syncs(rng, slots),
+            **_trajectories(rng, slots),
+        }
+        tables = []
+        for kind, columns in kinds.items():
+            n = len(columns["at_us"])
+            common = {"run_id": "r", "provenance": "simulated", "kind": kind}
+            given = {name: pa.array(np.full(n, value, dtype=object)) for name, value in common.items()}
+            tables.append(pa.table({**given, **{name: pa.array(values) for name, values in columns.items()}}))
+        return pa.concat_tables(tables, promote_options="default")
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The seconds [first_s, last_s) of a host's devices, numbers of devices in arrays."""
+
+    start_ns: int
+    devices: Ints
+    serving: Ints
+    rollout: Ints
+    first_s: int
+    last_s: int
+
+    def draw(self, rng: np.random.Generator, kind: str, devices: Ints) -> tuple[Ints, Ints]:
+        """As many random (device, second) pairs as the mix has of a kind."""
+        n = round(_RATE[kind] * len(self.devices) * (self.last_s - self.first_s))
+        return rng.choice(devices, n), rng.integers(self.first_s, self.last_s, n)
+
+    def at_us(self, second: Ints, rng: np.random.Generator) -> Ints:
+        """A random instant within each second that is after the jitter of its beginning."""
+        return (self.start_ns + second * S) // 1000 + rng.integers(JITTER_NS // 1000, 999_999, len(second))
+
+    def boundary_ns(self, device: Ints, second: Ints) -> Ints:
+        """Where the device's slice of the second before ends and its own begins: the same for every caller."""
+        noise = (device * 2_654_435_761 + second * 40_503_111) % 2_147_483_647 % JITTER_NS
+        return self.start_ns + second * S + np.where(second == 0, 0, noise)
+
+    def lent(self, rng: np.random.Generator, kind: str) -> tuple[Ints, Ints]:
+        """Such pairs of lent devices alone, without those that were not lent then."""
+        device, second = self.draw(rng, kind, self.serving)
+        keep = _lease_number(device, second) >= 0
+        return device[keep], second[keep]
+
+
+def _dedicated(device: Ints) -> Ints:
+    return np.asarray(device) // HOSTS % 4 == 3
+
+
+def _lease_number(device: Ints, second: Ints) -> Ints:
+    """Number of the lease a device is under in a second, or -1."""
+    phase = second + device * 37
+    return np.where(~_dedicated(device) & (phase % CYCLE_S < LENT_S), phase // CYCLE_S, -1)
+
+
+def _lease_ids(device: Ints, second: Ints) -> Ints:
+    number = _lease_number(device, second)
+    pairs, which = np.unique(np.stack([device, number]), axis=1, return_inverse=True)
+    names = [None if n < 0 else f"lease-{d:03d}-{n}" for d, n in pairs.T.tolist()]
+    return np.array(names, dtype=object)[which]
+
+
+def _names(device: Ints) -> Ints:
+    return mixed._names("gpu", device)
+
+
+def _slices(rng: np.random.Generator, slots: Slots) -> mixed.Columns:
+    device, second = (
+        grid.ravel() for grid in np.meshgrid(slots.devices, np.arange(slots.first_s, slots.last_s), indexing="ij")
+    )
+    # Now and then a slice was dropped: its time is nobody's.
+    kept = rng.random(len(device)) >= 0.0005
+    device, second = device[kept], second[kept]
+    t0_ns, t1_ns = slots.boundary_ns(device, second), slots.boundary_ns(device, second + 1)
+    n, length = len(device), t1_ns - t0_ns
+    dedicated, lent = _dedicated(device), _lease_number(device, second) >= 0
+    cuts = (np.sort(rng.random((n, 3)), axis=1) * length[:, None]).astype(np.int64).T
+    first, middle, end, rest = cuts[0], cuts[1] - cuts[0], cuts[2] - cuts[1], length - cuts[2]
+    renewing = lent & (rng.random(n) < 0.02)
+    return {
+        "at_us": t1_ns // 1000,
+        "device_id": _names(device),
+        "lease_id": _lease_ids(device, second),
+        "t0_ns": t0_ns,
+        "t1_ns": t1_ns,
+        "serving_ns": np.where(dedicated, 0, first),
+        "rollout_ns": np.where(dedicated, first + middle + end, np.where(lent & ~renewing, middle, 0)),
+        "train_ns": np.zeros(n, dtype=np.int64),
+        "sync_ns": np.where(renewing, middle, 0),
+        "activation_ns": np.zeros(n, dtype=np.int64),
+        "headroom_ns": np.where(lent, end, 0),
+        "idle_ns": np.where(dedicated, rest, np.where(lent, rest, middle + end + rest)),
+        "overlap_ns": np.zeros(n, dtype=np.int64),
+    }
+
+
+def _leases(slots: Slots) -> mixed.Columns:
+    """Each lease granted at the boundary at which its first slice begins, renewed, and closed where its last ends."""
+    device, second = (
+        grid.ravel() for grid in np.meshgrid(slots.serving, np.arange(slots.first_s, slots.last_s), indexing="ij")
+    )
+    phase = (second + device * 37) % CYCLE_S
+    granted = (phase == 0) | ((second == 0) & (phase < LENT_S))
+    closed = (phase == LENT_S) & (second > 0)
+    happens = granted | closed | ((phase < LENT_S) & (phase % _RENEWED_EACH == _RENEWED_EACH - 1))
+    device, second, granted, closed = device[happens], second[happens], granted[happens], closed[happens]
+    n = len(device)
+    at_us = slots.boundary_ns(device, second) // 1000
+    return {
+        "at_us": at_us,
+        "device_id": _names(device),
+        "lease_id": _lease_ids(device, np.where(closed, second - 1, second)),
+        "action": np.where(granted, "granted", np.where(closed, "released", "renewed")).astype(object),
+        "kv_budget_bytes": np.full(n, 8 << 30),
+        "compute_share": np.full(n, 1.0),
+        "expires_at_us": at_us + 10_000_000,
+        "step": second // STEP_S,
+    }
+
+
+def _requests(rng: np.random.Generator, slots: Slots) -> mixed.Columns:
+    device, second = slots.draw(rng, "request", slots.serving)
+    at_us = slots.at_us(second, rng)
+    made = mixed._request(len(device), rng, device, at_us, second // STEP_S)
+    return {"at_us": at_us, "device_id": _names(device), **made, "lease_id": _lease_ids(device, second)}
+
+
+def _preemptions(rng: np.random.Generator, slots: Slots) -> mixed.Columns:
+    device, second = slots.lent(rng, "preemption")
+    n, cut = len(device), rng.random(len(device)) < 0.03
+    return {
+        "at_us": slots.at_us(second, rng),
+        "device_id": _names(device),
+        "lease_id": _lease_ids(device, second),
+        "action": np.where(cut, "cut", "yield").astype(object),
+        "reason": np.full(n, "a serving step", dtype=object),
+        "step": second // STEP_S,
+        "duration_ns": rng.integers(10**6, 10**8, n),
+        "tokens_lost": np.where(cut, rng.integers(0, 200, n), 0),
+    }
+
+
+def _syncs(rng: np.random.Generator, slots: Slots) -> mixed.Columns:
+    device, second = slots.lent(rng, "sync")
+    n, version = len(device), second // STEP_S
+    made = mixed._sync(n, rng, device, None, version)
+    return {
+        "at_us": slots.at_us(second, rng),
+        "device_id": _names(device),
+        "lease_id": _lease_ids(device, second),
+        **made,
+        "ok": rng.random(n) >= 0.01,
+        "route": np.where(rng.random(n) < 0.2, "inter-region", "intra-zone").astype(object),
+    }
+
+
+def _trajectories(rng: np.random.Generator, slots: Slots) -> dict[str, mixed.Columns]:
+    """Trajectories that begin in these seconds, with all their turns, how they ended, and their verdicts."""
+    _, begin = slots.draw(rng, "trajectory", slots.devices)
+    n = len(begin)
+    number = np.arange(n)
+    group = number // 8
+    turns = np.minimum(rng.poisson(_RATE["turn"] / _RATE["trajectory"] / 1.03 - 1, n) + 1, 9)
+    name = np.array([f"t{slots.devices[0]}-{slots.first_s}-{k}" for k in range(n)], dtype=object)
+    group_name = np.array([f"g{slots.devices[0]}-{slots.first_s}-{k}" for k in range(n // 8 + 1)], dtype=object)[group]
+    version, ended = begin // STEP_S, begin + 2 * turns
+    lost = rng.random(n) < 0.01
+    made, output_tokens = _turns(rng, slots, np.repeat(number, turns), _counted(turns), begin)
+    made["trajectory_id"], made["group_id"], made["step"] = (
+        name[made["of"]],
+        group_name[made["of"]],
+        version[made["of"]],
+    )
+    made["policy_version"] = version[made["of"]]
+    of = made.pop("of")
+    total = np.bincount(of, output_tokens, minlength=n).astype(np.int64)
+    at_us = slots.at_us(ended, rng)
+    judged = ~lost & (rng.random(n) < 0.98)
+    accepted = rng.random(int(judged.sum())) < 0.6
+    ids = {"trajectory_id": name, "group_id": group_name, "step": version}
+    return {
+        "turn": made,
+        "trajectory": {
+            "at_us": at_us,
+            **ids,
+            "policy_version": version,
+            "task": _TASKS[group % 2],
+            "outcome": np.where(lost, "lost", "finished").astype(object),
+            "turns": turns,
+            "prompt_tokens": rng.integers(200, 2000, n),
+            "output_tokens": total,
+            "answer_tokens": turns * 2,
+            "staleness": rng.integers(0, 3, n),
+            "duration_ns": (ended - begin) * S,
+        },
+        "verdict": {
+            "at_us": at_us[judged] + 500_000,
+            **{column: values[judged] for column, values in ids.items()},
+            "verifier": np.full(len(accepted), "goal", dtype=object),
+            "reward": accepted.astype(float),
+            "threshold": np.full(len(accepted), 0.5),
+            "accepted": accepted,
+            "correct": accepted,
+            "stale": rng.random(len(accepted)) < 0.02,
+        },
+    }
+
+
+def _counted(turns: Ints) -> Ints:
+    """0, 1, 2, ... within each trajectory."""
+    return np.arange(int(turns.sum())) - np.repeat(np.cumsum(turns) - turns, turns)
+
+
+def _turns(rng: np.random.Generator, slots: Slots, of: Ints, turn: Ints, begin: Ints) -> tuple[mixed.Columns, Ints]:
+    """One attempt at each turn, two seconds after the one before; of a few a first part, cut on another device."""
+    second = begin[of] + 2 * turn + 1
+    cut = rng.random(len(of)) < 0.03
+    of, turn, second = (np.concatenate([each, each[cut]]) for each in (of, turn, second))
+    attempt = np.concatenate([cut.astype(np.int64), np.zeros(int(cut.sum()), dtype=np.int64)])
+    whole = np.arange(len(of)) < len(cut)
+    device = rng.choice(slots.devices, len(of))
+    # A serving device that is not lent just then takes no turn.
+    idle = ~_dedicated(device) & (_lease_number(device, second) < 0)
+    device = np.where(idle, rng.choice(slots.rollout, len(of)), device)
+    n, tokens = len(of), rng.integers(20, 60, len(of))
+    prompt = rng.integers(180, 330, n)
+    columns = {
+        "of": of,
+        "at_us": slots.at_us(second, rng),
+        "device_id": _names(device),
+        "lease_id": _lease_ids(device, second),
+        "turn": turn,
+        "attempt": attempt,
+        "outcome": np.where(whole, np.where(rng.random(n) < 0.005, "failed", "completed"), "preempted").astype(object),
+        "placement": np.where(turn == 0, "lease", "prefix").astype(object),
+        "prompt_tokens": prompt,
+        "cached_tokens": np.where(attempt > 0, 0, prompt - rng.integers(10, 60, n)),
+        "output_tokens": tokens,
+        "answer_tokens": np.where(whole, 2, 0),
+        "queue_ns": rng.integers(1_000_000, 6_000_000, n),
+        "duration_ns": rng.integers(300_000_000, 1_200_000_000, n),
+    }
+    return columns, tokens
