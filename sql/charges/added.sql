@@ -7,7 +7,7 @@ FROM new_event
 WHERE kind = 'device_slice' AND t1_ns > t0_ns;
 CREATE OR REPLACE TEMP TABLE new_turn AS
 SELECT
-    run_id, provenance, trajectory_id, device_id, lease_id, policy_version, at_us, turn, attempt, outcome,
+    run_id, provenance, coalesce(trajectory_id, '') AS trajectory_id, device_id, lease_id, policy_version, at_us, turn, attempt, outcome,
     prompt_tokens, cached_tokens, output_tokens
 FROM new_event
 WHERE kind = 'turn';

@@ -51,7 +51,7 @@ WHERE kind = 'sync';
 INSERT INTO metered
 SELECT
     run_id, provenance, device_id, t0_ns // 3600000000000 AS hour, writer, min(seq), max(seq),
-    sum(power_mw * (t1_ns - t0_ns))
+    sum(power_mw::HUGEINT * (t1_ns - t0_ns))
 FROM new_event
 WHERE kind = 'power' AND t1_ns > t0_ns AND t0_ns // 3600000000000 = (t1_ns - 1) // 3600000000000
 GROUP BY run_id, provenance, device_id, hour, writer;

@@ -40,7 +40,7 @@ CREATE TABLE sent (
 );
 CREATE TABLE metered (
     run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, hour BIGINT, writer VARCHAR,
-    first_seq BIGINT, last_seq BIGINT, energy_mw_ns BIGINT
+    first_seq BIGINT, last_seq BIGINT, energy_mw_ns HUGEINT
 );
 -- Hours of devices whose charges stand, at the prices of one book.
 CREATE TABLE priced (run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, hour BIGINT);

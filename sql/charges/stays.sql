@@ -9,7 +9,7 @@ whole AS (
         d.run_id, d.provenance, d.device_id, d.pool, d.device_class, d.joined_ns,
         -- greatest() passes over NULL.
         greatest(d.joined_ns, coalesce(d.left_ns, greatest(last.t1_ns, 1000 * epoch_us(r.ended_at)))) AS end_ns,
-        r.tags_json
+        CASE WHEN json_valid(r.tags_json) THEN r.tags_json END AS tags_json
     FROM device AS d
     LEFT JOIN run AS r USING (run_id, provenance)
     LEFT JOIN last USING (run_id, provenance, device_id)
@@ -20,7 +20,7 @@ SELECT
     *,
     greatest(joined_ns, getvariable('from_ns')) AS t0_ns,
     least(end_ns, getvariable('to_ns')) AS t1_ns,
-    coalesce(tags_json ->> '$.team', 'unallocated') AS team,
-    CASE WHEN pool = 'serving' THEN coalesce(tags_json ->> '$.serving_team', 'unallocated')
-         ELSE coalesce(tags_json ->> '$.team', 'unallocated') END AS device_team
+    coalesce(nullif(tags_json ->> '$.team', ''), 'unallocated') AS team,
+    CASE WHEN pool = 'serving' THEN coalesce(nullif(tags_json ->> '$.serving_team', ''), 'unallocated')
+         ELSE coalesce(nullif(tags_json ->> '$.team', ''), 'unallocated') END AS device_team
 FROM whole;

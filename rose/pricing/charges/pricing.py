@@ -9,6 +9,7 @@ energy its kWh * PUE * tariff; each hour's sum is rounded once.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC
 from fractions import Fraction
 from math import gcd
 from pathlib import Path
@@ -114,13 +115,25 @@ def price(
         of = _provenance(connection, provenance, asked)
         stays = _stays(connection)
         _refuse_faults(root, connection)
-        _bring_charges_up_to_date(connection, book)
+        try:
+            _bring_charges_up_to_date(connection, book)
+        except (duckdb.OutOfRangeException, duckdb.ConversionException) as error:
+            raise PricingError(
+                f"an amount is too large or too precise to be kept exactly ({error}): give tariff, PUE and rates fewer "
+                "decimals, and a power meter of its own to each device that draws more than 2.5 kW"
+            ) from error
         frame = connection.sql(sql.read("charges/charges.sql")).pl()
+    # Without device time there may be what was billed beside it.
+    hours = [int(at.replace(tzinfo=UTC).timestamp()) * 1_000_000_000 for at in frame["hour"].unique()]
+    begins = [stay.t0_ns for stay in stays] or hours
+    ends = [stay.t1_ns for stay in stays] or [ns + NS_PER_HOUR for ns in hours]
+    if not begins:
+        raise _nothing(asked, provenance)
     return Charges(
         frame=frame,
         stays=tuple(stays),
-        from_ns=min(stay.t0_ns for stay in stays) if from_ns is None else from_ns,
-        to_ns=max(stay.t1_ns for stay in stays) if to_ns is None else to_ns,
+        from_ns=min(begins) if from_ns is None else from_ns,
+        to_ns=max(ends) if to_ns is None else to_ns,
         provenance=of,
         verified=verified,
         book=book,
@@ -146,13 +159,7 @@ def _provenance(connection: duckdb.DuckDBPyConnection, chosen: str | None, asked
     if chosen is not None:
         present = [of for of in present if of == chosen]
     if not present:
-        begins, ends = ("" if ns == never else utc(ns) for ns, never in zip(asked, _FOREVER_NS, strict=True))
-        span = f"the period from {begins or 'the beginning'} to {ends or 'now'}"
-        of = f" with provenance {chosen!r}" if chosen else ""
-        raise NothingChargedError(
-            f"{span} has no provisioned device time{of}, so nothing can be priced; it needs a device that joined and "
-            "reported at least one slice"
-        )
+        raise _nothing(asked, chosen)
     if len(present) > 1:
         raise PricingError(
             f"the period mixes events of different provenance ({', '.join(present)}); no figure may be made of both: "
@@ -161,6 +168,15 @@ def _provenance(connection: duckdb.DuckDBPyConnection, chosen: str | None, asked
     set_variables(connection, provenance=present[0])
     connection.execute("DELETE FROM stay WHERE provenance <> $of", {"of": present[0]})
     return str(present[0])
+
+
+def _nothing(asked: tuple[int, int], chosen: str | None) -> NothingChargedError:
+    begins, ends = ("" if ns == never else utc(ns) for ns, never in zip(asked, _FOREVER_NS, strict=True))
+    of = f" with provenance {chosen!r}" if chosen else ""
+    return NothingChargedError(
+        f"the period from {begins or 'the beginning'} to {ends or 'now'} has no provisioned device time{of}, so "
+        "nothing can be priced; it needs a device that joined and reported at least one slice"
+    )
 
 
 def _stays(connection: duckdb.DuckDBPyConnection) -> list[Stay]:

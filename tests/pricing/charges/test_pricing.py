@@ -222,3 +222,31 @@ def test_a_price_that_is_missing_is_refused_only_where_it_is_needed(write_ledger
     write_ledger([*new, moved], root=root, writer="b", run_id="new")
     book = BOOK.model_copy(update={"device": later, "sha256": "later"})
     assert charges.price(root, book, from_ns=at_ns).frame["ns"].sum() == 30 * S
+
+
+def test_what_is_billed_without_device_time_is_billed_all_the_same(write_ledger: Any) -> None:
+    sync = events.Sync(
+        device_id="d", ok=True, base_version=None, encoding="dense", wire_bytes=10**9, dense_bytes=1, total_ns=1,
+        source="s", route="inter-region", at_us=us(10),
+    )  # fmt: skip
+    found = charges.price(write_ledger([*begin(), sync]), BOOK)
+    assert found.total_nano == 20_000_000
+    assert (found.from_ns, found.to_ns) == (T0_NS, T0_NS + HOUR)
+
+
+def test_a_turn_of_no_trajectory_keeps_its_tokens(write_ledger: Any) -> None:
+    root = write_ledger([*begin(), slice_(0, rollout=10), replace(turn("a", 5, 3), trajectory_id=None)])
+    assert charges.price(root, BOOK).frame.select("fate", "tokens").rows() == [("open", 3)]
+
+
+@pytest.mark.parametrize("tags", ["not json", '{"team": ""}', "[1]", None])
+def test_tags_that_say_nothing_leave_the_time_unallocated(write_ledger: Any, tags: str | None) -> None:
+    found = charges.price(write_ledger([*begin(tags=tags), slice_(0, idle=10)]), BOOK).frame
+    assert found["team"].to_list() == ["unallocated"]
+
+
+def test_more_power_than_can_be_counted_is_refused_with_the_reason(write_ledger: Any) -> None:
+    meter = events.Power(device_id="d", t0_ns=T0_NS, t1_ns=T0_NS + HOUR, power_mw=3_000_000, source="nvml")
+    root = write_ledger([*begin(), slice_(0, idle=3600), meter])
+    with pytest.raises(PricingError, match=r"more than 2.5 kW"):
+        charges.price(root, BOOK)
