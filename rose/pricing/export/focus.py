@@ -93,6 +93,7 @@ def _write(bill: Bill, path: Path, suffix: str, progress: Progress) -> None:
     script, writer, done = sql.read("export/focus.sql"), None, 0
     with duckdb.connect() as connection:
         connection.execute(sql.read("export/amounts.sql"))
+        connection.execute("SET VARIABLE verified = $verified", {"verified": bill.stamp.verified})
         _tables(connection, bill)
         try:
             for portion in _portions(bill):

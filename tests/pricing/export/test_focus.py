@@ -195,3 +195,10 @@ def test_focus_s_own_validator_finds_nothing(suffix: str, close_bill: Bill, tmp_
         pytest.skip(f"the FOCUS validator is not set up; {focus_validator.COMMAND} does it in about a minute")
     focus.write(close_bill, tmp_path / f"f{suffix}")
     assert set(focus_validator.failures(tmp_path / f"f{suffix}")) == set(KNOWN_FALSE)
+
+
+def test_rows_of_an_unverified_ledger_say_so(tmp_path: Path, period_bill: Bill) -> None:
+    marked = dataclasses.replace(period_bill, stamp=dataclasses.replace(period_bill.stamp, verified=False))
+    focus.write(marked, tmp_path / "rows.parquet")
+    said = pl.read_parquet(tmp_path / "rows.parquet")["x_Provenance"].unique().to_list()
+    assert said == [f"{period_bill.stamp.provenance}, UNVERIFIED"]
