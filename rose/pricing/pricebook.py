@@ -177,34 +177,6 @@ class PriceBook(Header):
         fix = "add one whose valid_from and valid_to hold that day" if known else "add one, 0 if it is free"
         raise PriceBookError(f"price book {self.path} has no {header}{of}{on}; {fix}")
 
-    # What callers read before entries had dates; good for a book whose entry holds always.
-
-    @property
-    def electricity(self) -> Electricity:
-        """The only entry of its table."""
-        return self._only(self.electricity_prices, "electricity")
-
-    @property
-    def lending(self) -> Lending:
-        """The only entry of its table."""
-        return self._only(self.lending_terms, "lending")
-
-    @property
-    def tokens(self) -> TokenPrices:
-        """The only entry of its table."""
-        return self._only(self.token_prices, "tokens")
-
-    def transfer_of(self, route: str) -> TransferPrice:
-        """The only price of a route."""
-        return self._only([p for p in self.transfer if p.route == route], "transfer", f"route {route!r}")
-
-    def _only(self, entries: Sequence[E], table: str, what: str = "") -> E:
-        if len(entries) > 1:
-            raise PriceBookError(
-                f"price book {self.path} has {len(entries)} dated [[{table}]]; this needs a single one"
-            )
-        return entries[0] if entries else self._at(entries, 0, table, what)
-
 
 def shipped() -> list[str]:
     """Names of the books in the package."""

@@ -127,11 +127,9 @@ def test_dated_tables_hold_on_their_days_only() -> None:
         book.electricity_at(ns(2026, 7, 1))
     with pytest.raises(PriceBookError, match=r"no \[\[transfer\]\] for route 'ship' on 2026-05-31"):
         book.transfer_at("ship", ns(2026, 6, 1) - 1)
-    # What had no dates before still answers to the old names, and only that.
-    assert book.lending == book.lending_at(0)
-    assert book.transfer_of("ship").usd_per_gb == 1
-    with pytest.raises(PriceBookError, match=r"has 2 dated \[\[electricity\]\]"):
-        _ = book.electricity
+    # What has no dates holds always.
+    assert book.lending_at(0) == book.lending_at(ns(2026, 9, 1))
+    assert book.transfer_at("ship", ns(2026, 6, 1)).usd_per_gb == 1
 
 
 def test_a_missing_price_is_refused_with_what_and_when() -> None:
