@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from dashboard.data import Run
 from rose.pricing.closing.records import BookStamp
-from rose.pricing.document import BookFacts, Report
+from rose.pricing.document import BookFacts, Report, figures
 from rose.pricing.figures import Figure, Stamp
 from rose.pricing.pricebook import PriceBook
 
@@ -133,18 +132,7 @@ def to_csv(report: Report) -> str:
     writer.writeheader()
     tree = report.to_json()
     shared = {"run_id": report.run.run_id, "price_book": book(report.price_book)}
-    for path, figure in _figures(tree):
-        period = figure.pop("period")
-        writer.writerow({"figure": path, **figure, **period, **shared})
+    for path, figure in figures(tree):
+        own = {name: value for name, value in figure.items() if name != "period"}
+        writer.writerow({"figure": path, **own, **figure["period"], **shared})
     return out.getvalue()
-
-
-def _figures(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    if isinstance(node, dict) and {"value", "unit"} <= node.keys():
-        yield path, node
-    elif isinstance(node, dict):
-        for name, child in node.items():
-            yield from _figures(child, f"{path}.{name}" if path else name)
-    elif isinstance(node, list):
-        for index, child in enumerate(node):
-            yield from _figures(child, f"{path}.{index}")

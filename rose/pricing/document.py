@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,6 +124,19 @@ class Report:
 def to_json(document: Any) -> dict[str, Any]:
     """Plain values of a document's fields, with the version of their layout."""
     return {"schema": SCHEMA, **{f.name: _json(getattr(document, f.name)) for f in dataclasses.fields(document)}}
+
+
+def figures(data: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every figure of a document's plain values, by the path of its name: `devices.0.cost`."""
+    if isinstance(data, list):
+        data = dict(enumerate(data))
+    if not isinstance(data, dict):
+        return
+    if "unit" in data and "period" in data:
+        yield path, data
+        return
+    for key, item in data.items():
+        yield from figures(item, f"{path}.{key}" if path else str(key))
 
 
 def _json(value: Any) -> Any:

@@ -7,7 +7,7 @@ import functools
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -180,24 +180,14 @@ def _file_name(run_id: str) -> str:
 
 def _csv(data: Mapping[str, Any]) -> str:
     """One line for each figure of a report, by the path of its name."""
+    from rose.pricing.document import figures
+
     text = io.StringIO()
     lines = csv.DictWriter(text, _CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
     lines.writeheader()
     book = f"{data['price_book']['name']} {data['price_book']['version']}"
-    for name, figure in _figures(data, ""):
+    for name, figure in figures(data):
         period = figure["period"]
         of = {"figure": name, "run_id": data["run"]["run_id"], "price_book": book}
         lines.writerow({**figure, **of, "from": period["from"], "to": period["to"]})
     return text.getvalue()
-
-
-def _figures(value: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    if isinstance(value, list):
-        value = dict(enumerate(value))
-    if not isinstance(value, dict):
-        return
-    if "unit" in value and "period" in value:
-        yield path, value
-        return
-    for key, item in value.items():
-        yield from _figures(item, f"{path}.{key}" if path else str(key))

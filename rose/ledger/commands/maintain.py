@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +18,7 @@ from rose.ledger.commands.common import (
     ledger_root,
     print_json,
     print_table,
+    progress_bar,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ UntilOption = Annotated[datetime | None, typer.Option(formats=_FORMATS, help="Be
 
 def compact(ledger: LedgerOption = None, grace: GraceOption = 60.0, as_json: JsonOption = False) -> None:
     """Merge small closed files into large ones, also while the ledger is written and read."""
-    with clear_errors(), _progress("Compacting"):
+    with clear_errors(), progress_bar("Compacting"):
         from rose.ledger.growth.compaction import compact as run
 
         done = run(ledger_root(ledger), grace)
@@ -52,7 +51,7 @@ def compact(ledger: LedgerOption = None, grace: GraceOption = 60.0, as_json: Jso
 
 def roll_up(ledger: LedgerOption = None, grace: GraceOption = 60.0, as_json: JsonOption = False) -> None:
     """Sum up what came since by UTC day, so that the daily views stay fast on a ledger of any size."""
-    with clear_errors(), _progress("Rolling up"):
+    with clear_errors(), progress_bar("Rolling up"):
         from rose.ledger.growth.rollup import roll_up as run
 
         done = run(ledger_root(ledger), grace)
@@ -74,7 +73,7 @@ def archive(
 ) -> None:
     """Copy old compacted files out of the ledger, compare the copies, and with --delete keep the copies only."""
     options = _options(storage_option)
-    with clear_errors(), _progress("Archiving") as progress:
+    with clear_errors(), progress_bar("Archiving") as progress:
         from rose.ledger.growth.archive import archive as run
 
         done = run(
@@ -101,7 +100,7 @@ def retain(
     keep_days = days(keep)
     if not yes:
         typer.confirm(f"Delete the events older than {keep} from {ledger_root(ledger)} for good?", abort=True, err=True)
-    with clear_errors(), _progress("Deleting") as progress:
+    with clear_errors(), progress_bar("Deleting") as progress:
         from rose.ledger.growth.archive import archive as run
 
         root = ledger_root(ledger)
@@ -120,7 +119,7 @@ def restore(
 ) -> None:
     """Bring archived events back, for a period or all; exit code 1 if a file was not found there."""
     options = _options(storage_option)
-    with clear_errors(), _progress("Restoring") as progress:
+    with clear_errors(), progress_bar("Restoring") as progress:
         from rose.ledger.growth.archive import restore as run
 
         done = run(
@@ -156,7 +155,7 @@ def export(
 ) -> None:
     """Write the rows of views to files, one for each view, for any other tool."""
     options = _options(storage_option)
-    with clear_errors(), _progress("Exporting") as progress:
+    with clear_errors(), progress_bar("Exporting") as progress:
         from rose.ledger.growth import export as exporting
 
         done = exporting.export(
@@ -228,15 +227,3 @@ def _options(texts: list[str] | None) -> dict[str, Any]:
 
 def _utc_us(time: datetime | None) -> int | None:
     return None if time is None else int(time.replace(tzinfo=UTC).timestamp()) * 1_000_000
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr where that is a terminal; yields what moves it: how much is done, and of how much."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

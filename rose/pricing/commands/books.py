@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rose.errors import UserError
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
-from rose.ledger.layout import LedgerError
-from rose.pricing.commands.common import BookOption, UnverifiedOption, failed
+from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -59,7 +56,7 @@ def close(
     as_json: JsonOption = False,
 ) -> None:
     """Price a period once more and freeze it: charges, price book, and how far the ledger was."""
-    with _failing():
+    with clear_errors():
         from rose.pricing.closing import close as closing
         from rose.pricing.closing import statement, tables
 
@@ -88,7 +85,7 @@ def restate(
     as_json: JsonOption = False,
 ) -> None:
     """Price a closed period again and post the difference as a correction; the close itself never changes."""
-    with _failing():
+    with clear_errors():
         from rose.pricing.closing import restate as restating
         from rose.pricing.closing import statement, store, tables
 
@@ -106,7 +103,7 @@ def restate(
 @books_app.command("list")
 def list_closes(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
     """Every closed period with its corrections."""
-    with _failing():
+    with clear_errors():
         from rose.pricing.closing import statement, tables
         from rose.pricing.closing.records import postings
 
@@ -133,7 +130,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """A closed period as it is known now, or was at a time; its rows sum to its total exactly."""
-    with _failing():
+    with clear_errors():
         from rose.pricing.closing import period, statement, store, tables
 
         as_of_ns = None if as_of is None else period.instant(as_of, "--as-of")
@@ -145,7 +142,7 @@ def show(
 @books_app.command("verify")
 def verify(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
     """Check every frozen byte against the ledger's events and the books; exit code 1 if anything is wrong."""
-    with _failing():
+    with clear_errors():
         from rose.pricing.closing.check import check
 
         found = check(ledger_root(ledger))
@@ -175,7 +172,7 @@ def anomalies(
     as_json: JsonOption = False,
 ) -> None:
     """Days that cost other than the days before them, and what drove it; the last 28 whole days if none are given."""
-    with _failing():
+    with clear_errors():
         from rose.clock import utc_us
         from rose.pricing.closing import anomaly, tables
         from rose.pricing.closing.bill import bill
@@ -207,7 +204,7 @@ def set_budget(
     as_json: JsonOption = False,
 ) -> None:
     """Set a team's budget for a month; the last one that was set holds."""
-    with _failing():
+    with clear_errors():
         from rose.pricing.closing import budget, period
         from rose.pricing.money import format_usd
 
@@ -227,7 +224,7 @@ def show_budgets(
     as_json: JsonOption = False,
 ) -> None:
     """Budgets of a month beside what was spent, where the month will end, and the chance of going over."""
-    with _failing():
+    with clear_errors():
         from rose.pricing.closing import budget, period, tables
 
         of = budget.current_month() if month is None else period.of_month(month)
@@ -257,7 +254,7 @@ def explain_command(
     as_json: JsonOption = False,
 ) -> None:
     """From a dollar to its events: the charge of a device-hour added up again; exit code 1 if it does not re-add."""
-    with _failing():
+    with clear_errors():
         from rose.pricing.closing import explain, period, tables
 
         asked = explain.Question(
@@ -286,14 +283,6 @@ def explain_command(
         if faults:
             typer.secho("rose: the charge DOES NOT RE-ADD:\n  " + "\n  ".join(faults), fg=typer.colors.RED, err=True)
             raise typer.Exit(1)
-
-
-@contextmanager
-def _failing() -> Iterator[None]:
-    try:
-        yield
-    except (UserError, LedgerError) as error:
-        raise failed(error) from None
 
 
 def _print(as_json: bool, data: Any, shown: Any) -> None:

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rose.errors import UserError
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
-from rose.ledger.layout import LedgerError
-from rose.pricing.commands.common import BookOption, UnverifiedOption, failed
+from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -132,10 +130,8 @@ def _show(build: Callable[[], Any], tables: Callable[[Any], Iterable[RenderableT
     from rose.pricing.document import to_json
     from rose.pricing.tables import WIDTH
 
-    try:
+    with clear_errors():
         document = build()
-    except (UserError, LedgerError) as error:
-        raise failed(error) from None
     if as_json:
         typer.echo(json.dumps(to_json(document), indent=2))
         return

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
 from rose.errors import UserError
-from rose.ledger.layout import LedgerError
 
 BookOption = Annotated[
     str, typer.Option("--price-book", "-b", help="A price book TOML file, or the name of one that comes with ROSE.")
@@ -17,7 +18,11 @@ UnverifiedOption = Annotated[
 ]
 
 
-def failed(error: UserError | LedgerError) -> typer.Exit:
-    """Say what is wrong on stderr; to be raised."""
-    typer.secho(f"rose: {error}", fg=typer.colors.RED, err=True)
-    return typer.Exit(UserError.exit_code)
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Say on stderr what is wrong, and exit with the error's own code."""
+    try:
+        yield
+    except UserError as error:
+        typer.secho(f"rose: {error}", fg=typer.colors.RED, err=True)
+        raise typer.Exit(UserError.exit_code) from None

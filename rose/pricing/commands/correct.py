@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from rose.errors import UserError
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
-from rose.ledger.layout import LedgerError
-from rose.pricing.commands.common import BookOption, UnverifiedOption, failed
+from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -113,11 +111,8 @@ def _command(
     from rose.pricing.priced_run import priced
     from rose.pricing.tables import WIDTH
 
-    try:
-        with priced(ledger_root(ledger), run, price_book, allow_unverified) as of:
-            document = make(of)
-    except (UserError, LedgerError) as error:
-        raise failed(error) from None
+    with clear_errors(), priced(ledger_root(ledger), run, price_book, allow_unverified) as of:
+        document = make(of)
     if as_json:
         typer.echo(json.dumps(document.to_json(), indent=2))
         return

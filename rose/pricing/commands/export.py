@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rose.errors import UserError
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
-from rose.ledger.layout import LedgerError
-from rose.pricing.commands.common import UnverifiedOption, failed
+from rose.ledger.commands.common import progress_bar
+from rose.pricing.commands.common import UnverifiedOption, clear_errors
 
 if TYPE_CHECKING:
     from rose.pricing.export.bill import Bill
@@ -53,7 +50,7 @@ def focus_command(
     as_json: JsonOption = False,
 ) -> None:
     """FOCUS 1.2 rows as .parquet or .csv: of a closed period, or of one that may still change. Checked row by row."""
-    with _told(), _progress("Exporting") as progress:
+    with clear_errors(), progress_bar("Exporting") as progress:
         from rose.pricing.export import focus
         from rose.pricing.export import out as writing
 
@@ -80,7 +77,7 @@ def workbook_command(
     as_json: JsonOption = False,
 ) -> None:
     """An Excel workbook (.xlsx): who pays, for what, by day, run, policy version and cause, with the prices."""
-    with _told(), _progress("Exporting") as progress:
+    with clear_errors(), progress_bar("Exporting") as progress:
         from rose.pricing.export import out as writing
         from rose.pricing.export import workbook
 
@@ -109,7 +106,7 @@ def report_command(
     as_json: JsonOption = False,
 ) -> None:
     """One HTML file that needs no network: the cost report of a run, or the drill-downs of a period. Prints well."""
-    with _told(), _progress("Exporting"):
+    with clear_errors(), progress_bar("Exporting"):
         from rose.pricing import report
         from rose.pricing.export import html
         from rose.pricing.export import out as writing
@@ -134,7 +131,7 @@ def check_command(
     as_json: JsonOption = False,
 ) -> None:
     """Check every row of a FOCUS file, and that it adds up; exits 1 if a rule does not hold."""
-    with _told(), _progress("Checking"):
+    with clear_errors(), progress_bar("Checking"):
         from rose.pricing.export import bill, focus, focus_check
 
         charged = (
@@ -198,23 +195,3 @@ def _say(done: Written, as_json: bool) -> None:
         return
     totals = ", ".join(f"{name} {format_usd(nano)}" for name, nano in done.totals.items() if "/" not in name)
     typer.echo(f"{done.path}: {done.rows:,} rows; {totals}\nSHA-256 {done.sha256}")
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    try:
-        yield
-    except (UserError, LedgerError) as error:
-        raise failed(error) from None
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr where that is a terminal; yields what moves it: how much is done, and of how much."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

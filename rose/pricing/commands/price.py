@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rose.errors import UserError
 from rose.ledger.commands import JsonOption
-from rose.ledger.layout import LedgerError
-from rose.pricing.commands.common import BookOption, failed
+from rose.pricing.commands.common import BookOption, clear_errors
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -80,10 +78,8 @@ def diff(old: BookArgument, new: BookArgument, *, as_json: JsonOption = False) -
 def _load(name_or_path: str) -> PriceBook:
     from rose.pricing import pricebook
 
-    try:
+    with clear_errors():
         return pricebook.load(name_or_path)
-    except (UserError, LedgerError) as error:
-        raise failed(error) from None
 
 
 def _table(title: str, *columns: str) -> Table:

@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
-from rose.errors import UserError
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
-from rose.ledger.layout import LedgerError
-from rose.pricing.commands.common import BookOption, UnverifiedOption, failed
+from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
 
 
 def report_command(
@@ -26,10 +24,8 @@ def report_command(
 
     from rose.pricing import report, tables
 
-    try:
+    with clear_errors():
         built = report.build(ledger_root(ledger), run, price_book, allow_unverified)
-    except (UserError, LedgerError) as error:
-        raise failed(error) from None
     if as_json:
         typer.echo(json.dumps(built.to_json(), indent=2))
     else:

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from rose.clock import utc
 from rose.pricing import tables
-from rose.pricing.document import Report
+from rose.pricing.document import Report, figures
 from rose.pricing.export import drilldown, facts, out
 from rose.pricing.export.bill import Bill
 from rose.pricing.export.drilldown import SUMMED, Kind, Table
@@ -69,7 +69,7 @@ def write_run(report: Report, path: Path, *, force: bool = False) -> Written:
         ("price book", f"{report.price_book.name} {report.price_book.version}"),
         ("price book's SHA-256", report.price_book.sha256),
     ]
-    every = tuple(_figures(report.to_json()))
+    every = tuple(figures(report.to_json()))
     title = f"What run {report.run.name} cost"
     html = _page(title, report.stamp, about, [*_of_run(report), _every_figure(every, report.stamp)])
     total = report.amortized["total"].value
@@ -168,19 +168,6 @@ def _every_figure(figures: Sequence[tuple[str, Mapping[str, Any]]], stamp: Stamp
             for name, f in figures
         ),
     )  # fmt: skip
-
-
-def _figures(value: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every figure of a report's JSON, by the path of its name."""
-    if isinstance(value, list):
-        value = {str(index): item for index, item in enumerate(value)}
-    if not isinstance(value, dict):
-        return
-    if "unit" in value and "period" in value:
-        yield path, value
-        return
-    for key, item in value.items():
-        yield from _figures(item, f"{path}.{key}" if path else str(key))
 
 
 def _views(bill: Bill, by_team: Table) -> Section:

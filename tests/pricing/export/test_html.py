@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rose.pricing import report
-from rose.pricing.document import Report
+from rose.pricing.document import Report, figures
 from rose.pricing.export import drilldown, html
 from rose.pricing.export.bill import Bill
 from tests.pricing.export.conftest import NAME
@@ -78,7 +78,7 @@ def test_a_close_shows_every_drill_down(bill_page: str, close_bill: Bill) -> Non
 def test_a_run_shows_every_figure_of_its_report(built: Report, tmp_path: Path) -> None:
     done = html.write_run(built, tmp_path / "r.html")
     page = Page((tmp_path / "r.html").read_text())
-    figures = list(html._figures(built.to_json()))
+    figures = list(figures(built.to_json()))
     assert done.rows == len(figures) > 100
     for name, figure in figures:
         assert name in page.words
