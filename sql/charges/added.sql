@@ -1,4 +1,4 @@
--- The new slices and turns, read once for all that is made of them.
+-- The new events, read once for all that is made of them: slices, turns, and the rest of what is not kept as it is.
 CREATE OR REPLACE TEMP TABLE new_slice AS
 SELECT
     run_id, provenance, device_id, lease_id, writer, seq, t0_ns, t1_ns,
@@ -7,20 +7,37 @@ FROM new_event
 WHERE kind = 'device_slice' AND t1_ns > t0_ns;
 CREATE OR REPLACE TEMP TABLE new_turn AS
 SELECT
-    run_id, provenance, coalesce(trajectory_id, '') AS trajectory_id, device_id, lease_id, policy_version, at_us, turn, attempt, outcome,
-    prompt_tokens, cached_tokens, output_tokens
+    run_id, provenance, coalesce(trajectory_id, '') AS trajectory_id, device_id, at_us // 3600000000 AS hour, lease_id,
+    policy_version, turn, attempt, outcome, prompt_tokens - cached_tokens AS uncached_tokens, output_tokens
 FROM new_event
 WHERE kind = 'turn';
+CREATE OR REPLACE TEMP TABLE new_other AS
+SELECT
+    kind, run_id, provenance, device_id, lease_id, trajectory_id, writer, seq, at_us, action, tokens_lost, route,
+    policy_version, wire_bytes, t0_ns, t1_ns, power_mw, outcome, task, accepted, stale
+FROM new_event
+WHERE kind NOT IN ('device_slice', 'turn') AND (kind <> 'power' OR t1_ns > t0_ns);
 -- Trajectories of which something new is known.
 CREATE OR REPLACE TEMP TABLE moved AS
-SELECT DISTINCT run_id, provenance, trajectory_id FROM new_turn
-UNION
-SELECT DISTINCT run_id, provenance, trajectory_id FROM new_event WHERE kind IN ('trajectory', 'verdict');
+WITH named AS (
+    SELECT DISTINCT run_id, provenance, trajectory_id FROM new_turn
+    UNION
+    SELECT DISTINCT run_id, provenance, trajectory_id FROM new_other WHERE kind IN ('trajectory', 'verdict')
+)
+SELECT
+    n.*, t.number IS NULL AS first_heard_of,
+    coalesce(
+        t.number,
+        (SELECT coalesce(max(number), 0) FROM trajectory) + row_number() OVER (PARTITION BY t.number IS NULL)
+    ) AS number
+FROM named AS n
+LEFT JOIN trajectory AS t USING (run_id, provenance, trajectory_id);
+INSERT INTO trajectory SELECT number, run_id, provenance, trajectory_id FROM moved WHERE first_heard_of;
 -- What was known of those before; what is new joins it.
-CREATE OR REPLACE TEMP TABLE own_token AS FROM token SEMI JOIN moved USING (run_id, provenance, trajectory_id);
-CREATE OR REPLACE TEMP TABLE own_attempt AS FROM attempt SEMI JOIN moved USING (run_id, provenance, trajectory_id);
-CREATE OR REPLACE TEMP TABLE own_ended AS FROM ended SEMI JOIN moved USING (run_id, provenance, trajectory_id);
-CREATE OR REPLACE TEMP TABLE own_judged AS FROM judged SEMI JOIN moved USING (run_id, provenance, trajectory_id);
+CREATE OR REPLACE TEMP TABLE own_token AS FROM token SEMI JOIN moved USING (number);
+CREATE OR REPLACE TEMP TABLE own_attempt AS FROM attempt SEMI JOIN moved USING (number);
+CREATE OR REPLACE TEMP TABLE own_ended AS FROM ended SEMI JOIN moved USING (number);
+CREATE OR REPLACE TEMP TABLE own_judged AS FROM judged SEMI JOIN moved USING (number);
 -- Where slices ended before, of devices that have new ones: that hour's provisioned time grows.
 CREATE OR REPLACE TEMP TABLE touched AS
 SELECT run_id, provenance, device_id, (max(t_ns) - 1) // 3600000000000 AS hour

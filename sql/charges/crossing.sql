@@ -6,5 +6,5 @@ FROM new_slice
 WHERE t0_ns // 3600000000000 < (t1_ns - 1) // 3600000000000
 UNION ALL BY NAME
 SELECT kind, run_id, provenance, device_id, writer, seq, t0_ns, t1_ns, power_mw
-FROM new_event
-WHERE kind = 'power' AND t1_ns > t0_ns AND t0_ns // 3600000000000 < (t1_ns - 1) // 3600000000000;
+FROM new_other
+WHERE kind = 'power' AND t0_ns // 3600000000000 < (t1_ns - 1) // 3600000000000;

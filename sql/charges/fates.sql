@@ -3,31 +3,28 @@
 INSERT INTO made
 WITH verdict AS (
     SELECT
-        run_id, provenance, trajectory_id,
-        arg_max(accepted, (at_us, writer, seq)) AS accepted, arg_max(stale, (at_us, writer, seq)) AS stale
+        number, arg_max(accepted, (at_us, writer, seq)) AS accepted, arg_max(stale, (at_us, writer, seq)) AS stale
     FROM own_judged
     GROUP BY ALL
 ),
-trajectory AS (
-    SELECT
-        run_id, provenance, trajectory_id,
-        arg_max(outcome, (at_us, writer, seq)) AS outcome, arg_max(task, (at_us, writer, seq)) AS task
+last_end AS (
+    SELECT number, arg_max(outcome, (at_us, writer, seq)) AS outcome, arg_max(task, (at_us, writer, seq)) AS task
     FROM own_ended
     GROUP BY ALL
 ),
 known AS (
     SELECT *
     FROM moved
-    LEFT JOIN trajectory USING (run_id, provenance, trajectory_id)
-    LEFT JOIN verdict USING (run_id, provenance, trajectory_id)
+    LEFT JOIN last_end USING (number)
+    LEFT JOIN verdict USING (number)
 ),
 again AS (
-    SELECT *, lag(outcome) OVER (PARTITION BY run_id, provenance, trajectory_id, turn ORDER BY attempt) AS outcome_before
+    SELECT *, lag(outcome) OVER (PARTITION BY number, turn ORDER BY attempt) AS outcome_before
     FROM own_attempt
 ),
 found AS (
     SELECT
-        t.run_id, t.provenance, t.device_id, t.hour, t.lease_id, t.policy_version, k.task,
+        k.run_id, k.provenance, t.device_id, t.hour, t.lease_id, t.policy_version, k.task,
         CASE
             WHEN t.failed OR k.outcome = 'lost' THEN 'lost'
             WHEN k.stale THEN 'stale'
@@ -43,13 +40,13 @@ found AS (
         END AS cause,
         true AS output, t.tokens
     FROM own_token AS t
-    JOIN known AS k USING (run_id, provenance, trajectory_id)
+    JOIN known AS k USING (number)
     UNION ALL BY NAME
     SELECT
-        a.run_id, a.provenance, a.device_id, a.hour, a.lease_id, a.policy_version, k.task,
+        k.run_id, k.provenance, a.device_id, a.hour, a.lease_id, a.policy_version, k.task,
         'recomputed' AS fate, 'recomputed after preemption' AS cause, false AS output, a.uncached_tokens AS tokens
     FROM again AS a
-    JOIN known AS k USING (run_id, provenance, trajectory_id)
+    JOIN known AS k USING (number)
     WHERE a.outcome_before = 'preempted' AND a.uncached_tokens > 0
 )
 SELECT

@@ -1,6 +1,6 @@
--- Add the events of the view `new_event` to what is kept: all but runs, devices, and what crosses an hour.
+-- Add the new events to what is kept: all but runs, devices, and what crosses an hour.
 INSERT INTO granted
-SELECT run_id, provenance, device_id, lease_id, at_us FROM new_event WHERE kind = 'lease' AND action = 'granted';
+SELECT run_id, provenance, device_id, lease_id, at_us FROM new_other WHERE kind = 'lease' AND action = 'granted';
 INSERT INTO slice
 SELECT
     run_id, provenance, device_id, t0_ns // 3600000000000 AS hour, lease_id, writer, min(seq), max(seq),
@@ -15,43 +15,50 @@ GROUP BY ALL
 HAVING sum(delta) <> 0;
 CREATE OR REPLACE TEMP TABLE new_token AS
 SELECT
-    run_id, provenance, trajectory_id, device_id, at_us // 3600000000 AS hour, lease_id, policy_version,
-    outcome = 'failed' AS failed, sum(output_tokens)::BIGINT AS tokens
-FROM new_turn
+    m.number, t.device_id, t.hour, t.lease_id, t.policy_version, t.outcome = 'failed' AS failed,
+    sum(t.output_tokens)::BIGINT AS tokens
+FROM new_turn AS t
+JOIN moved AS m USING (run_id, provenance, trajectory_id)
 GROUP BY ALL;
 INSERT INTO token FROM new_token;
 INSERT INTO own_token FROM new_token;
 CREATE OR REPLACE TEMP TABLE new_attempt AS
 SELECT
-    run_id, provenance, trajectory_id, turn, attempt, outcome, device_id, at_us // 3600000000, lease_id,
-    policy_version, prompt_tokens - cached_tokens
-FROM new_turn
-WHERE attempt > 0 OR outcome = 'preempted';
+    m.number, t.turn, t.attempt, t.outcome, t.device_id, t.hour, t.lease_id, t.policy_version, t.uncached_tokens
+FROM new_turn AS t
+JOIN moved AS m USING (run_id, provenance, trajectory_id)
+WHERE t.attempt > 0 OR t.outcome = 'preempted';
 INSERT INTO attempt FROM new_attempt;
 INSERT INTO own_attempt FROM new_attempt;
 CREATE OR REPLACE TEMP TABLE new_ended AS
-SELECT run_id, provenance, trajectory_id, outcome, task, at_us, writer, seq FROM new_event WHERE kind = 'trajectory';
+SELECT m.number, n.outcome, n.task, n.at_us, n.writer, n.seq
+FROM new_other AS n
+JOIN moved AS m USING (run_id, provenance, trajectory_id)
+WHERE n.kind = 'trajectory';
 INSERT INTO ended FROM new_ended;
 INSERT INTO own_ended FROM new_ended;
 CREATE OR REPLACE TEMP TABLE new_judged AS
-SELECT run_id, provenance, trajectory_id, accepted, stale, at_us, writer, seq FROM new_event WHERE kind = 'verdict';
+SELECT m.number, n.accepted, n.stale, n.at_us, n.writer, n.seq
+FROM new_other AS n
+JOIN moved AS m USING (run_id, provenance, trajectory_id)
+WHERE n.kind = 'verdict';
 INSERT INTO judged FROM new_judged;
 INSERT INTO own_judged FROM new_judged;
 INSERT INTO made
 SELECT run_id, provenance, device_id, at_us // 3600000000, lease_id, NULL, NULL, 'lost', 'preempted', true,
        sum(tokens_lost)
-FROM new_event
+FROM new_other
 WHERE kind = 'preemption' AND tokens_lost > 0
 GROUP BY ALL;
 INSERT INTO sent
 SELECT
     run_id, provenance, device_id, at_us // 3600000000, lease_id, route, policy_version, at_us, wire_bytes, writer, seq
-FROM new_event
+FROM new_other
 WHERE kind = 'sync';
 INSERT INTO metered
 SELECT
     run_id, provenance, device_id, t0_ns // 3600000000000 AS hour, writer, min(seq), max(seq),
     sum(power_mw::HUGEINT * (t1_ns - t0_ns))
-FROM new_event
-WHERE kind = 'power' AND t1_ns > t0_ns AND t0_ns // 3600000000000 = (t1_ns - 1) // 3600000000000
+FROM new_other
+WHERE kind = 'power' AND t0_ns // 3600000000000 = (t1_ns - 1) // 3600000000000
 GROUP BY run_id, provenance, device_id, hour, writer;

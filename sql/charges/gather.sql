@@ -41,5 +41,5 @@ DELETE FROM charge USING hours AS h
 WHERE charge.run_id = h.run_id AND charge.provenance = h.provenance AND charge.device_id = h.device_id
   AND charge.hour = h.hour;
 -- When a run begins or ends, or a device joins or leaves, more may change than hours say.
-DELETE FROM priced WHERE run_id IN (SELECT run_id FROM new_event WHERE kind IN ('run', 'device'));
-DELETE FROM charge WHERE run_id IN (SELECT run_id FROM new_event WHERE kind IN ('run', 'device'));
+DELETE FROM priced WHERE run_id IN (SELECT run_id FROM new_other WHERE kind IN ('run', 'device'));
+DELETE FROM charge WHERE run_id IN (SELECT run_id FROM new_other WHERE kind IN ('run', 'device'));

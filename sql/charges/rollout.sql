@@ -1,6 +1,8 @@
 -- Rollout time and its cost divided by the weights of the tokens made in that hour under that lease, largest remainder
 -- first. A generated token weighs what serving asks for one; a prompt token that a preemption made the engine compute
 -- again, what serving asks for one of those. Tokens for which there is no time to divide have rows with neither.
+CREATE OR REPLACE TEMP TABLE rollout_time AS
+SELECT *, row_number() OVER () AS place FROM time_row WHERE bucket = 'rollout';
 CREATE OR REPLACE TEMP TABLE weighed AS
 WITH gathered AS (
     SELECT * EXCLUDE (tokens), hour // 24 AS day, sum(tokens) AS tokens
@@ -10,25 +12,21 @@ WITH gathered AS (
     HAVING sum(tokens) <> 0
 )
 SELECT
-    g.* EXCLUDE (output, tokens, day),
+    g.* EXCLUDE (output, tokens, day), r.place,
     CASE WHEN g.output THEN g.tokens ELSE 0 END AS tokens,
     g.tokens * CASE WHEN g.output THEN p.output_weight ELSE p.input_weight END AS weight
 FROM gathered AS g
-JOIN tokens_price AS p USING (day);
+JOIN tokens_price AS p USING (day)
+LEFT JOIN rollout_time AS r
+    ON g.run_id = r.run_id AND g.provenance = r.provenance AND g.device_id = r.device_id AND g.hour = r.hour
+   AND g.lease_id IS NOT DISTINCT FROM r.lease_id;
 CREATE OR REPLACE TEMP TABLE rollout_row AS
-WITH time AS (
-    FROM time_row WHERE bucket = 'rollout'
-),
-pair AS (
+WITH pair AS (
     SELECT
-        r.* EXCLUDE (ns, cost_nano), r.ns AS whole_ns, r.cost_nano AS whole_nano,
-        m.policy_version, m.task, m.fate, m.cause, m.tokens, m.weight,
-        sum(m.weight) OVER place AS whole, count(*) OVER place AS parts
-    FROM time AS r
-    JOIN weighed AS m
-        ON r.run_id = m.run_id AND r.provenance = m.provenance AND r.device_id = m.device_id AND r.hour = m.hour
-       AND r.lease_id IS NOT DISTINCT FROM m.lease_id
-    WINDOW place AS (PARTITION BY r.run_id, r.provenance, r.device_id, r.hour, r.lease_id)
+        place, policy_version, task, fate, cause, m.tokens, m.weight, r.ns AS whole_ns, r.cost_nano AS whole_nano,
+        sum(m.weight) OVER (PARTITION BY place) AS whole, count(*) OVER (PARTITION BY place) AS parts
+    FROM rollout_time AS r
+    JOIN weighed AS m USING (place)
 ),
 divided AS (
     SELECT
@@ -43,47 +41,36 @@ ranked AS (
         whole_ns * part // all_parts AS floor_ns,
         whole_nano * part // all_parts AS floor_nano,
         row_number() OVER (
-            PARTITION BY run_id, provenance, device_id, hour, lease_id
+            PARTITION BY place
             ORDER BY whole_ns * part % all_parts DESC, policy_version NULLS FIRST, task NULLS FIRST, fate,
                      cause NULLS FIRST
-        ) AS ns_place,
+        ) AS ns_rank,
         row_number() OVER (
-            PARTITION BY run_id, provenance, device_id, hour, lease_id
+            PARTITION BY place
             ORDER BY whole_nano * part % all_parts DESC, policy_version NULLS FIRST, task NULLS FIRST, fate,
                      cause NULLS FIRST
-        ) AS nano_place
+        ) AS nano_rank
     FROM divided
 ),
-placed AS (
+given AS (
     SELECT
-        *,
-        whole_ns - sum(floor_ns) OVER (PARTITION BY run_id, provenance, device_id, hour, lease_id) AS left_ns,
-        whole_nano - sum(floor_nano) OVER (PARTITION BY run_id, provenance, device_id, hour, lease_id) AS left_nano
+        place, policy_version, task, fate, cause, tokens,
+        floor_ns + (ns_rank <= whole_ns - sum(floor_ns) OVER (PARTITION BY place))::INT AS ns,
+        floor_nano + (nano_rank <= whole_nano - sum(floor_nano) OVER (PARTITION BY place))::INT AS cost_nano
     FROM ranked
 )
-SELECT
-    run_id, provenance, device_id, pool, device_class, commitment, team, device_team, hour, lease_id, bucket, position,
-    writer, first_seq, last_seq, policy_version, task, fate, cause, tokens,
-    floor_ns + (ns_place <= left_ns)::INT AS ns,
-    floor_nano + (nano_place <= left_nano)::INT AS cost_nano
-FROM placed
+SELECT r.* EXCLUDE (place, ns, cost_nano), g.* EXCLUDE (place)
+FROM given AS g
+JOIN rollout_time AS r USING (place)
 UNION ALL BY NAME
-SELECT * EXCLUDE (ns, cost_nano), 'no tokens' AS fate, 0 AS tokens, ns, cost_nano
-FROM time AS r
-WHERE NOT EXISTS (
-    FROM weighed AS m
-    WHERE r.run_id = m.run_id AND r.provenance = m.provenance AND r.device_id = m.device_id AND r.hour = m.hour
-      AND r.lease_id IS NOT DISTINCT FROM m.lease_id
-)
+SELECT * EXCLUDE (place), 'no tokens' AS fate, 0 AS tokens
+FROM rollout_time
+ANTI JOIN weighed USING (place)
 UNION ALL BY NAME
 SELECT
-    m.* EXCLUDE (weight), coalesce(s.pool, 'unallocated') AS pool,
+    m.* EXCLUDE (weight, place), coalesce(s.pool, 'unallocated') AS pool,
     coalesce(s.device_class, 'unallocated') AS device_class, coalesce(s.team, 'unallocated') AS team,
     coalesce(s.device_team, 'unallocated') AS device_team, 'rollout' AS bucket, 1 AS position, 0 AS ns, 0 AS cost_nano
 FROM weighed AS m
 LEFT JOIN stay AS s USING (run_id, provenance, device_id)
-WHERE m.tokens > 0 AND NOT EXISTS (
-    FROM time AS r
-    WHERE r.run_id = m.run_id AND r.provenance = m.provenance AND r.device_id = m.device_id AND r.hour = m.hour
-      AND r.lease_id IS NOT DISTINCT FROM m.lease_id
-);
+WHERE m.tokens > 0 AND m.place IS NULL;

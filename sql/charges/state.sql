@@ -12,23 +12,19 @@ CREATE TABLE slice (
 );
 -- Slices that begin less those that end at a time; where they touch nothing is left.
 CREATE TABLE edge (run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, t_ns BIGINT, delta BIGINT);
+-- Trajectories, numbered in the order in which they were heard of: those that new events are about stand together.
+CREATE TABLE trajectory (number BIGINT, run_id VARCHAR, provenance VARCHAR, trajectory_id VARCHAR);
 CREATE TABLE token (
-    run_id VARCHAR, provenance VARCHAR, trajectory_id VARCHAR, device_id VARCHAR, hour BIGINT, lease_id VARCHAR,
-    policy_version BIGINT, failed BOOLEAN, tokens BIGINT
+    number BIGINT, device_id VARCHAR, hour BIGINT, lease_id VARCHAR, policy_version BIGINT, failed BOOLEAN,
+    tokens BIGINT
 );
 -- Attempts at turns that were preempted, or that are not the first.
 CREATE TABLE attempt (
-    run_id VARCHAR, provenance VARCHAR, trajectory_id VARCHAR, turn BIGINT, attempt BIGINT, outcome VARCHAR,
-    device_id VARCHAR, hour BIGINT, lease_id VARCHAR, policy_version BIGINT, uncached_tokens BIGINT
+    number BIGINT, turn BIGINT, attempt BIGINT, outcome VARCHAR, device_id VARCHAR, hour BIGINT, lease_id VARCHAR,
+    policy_version BIGINT, uncached_tokens BIGINT
 );
-CREATE TABLE ended (
-    run_id VARCHAR, provenance VARCHAR, trajectory_id VARCHAR, outcome VARCHAR, task VARCHAR,
-    at_us BIGINT, writer VARCHAR, seq BIGINT
-);
-CREATE TABLE judged (
-    run_id VARCHAR, provenance VARCHAR, trajectory_id VARCHAR, accepted BOOLEAN, stale BOOLEAN,
-    at_us BIGINT, writer VARCHAR, seq BIGINT
-);
+CREATE TABLE ended (number BIGINT, outcome VARCHAR, task VARCHAR, at_us BIGINT, writer VARCHAR, seq BIGINT);
+CREATE TABLE judged (number BIGINT, accepted BOOLEAN, stale BOOLEAN, at_us BIGINT, writer VARCHAR, seq BIGINT);
 -- Tokens by what became of them so far. `output`: generated, else a prompt computed again.
 CREATE TABLE made (
     run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, hour BIGINT, lease_id VARCHAR, policy_version BIGINT,
