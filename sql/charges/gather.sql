@@ -1,5 +1,5 @@
--- Sum up what was added in portions to the hours in `touched`, and forget their charges.
-CREATE OR REPLACE TEMP TABLE hours AS SELECT DISTINCT * FROM touched;
+-- Sum up what was added in portions to the hours in `grown`, once they were added to often enough for it to be felt.
+CREATE OR REPLACE TEMP TABLE hours AS SELECT DISTINCT run_id, provenance, device_id, hour FROM grown;
 CREATE OR REPLACE TEMP TABLE again AS
 SELECT
     run_id, provenance, device_id, hour, lease_id, writer, min(first_seq), max(last_seq),
@@ -34,12 +34,4 @@ CREATE OR REPLACE TEMP TABLE again AS
 SELECT run_id, provenance, device_id, t_ns, sum(delta) FROM edge GROUP BY ALL HAVING sum(delta) <> 0;
 DELETE FROM edge;
 INSERT INTO edge FROM again;
-DELETE FROM priced USING hours AS h
-WHERE priced.run_id = h.run_id AND priced.provenance = h.provenance AND priced.device_id = h.device_id
-  AND priced.hour = h.hour;
-DELETE FROM charge USING hours AS h
-WHERE charge.run_id = h.run_id AND charge.provenance = h.provenance AND charge.device_id = h.device_id
-  AND charge.hour = h.hour;
--- When a run begins or ends, or a device joins or leaves, more may change than hours say.
-DELETE FROM priced WHERE run_id IN (SELECT run_id FROM new_other WHERE kind IN ('run', 'device'));
-DELETE FROM charge WHERE run_id IN (SELECT run_id FROM new_other WHERE kind IN ('run', 'device'));
+DELETE FROM grown;

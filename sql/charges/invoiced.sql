@@ -2,13 +2,19 @@
 -- outside of one to the next lease of the device, since they were sent for it; and metered energy, where the price of
 -- the device does not hold it. Each hour's sum is rounded once, half to even.
 CREATE OR REPLACE TEMP TABLE invoiced AS
-WITH leased AS (
-    SELECT s.* EXCLUDE (lease_id), coalesce(s.lease_id, g.lease_id) AS lease_id
-    FROM sent AS s
-    ASOF LEFT JOIN granted AS g
+WITH due AS (
+    FROM sent SEMI JOIN todo USING (run_id, provenance, device_id, hour)
+),
+later AS (
+    FROM granted WHERE at_us >= (SELECT min(at_us) FROM due WHERE lease_id IS NULL)
+),
+leased AS (
+    FROM due WHERE lease_id IS NOT NULL
+    UNION ALL BY NAME
+    SELECT s.* EXCLUDE (lease_id), g.lease_id
+    FROM (FROM due WHERE lease_id IS NULL) AS s
+    ASOF LEFT JOIN later AS g
         ON s.run_id = g.run_id AND s.provenance = g.provenance AND s.device_id = g.device_id AND s.at_us <= g.at_us
-    SEMI JOIN todo AS t
-        ON s.run_id = t.run_id AND s.provenance = t.provenance AND s.device_id = t.device_id AND s.hour = t.hour
 ),
 transfer AS (
     SELECT

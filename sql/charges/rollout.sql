@@ -21,43 +21,46 @@ LEFT JOIN rollout_time AS r
     ON g.run_id = r.run_id AND g.provenance = r.provenance AND g.device_id = r.device_id AND g.hour = r.hour
    AND g.lease_id IS NOT DISTINCT FROM r.lease_id;
 CREATE OR REPLACE TEMP TABLE rollout_row AS
-WITH pair AS (
+WITH whole AS (
     SELECT
-        place, policy_version, task, fate, cause, m.tokens, m.weight, r.ns AS whole_ns, r.cost_nano AS whole_nano,
-        sum(m.weight) OVER (PARTITION BY place) AS whole, count(*) OVER (PARTITION BY place) AS parts
+        place, any_value(r.ns) AS whole_ns, any_value(r.cost_nano) AS whole_nano, sum(m.weight) AS weight,
+        count(*) AS parts
     FROM rollout_time AS r
     JOIN weighed AS m USING (place)
+    GROUP BY place
 ),
 divided AS (
     SELECT
-        *,
-        CASE WHEN whole > 0 THEN weight ELSE 1 END AS part,
-        CASE WHEN whole > 0 THEN whole ELSE parts END AS all_parts
-    FROM pair
+        place, policy_version, task, fate, cause, m.tokens, whole_ns, whole_nano,
+        CASE WHEN w.weight > 0 THEN m.weight ELSE 1 END AS part,
+        CASE WHEN w.weight > 0 THEN w.weight ELSE parts END AS all_parts,
+        row_number() OVER (ORDER BY policy_version NULLS FIRST, task NULLS FIRST, fate, cause NULLS FIRST) AS tie
+    FROM weighed AS m
+    JOIN whole AS w USING (place)
 ),
+-- Windows over everything and not over each place: what DuckDB spends on a partition is more than it sorts in one.
 ranked AS (
     SELECT
-        *,
+        place, policy_version, task, fate, cause, tokens, whole_ns, whole_nano,
         whole_ns * part // all_parts AS floor_ns,
         whole_nano * part // all_parts AS floor_nano,
-        row_number() OVER (
-            PARTITION BY place
-            ORDER BY whole_ns * part % all_parts DESC, policy_version NULLS FIRST, task NULLS FIRST, fate,
-                     cause NULLS FIRST
-        ) AS ns_rank,
-        row_number() OVER (
-            PARTITION BY place
-            ORDER BY whole_nano * part % all_parts DESC, policy_version NULLS FIRST, task NULLS FIRST, fate,
-                     cause NULLS FIRST
-        ) AS nano_rank
+        row_number() OVER (ORDER BY place, whole_ns * part % all_parts DESC, tie) AS ns_rank,
+        row_number() OVER (ORDER BY place, whole_nano * part % all_parts DESC, tie) AS nano_rank
     FROM divided
+),
+left_over AS (
+    SELECT
+        place, min(ns_rank) + any_value(whole_ns) - sum(floor_ns) AS ns_end,
+        min(nano_rank) + any_value(whole_nano) - sum(floor_nano) AS nano_end
+    FROM ranked
+    GROUP BY place
 ),
 given AS (
     SELECT
-        place, policy_version, task, fate, cause, tokens,
-        floor_ns + (ns_rank <= whole_ns - sum(floor_ns) OVER (PARTITION BY place))::INT AS ns,
-        floor_nano + (nano_rank <= whole_nano - sum(floor_nano) OVER (PARTITION BY place))::INT AS cost_nano
+        place, policy_version, task, fate, cause, tokens, floor_ns + (ns_rank < ns_end)::INT AS ns,
+        floor_nano + (nano_rank < nano_end)::INT AS cost_nano
     FROM ranked
+    JOIN left_over USING (place)
 )
 SELECT r.* EXCLUDE (place, ns, cost_nano), g.* EXCLUDE (place)
 FROM given AS g

@@ -38,6 +38,8 @@ CREATE TABLE metered (
     run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, hour BIGINT, writer VARCHAR,
     first_seq BIGINT, last_seq BIGINT, energy_mw_ns HUGEINT
 );
+-- Hours of devices whose sums lie in several portions, by the number of the portion that was added to them.
+CREATE TABLE grown (portion BIGINT, run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, hour BIGINT);
 -- Hours of devices whose charges stand, at the prices of one book.
 CREATE TABLE priced (run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, hour BIGINT);
 CREATE TABLE priced_by (book_sha256 VARCHAR);

@@ -43,19 +43,18 @@ weighed AS (
     SELECT
         p.*, h.pool, h.device_class, h.commitment, h.team, h.device_team, h.nano,
         h.nano * p.ns // h.ns AS floor_nano,
-        h.nano * p.ns % h.ns AS remainder
+        row_number() OVER (
+            ORDER BY run_id, provenance, device_id, hour, h.nano * p.ns % h.ns DESC, lease_id NULLS FIRST, position
+        ) AS place
     FROM part AS p
     JOIN charged AS h USING (run_id, provenance, device_id, hour)
 ),
-ranked AS (
+left_over AS (
     SELECT
-        *,
-        row_number() OVER (
-            PARTITION BY run_id, provenance, device_id, hour
-            ORDER BY remainder DESC, lease_id NULLS FIRST, position
-        ) AS place,
-        nano - sum(floor_nano) OVER (PARTITION BY run_id, provenance, device_id, hour) AS left_over
+        run_id, provenance, device_id, hour, min(place) + any_value(nano) - sum(floor_nano) AS place_end
     FROM weighed
+    GROUP BY run_id, provenance, device_id, hour
 )
-SELECT * EXCLUDE (nano, floor_nano, remainder, place, left_over), floor_nano + (place <= left_over)::INT AS cost_nano
-FROM ranked;
+SELECT * EXCLUDE (nano, floor_nano, place, place_end), floor_nano + (place < place_end)::INT AS cost_nano
+FROM weighed
+JOIN left_over USING (run_id, provenance, device_id, hour);

@@ -131,11 +131,11 @@ def _answer(receiving: Connection) -> JobRun | None:
 def _in_child(root: Path, job: Job, answer: Connection) -> None:
     """What the process of a job does."""
     os.nice(_NICE)
-    # Ctrl-C reaches the whole group: whoever has the scheduler decides.
+    # Ctrl-C reaches the whole group: whoever has the scheduler decides, and ends this process by SIGTERM. A job may
+    # end at any point: what it left half done, its next run does.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     # A parent that was killed hears no answer; the run is in the ledger all the same.
-    with suppress(KeyboardInterrupt, BrokenPipeError):
+    with suppress(BrokenPipeError):
         try:
             run = jobs.run_job(root, job, only_if_due=True)
         except LedgerError as error:

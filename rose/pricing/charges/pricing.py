@@ -22,7 +22,7 @@ import sql
 from rose.clock import utc
 from rose.ledger.examine import Seen
 from rose.ledger.growth import archive
-from rose.pricing import trust
+from rose.pricing import query, trust
 from rose.pricing.charges import state
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
 from rose.pricing.pricebook import PriceBook
@@ -216,9 +216,10 @@ def _bring_charges_up_to_date(connection: duckdb.DuckDBPyConnection, book: Price
         connection.execute("DELETE FROM priced_by")
         connection.execute("INSERT INTO priced_by VALUES ($sha256)", {"sha256": book.sha256})
     _run(connection, "todo")
-    _set_prices(connection, book)
-    for step in ("time", "rollout", "invoiced", "keep"):
-        _run(connection, step)
+    if connection.execute("FROM todo LIMIT 1").fetchall():
+        _set_prices(connection, book)
+        for step in ("time", "rollout", "invoiced", "keep"):
+            _run(connection, step)
     connection.execute("COMMIT")
 
 
@@ -257,9 +258,7 @@ def _set_prices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
         ("tokens", "day BIGINT, input_weight HUGEINT, output_weight HUGEINT"),
     ):  # fmt: skip
         connection.execute(f"CREATE OR REPLACE TEMP TABLE {name}_price ({columns})")
-        if tables[name]:
-            marks = ", ".join("?" * len(tables[name][0]))
-            connection.executemany(f"INSERT INTO {name}_price VALUES ({marks})", tables[name])
+        query.insert(connection, f"{name}_price", tables[name])
 
 
 def _weights(book: PriceBook, ns: int) -> tuple[int, int]:

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import polars as pl
 
 import sql
 from rose.events import BUCKETS, COMMON_COLUMNS, columns
 from rose.ledger import catalog, layout, rows
 from rose.ledger.reading import increment
 from rose.ledger.reading.increment import Increment, Mark
+from rose.pricing import query
 from rose.pricing.money import NS_PER_HOUR, PricingError, split
 from rose.pricing.query import records
 
@@ -32,6 +32,8 @@ STATE = "pricing.duckdb"
 KEPT_EVENTS = 100_000
 #: Opening a file of fewer events takes longer than reading it.
 _SMALL_EVENTS = 2000
+#: After so many additions to the same hours, what lies in portions is summed up.
+_PORTIONS = 16
 _VIEWS = ("views/run.sql", "views/device.sql")
 _RUNS_AND_DEVICES = f"""SELECT {", ".join((*COMMON_COLUMNS, *(columns("run") | columns("device"))))},
     make_timestamp(at_us) AS "at\""""
@@ -51,12 +53,11 @@ def current(root: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     try:
         if not path.exists() and (increment.since(root, {}).events < KEPT_EVENTS or not os.access(root, os.W_OK)):
             with duckdb.connect(config=config) as connection:
-                yield _brought_up_to_date(connection, root)
+                yield _brought_up_to_date(connection, root, new=True)
             return
         with layout.locked(root / "locks" / "pricing.lock"):
             with duckdb.connect(config=config) as connection:
-                _attach(connection, path)
-                yield _brought_up_to_date(connection, root)
+                yield _brought_up_to_date(connection, root, new=not _attach(connection, path))
     except (duckdb.Error, OSError) as error:
         raise PricingError(
             f"cannot add up the ledger {root}: {error}. `rose ledger verify` names what is damaged; if nothing is, "
@@ -64,13 +65,14 @@ def current(root: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         ) from error
 
 
-def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """Attach the file and make it the default; one of another version, or a damaged one, is begun anew."""
+def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> bool:
+    """Attach the file and make it the default; False if it is new, or of another version or damaged and begun anew."""
     name = f"kept_{_version()}"
     try:
         connection.execute(f"ATTACH {catalog.quoted(str(path))} AS kept")
         connection.execute("USE kept")
         connection.execute(f"SELECT {name}()").fetchall()
+        return True
     except duckdb.Error:
         connection.execute("USE memory")
         connection.execute("DETACH DATABASE IF EXISTS kept")
@@ -78,12 +80,14 @@ def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
             file.unlink(missing_ok=True)
         connection.execute(f"ATTACH {catalog.quoted(str(path))} AS kept")
         connection.execute("USE kept")
+        return False
 
 
-def _brought_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path) -> duckdb.DuckDBPyConnection:
+def _brought_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path, *, new: bool) -> duckdb.DuckDBPyConnection:
     connection.execute("SET TimeZone = 'UTC'")
     connection.execute("SET preserve_insertion_order = false")
-    new = not connection.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'mark'").fetchall()
+    # The same files are read for slices, turns, and the rest.
+    connection.execute("SET parquet_metadata_cache = true")
     added = increment.since(root, {} if new else _marks(connection))
     if not added.events and not new:
         return connection
@@ -119,34 +123,37 @@ def _fold(connection: duckdb.DuckDBPyConnection, added: Increment, *, first: boo
     def run(name: str) -> None:
         connection.execute(sql.read(f"charges/{name}.sql"))
 
+    def count(text: str) -> int:
+        return int(connection.execute(text).fetchall()[0][0] or 0)
+
     # Many small files are read once, large ones only for the columns that are asked for.
     made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
     connection.execute(f"CREATE TEMP {made} added AS {added.select}")
     if first:
         _create(connection)
     run("retries")
-    if connection.execute("SELECT count(*) FROM overtaken").fetchall()[0][0]:
+    if count("SELECT count(*) FROM overtaken"):
         return False
-    retries = connection.execute("SELECT count(*) FROM retry").fetchall()[0][0]
-    without = " ANTI JOIN retry USING (writer, seq)" if retries else ""
+    without = " ANTI JOIN retry USING (writer, seq)" if count("SELECT count(*) FROM retry") else ""
     kinds = ", ".join(map(catalog.quoted, _KINDS))
     connection.execute(f"CREATE OR REPLACE TEMP VIEW new_event AS SELECT * FROM added{without} WHERE kind IN ({kinds})")
     run("added")
     if not first:
         connection.execute("SET VARIABLE sign = -1")
         run("fates")
-    connection.execute(f"INSERT INTO event {_RUNS_AND_DEVICES} FROM new_event WHERE kind IN ('run', 'device')")
+    if count("SELECT count(*) FROM new_other WHERE kind IN ('run', 'device')"):
+        connection.execute(f"INSERT INTO event {_RUNS_AND_DEVICES} FROM new_event WHERE kind IN ('run', 'device')")
     run("fold")
     _fold_crossing(connection)
     connection.execute("SET VARIABLE sign = 1")
     run("fates")
     if not first:
         run("touched")
-        run("gather")
+        run("forget")
+        if count("SELECT max(portion) FROM grown") >= _PORTIONS:
+            run("gather")
     connection.execute("DELETE FROM mark")
-    if added.marks:
-        marks = [[writer, mark.epoch, mark.index, mark.next_seq] for writer, mark in added.marks.items()]
-        connection.executemany("INSERT INTO mark VALUES (?, ?, ?, ?)", marks)
+    query.insert(connection, "mark", [[writer, at.epoch, at.index, at.next_seq] for writer, at in added.marks.items()])
     return True
 
 
@@ -162,13 +169,8 @@ def _fold_crossing(connection: duckdb.DuckDBPyConnection) -> None:
         for hour, part in cut(row):
             buckets = [part[bucket] for bucket in BUCKETS]
             slices.append([*of, hour, row["lease_id"], row["writer"], row["seq"], row["seq"], *buckets])
-    for table, values in (("slice", slices), ("metered", readings)):
-        if values:
-            names = connection.table(table).columns
-            # Row by row DuckDB takes a millisecond for each.
-            connection.register("cut_rows", pl.DataFrame(values, schema=names, orient="row", infer_schema_length=None))
-            connection.execute(f"INSERT INTO {table} FROM cut_rows")
-            connection.unregister("cut_rows")
+    query.insert(connection, "slice", slices)
+    query.insert(connection, "metered", readings)
 
 
 def cut(row: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:

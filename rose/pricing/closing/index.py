@@ -58,14 +58,8 @@ def _add(connection: duckdb.DuckDBPyConnection, posting: Posting, book_text: str
         posting.posted_by, posting.rose_version, posting.verified, posting.reason, list(posting.open_runs), book.sha256,
         posting.rows, posting.cost_nano, posting.rows_file, posting.files[posting.rows_file],
     ]  # fmt: skip
-    _insert(connection, "closed_posting", [row])
+    query.insert(connection, "closed_posting", [row])
     amounts = ("kind", "bucket", "ns", "tokens", "bytes", "energy_mw_ns", "cost_nano")
-    _insert(connection, "closed_total", [[*key, *(total[name] for name in amounts)] for total in posting.totals])
+    query.insert(connection, "closed_total", [[*key, *(total[name] for name in amounts)] for total in posting.totals])
     writers = [[*key, writer, seq, sha256] for writer, (seq, sha256) in posting.watermark.items()]
-    _insert(connection, "closed_writer", writers)
-
-
-def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: list[list[Any]]) -> None:
-    if rows:
-        marks = ", ".join("?" * len(rows[0]))
-        connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+    query.insert(connection, "closed_writer", writers)
