@@ -1,0 +1,147 @@
+"""Boxes of a tensor's elements: what a shard is, and what two shards have in common."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rose.runtime.transfer.errors import TransferError
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Region:
+    """The elements of a tensor with `start <= index < stop` on every axis. A scalar's region has no axes.
+
+    Raises TransferError unless 0 <= start <= stop on every axis.
+    """
+
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.start) != len(self.stop):
+            raise TransferError(f"region from {self.start} to {self.stop}: both need the same number of axes")
+        if any(not 0 <= start <= stop for start, stop in zip(self.start, self.stop, strict=True)):
+            raise TransferError(f"region from {self.start} to {self.stop}: expected 0 <= start <= stop on every axis")
+
+    @classmethod
+    def whole(cls, shape: tuple[int, ...]) -> Region:
+        """All of a tensor."""
+        return cls((0,) * len(shape), shape)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Elements along each axis."""
+        return tuple(stop - start for start, stop in zip(self.start, self.stop, strict=True))
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """What to index an array of the whole tensor with."""
+        return tuple(itertools.starmap(slice, zip(self.start, self.stop, strict=True)))
+
+    def intersect(self, other: Region) -> Region | None:
+        """The elements in both, None if there are none. Raises TransferError if the axes differ in number."""
+        self._check_axes(other)
+        start, stop = tuple(map(max, self.start, other.start)), tuple(map(min, self.stop, other.stop))
+        return Region(start, stop) if all(map(operator.lt, start, stop)) else None
+
+    def contains(self, other: Region) -> bool:
+        """Whether `other` lies in this box. Raises TransferError if the axes differ in number."""
+        self._check_axes(other)
+        return all(map(operator.le, self.start, other.start)) and all(map(operator.le, other.stop, self.stop))
+
+    def within(self, outer: Region) -> Region:
+        """The same box counted from the corner of `outer`: where it lies in an array that holds only `outer`.
+
+        Raises TransferError if it reaches out of `outer`.
+        """
+        if not outer.contains(self):
+            raise TransferError(f"region {self} is not inside of {outer}")
+        return Region(
+            tuple(map(operator.sub, self.start, outer.start)), tuple(map(operator.sub, self.stop, outer.start))
+        )
+
+    def between(self, axis: int, start: int, stop: int) -> Region | None:
+        """The elements whose index on `axis` is from `start` up to `stop`, None if there are none."""
+        low, high = max(start, self.start[axis]), min(stop, self.stop[axis])
+        if low >= high:
+            return None
+        return Region(_put(self.start, axis, low), _put(self.stop, axis, high))
+
+    def __str__(self) -> str:
+        return f"[{', '.join(f'{start}:{stop}' for start, stop in zip(self.start, self.stop, strict=True))}]"
+
+    def _check_axes(self, other: Region) -> None:
+        if len(self.start) != len(other.start):
+            raise TransferError(f"regions {self} and {other} have different numbers of axes; they are of two tensors")
+
+
+def flat_regions(shape: tuple[int, ...], start: int, stop: int) -> tuple[Region, ...]:
+    """The boxes that elements `start` up to `stop` of a tensor in C order make, at most 2 * axes - 1 of them.
+
+    In order, and each is contiguous: one after the other they are the flat range. Raises TransferError if the range
+    reaches out of the tensor.
+    """
+    if not 0 <= start <= stop <= math.prod(shape):
+        raise TransferError(f"elements {start} up to {stop} are not inside of a tensor of shape {shape}")
+    if start == stop:
+        return ()
+    if not shape:
+        return (Region((), ()),)
+    row = math.prod(shape[1:])
+    first, last = -(-start // row), stop // row  # the rows that are whole
+    if first > last:
+        return _in_row(shape, last, start - last * row, stop - last * row)
+    head = _in_row(shape, first - 1, start - (first - 1) * row, row) if start < first * row else ()
+    body = Region.whole(shape).between(0, first, last)
+    tail = _in_row(shape, last, 0, stop - last * row)
+    return (*head, *((body,) if body else ()), *tail)
+
+
+def grid(whole: Region, regions: Iterable[Region]) -> list[Region]:
+    """`whole` cut on each axis wherever one of `regions` begins or ends: ordered, and each region inside of it is a
+    union of the boxes."""
+    bounds = [{start, stop} for start, stop in zip(whole.start, whole.stop, strict=True)]
+    for region in regions:
+        for axis, bound in enumerate(bounds):
+            bound.update((region.start[axis], region.stop[axis]))
+    intervals = [
+        [(a, b) for a, b in itertools.pairwise(sorted(bound)) if whole.start[axis] <= a and b <= whole.stop[axis]]
+        for axis, bound in enumerate(bounds)
+    ]
+    return [Region(tuple(a for a, _ in box), tuple(b for _, b in box)) for box in itertools.product(*intervals)]
+
+
+def overlapping(regions: Iterable[Region]) -> tuple[Region, Region] | None:
+    """Two of the regions that have an element in common, None if no two have."""
+    boxes = list(regions)
+    axes = range(len(boxes[0].start)) if boxes else ()
+    # Along the axis where they begin at the most places, few are open at a time, however many there are.
+    axis = max(axes, key=lambda a: len({box.start[a] for box in boxes}), default=None)
+    if axis is None:
+        return (boxes[0], boxes[1]) if len(boxes) > 1 else None
+    open_boxes: list[Region] = []
+    for box in sorted(boxes, key=lambda box: box.start[axis]):
+        open_boxes = [other for other in open_boxes if other.stop[axis] > box.start[axis]]
+        for other in open_boxes:
+            if other.intersect(box):
+                return other, box
+        open_boxes.append(box)
+    return None
+
+
+def _in_row(shape: tuple[int, ...], row: int, start: int, stop: int) -> tuple[Region, ...]:
+    inner = flat_regions(shape[1:], start, stop)
+    return tuple(Region((row, *region.start), (row + 1, *region.stop)) for region in inner)
+
+
+def _put(index: tuple[int, ...], axis: int, value: int) -> tuple[int, ...]:
+    return (*index[:axis], value, *index[axis + 1 :])
