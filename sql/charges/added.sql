@@ -41,6 +41,6 @@ CREATE OR REPLACE TEMP TABLE own_judged AS FROM judged SEMI JOIN moved USING (nu
 -- Where slices ended before, of devices that have new ones: that hour's provisioned time grows.
 CREATE OR REPLACE TEMP TABLE touched AS
 SELECT run_id, provenance, device_id, (max(t_ns) - 1) // 3600000000000 AS hour
-FROM edge
+FROM (FROM edge WHERE kind = 'device_slice')
 SEMI JOIN new_slice USING (run_id, provenance, device_id)
 GROUP BY ALL;

@@ -9,8 +9,16 @@ FROM new_slice
 WHERE t0_ns // 3600000000000 = (t1_ns - 1) // 3600000000000
 GROUP BY run_id, provenance, device_id, hour, lease_id, writer;
 INSERT INTO edge
-SELECT run_id, provenance, device_id, t_ns, sum(delta)
-FROM (SELECT run_id, provenance, device_id, unnest([t0_ns, t1_ns]) AS t_ns, unnest([1, -1]) AS delta FROM new_slice)
+SELECT kind, run_id, provenance, device_id, t_ns, sum(delta)
+FROM (
+    SELECT
+        kind, run_id, provenance, device_id, unnest([t0_ns, t1_ns]) AS t_ns, unnest([1, -1]) AS delta
+    FROM (
+        SELECT 'device_slice' AS kind, run_id, provenance, device_id, t0_ns, t1_ns FROM new_slice
+        UNION ALL
+        SELECT kind, run_id, provenance, device_id, t0_ns, t1_ns FROM new_other WHERE kind = 'power'
+    )
+)
 GROUP BY ALL
 HAVING sum(delta) <> 0;
 CREATE OR REPLACE TEMP TABLE new_token AS

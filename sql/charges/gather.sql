@@ -31,7 +31,7 @@ WHERE metered.run_id = h.run_id AND metered.provenance = h.provenance AND metere
   AND metered.hour = h.hour;
 INSERT INTO metered FROM again;
 CREATE OR REPLACE TEMP TABLE again AS
-SELECT run_id, provenance, device_id, t_ns, sum(delta) FROM edge GROUP BY ALL HAVING sum(delta) <> 0;
+SELECT kind, run_id, provenance, device_id, t_ns, sum(delta) FROM edge GROUP BY ALL HAVING sum(delta) <> 0;
 DELETE FROM edge;
 INSERT INTO edge FROM again;
 DELETE FROM grown;

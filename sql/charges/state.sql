@@ -10,8 +10,10 @@ CREATE TABLE slice (
     serving_ns BIGINT, rollout_ns BIGINT, train_ns BIGINT, sync_ns BIGINT, activation_ns BIGINT, headroom_ns BIGINT,
     idle_ns BIGINT
 );
--- Slices that begin less those that end at a time; where they touch nothing is left.
-CREATE TABLE edge (run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, t_ns BIGINT, delta BIGINT);
+-- Slices, and power readings, that begin less those that end at a time; where they touch nothing is left.
+CREATE TABLE edge (
+    kind VARCHAR, run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, t_ns BIGINT, delta BIGINT
+);
 -- Trajectories, numbered in the order in which they were heard of: those that new events are about stand together.
 CREATE TABLE trajectory (number BIGINT, run_id VARCHAR, provenance VARCHAR, trajectory_id VARCHAR);
 CREATE TABLE token (

@@ -2,7 +2,10 @@
 -- its run goes on, and at least up to the run's end once that is over. [t0_ns, t1_ns) is what lies in the period.
 CREATE OR REPLACE TEMP TABLE stay AS
 WITH last AS (
-    SELECT run_id, provenance, device_id, max(t_ns) AS t1_ns FROM edge GROUP BY ALL
+    SELECT run_id, provenance, device_id, max(t_ns) AS t1_ns
+    FROM edge
+    WHERE kind = 'device_slice'
+    GROUP BY ALL
 ),
 whole AS (
     SELECT

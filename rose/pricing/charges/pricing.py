@@ -187,13 +187,18 @@ def _stays(connection: duckdb.DuckDBPyConnection) -> list[Stay]:
 
 
 def _refuse_faults(root: Path, connection: duckdb.DuckDBPyConnection) -> None:
-    """Raises PricingError naming slices that would be paid twice, or whose device was not there."""
+    """Raises PricingError naming slices and power that would be paid twice, or slices whose device was not there."""
     from rose.ledger import catalog
 
-    faulty = [run_id for (run_id,) in connection.execute(sql.read("charges/faults.sql")).fetchall()]
-    if not faulty:
+    found = connection.execute(sql.read("charges/faults.sql")).fetchall()
+    if not found:
         return
-    lines = []
+    faulty = list(dict.fromkeys(run_id for kind, run_id, *_ in found if kind == "device_slice"))
+    lines = [
+        f"  run {run_id}, {device_id}: power was read more than once over [{t0_ns}, {t1_ns}) ns"
+        for kind, run_id, device_id, t0_ns, t1_ns in found
+        if kind == "power"
+    ]
     with catalog.connect(root) as ledger:
         for run_id in faulty:
             set_variables(ledger, run_id=run_id)
@@ -202,7 +207,7 @@ def _refuse_faults(root: Path, connection: duckdb.DuckDBPyConnection) -> None:
                 for f in rows(ledger, "slice_faults")
             ]
     raise PricingError(
-        "device time cannot be priced, since some of it would be paid twice or was never provisioned:\n"
+        "the ledger cannot be priced, since some of it would be paid twice or was never provisioned:\n"
         + "\n".join(lines[:20] or [f"  run {run_id}" for run_id in faulty])
     )
 

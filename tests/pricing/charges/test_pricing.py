@@ -250,3 +250,15 @@ def test_more_power_than_can_be_counted_is_refused_with_the_reason(write_ledger:
     root = write_ledger([*begin(), slice_(0, idle=3600), meter])
     with pytest.raises(PricingError, match=r"more than 2.5 kW"):
         charges.price(root, BOOK)
+
+
+def test_power_that_was_read_twice_is_refused(write_ledger: Any) -> None:
+    def meter(t0_s: int, t1_s: int) -> events.Event:
+        return events.Power(device_id="d", t0_ns=T0_NS + t0_s * S, t1_ns=T0_NS + t1_s * S, power_mw=1, source="nvml")
+
+    root = write_ledger([*begin(), slice_(0, idle=3600), meter(0, 60), meter(60, 120)])
+    assert charges.price(root, BOOK).frame["energy_mw_ns"].sum() == 120 * S
+    # What reads it again may be another host, later.
+    write_ledger([meter(119, 180)], root=root, writer="second")
+    with pytest.raises(PricingError, match=rf"run run, d: power was read more than once over \[{T0_NS + 119 * S}, "):
+        charges.price(root, BOOK)
