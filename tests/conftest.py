@@ -7,6 +7,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Workers side by side have a core each; threads of torch that wait for one another would only take it away.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: many tests wait for a process to start or to die."""
+    return len(os.sched_getaffinity(0)) + 1
+
 
 def processes_of_group(group: int) -> list[psutil.Process]:
     """Live processes of a process group: what an engine would leave behind."""

@@ -158,7 +158,7 @@ def compare(
     own = {device_class: part for (pool, device_class), part in by_class.items() if pool in ("rollout", "train")}
     dedicated = together(list(own.values()))
     drawn = _draw(borrow, found)
-    stretches = Stretches(tuple(charges.book.stretches(*allocation.period_ns)))
+    stretches = Stretches.over(charges.book, allocation.period_ns)
     if dedicated.useful:
         loaded = Fraction(allocation.of("rollout", "train").fully_loaded_nano_usd()["rollout"], NANO_USD_PER_USD)
         ways = [

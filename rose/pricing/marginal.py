@@ -144,7 +144,7 @@ def marginal(
     Raises PriceBookError for a route, a device's power or any other price that the book lacks.
     """
     period_ns = allocation.period_ns
-    stretches = Stretches(tuple(book.stretches(*period_ns)))
+    stretches = Stretches.over(book, period_ns)
     set_variables(
         connection, run_id=run_id, period_end_ns=period_ns[1], price_changes=stretches.changes_ns, by_lease=by_lease,
         load_points=power.load_points(book), span_device=[span.device_id for span in gave_back],

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from rose.pricing.bootstrap import Interval
 from rose.pricing.money import NANO_USD_PER_USD, nano_usd_of
+from rose.pricing.pricebook import PriceBook
 
 K = TypeVar("K")
 
@@ -86,6 +87,11 @@ class Stretches:
     """Consecutive spans inside which no price changes: those of `PriceBook.stretches`."""
 
     spans: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def over(cls, book: PriceBook, period_ns: tuple[int, int]) -> Stretches:
+        """Those of a period. One without length, of a run that has tokens and no device time, has one too."""
+        return cls(tuple(book.stretches(*period_ns)) or (period_ns,))
 
     @property
     def changes_ns(self) -> list[int]:

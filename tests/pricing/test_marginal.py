@@ -327,3 +327,29 @@ def test_each_side_of_a_change_is_charged_at_its_own_price(
             usd += (curve.watts(busy) - curve.watts(base)) * ns / S * Fraction(5, 4) / 3_600_000 * tariff
     # A load at which the curve bends may be told by the last digit of a float to lie on either side.
     assert float(found.terms["energy"].usd) == pytest.approx(float(usd), rel=1e-12)
+
+
+def test_tokens_without_device_time_have_prices_too(write_ledger: Any) -> None:
+    def turn(device_id: str, attempt: int, **fields: Any) -> events.Turn:
+        given: dict[str, Any] = {
+            "outcome": "completed", "placement": "lease", "prompt_tokens": 2_000_000, "cached_tokens": 0,
+            "output_tokens": 5, "answer_tokens": 1, "queue_ns": 0, "duration_ns": 1, "policy_version": 3,
+        }  # fmt: skip
+        return events.Turn(
+            **(given | fields), device_id=device_id, trajectory_id="t", group_id="g", step=1, turn=0, attempt=attempt,
+            at_us=T0_NS // 1000 + attempt,
+        )  # fmt: skip
+
+    def joined(device_id: str, pool: Any) -> events.Device:
+        return events.Device(
+            action="joined", device_id=device_id, t_ns=T0_NS, pool=pool, device_class="h100-sxm", at_us=T0_NS // 1000
+        )
+
+    begun = [
+        events.Run(action="started", name="n", at_us=T0_NS // 1000),
+        joined("s", "serving"),
+        joined("r", "rollout"),
+    ]
+    root = write_ledger([*begun, turn("s", 0, outcome="preempted"), turn("r", 1)], run_id="run")
+    prices = book(("kv_recompute_usd_per_million_tokens = 0", "kv_recompute_usd_per_million_tokens = 3"))
+    assert priced(root, prices).terms["kv_recompute"].usd == 6

@@ -91,7 +91,7 @@ def build(
     horizon_ns = horizon_s * 10**9
     with priced(root, run_id, price_book, allow_unverified) as run:
         make, term = run.make, run.borrow.terms["provision"]
-        stretches = Stretches(tuple(run.book.stretches(*run.allocation.period_ns)))
+        stretches = Stretches.over(run.book, run.allocation.period_ns)
         set_variables(run.connection, run_id=run.run.run_id, horizon_ns=horizon_ns, by_lease=by_lease)
         run.connection.execute(sql.read("figures/serving_windows.sql"))
         risk, bursts, lent = (rows(run.connection, f) for f in ("burst_risk", "burst_violations", "lent_windows"))
