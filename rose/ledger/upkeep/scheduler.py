@@ -131,13 +131,24 @@ def _answer(receiving: Connection) -> JobRun | None:
 def _in_child(root: Path, job: Job, answer: Connection) -> None:
     """What the process of a job does."""
     os.nice(_NICE)
-    # Ctrl-C reaches the whole group: whoever has the scheduler decides, and ends this process by SIGTERM. A job may
-    # end at any point: what it left half done, its next run does.
+    # Ctrl-C reaches the whole group: whoever has the scheduler decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    stopped = threading.Event()
+
+    def stop(*_: object) -> None:
+        stopped.set()
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
     # A parent that was killed hears no answer; the run is in the ledger all the same.
-    with suppress(BrokenPipeError):
+    with suppress(KeyboardInterrupt, BrokenPipeError):
         try:
             run = jobs.run_job(root, job, only_if_due=True)
         except LedgerError as error:
             run = JobRun(job.name, "failed", utc_us(), error=str(error))
+        except Exception:
+            # Stopped while it imports something, that may fail in any way.
+            if not stopped.is_set():
+                raise
+            return
         answer.send(run)

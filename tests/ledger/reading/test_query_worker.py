@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import duckdb
 import psutil
@@ -30,11 +31,12 @@ def root(tmp_path_factory):
 
 def workers():
     """The process that forks, and those that it forked."""
-    return [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if process.status() != psutil.STATUS_ZOMBIE and "rose.ledger.reading.query_worker" in process.cmdline()
-    ]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if process.status() != psutil.STATUS_ZOMBIE and "rose.ledger.reading.query_worker" in process.cmdline():
+                found.append(process)
+    return found
 
 
 def test_a_query_that_heeds_nothing_is_killed_and_leaves_no_process(root):
