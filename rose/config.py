@@ -101,6 +101,12 @@ class CoservingConfig(Section):
     compute_share: Share = Field(
         default=1.0, description="Largest share of any second that rollouts may work on a lent device."
     )
+    drift_audit_s: float = Field(
+        default=300.0,
+        ge=0,
+        description="A rollout engine that was not synced for this long hashes the weights it holds; one that drifted "
+        "is taken out of routing and brought back from an anchor. 0 turns it off.",
+    )
 
     @model_validator(mode="after")
     def _renewed_in_time(self) -> CoservingConfig:

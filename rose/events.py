@@ -143,7 +143,7 @@ class Preemption(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sync(Event):
-    """An engine was brought to `policy_version` (or was not: `ok` is false and `reason` says why)."""
+    """An engine was brought to `policy_version`, or was not, or holds it no longer: then `reason` says why."""
 
     kind: ClassVar[str] = "sync"
     durable: ClassVar[bool] = True
@@ -154,12 +154,18 @@ class Sync(Event):
     dense_bytes: int
     changed_elements: int | None = None
     total_elements: int | None = None
+    #: The phases, in order: what the publisher spent; fetch; check what came against its hashes; decode it beside the
+    #: running engine; copy it in while the engine stands still; hash what the engine holds and tell the origin.
     encode_ns: int | None = None
+    #: Includes the verification where `verify_ns` is None, as ledgers had it before the two were told apart.
     fetch_ns: int | None = None
+    verify_ns: int | None = None
     stage_ns: int | None = None
     pause_ns: int | None = None
+    acknowledge_ns: int | None = None
     total_ns: int
-    #: Where the bytes came from and over which priced route ("loopback", "intra-zone", "inter-region", "internet").
+    #: Where the bytes came from ("trainer", "relay", "object store"; "audit": none came, an engine was found to have
+    #: drifted), and over which priced route ("loopback", "intra-zone", "inter-region", "internet").
     source: str
     route: str
     step: int | None = None

@@ -52,12 +52,15 @@
 -- dense_bytes: Bytes of the same weights sent whole.
 -- changed_elements: Elements that differ from the base.
 -- total_elements: Elements of the shard.
--- encode_ns: Time to encode, nanoseconds.
--- fetch_ns: Time to fetch, nanoseconds.
+-- encode_ns: Time the publisher took to compare, encode and check, nanoseconds.
+-- fetch_ns: Time to fetch, nanoseconds; with the verification where verify_ns is NULL.
+-- verify_ns: Time to check what was fetched against its hashes, nanoseconds.
 -- stage_ns: Time to decode and verify beside the running engine, nanoseconds.
 -- pause_ns: Time the engine stood still, nanoseconds.
+-- acknowledge_ns: Time to hash what the engine then held and to tell the origin, nanoseconds.
 -- total_ns: The whole time, nanoseconds.
--- source: Where the bytes came from; for power, how it was read (`nvml`, `rapl`).
+-- source: Where the bytes came from (`trainer`, `relay`, `object store`; `audit`: none came); for power, how it was
+--     read (`nvml`, `rapl`).
 -- route: The priced route: `loopback`, `intra-zone`, `inter-region` or `internet`.
 -- sha256: SHA-256 of the result, in hexadecimal.
 -- group_id: The group: trajectories from one starting state, compared with one another.

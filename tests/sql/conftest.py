@@ -159,7 +159,10 @@ def small_run() -> list[events.Event]:
         _taken("revoke", 89.9, "L2", reason="serving is late", requests=2, tokens_lost=7),
         _sync("d0", 52, 40, ok=False, reason="the hash differs", pause_ns=None),
         _sync("s0", 55, 100),
-        _sync("d0", 56, 1000, encoding="dense", base_version=None, pause_ns=3 * SECOND // 100),
+        _sync(
+            "d0", 56, 1000,
+            encoding="dense", base_version=None, pause_ns=3 * SECOND // 100, fetch_ns=7, verify_ns=3, acknowledge_ns=2,
+        ),
         _turn("t1", 30, ("s0", "L1", "lease"), output_tokens=20, queue_ns=SECOND // 10),
         _turn("t1", 35, ("s0", "L1", "prefix"), turn=1, prompt_tokens=30, cached_tokens=24, output_tokens=10),
         _turn("t4", 40, ("d0", None, "least_loaded"), output_tokens=30),

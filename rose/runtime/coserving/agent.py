@@ -16,9 +16,11 @@ from typing import Literal
 
 from rose.clock import Anchor, monotonic_ns
 from rose.config import CoservingConfig, DeviceConfig
-from rose.events import Device, Engine, Ledger, Record, Sync
+from rose.events import Ledger, Record, Sync
 from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.accountant import Accountant
+from rose.runtime.coserving.device_events import record_device, record_engine
+from rose.runtime.coserving.drift import DriftGuard
 from rose.runtime.coserving.leasing import Leasing
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.coserving.sync import EngineSync
@@ -55,6 +57,8 @@ class AgentSpec:
     gateway_url: str
     gateway_token: str | None
     route: str
+    #: What the URLs are that it is told to sync from: "trainer" or "relay".
+    source: str = "trainer"
 
 
 class DeviceAgent:
@@ -93,6 +97,7 @@ class DeviceAgent:
             leases=[] if self._leasing is None else self._leasing.history,
         )
         self._sync: EngineSync | None = None
+        self._guard: DriftGuard | None = None
         self._lock = threading.Lock()
         self._wanted: tuple[int, int] | None = None  # step, expected length in ns
         self._not_before_ns = 0
@@ -110,22 +115,15 @@ class DeviceAgent:
         """Launch the device's engines and return when each has answered. Raises EngineError; nothing is left then."""
         spec = self._spec
         device = spec.device
-        self._record(
-            Device(
-                device_id=device.id,
-                action="joined",
-                t_ns=spec.anchor.utc_ns(self._began_ns),
-                pool=device.pool,
-                device_class=device.device_class,
-                memory_bytes=device.kv_bytes,
-            )
-        )
+        record_device(self._record, spec, "joined", self._began_ns)
         if spec.serving is not None:
             self._engines.append(("serving", EngineProcess(spec.serving)))
         if spec.rollout is not None:
             engine = EngineProcess(spec.rollout)
             self._engines.append(("rollout", engine))
-            self._sync = EngineSync(engine, spec.staging, device_id=device.id, route=spec.route)
+            self._sync = EngineSync(engine, spec.staging, device_id=device.id, route=spec.route, source=spec.source)
+            audit_s = spec.coserving.drift_audit_s
+            self._guard = DriftGuard(self._sync, audit_s, take_out=self._take_out, record=self._record)
         spec.staging.mkdir(parents=True, exist_ok=True)
         try:
             launched = monotonic_ns()
@@ -134,7 +132,8 @@ class DeviceAgent:
             for role, engine in self._engines:
                 self._warm(engine)
                 engine.settle()
-                self._engine_event("started", role, engine, duration_ns=monotonic_ns() - launched)
+                duration_ns = monotonic_ns() - launched
+                record_engine(self._record, spec, role, engine, "started", duration_ns=duration_ns)
             # The device did nothing but bring its engines up.
             self._accountant.add(SpanRecord(Span.ACTIVATION, launched, monotonic_ns(), 0))
         except EngineError:
@@ -142,6 +141,8 @@ class DeviceAgent:
             raise
         self._thread = threading.Thread(target=self._loop, name=f"agent-{device.id}", daemon=True)
         self._thread.start()
+        if self._guard is not None:
+            self._guard.start()
 
     def _warm(self, engine: EngineProcess) -> None:
         """A gated engine answers only under a lease: lend it the device for its own start."""
@@ -157,6 +158,8 @@ class DeviceAgent:
         if self._stopping.is_set():
             return
         self._stopping.set()
+        if self._guard is not None:
+            self._guard.stop()
         if self._thread is not None:
             self._thread.join()
         if self._leasing is not None and self._leasing.state is not None:
@@ -165,7 +168,7 @@ class DeviceAgent:
             was_alive = engine.alive
             engine.stop()
             if was_alive:
-                self._engine_event("stopped", role, engine)
+                record_engine(self._record, self._spec, role, engine, "stopped")
         left = monotonic_ns()
         self._accountant.close(left, final=True)
         # How far the slices can be off: spans that came after their slice was closed, spans a full ring lost.
@@ -178,16 +181,7 @@ class DeviceAgent:
                 ),
             )
         )
-        self._record(
-            Device(
-                device_id=self._spec.device.id,
-                action="left",
-                t_ns=self._spec.anchor.utc_ns(left),
-                pool=self._spec.device.pool,
-                device_class=self._spec.device.device_class,
-                memory_bytes=self._spec.device.kv_bytes,
-            )
-        )
+        record_device(self._record, self._spec, "left", left)
 
     # ------------------------------------------------------------------ the RL loop's calls
 
@@ -219,8 +213,9 @@ class DeviceAgent:
 
         Raises EngineError if an engine died or the agent's thread failed.
         """
-        if self._failure is not None:
-            raise EngineError(self._failure)
+        failure = self._failure or (self._guard and self._guard.failure)
+        if failure:
+            raise EngineError(failure)
         return None if self._leasing is None else self._leasing.failure
 
     # ------------------------------------------------------------------ the agent's thread
@@ -252,7 +247,7 @@ class DeviceAgent:
                     f"The end of {engine.spec.log}:\n{engine.log_tail()}"
                 )
                 with suppress(LedgerError):
-                    self._engine_event("died", role, engine, reason="the process ended")
+                    record_engine(self._record, self._spec, role, engine, "died", reason="the process ended")
 
     def _keep_lease(self, now_ns: int) -> None:
         """One heartbeat: report to the gateway, renew what it still wants, and take back what serving needs."""
@@ -325,6 +320,13 @@ class DeviceAgent:
             requests=requests,
         )
 
+    def _take_out(self, reason: str) -> None:
+        """The rollout engine's weights are not what they should be: turns on it go on elsewhere, and none comes."""
+        assert self._spec.rollout is not None
+        self._report(monotonic_ns())
+        with suppress(OSError):
+            self._control.preempt(PreemptRequest(engine_id=self._spec.rollout.engine_id, kv_tokens=None, reason=reason))
+
     def _memory(self) -> KvMemory:
         used = {
             Party.SERVING: self._spec.serving_kv_bytes_per_token,
@@ -351,7 +353,7 @@ class DeviceAgent:
             device_id=self._spec.device.id,
             url=rollout.url,
             borrowed=borrowed,
-            alive=rollout.alive,
+            alive=rollout.alive and self._sync.standing.trusted,
             capacity=self._spec.rollout_capacity,
             policy_version=self._sync.version,
             lease_id=None if state is None else state.lease_id,
@@ -369,32 +371,3 @@ class DeviceAgent:
         if held is None or held.kind is not Span.HELD:
             return True
         return self._page.get(Party.ROLLOUT, Field.LAST_HOLD) == Hold.SERVING_STEP
-
-    def _engine_event(
-        self,
-        action: Literal["started", "stopped", "died"],
-        role: Literal["serving", "rollout"],
-        engine: EngineProcess,
-        *,
-        duration_ns: int | None = None,
-        reason: str | None = None,
-    ) -> None:
-        spec = self._spec
-        tokens = engine.spec.max_total_tokens
-        each = spec.serving_kv_bytes_per_token if role == "serving" else spec.rollout_kv_bytes_per_token
-        self._record(
-            Engine(
-                device_id=spec.device.id,
-                engine_id=engine.spec.engine_id,
-                action=action,
-                role=role,
-                model=engine.spec.model_name,
-                pid=engine.pid,
-                kv_bytes=tokens * each,
-                duration_ns=duration_ns,
-                # What stands in for remapping device memory and for stream priorities; see docs/coserving.md.
-                memory_mechanism="budget",
-                compute_mechanism="layer-yield" if engine.spec.plugin.gated else "exclusive",
-                reason=reason,
-            )
-        )

@@ -1,119 +1,311 @@
-"""Brings one engine to a policy version: fetch and verify, decode beside the running model, swap in, acknowledge."""
+"""Brings one engine to a policy version: fetch and verify, decode beside the running model, swap in, acknowledge.
+
+And sees afterwards that the engine still holds it.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rose.clock import monotonic_ns
 from rose.events import Sync
 from rose.runtime.engines.sglang import EngineProcess
+from rose.runtime.policy.drift import Standing
 from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.manifest import Manifest
+from rose.runtime.transfer.origin import open_origin
 from rose.runtime.transfer.receiver import Receiver
-from rose.runtime.transfer.staged import Staged
 
+#: How long an engine may take over one phase, and how many bytes of weights it is given a second more for.
 _PHASE_TIMEOUT_S = 60.0
+_PHASE_BYTES_PER_S = 50e6
+_POLL_S = 0.002
+_AUDIT_POLL_S = 0.05
 
 
 class EngineSync:
-    """The agent's side of a sync. `version` is the last version the engine acknowledged: the only base it offers."""
+    """The agent's side of a sync. Its methods may be called from several threads; an audit gives way to a sync.
 
-    def __init__(self, engine: EngineProcess, staging: Path, *, device_id: str, route: str) -> None:
+    `version` is what the engine holds as far as the agent knows, 0 being the checkpoint it started from. It is offered
+    as a base only once it was acknowledged: found in the engine, bit for bit, on every rank, and told to the origin.
+    """
+
+    def __init__(
+        self, engine: EngineProcess, staging: Path, *, device_id: str, route: str, source: str = "trainer"
+    ) -> None:
         self._engine = engine
         self._staging = staging
         self._device_id = device_id
         self._route = route
+        self._source = source
         self.version = 0
+        self._standing = Standing(held=False, trusted=True, looked_ns=monotonic_ns())
+        self._origin: tuple[str, str | None] | None = None
+        #: Whether the origin knows what the engine holds.
+        self._told = False
+        self._moved_bytes = 0
+        self._turn = threading.Lock()
+        self._sync_wanted = threading.Event()
+
+    @property
+    def standing(self) -> Standing:
+        """What is known of the engine's weights."""
+        return self._standing
 
     def bring_to(self, version: int, url: str, token: str | None, *, step: int | None) -> Sync:
-        """Returns the event of what happened; `ok` is false, with the reason, if the engine stayed where it was.
+        """Returns the event of what happened; `ok` is false, with the reason, if the engine is not at the version.
 
         A delta that the engine refuses (its weights are not the base) is followed by one try from an anchor.
         """
-        began = monotonic_ns()
-        base: int | None = self.version
-        try:
-            staged, reports = self._try(version, base, url, token)
-        except TransferError as refused:
-            base = None
-            try:
-                staged, reports = self._try(version, base, url, token)
-            except TransferError as error:
-                return self._event(
-                    version, began, step, ok=False, base=base, reason=f"{refused}; then from an anchor: {error}"
-                )
-        self.version = version
-        event = self._event(version, began, step, ok=True, base=base, staged=staged, reports=reports)
-        staged.remove()
-        return event
+        with self._syncing():
+            self._origin = (url, token)
+            return self._bring_to(version, step)
 
-    def _try(self, version: int, base: int | None, url: str, token: str | None) -> tuple[Staged, dict[str, Any]]:
-        staged = Receiver(url, token, self._staging).fetch(version, base)
+    def bring_back(self) -> Sync | None:
+        """Bring an engine that is not trusted to the version it should hold, from an anchor; None if it is trusted."""
+        with self._syncing():
+            return None if self._standing.trusted else self._bring_to(self.version, None)
+
+    def audit(self) -> Sync | None:
+        """Have the engine hash what it holds against what it acknowledged, and compare that with what was published.
+
+        Returns the event of a drift: the engine is not trusted from then on. None if all is well, or nothing could be
+        found out: a sync was wanted meanwhile, or the engine had no time.
+        """
+        with self._turn:
+            if not (self._standing.held and self._standing.trusted):
+                return None
+            began = monotonic_ns()
+            held = self._held()
+            drift = None
+            try:
+                drift = self._drift(held, gives_way=True)
+                if drift is None:
+                    self._tell(held)  # An origin keeps what leads on from here for so long only.
+            except TransferError:
+                pass
+            self._note(trusted=drift is None, looked_ns=monotonic_ns())
+            if drift is None:
+                return None
+            self._moved_bytes = 0
+            event = self._event(self.version, began, None, self.version, f"drift: {drift}")
+            return dataclasses.replace(event, source="audit", encoding="dense", dense_bytes=held.dense_bytes)
+
+    def call_off(self) -> None:
+        """End an audit that goes on in another thread."""
+        self._sync_wanted.set()
+
+    # ------------------------------------------------------------------ a sync
+
+    @contextmanager
+    def _syncing(self) -> Iterator[None]:
+        self._sync_wanted.set()
+        with self._turn:
+            self._sync_wanted.clear()
+            yield
+
+    def _bring_to(self, version: int, step: int | None) -> Sync:
+        began = monotonic_ns()
+        self._moved_bytes = 0
+        base = self._base()
+        reasons: list[str] = []
+        for have in dict.fromkeys((base, None)):
+            try:
+                return self._try(version, have, began, step)
+            except TransferError as error:
+                reasons.append(str(error))
+        if not self._standing.trusted:
+            self._note(looked_ns=monotonic_ns(), failures=self._standing.failures + 1)
+        return self._event(version, began, step, base, "; then from an anchor: ".join(reasons))
+
+    def _try(self, version: int, base: int | None, began: int, step: int | None) -> Sync:
+        """Fetch, prepare, commit, acknowledge. Raises TransferError if the engine is not at the version."""
+        assert self._origin is not None
+        staged = Receiver(*self._origin, self._staging).fetch(version, base)
+        self._moved_bytes += staged.wire_bytes
+        manifest = staged.manifests[-1]
         link = self._staging / f"v{version}"
         link.unlink(missing_ok=True)
         link.symlink_to(staged.folder.name)
         try:
-            reports = self._phase("prepare", "prepared", version) | self._phase("commit", "committed", version)
-        except TransferError:
-            staged.remove()
-            raise
+            prepared = self._phase("prepare", version, staged.dense_bytes)
+            try:
+                committed = self._phase("commit", version, staged.dense_bytes)
+                _check_agreement(version, committed)
+            except TransferError:
+                self._note(trusted=False)  # On some rank the version may be in, or something else.
+                raise
         finally:
             link.unlink(missing_ok=True)
-        return staged, reports
-
-    def _phase(self, verb: str, past: str, version: int) -> dict[str, Any]:
-        """Ask the plugin for one phase and wait for its report. Raises TransferError with the plugin's reason."""
-        report = self._staging / f"{version}.{past}.json"
-        report.unlink(missing_ok=True)
+            staged.remove()
+        hashed_ns = monotonic_ns()
+        self.version, self._told = version, False
+        self._hold(manifest)
+        self._note(held=True, trusted=True, looked_ns=hashed_ns, failures=0)
+        reason = None
         try:
-            self._engine.post("/set_internal_state", {"server_args": {f"rose_{verb}_version": version}})
-        except OSError as error:
-            raise TransferError(f"engine {self._engine.spec.engine_id} did not take {verb} {version}: {error}")
-        deadline = time.monotonic() + _PHASE_TIMEOUT_S
-        while not report.exists():
-            if time.monotonic() > deadline or not self._engine.alive:
-                raise TransferError(f"engine {self._engine.spec.engine_id} did not report on {verb} {version}")
-            time.sleep(0.002)
-        outcome: dict[str, Any] = json.loads(report.read_text())
-        report.unlink()
-        if not outcome["ok"]:
-            raise TransferError(outcome["reason"])
-        return outcome
+            self._tell(manifest)
+        except TransferError as error:
+            reason = f"not acknowledged, and told again before the next sync: {error}"
+        return dataclasses.replace(
+            self._event(version, began, step, staged.base_version, reason),
+            ok=True,
+            encoding=staged.encoding,
+            dense_bytes=staged.dense_bytes,
+            changed_elements=staged.changed_elements,
+            total_elements=manifest.total_elements,
+            encode_ns=staged.encode_ns,
+            fetch_ns=staged.fetch_ns,
+            verify_ns=staged.verify_ns + _longest(prepared, "verify_ns"),
+            stage_ns=_longest(prepared, "stage_ns"),
+            pause_ns=_longest(committed, "pause_ns"),
+            acknowledge_ns=_longest(committed, "acknowledge_ns") + monotonic_ns() - hashed_ns,
+            sha256=manifest.weights_sha256,
+        )
 
-    def _event(
-        self,
-        version: int,
-        began_ns: int,
-        step: int | None,
-        *,
-        ok: bool,
-        base: int | None,
-        staged: Staged | None = None,
-        reports: dict[str, Any] | None = None,
-        reason: str | None = None,
-    ) -> Sync:
-        manifest = None if staged is None else staged.manifests[-1]
+    def _event(self, version: int, began_ns: int, step: int | None, base: int | None, reason: str | None) -> Sync:
+        """A sync that did not bring the engine to the version; bytes of all attempts count."""
+        assert self._origin is not None
+        over_http = self._origin[0].startswith(("http://", "https://"))
         return Sync(
             device_id=self._device_id,
             engine_id=self._engine.spec.engine_id,
             policy_version=version,
-            ok=ok,
-            base_version=base if staged is None else staged.base_version,
-            encoding=("dense" if base is None else "delta") if staged is None else staged.encoding,
-            wire_bytes=0 if staged is None else staged.wire_bytes,
-            dense_bytes=0 if staged is None else staged.dense_bytes,
-            changed_elements=None if staged is None else staged.changed_elements,
-            total_elements=None if manifest is None else manifest.total_elements,
-            encode_ns=None if staged is None else staged.encode_ns,
-            fetch_ns=None if staged is None else staged.fetch_ns + staged.verify_ns,
-            stage_ns=None if reports is None else reports["stage_ns"],
-            pause_ns=None if reports is None else reports["pause_ns"],
+            ok=False,
+            base_version=base,
+            encoding="dense" if base is None else "delta",
+            wire_bytes=self._moved_bytes,
+            dense_bytes=0,
             total_ns=monotonic_ns() - began_ns,
-            source="trainer",
+            source=self._source if over_http else "object store",
             route=self._route,
             step=step,
-            sha256=None if reports is None else reports["sha256"],
             reason=reason,
         )
+
+    # ------------------------------------------------------------------ what is held, and who knows
+
+    def _base(self) -> int | None:
+        """The version to offer as a base: what the engine holds, if that is acknowledged or can be now. Else None."""
+        if not self._standing.trusted:
+            return None
+        if not self._told:
+            try:
+                self._acknowledge_late()
+            except TransferError:
+                return None
+        return self.version
+
+    def _acknowledge_late(self) -> None:
+        """Acknowledge what the origin could not be told, or the checkpoint that the engine started from."""
+        if not self._standing.held:
+            published = self._published(self.version)
+            if published is None:
+                raise TransferError(f"the origin does not hold version {self.version}, which the engine started from")
+            self._hold(published)
+            drift = self._drift(published, gives_way=False)
+            if drift is not None:
+                raise TransferError(drift)
+            self._note(held=True, looked_ns=monotonic_ns())
+        self._tell(self._held())
+
+    def _tell(self, held: Manifest) -> None:
+        assert self._origin is not None
+        # Not for long: the engine works on, and what was not told now is told before the next sync.
+        Receiver(*self._origin, self._staging, retries=1).acknowledge(held.version, held.weights_sha256)
+        self._told = True
+
+    def _drift(self, held: Manifest, *, gives_way: bool) -> str | None:
+        """How the engine differs from `held`, or `held` from the version of that number which the origin has."""
+        reports = self._phase("audit", held.version, held.dense_bytes, gives_way=gives_way)
+        found = [report["drift"] for report in reports if report["drift"] is not None]
+        if found:
+            return "; ".join(found)
+        try:
+            published = self._published(held.version)
+        except TransferError:
+            return None  # The origin is away: the engine holds what it acknowledged, and that is all to be known.
+        if published is not None and published.weights_sha256 != held.weights_sha256:
+            return f"version {held.version} is {published.weights_sha256} at the origin, {held.weights_sha256} here"
+        return None
+
+    def _published(self, version: int) -> Manifest | None:
+        """The origin's manifest of a version, None if it has none any more. Raises TransferError."""
+        assert self._origin is not None
+        origin = open_origin(*self._origin)
+        try:
+            package = next((package for package in origin.packages() if package.version == version), None)
+            return None if package is None else Manifest.from_bytes(origin.manifest_bytes(package))
+        finally:
+            origin.close()
+
+    def _hold(self, manifest: Manifest) -> None:
+        """Keep the manifest of what the engine holds, to be held to it later."""
+        for stale in self._staging.glob("held-*.json"):
+            stale.unlink()
+        partial = self._staging / "held.partial"
+        partial.write_bytes(manifest.to_bytes())
+        partial.replace(self._held_path(manifest.version))
+
+    def _held(self) -> Manifest:
+        return Manifest.from_bytes(self._held_path(self.version).read_bytes())
+
+    def _held_path(self, version: int) -> Path:
+        return self._staging / f"held-{version}.json"
+
+    def _note(self, **changes: Any) -> None:
+        self._standing = dataclasses.replace(self._standing, **changes)
+
+    # ------------------------------------------------------------------ the plugin's part
+
+    def _phase(self, verb: str, version: int, dense_bytes: int, *, gives_way: bool = False) -> list[dict[str, Any]]:
+        """Ask the plugin for one phase and wait for the report of every rank. Raises TransferError with the reasons."""
+        engine_id = self._engine.spec.engine_id
+        for stale in self._staging.glob(f"{version}.{verb}.*.json"):
+            stale.unlink()
+        try:
+            taken = self._engine.post("/set_internal_state", {"server_args": {f"rose_{verb}_version": version}})
+        except OSError as error:
+            raise TransferError(f"engine {engine_id} did not take {verb} {version}: {error}")
+        if taken != [True]:
+            raise TransferError(f"engine {engine_id} refused {verb} {version}; its log says why")
+        deadline = time.monotonic() + _PHASE_TIMEOUT_S + dense_bytes / _PHASE_BYTES_PER_S
+        reports: list[dict[str, Any]] = []
+        while not reports or len(reports) < reports[0]["ranks"]:
+            path = self._staging / f"{version}.{verb}.{len(reports)}.json"
+            while not path.exists():
+                if gives_way and self._sync_wanted.is_set():
+                    raise TransferError("the audit gave way to a sync")
+                if time.monotonic() > deadline or not self._engine.alive:
+                    raise TransferError(f"rank {len(reports)} of engine {engine_id} did not report on {verb} {version}")
+                time.sleep(_AUDIT_POLL_S if gives_way else _POLL_S)
+            reports.append(json.loads(path.read_text()))
+            path.unlink()
+        failed = [
+            report["reason"] if len(reports) == 1 else f"rank {rank}: {report['reason']}"
+            for rank, report in enumerate(reports)
+            if not report["ok"]
+        ]
+        if failed:
+            raise TransferError("; ".join(failed))
+        return reports
+
+
+def _check_agreement(version: int, committed: list[dict[str, Any]]) -> None:
+    """Raise TransferError unless all ranks hold the same weights, swapped in after the same step."""
+    ends = {(report["after_step"], report["sha256"]) for report in committed}
+    if len(ends) > 1:
+        raise TransferError(
+            f"ranks swapped version {version} in after different steps, or other weights: {sorted(ends)}"
+        )
+
+
+def _longest(reports: list[dict[str, Any]], field: str) -> int:
+    return max(int(report[field]) for report in reports)

@@ -2,61 +2,79 @@
 
 from __future__ import annotations
 
-import mmap
 import time
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 
-from rose.runtime.transfer import codec
 from rose.runtime.transfer.bits import digest, dtype_name, from_bits, to_bits
-from rose.runtime.transfer.codec import Bits
+from rose.runtime.transfer.chain import follow, inside
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.manifest import TensorEntry
+from rose.runtime.transfer.manifest import Chunk, PieceEntry, TensorInfo
+from rose.runtime.transfer.regions import Region
 from rose.runtime.transfer.staged import Staged
 
 
-def prepare(staged: Staged, current: Mapping[str, torch.Tensor]) -> Prepared:
+def prepare(
+    staged: Staged, current: Mapping[str, torch.Tensor], regions: Mapping[str, Region] | None = None
+) -> Prepared:
     """Decode a staged version into second buffers. Runs beside the engine; `current` is only read.
 
-    `current` maps the manifest's names to the engine's parameters, or to views of them (`fused.hf_views`). Both must
-    hold the same names: a version is applied whole or not at all. Each tensor's base is hashed as it lies in the
-    engine, so a delta can be applied neither to a wrong base nor twice. Takes as much host memory as the weights.
+    `current` maps the manifest's names to the engine's parameters, or to views of them (`fused.hf_views`). `regions`
+    says which box of each tensor the parameter is (`shards.receiver_regions`); None: all of it. Then both must hold
+    the same names: a version is applied whole or not at all. Each piece's base is hashed as it lies in the engine, so
+    a delta can be applied neither to a wrong base nor twice. Takes as much host memory as the parameters.
 
     Raises TransferError naming the tensor, what was expected and what was found; nothing has been changed then.
     """
     started_ns = time.monotonic_ns()
-    expected = {entry.name for entry in staged.manifests[-1].tensors}
-    if expected != set(current):
-        missing, extra = sorted(expected - set(current)), sorted(set(current) - expected)
+    last = staged.manifests[-1]
+    tensors = {info.name: info for info in last.tensors}
+    if regions is None:
+        regions = {name: Region.whole(info.shape) for name, info in tensors.items()}
+    elif odd := sorted(set(regions) - set(tensors)):
+        raise TransferError(f"version {staged.version} lacks tensors {odd} that regions are given for")
+    if set(regions) != set(current):
+        missing, extra = sorted(set(regions) - set(current)), sorted(set(current) - set(regions))
         raise TransferError(
             f"version {staged.version} and the engine differ in tensors: the engine lacks {missing or 'none'}, "
             f"the version lacks {extra or 'none'}"
         )
-    for entry in staged.manifests[0].tensors:
-        _check_layout(entry, current[entry.name])
-    blobs = [_map(staged, index) for index in range(len(staged.manifests))]
+    for name, region in regions.items():
+        _check_layout(tensors[name], region, current[name])
+    blobs = _Blobs(staged)
+    links = [manifest.pieces_by_name() for manifest in staged.manifests]
+    pieces: dict[str, list[PieceEntry]] = {}
     buffers: dict[str, torch.Tensor] = {}
-    # The chain was checked when staged: every manifest lists the same tensors in the same order.
-    for links in zip(*(manifest.tensors for manifest in staged.manifests), strict=True):
-        name = links[0].name
-        bits = _chain(to_bits(name, current[name]), links, blobs)
-        buffer = from_bits(bits, links[0].dtype)
+    for name, region in regions.items():
+        chain = [inside(name, region, link[name]) for link in links]
+        bits = follow(region, to_bits(name, current[name]), chain, blobs.blob)
+        buffer = from_bits(bits, tensors[name].dtype)
         # Pinned memory copies to a GPU several times faster, and the pause is what this shortens.
         buffers[name] = buffer.pin_memory() if current[name].is_cuda else buffer
-    return Prepared(staged, current, buffers, time.monotonic_ns() - started_ns)
+        pieces[name] = chain[-1]
+    return Prepared(staged, current, regions, pieces, buffers, time.monotonic_ns() - started_ns)
 
 
 class Prepared:
     """A version decoded and verified, ready to be copied in. `stage_ns` is what that took."""
 
     def __init__(
-        self, staged: Staged, current: Mapping[str, torch.Tensor], buffers: dict[str, torch.Tensor], stage_ns: int
+        self,
+        staged: Staged,
+        current: Mapping[str, torch.Tensor],
+        regions: Mapping[str, Region],
+        pieces: dict[str, list[PieceEntry]],
+        buffers: dict[str, torch.Tensor],
+        stage_ns: int,
     ) -> None:
         self.staged = staged
         self.version = staged.version
         self.stage_ns = stage_ns
         self._current = current
+        self._regions = regions
+        self._pieces = pieces
         self._buffers = buffers
 
     def commit(self) -> int:
@@ -83,51 +101,41 @@ class Prepared:
 
         Raises TransferError naming the first tensor that is not what the version says.
         """
-        manifest = self.staged.manifests[-1]
-        for entry in manifest.tensors:
-            actual = digest(to_bits(entry.name, self._current[entry.name]))
-            if actual != entry.result_xxh3:
-                raise TransferError(
-                    f"tensor {entry.name!r} of the engine is {actual}, expected {entry.result_xxh3} of "
-                    f"version {self.version}"
-                )
-        return manifest.weights_sha256
+        for name, pieces in self._pieces.items():
+            bits = to_bits(name, self._current[name])
+            for piece in pieces:
+                place = piece.region.within(self._regions[name]).slices
+                actual = digest(np.asarray(bits[place], order="C"))
+                if piece.elements and actual != piece.result_xxh3:
+                    raise TransferError(
+                        f"tensor {name!r} at {list(piece.start)} of the engine is {actual}, expected "
+                        f"{piece.result_xxh3} of version {self.version}"
+                    )
+        return self.staged.manifests[-1].weights_sha256
 
 
-def _check_layout(entry: TensorEntry, tensor: torch.Tensor) -> None:
-    actual = (dtype_name(entry.name, tensor), tuple(tensor.shape))
-    if actual != (entry.dtype, entry.shape):
+class _Blobs:
+    """The encoded bytes of pieces, from the staged chunks."""
+
+    def __init__(self, staged: Staged) -> None:
+        self._staged = staged
+        self._open: dict[Chunk, memoryview] = {}
+
+    def blob(self, index: int, piece: PieceEntry) -> memoryview:
+        chunk = self._staged.manifests[index].chunks[piece.chunk]
+        if chunk not in self._open:
+            self._open[chunk] = self._staged.chunk(chunk)
+        return self._open[chunk][piece.offset : piece.offset + piece.length]
+
+
+def _check_layout(info: TensorInfo, region: Region, tensor: torch.Tensor) -> None:
+    if not Region.whole(info.shape).contains(region):
         raise TransferError(
-            f"tensor {entry.name!r} of the engine is {actual[0]}{list(actual[1])}, "
-            f"expected {entry.dtype}{list(entry.shape)}"
+            f"tensor {info.name!r} has shape {list(info.shape)}, and the engine's {region} is not in it"
         )
-
-
-def _chain(bits: Bits, links: tuple[TensorEntry, ...], blobs: list[memoryview]) -> Bits:
-    """Follow one tensor through all packages, from the engine's bits to the staged version's."""
-    if links[0].base_xxh3 is not None and (actual := digest(bits)) != links[0].base_xxh3:
+    actual = (dtype_name(info.name, tensor), tuple(tensor.shape))
+    if actual != (info.dtype, region.shape):
         raise TransferError(
-            f"tensor {links[0].name!r} of the engine is {actual}, expected base {links[0].base_xxh3}: "
-            "it is not at the version the delta starts from; fetch from an anchor instead"
+            f"tensor {info.name!r} of the engine is {actual[0]}{list(actual[1])}, "
+            f"expected {info.dtype}{list(region.shape)}"
         )
-    for entry, blob in zip(links, blobs, strict=True):
-        try:
-            bits = codec.decode(bits, blob[entry.offset : entry.offset + entry.length])
-        except TransferError as error:
-            raise TransferError(f"tensor {entry.name!r}: {error}")
-        if (actual := digest(bits)) != entry.result_xxh3:
-            raise TransferError(f"tensor {entry.name!r} decodes to {actual}, expected {entry.result_xxh3}")
-    return bits
-
-
-def _map(staged: Staged, index: int) -> memoryview:
-    path = staged.blob_path(index)
-    expected = staged.manifests[index].blob_bytes
-    try:
-        with path.open("rb") as file:
-            blob = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped.
-        raise TransferError(f"staged blob {path} cannot be read ({error}); fetch version {staged.version} again")
-    if len(blob) != expected:
-        raise TransferError(f"staged blob {path} is {len(blob)} bytes, expected {expected}")
-    return blob

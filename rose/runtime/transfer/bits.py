@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import xxhash
 
 from rose.runtime.transfer.codec import Bits
 from rose.runtime.transfer.errors import TransferError
 
-#: Floating types that can be sent: their name in manifests, and the integers of the same width.
-_TORCH_INTEGERS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
-_NAMES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
-_NUMPY: dict[str, np.dtype[np.unsignedinteger[Any]]] = {
-    "bfloat16": np.dtype(np.uint16),
-    "float16": np.dtype(np.uint16),
-    "float32": np.dtype(np.uint32),
+
+@dataclass(frozen=True, slots=True)
+class _Type:
+    torch: torch.dtype
+    numpy: np.dtype[np.unsignedinteger[Any]]
+    mantissa_bits: int
+
+
+#: Floating types that can be sent, by their name in manifests.
+_TYPES = {
+    "bfloat16": _Type(torch.bfloat16, np.dtype(np.uint16), 7),
+    "float16": _Type(torch.float16, np.dtype(np.uint16), 10),
+    "float32": _Type(torch.float32, np.dtype(np.uint32), 23),
+    "float8_e4m3fn": _Type(torch.float8_e4m3fn, np.dtype(np.uint8), 3),
+    "float8_e5m2": _Type(torch.float8_e5m2, np.dtype(np.uint8), 2),
 }
-_BY_NAME = {name: dtype for dtype, name in _NAMES.items()}
+_NAMES = {of.torch: name for name, of in _TYPES.items()}
+_TORCH_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
+_SIGNED: dict[int, npt.DTypeLike] = {1: np.int8, 2: np.int16, 4: np.int32}
 
 
 def dtype_name(name: str, tensor: torch.Tensor) -> str:
-    """`bfloat16`, `float16` or `float32`. Raises TransferError naming the tensor for any other dtype."""
+    """Its name in manifests, such as `bfloat16`. Raises TransferError naming the tensor for a dtype without one."""
     if tensor.dtype not in _NAMES:
         raise TransferError(f"tensor {name!r} is {tensor.dtype}, expected one of {', '.join(_NAMES.values())}")
     return _NAMES[tensor.dtype]
@@ -31,32 +43,37 @@ def dtype_name(name: str, tensor: torch.Tensor) -> str:
 
 def bits_dtype(dtype: str) -> np.dtype[np.unsignedinteger[Any]]:
     """The unsigned integers that hold a dtype of a manifest."""
-    return _NUMPY[dtype]
+    return _TYPES[dtype].numpy
 
 
 def torch_dtype(dtype: str) -> torch.dtype:
     """The torch type of a dtype of a manifest."""
-    return _BY_NAME[dtype]
+    return _TYPES[dtype].torch
 
 
 def is_dtype(dtype: str) -> bool:
     """Whether a manifest may name this dtype."""
-    return dtype in _NUMPY
+    return dtype in _TYPES
+
+
+def mantissa_bits(dtype: str) -> int:
+    """Bits of the mantissa of a dtype of a manifest."""
+    return _TYPES[dtype].mantissa_bits
 
 
 def to_bits(name: str, tensor: torch.Tensor) -> Bits:
     """The tensor's bit patterns, same shape; shares its memory if it is contiguous on the CPU, else a copy."""
-    expected = _NUMPY[dtype_name(name, tensor)]
+    expected = bits_dtype(dtype_name(name, tensor))
     host = tensor.detach().cpu().contiguous()
     # A view to another dtype of the same width is not defined for 0-d tensors in all torch versions; flatten first.
-    integers: Bits = host.reshape(-1).view(_TORCH_INTEGERS[tensor.dtype]).numpy().view(expected)
+    integers: Bits = host.reshape(-1).view(_TORCH_INTEGERS[expected.itemsize]).numpy().view(expected)
     return integers.reshape(tuple(tensor.shape))
 
 
 def from_bits(bits: Bits, dtype: str) -> torch.Tensor:
     """A CPU tensor over the memory of `bits`."""
-    signed = bits.reshape(-1).view(np.int16 if bits.itemsize == 2 else np.int32)
-    return torch.from_numpy(signed).view(_BY_NAME[dtype]).reshape(bits.shape)
+    signed = bits.reshape(-1).view(_SIGNED[bits.itemsize])
+    return torch.from_numpy(signed).view(torch_dtype(dtype)).reshape(bits.shape)
 
 
 def digest(bits: Bits) -> str:

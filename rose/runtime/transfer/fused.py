@@ -23,12 +23,15 @@ def hf_views(
     head_dim: int,
     *,
     vocab_size: int | None = None,
+    tp: int = 1,
+    rank: int = 0,
 ) -> dict[str, torch.Tensor]:
     """Views of `model.named_parameters()` under Hugging Face names, sharing the engine's memory.
 
-    Head counts are those of this rank. Engines pad the vocabulary (SGLang to a multiple of 64): give `vocab_size`
-    to leave the padding rows of the embedding and the output head out. Quantised or packed weights have other
-    layouts and are not covered.
+    Head counts are those of this rank. Engines pad the vocabulary (SGLang to a multiple of 64) and split it evenly over
+    `tp` ranks: give the whole model's `vocab_size` to leave padding rows of the embedding and the output head out.
+    A rank that holds padding only lacks the name. These are the boxes of `shards.receiver_regions`. Quantised or packed
+    weights have other layouts and are not covered.
 
     Raises TransferError for a parameter whose rows do not fit the head counts or the vocabulary.
     """
@@ -43,19 +46,23 @@ def hf_views(
         elif kind == "gate_up_proj":
             half = weight.shape[0] // 2
             parts = {"gate_proj": half, "up_proj": half}
+        elif kind in _VOCABULARY and vocab_size is not None:
+            held = weight.shape[0]
+            if held * tp < vocab_size:
+                raise TransferError(
+                    f"parameter {name!r} has {held} rows on each of {tp} ranks, expected at least {vocab_size} in all"
+                )
+            rows = min(held, vocab_size - rank * held)
+            if rows > 0:
+                views[name] = weight[:rows]
+            continue
         else:
-            views[name] = _rows(name, weight, 0, vocab_size) if vocab_size and kind in _VOCABULARY else weight
+            views[name] = weight
             continue
         if sum(parts.values()) != weight.shape[0]:
             raise TransferError(f"parameter {name!r} has {weight.shape[0]} rows, expected {parts}: check the heads")
         start = 0
         for part, count in parts.items():
-            views[f"{path}.{part}.{leaf}"] = _rows(name, weight, start, count)
+            views[f"{path}.{part}.{leaf}"] = weight[start : start + count]
             start += count
     return views
-
-
-def _rows(name: str, weight: torch.Tensor, start: int, count: int) -> torch.Tensor:
-    if start + count > weight.shape[0]:
-        raise TransferError(f"parameter {name!r} has {weight.shape[0]} rows, expected at least {start + count}")
-    return weight[start : start + count]

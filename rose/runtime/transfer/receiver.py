@@ -1,183 +1,239 @@
-"""Fetches versions over HTTP into a staging folder, verified. It knows packages and hashes, not tensors."""
+"""Fetches versions into a staging folder, verified. It knows packages, chunks and hashes, not tensors.
+
+What has come of a transfer that broke off lies in `partial/`, by the names of the chunks, until a fetch is complete:
+the next one goes on from there, in whichever process. Fetches into one staging folder go one after the other.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import functools
 import hashlib
-import http.client
 import json
 import shutil
-import tempfile
+import socket
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from rose.runtime.transfer.codec import HEADER_BYTES
+from rose.runtime.transfer.download import download, persist
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.manifest import Manifest, Package, check_chain, plan
+from rose.runtime.transfer.manifest import Chunk, Manifest, Package, check_chain
+from rose.runtime.transfer.origin import GoneError, Origin, Route, open_origin
+from rose.runtime.transfer.regions import Region
 from rose.runtime.transfer.staged import Staged
+from rose.runtime.transfer.throttle import Throttle
 
-_CHUNK_BYTES = 1 << 20
-#: Larger than any index or manifest: about 400 bytes for each tensor.
-_JSON_BYTES_MAX = 256 << 20
+#: A pin is renewed this often while it lasts, and never more often than the second.
+_RENEWALS = 3
+_RENEWAL_S_MIN = 0.1
+_LOCK = "lock"
 
-
-@dataclass(slots=True)
-class _Meter:
-    """What one fetch has cost so far."""
-
-    started_ns: int = field(default_factory=time.monotonic_ns)
-    wire_bytes: int = 0
-    verify_ns: int = 0
-
-    @contextmanager
-    def verifying(self) -> Iterator[None]:
-        before_ns = time.monotonic_ns()
-        yield
-        self.verify_ns += time.monotonic_ns() - before_ns
+Regions = Mapping[str, Region]
 
 
 class Receiver:
-    """Pulls from the origin at `url` (http or https) into folders under `staging`, such as one in /dev/shm.
+    """Pulls from the origin at `url` into folders under `staging`, such as one in /dev/shm.
 
-    `timeout_s` bounds each wait for the network, not the whole transfer.
+    `url` is a server's or a relay's, or any place fsspec reads that holds a store's files (`open_origin`). `name` is
+    what versions are acknowledged under; by itself it follows from the host and the folder. `timeout_s` bounds each
+    wait for the network, not the whole transfer; a broken connection is tried again up to `retries` times in a row
+    without a byte. `parallel` chunks are fetched at once, together at most `max_bytes_per_s`.
     """
 
-    def __init__(self, url: str, token: str | None, staging: Path, *, timeout_s: float = 30.0) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or parts.hostname is None:
-            raise ValueError(f"store URL {url!r} is not http://HOST:PORT or https://HOST:PORT")
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        staging: Path,
+        *,
+        name: str | None = None,
+        timeout_s: float = 30.0,
+        retries: int = 5,
+        parallel: int = 4,
+        max_bytes_per_s: float | None = None,
+    ) -> None:
         self.url = url.rstrip("/")
         self.staging = staging
-        self._prefix = parts.path.rstrip("/")
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._secure = parts.scheme == "https"
-        self._address = (parts.hostname, parts.port)
+        self.name = name or f"{socket.gethostname()}-{_digest(str(staging.resolve()))}"
+        self._token = token
         self._timeout_s = timeout_s
-        staging.mkdir(parents=True, exist_ok=True)
+        self._retries = retries
+        self._parallel = parallel
+        self._throttle = Throttle(max_bytes_per_s)
+        self._partial = staging / "partial"
+        with self._origin():  # A wrong URL is found here.
+            self._partial.mkdir(parents=True, exist_ok=True)
 
     def latest(self) -> int | None:
         """The newest version the origin holds, or None. Raises TransferError."""
-        with self._connection() as connection:
-            return max((package.version for package in self._packages(connection, _Meter())), default=None)
+        with self._origin() as origin:
+            return max((package.version for package in origin.packages()), default=None)
 
-    def folder(self, version: int, have: int | None) -> Path:
+    def folder(self, version: int, have: int | None, regions: Regions | None = None) -> Path:
         """Where `fetch` stages this way, so that another process can `Staged.open` it."""
-        return self.staging / Package(version, have).stem
+        part = "" if regions is None else f"-{_digest(_text(regions))}"
+        return self.staging / f"{Package(version, have).stem}{part}"
 
-    def fetch(self, version: int, have: int | None) -> Staged:
+    def fetch(self, version: int, have: int | None, regions: Regions | None = None) -> Staged:
         """Stage the cheapest way from version `have` (None: nothing) to `version`, and verify it.
 
-        That may be one delta, a chain of them, or an anchor with the deltas after it. A folder staged before is
-        checked and used again. Raises TransferError when the origin cannot be reached, has no such version, breaks
-        off, or sends what does not match its hashes; nothing is staged then, and the call can be repeated.
+        That may be one delta, a chain of them, or an anchor with the deltas after it; of each, what `regions` (None:
+        everything) needs. A folder staged before is checked and used again. If the origin removes a package on the
+        way, another way is planned once.
+
+        Raises TransferError when the origin cannot be reached, has no such version, breaks off, or sends what does
+        not match its hashes; nothing is staged then, and the call can be repeated: it goes on with what came so far.
         """
-        target = self.folder(version, have)
-        if target.exists():
-            try:
-                return Staged.open(target)
-            except TransferError:
-                shutil.rmtree(target)
-        partial = Path(tempfile.mkdtemp(prefix=f"{target.name}.", suffix=".partial", dir=self.staging))
-        try:
-            meter = _Meter()
-            with self._connection() as connection:
-                packages = plan(self._packages(connection, meter), version, have)
-                manifests = [
-                    self._package(connection, package, partial / f"{index:02d}", meter)
-                    for index, package in enumerate(packages)
-                ]
-            with meter.verifying():
-                check_chain(manifests)
-            try:
-                partial.rename(target)
-            except OSError as error:
-                if not target.exists():
-                    raise TransferError(f"cannot stage version {version} as {target}: {error.strerror}")
-                return replace(Staged.open(target), wire_bytes=meter.wire_bytes)  # Another receiver was first.
-            return Staged(
-                folder=target,
-                manifests=tuple(manifests),
-                wire_bytes=meter.wire_bytes,
-                fetch_ns=time.monotonic_ns() - meter.started_ns - meter.verify_ns,
-                verify_ns=meter.verify_ns,
-            )
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        target = self.folder(version, have, regions)
+        with self._alone():
+            if target.exists():
+                try:
+                    return _staged(target, regions)
+                except TransferError:
+                    shutil.rmtree(target)
+            started_ns = time.monotonic_ns()
+            with self._origin() as origin:
+                try:
+                    staged = self._stage(origin, target, version, have, regions)
+                except GoneError:
+                    staged = self._stage(origin, target, version, have, regions)
+            fetch_ns = time.monotonic_ns() - started_ns - staged.verify_ns
+            return replace(staged, wire_bytes=origin.received_bytes, fetch_ns=fetch_ns)
+
+    def acknowledge(self, version: int, weights_sha256: str) -> None:
+        """Tell the origin that `version` is held, as found by hashing it: from now on it may be a base.
+
+        Raises TransferError if the origin cannot be reached, or knows the version by another hash.
+        """
+        with self._origin() as origin:
+            persist(lambda: origin.acknowledge(self.name, version, weights_sha256), self._retries)
 
     @contextmanager
-    def _connection(self) -> Iterator[http.client.HTTPConnection]:
-        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(*self._address, timeout=self._timeout_s)
+    def _origin(self) -> Iterator[Origin]:
+        origin = open_origin(self.url, self._token, self._throttle, timeout_s=self._timeout_s)
         try:
-            yield connection
-        except (OSError, http.client.HTTPException) as error:
-            reason = str(error) or type(error).__name__
-            raise TransferError(f"transfer from {self.url} broke off ({reason}); nothing was staged, try again")
+            yield origin
         finally:
-            connection.close()
+            origin.close()
 
-    def _packages(self, connection: http.client.HTTPConnection, meter: _Meter) -> list[Package]:
-        body = self._get_json(connection, "/v1/packages", meter)
-        try:
-            return [
-                Package(
-                    int(item["version"]),
-                    None if item["base_version"] is None else int(item["base_version"]),
-                    int(item["blob_bytes"]),
-                )
-                for item in json.loads(body)["packages"]
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep others out of the staging folder, of this process or another; a killed one keeps nobody out."""
+        with (self._partial / _LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _stage(self, origin: Origin, target: Path, version: int, have: int | None, regions: Regions | None) -> Staged:
+        route = persist(lambda: origin.route(version, have), self._retries)
+        ends = (route.packages[0].base_version, route.packages[-1].version) if route.packages else None
+        if ends not in ((None, version), (have, version)):
+            raise TransferError(f"{origin.url} leads from and to {ends}, asked for {(have, version)}")
+        with _pinned(origin, route):
+            received = [
+                persist(functools.partial(origin.manifest_bytes, package), self._retries) for package in route.packages
             ]
-        except (ValueError, TypeError, KeyError) as error:
-            raise TransferError(f"{self.url}/v1/packages is not a list of packages ({error}); is this a weight store?")
+            verifying_ns = time.monotonic_ns()
+            manifests = [_manifest(data, package) for data, package in zip(received, route.packages, strict=True)]
+            check_chain(manifests)
+            verify_ns = time.monotonic_ns() - verifying_ns
+            chunks = {chunk.sha256: chunk for manifest in manifests for chunk in manifest.chunks_for(regions)}
+            self._forget_all_but(set(chunks))
+            self._download(origin, list(chunks.values()))
+        self._complete(target, received, list(chunks))
+        return Staged(folder=target, manifests=tuple(manifests), verify_ns=verify_ns)
 
-    def _package(self, connection: http.client.HTTPConnection, package: Package, path: Path, meter: _Meter) -> Manifest:
-        """Fetch one package to `path`.json and `path`.bin."""
-        data = self._get_json(connection, f"/v1/packages/{package.stem}.json", meter)
-        with meter.verifying():
-            manifest = Manifest.from_bytes(data)
-            if (manifest.version, manifest.base_version) != (package.version, package.base_version):
-                raise TransferError(f"asked for package {package.stem}, got {manifest.package.stem}")
-        path.with_suffix(".json").write_bytes(data)
-        sha256 = hashlib.sha256()
-        with path.with_suffix(".bin").open("wb") as file:
-            for chunk in self._get(connection, f"/v1/packages/{package.stem}.bin", manifest.blob_bytes, meter):
-                with meter.verifying():
-                    sha256.update(chunk)
-                file.write(chunk)
-        if sha256.hexdigest() != manifest.blob_sha256:
-            raise TransferError(
-                f"blob of package {package.stem} has SHA-256 {sha256.hexdigest()}, expected {manifest.blob_sha256}"
-            )
-        return manifest
+    def _download(self, origin: Origin, chunks: list[Chunk]) -> None:
+        stopped = threading.Event()
 
-    def _get_json(self, connection: http.client.HTTPConnection, path: str, meter: _Meter) -> bytes:
-        return b"".join(bytes(chunk) for chunk in self._get(connection, path, None, meter))
+        def one(chunk: Chunk) -> None:
+            download(origin, chunk, self._partial / chunk.sha256, retries=self._retries, stopped=stopped)
 
-    def _get(
-        self, connection: http.client.HTTPConnection, path: str, expected_bytes: int | None, meter: _Meter
-    ) -> Iterator[memoryview]:
-        """The body in chunks, each valid until the next; exactly as long as announced and expected."""
-        connection.request("GET", self._prefix + path, headers=self._headers)
-        response = connection.getresponse()
-        if response.status != 200:
-            detail = response.read(200).decode(errors="replace")
-            raise TransferError(f"{self.url}{path} answered {response.status} {response.reason}: {detail}")
-        announced = response.length
-        if announced is None or (expected_bytes is None and announced > _JSON_BYTES_MAX):
-            raise TransferError(f"{self.url}{path} announces {announced} bytes; is this a weight store?")
-        if expected_bytes is not None and announced != expected_bytes:
-            raise TransferError(f"{self.url}{path} announces {announced} bytes, expected {expected_bytes}")
-        buffer = memoryview(bytearray(min(announced, _CHUNK_BYTES)))
-        received = 0
-        while received < announced:
-            count = response.readinto(buffer)
-            if not count:
-                raise TransferError(
-                    f"{self.url}{path} broke off after {received} of {announced} bytes; nothing was staged, try again"
-                )
-            received += count
-            meter.wire_bytes += count
-            yield buffer[:count]
-        response.read()  # Marks the response as read, so that the connection takes the next request.
+        with ThreadPoolExecutor(self._parallel, thread_name_prefix="rose-fetch") as pool:
+            try:
+                done, _ = wait([pool.submit(one, chunk) for chunk in chunks], return_when=FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+            except BaseException:
+                stopped.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                origin.interrupt()
+                raise
+
+    def _forget_all_but(self, wanted: set[str]) -> None:
+        """Free what an earlier fetch left that this one has no use for."""
+        for path in self._partial.iterdir():
+            if path.name not in (_LOCK, *wanted):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _complete(self, target: Path, manifests: list[bytes], chunks: list[str]) -> None:
+        building = self._partial / "building"
+        try:
+            (building / "chunks").mkdir(parents=True)
+            for index, data in enumerate(manifests):
+                (building / f"{index:02d}.json").write_bytes(data)
+            for sha256 in chunks:
+                (self._partial / sha256).rename(building / "chunks" / sha256)
+            building.rename(target)
+        except OSError as error:
+            raise TransferError(f"cannot stage {target}: {error.strerror}; make room, or stage elsewhere")
+
+
+@contextmanager
+def _pinned(origin: Origin, route: Route) -> Iterator[None]:
+    """Keep the packages from being removed while the block runs."""
+    pin = route.pin
+    if pin is None:
+        yield
+        return
+    done = threading.Event()
+
+    def renew() -> None:
+        while not done.wait(max(route.ttl_s / _RENEWALS, _RENEWAL_S_MIN)):
+            with suppress(TransferError):  # Without the pin the transfer may still succeed.
+                origin.renew(pin)
+
+    thread = threading.Thread(target=renew, name="rose-pin", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        with suppress(TransferError):  # It ends by itself.
+            origin.unpin(pin)
+
+
+def _staged(folder: Path, regions: Regions | None) -> Staged:
+    """What lies there complete. Raises TransferError."""
+    staged = Staged.open(folder, regions)
+    for manifest in staged.manifests:
+        for chunk in manifest.chunks_for(regions):
+            staged.chunk(chunk)
+    return staged
+
+
+def _manifest(data: bytes, package: Package) -> Manifest:
+    manifest = Manifest.from_bytes(data)
+    if manifest.package != package:
+        raise TransferError(f"asked for package {package.stem}, got {manifest.package.stem}")
+    # No encoding is longer than the tensors themselves, so this bounds what a forged manifest can fill the disk with.
+    most = manifest.dense_bytes + HEADER_BYTES * len(manifest.pieces)
+    if manifest.blob_bytes > most:
+        raise TransferError(
+            f"package {package.stem} has chunks of {manifest.blob_bytes} bytes, expected at most {most}"
+        )
+    return manifest
+
+
+def _text(regions: Regions) -> str:
+    return json.dumps(sorted((name, region.start, region.stop) for name, region in regions.items()))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

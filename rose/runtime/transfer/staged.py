@@ -1,19 +1,24 @@
 """A way to a version, fetched and verified, lying in a folder of this host: what `apply` reads.
 
-The folder holds, for each package in order, `NN.json` and `NN.bin`; it appears under its name only when complete.
+The folder holds, for each package in order, its manifest `NN.json`, and in `chunks` the wanted chunks of all of them
+by their SHA-256; it appears under its name only when complete.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from rose.runtime.transfer.codec import Encoding
+from rose.runtime.transfer.chunks import map_file
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.manifest import Manifest, check_chain
+from rose.runtime.transfer.manifest import Chunk, Manifest, check_chain
+from rose.runtime.transfer.regions import Region
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +43,7 @@ class Staged:
         return self.manifests[0].base_version
 
     @property
-    def encoding(self) -> Encoding:
+    def encoding(self) -> Literal["delta", "dense"]:
         """`delta` if an earlier version is needed, `dense` if it begins with an anchor."""
         return "dense" if self.base_version is None else "delta"
 
@@ -57,39 +62,45 @@ class Staged:
         """What the publisher spent on these packages."""
         return sum(manifest.encode_ns for manifest in self.manifests)
 
-    def blob_path(self, index: int) -> Path:
-        """The blob of the package at `index`."""
-        return self.folder / f"{index:02d}.bin"
+    def chunk(self, chunk: Chunk) -> memoryview:
+        """A chunk's bytes, mapped. Raises TransferError if it is not staged or of another size."""
+        return map_file(self._path(chunk), chunk.size_bytes)
 
     def remove(self) -> None:
         """Delete the folder; call it once applied."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @classmethod
-    def open(cls, folder: Path) -> Staged:
-        """Open a staged folder, checking every byte again. Raises TransferError if anything is missing or altered."""
+    def open(cls, folder: Path, regions: Mapping[str, Region] | None = None) -> Staged:
+        """Open a staged folder, checking again every byte of what a holder of `regions` needs (None: of what is there).
+
+        Raises TransferError if any of it is missing or altered.
+        """
         started_ns = time.monotonic_ns()
         manifests: list[Manifest] = []
         for index, path in enumerate(sorted(folder.glob("*.json"))):
             if path.name != f"{index:02d}.json":
                 raise TransferError(f"staged folder {folder} lacks {index:02d}.json; fetch the version again")
-            manifest = Manifest.from_bytes(path.read_bytes())
-            check_blob(path.with_suffix(".bin"), manifest)
-            manifests.append(manifest)
+            manifests.append(Manifest.from_bytes(path.read_bytes()))
         if not manifests:
             raise TransferError(f"there is no staged version in {folder}; fetch it first")
         check_chain(manifests)
-        return cls(folder=folder, manifests=tuple(manifests), verify_ns=time.monotonic_ns() - started_ns)
+        staged = cls(folder=folder, manifests=tuple(manifests))
+        there = {path.name for path in (folder / "chunks").glob("*")}
+        # Also what a chain that lost its last manifest looks like.
+        if odd := there - {chunk.sha256 for manifest in manifests for chunk in manifest.chunks}:
+            raise TransferError(f"staged folder {folder} holds {sorted(odd)}, which no manifest in it names")
+        for chunk in {chunk for manifest in manifests for chunk in manifest.chunks_for(regions)}:
+            if regions is not None or chunk.sha256 in there:
+                staged._check(chunk)
+        return dataclasses.replace(staged, verify_ns=time.monotonic_ns() - started_ns)
 
+    def _check(self, chunk: Chunk) -> None:
+        actual = hashlib.sha256(self.chunk(chunk)).hexdigest()
+        if actual != chunk.sha256:
+            raise TransferError(
+                f"chunk {self._path(chunk)} of version {self.version} has SHA-256 {actual}; fetch it again"
+            )
 
-def check_blob(path: Path, manifest: Manifest) -> None:
-    """Raise TransferError unless the file is the manifest's blob."""
-    try:
-        with path.open("rb") as file:
-            actual = hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
-        raise TransferError(f"staged blob {path} is missing; fetch version {manifest.version} again")
-    if actual != manifest.blob_sha256:
-        raise TransferError(
-            f"blob {path} of version {manifest.version} has SHA-256 {actual}, expected {manifest.blob_sha256}"
-        )
+    def _path(self, chunk: Chunk) -> Path:
+        return self.folder / "chunks" / chunk.sha256

@@ -1,36 +1,49 @@
-"""The trainer's folder of published versions.
+"""The folder of published versions: what trainers write, and what servers, relays and object stores hand on.
 
-`VERSION-from-BASE.json` and `.bin` are a delta's manifest and blob, `VERSION-anchor.*` a whole version. A package
-exists once its manifest does, which is renamed into place last. One process publishes to a folder; any number read.
+    VERSION-anchor.json, VERSION-from-BASE.json    manifests; a package exists once its own is renamed into place
+    index.json                                     the packages and their sizes, for readers that cannot list a folder
+    chunks/AB/AB...                                encoded pieces, by SHA-256
+    parts/                                         what single trainer ranks wrote of a version that is not complete
+    pins/, acks/                                   what may not be removed (`claims`)
+    store.lock                                     held while any of these but chunks and parts change
+
+Several processes may use a folder at once, as long as it is on a file system whose locks they share.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
-import numpy as np
 import torch
 
-from rose.runtime.transfer import codec
-from rose.runtime.transfer.bits import bits_dtype, digest, dtype_name, to_bits
-from rose.runtime.transfer.codec import Bits
+from rose.runtime.transfer.bits import digest, to_bits
+from rose.runtime.transfer.catalog import Catalog
+from rose.runtime.transfer.chunks import ChunkFolder
+from rose.runtime.transfer.claims import Claims
+from rose.runtime.transfer.cuts import Cut, Key, check_same_layout, cut_part, cut_whole
+from rose.runtime.transfer.encoder import Held, encode_version
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.manifest import Manifest, Package, TensorEntry, plan
+from rose.runtime.transfer.manifest import Manifest, Package, check_chain, plan
+from rose.runtime.transfer.parts import Parts, Writer, merge
+from rose.runtime.transfer.rebuild import rebuild
+from rose.runtime.transfer.retention import kept
+from rose.runtime.transfer.shards import ModelShape, Piece, cells
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What `publish` wrote: the delta (None for the first version), and the anchor where one was due."""
+    """What a version consists of: the delta against the version before (None for the first), and the rest."""
 
     version: int
     delta: Manifest | None
+    #: The whole version, where that was due.
     anchor: Manifest | None
+    #: Deltas against earlier versions, the latest first.
+    composites: tuple[Manifest, ...] = ()
 
     @property
     def manifest(self) -> Manifest:
@@ -40,211 +53,218 @@ class Published:
         return manifest
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
-    """The last published version, as every receiver of it holds it."""
-
-    version: int
-    dtypes: dict[str, str]
-    bits: dict[str, Bits]
-
-
 class VersionStore:
-    """Publishes versions into `folder` and lists what it holds.
+    """Publishes versions into `folder`, lists what it holds, and removes what nobody needs.
 
-    Every `anchor_every`-th version is also published whole. Packages older than the `anchors_kept`-th newest anchor
-    are removed; with two, a receiver that began to fetch from the older one can still finish after a new one came.
+    A version is also published whole when a multiple of `anchor_every` is reached. Kept are the newest `anchors_kept`
+    anchors and what leads on from them, what pins name, and what receivers need that acknowledged a version in the
+    last `receiver_ttl_s`. `tp` is the largest tensor-parallel size of a receiver, `model` what is split over its
+    ranks; it may be left out for `tp` 1, where tensors are not cut. `now` gives seconds since the Unix epoch.
     """
 
-    def __init__(self, folder: Path, *, anchor_every: int = 8, anchors_kept: int = 2) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        anchor_every: int = 8,
+        anchors_kept: int = 2,
+        tp: int = 1,
+        model: ModelShape | None = None,
+        receiver_ttl_s: float = 3600.0,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         if anchor_every < 1 or anchors_kept < 1:
             raise ValueError(f"anchor_every {anchor_every} and anchors_kept {anchors_kept} must be at least 1")
+        if tp != 1 and model is None:
+            raise ValueError(f"tp is {tp}: give the model's shape, which says where its tensors are split")
         self.folder = folder
         self.anchor_every = anchor_every
         self.anchors_kept = anchors_kept
-        self._held: _Held | None = None
-        folder.mkdir(parents=True, exist_ok=True)
+        self.receiver_ttl_s = receiver_ttl_s
+        self._model = model
+        self._cells = {} if model is None else cells(model, tp)
+        self._catalog = Catalog(folder)
+        self._chunks = ChunkFolder(folder / "chunks")
+        self._parts = Parts(folder / "parts")
+        self._claims = Claims(folder, now)
+        self._held: Held | None = None
 
     def packages(self) -> list[Package]:
-        """What the folder holds now, oldest version first; safe beside a publisher in another process."""
-        found = []
-        for path in self.folder.glob("*.json"):
-            try:
-                package = Package.parse(path.stem, path.with_suffix(".bin").stat().st_size)
-            except FileNotFoundError:  # Pruned between the listing and here.
-                continue
-            if package is not None:
-                found.append(package)
-        return sorted(found, key=lambda package: (package.version, package.base_version is None))
+        """What the folder holds now, oldest version first; safe beside publishers in other processes.
+
+        Raises TransferError if a manifest is damaged.
+        """
+        return self._catalog.packages()
 
     def latest(self) -> int | None:
         """The newest version, or None if nothing was published."""
-        return max((package.version for package in self.packages()), default=None)
+        return self._catalog.latest()
 
     def manifest(self, package: Package) -> Manifest:
         """The manifest of a package. Raises TransferError if it is damaged or gone."""
-        try:
-            return Manifest.from_bytes((self.folder / f"{package.stem}.json").read_bytes())
-        except FileNotFoundError:
-            raise TransferError(f"{self.folder} holds no package {package.stem}")
+        return self._catalog.manifest(package)
+
+    def pin(self, packages: Iterable[Package], ttl_s: float) -> str:
+        """Keep packages for `ttl_s`; returns the pin's name. It brings none back: look afterwards if all are there."""
+        with self._catalog.locked():
+            return self._claims.pin(packages, ttl_s)
+
+    def renew(self, pin: str, ttl_s: float) -> None:
+        """Keep a pin's packages for `ttl_s` from now. Raises TransferError if there is no such pin, or no longer."""
+        with self._catalog.locked():
+            self._claims.renew(pin, ttl_s)
+
+    def unpin(self, pin: str) -> None:
+        """Let go of a pin; one that there is not is none the worse."""
+        with self._catalog.locked():
+            self._claims.unpin(pin)
+
+    def acknowledge(self, receiver: str, version: int) -> None:
+        """Note that a receiver holds a version: what it needs to go on from there is kept for it."""
+        with self._catalog.locked():
+            self._claims.acknowledge(receiver, version)
 
     def publish(self, version: int, tensors: Mapping[str, torch.Tensor]) -> Published:
-        """Write `version` as a delta against the version published before it, and as an anchor where one is due.
+        """Write `version` as a delta against the version published before it, as composite deltas, and as an anchor
+        where one is due. For a trainer that is one process, the only one that publishes to this folder.
 
-        A tensor that shares its memory with an earlier one (tied embeddings) is left out. The blob is decoded again
-        and compared before it becomes visible. Raises TransferError for a version that is not newer, another layout
-        than the version before, or a dtype other than bf16, fp16 and fp32.
+        A tensor that shares its memory with an earlier one (tied embeddings) is left out. Each piece is decoded again
+        and compared before the version becomes visible.
+
+        Raises TransferError for a version that is not newer, another layout than the version before, a dtype that is
+        not known, or a disk that is full; the versions before are as they were then.
         """
-        started_ns = time.monotonic_ns()
-        base = self._base()
-        dtypes, bits = _distinct(tensors)
-        if base is not None:
-            if version <= base.version:
-                raise TransferError(f"version {version} is not newer than version {base.version} in {self.folder}")
-            _check_same_layout(base, dtypes, bits)
-        for stale in self.folder.glob("*.tmp"):
-            stale.unlink()
-        delta = anchor = None
-        if base is not None:
-            delta = self._write(version, base, dtypes, bits, started_ns)
-        if base is None or self._anchor_due():
-            anchor = self._write(version, None, dtypes, bits, time.monotonic_ns())
-        self._held = _Held(version, dtypes, bits)
-        self._prune()
-        return Published(version, delta, anchor)
+        latest = self.latest()
+        if latest is not None and version <= latest:
+            raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
+        published = self._publish(version, cut_whole(tensors, self._model, self._cells), Writer())
+        assert published is not None, "there are no other ranks to wait for"
+        return published
 
-    def _base(self) -> _Held | None:
-        if self._held is None and (version := self.latest()) is not None:
-            self._held = self._read(version)
-        return self._held
+    def publish_part(
+        self, version: int, rank: int, ranks: int, pieces: Mapping[Piece, torch.Tensor], *, attempt: str = "0"
+    ) -> Published | None:
+        """Write what one of several trainer ranks holds of `version`: `pieces` are `shards.pieces` of its own boxes,
+        and their elements. The version becomes visible when the last part is there, which that rank is told.
 
-    def _read(self, version: int) -> _Held:
-        """Decode a version from the folder, as a restarted trainer must before it can publish the next delta."""
-        bits: dict[str, Bits] = {}
-        manifest = None
-        for package in plan(self.packages(), version, None):
-            manifest = self.manifest(package)
-            blob = (self.folder / f"{package.stem}.bin").read_bytes()
-            if hashlib.sha256(blob).hexdigest() != manifest.blob_sha256:
-                raise TransferError(f"blob of {package.stem} in {self.folder} does not match its SHA-256")
-            for entry in manifest.tensors:
-                old = bits.get(entry.name)
-                if old is None:
-                    old = np.empty(entry.shape, bits_dtype(entry.dtype))
-                bits[entry.name] = codec.decode(old, blob[entry.offset : entry.offset + entry.length])
-                if digest(bits[entry.name]) != entry.result_xxh3:
-                    raise TransferError(f"tensor {entry.name!r} of {package.stem} does not decode to its hash")
-        assert manifest is not None
-        return _Held(version, {entry.name: entry.dtype for entry in manifest.tensors}, bits)
+        A rank that died publishes its part again. `attempt` tells restarts of the whole trainer apart, and is the same
+        on all ranks: parts of different attempts are never put together.
 
-    def _write(
-        self, version: int, base: _Held | None, dtypes: dict[str, str], bits: dict[str, Bits], started_ns: int
-    ) -> Manifest:
-        package = Package(version, None if base is None else base.version)
-        blob_tmp = self.folder / f"{package.stem}.bin.tmp"
-        sha256 = hashlib.sha256()
-        entries: list[TensorEntry] = []
-        offset = 0
-        with blob_tmp.open("wb") as file:
-            for name, new in bits.items():
-                old = None if base is None else base.bits[name]
-                encoded = codec.encode(old, new)
-                result = digest(new)
-                if digest(codec.decode(new if old is None else old, encoded)) != result:
-                    raise TransferError(f"tensor {name!r} of version {version} does not decode to what was encoded")
-                header = codec.read_header(encoded)
-                entries.append(
-                    TensorEntry(
-                        name=name,
-                        dtype=dtypes[name],
-                        shape=new.shape,
-                        offset=offset,
-                        length=len(encoded),
-                        encoding=header.encoding,
-                        changed=header.changed,
-                        base_xxh3=None if old is None else digest(old),
-                        result_xxh3=result,
-                    )
+        Raises TransferError as `publish` does, also if the parts do not make up the version, or if this one is not
+        what the version already holds.
+        """
+        if self._model is None:
+            raise ValueError("a part does not say what the whole tensors are: give the store the model's shape")
+        writer = Writer(rank, ranks, attempt)
+        cuts = cut_part(pieces, self._model)
+        latest = self.latest()
+        if latest is not None and version <= latest:
+            self._check_repeated(version, {cut.key: digest(to_bits(cut.info.name, cut.tensor)) for cut in cuts})
+            return None
+        return self._publish(version, cuts, writer)
+
+    def prune(self) -> None:
+        """Remove what nobody needs: manifests first, since a package without one does not exist, then the chunks that
+        none names any more. An open file outlives its name. Raises TransferError if the folder cannot be written."""
+        try:
+            with self._catalog.locked():
+                packages = self.packages()
+                keep = kept(
+                    packages,
+                    anchors_kept=self.anchors_kept,
+                    pinned=self._claims.pinned(),
+                    acknowledged=self._claims.acknowledged(self.receiver_ttl_s).values(),
                 )
-                sha256.update(encoded)
-                file.write(encoded)
-                offset += len(encoded)
-            _sync(file)
-        manifest = Manifest(
-            version=version,
-            base_version=package.base_version,
-            blob_bytes=offset,
-            blob_sha256=sha256.hexdigest(),
-            encode_ns=time.monotonic_ns() - started_ns,
-            tensors=tuple(entries),
-        )
-        manifest_tmp = self.folder / f"{package.stem}.json.tmp"
-        with manifest_tmp.open("wb") as file:
-            file.write(manifest.to_bytes())
-            _sync(file)
-        blob_tmp.rename(self.folder / f"{package.stem}.bin")
-        manifest_tmp.rename(self.folder / f"{package.stem}.json")
-        _sync_folder(self.folder)
-        return manifest
-
-    def _anchor_due(self) -> bool:
-        packages = self.packages()
-        anchor = max(package.version for package in packages if package.base_version is None)
-        deltas = {package.version for package in packages if package.version > anchor}
-        return len(deltas) >= self.anchor_every
-
-    def _prune(self) -> None:
-        packages = self.packages()
-        anchors = [package.version for package in packages if package.base_version is None]
-        if len(anchors) <= self.anchors_kept:
-            return
-        oldest = anchors[-self.anchors_kept]
-        for package in packages:
-            # The delta that led to the oldest anchor has a base that is gone.
-            if package.version < oldest or (package.version == oldest and package.base_version is not None):
-                # Manifest first: a package without one does not exist. An open file outlives its name.
-                (self.folder / f"{package.stem}.json").unlink()
-                (self.folder / f"{package.stem}.bin").unlink()
-
-
-def _distinct(tensors: Mapping[str, torch.Tensor]) -> tuple[dict[str, str], dict[str, Bits]]:
-    """Dtypes and private copies of the bits; the trainer goes on changing its tensors in place."""
-    dtypes: dict[str, str] = {}
-    bits: dict[str, Bits] = {}
-    seen: set[tuple[int, torch.Size, tuple[int, ...], torch.dtype]] = set()
-    for name, tensor in tensors.items():
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if tensor.numel() and place in seen:
-            continue
-        seen.add(place)
-        dtypes[name] = dtype_name(name, tensor)
-        bits[name] = to_bits(name, tensor).copy()
-    if not bits:
-        raise TransferError("there are no tensors to publish")
-    return dtypes, bits
-
-
-def _check_same_layout(base: _Held, dtypes: dict[str, str], bits: dict[str, Bits]) -> None:
-    if list(bits) != list(base.bits):
-        odd = sorted(set(bits) ^ set(base.bits)) or "the order of names"
-        raise TransferError(f"tensors differ from version {base.version} in {odd}; publish to a new store")
-    for name, array in bits.items():
-        before = (base.dtypes[name], base.bits[name].shape)
-        if (dtypes[name], array.shape) != before:
+                self._catalog.remove(set(packages) - keep)
+                self._chunks.sweep(lambda: self._catalog.chunks() | self._parts.chunks())
+                self._catalog.refresh()  # Last: on a full disk there is room only now.
+        except OSError as error:
             raise TransferError(
-                f"tensor {name!r} is {dtypes[name]}{array.shape}, expected {before[0]}{before[1]} as in "
-                f"version {base.version}; publish to a new store"
+                f"{self.folder} cannot be pruned ({error.strerror}); no version was lost that is needed"
             )
 
+    def _publish(self, version: int, cuts: Sequence[Cut], writer: Writer) -> Published | None:
+        held = self._base(version, cuts, writer)
+        self._held = None  # Encoding uses it up: should that fail, the base is read from the folder again.
+        try:
+            with self._chunks.writing():
+                manifests, now = encode_version(
+                    version,
+                    cuts,
+                    held,
+                    self._chunks,
+                    anchor=held is None or version // self.anchor_every > held.version // self.anchor_every,
+                    # What begins before the oldest anchor that is kept is not kept either.
+                    stride_max=self.anchor_every * self.anchors_kept,
+                )
+                if writer.ranks > 1:
+                    self._parts.write(version, writer, manifests)
+                published = self._complete(version, manifests, writer)
+        except OSError as error:
+            with suppress(TransferError):
+                self.prune()
+            raise TransferError(
+                f"version {version} cannot be written to {self.folder} ({error.strerror}); the versions before it are "
+                "as they were: make room and publish it again"
+            )
+        self._held = now
+        if published is not None:
+            self.prune()
+        return published
 
-def _sync(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+    def _base(self, version: int, cuts: Sequence[Cut], writer: Writer) -> Held | None:
+        """What the next delta starts from: the version that this process published last, else the newest there is."""
+        keys = {cut.key for cut in cuts}
+        whole = writer.ranks == 1
+        held, latest = self._held, self.latest()
+        if (
+            held is not None
+            and held.version < version
+            and held.bits.keys() == keys
+            # Neither complete nor waiting for other parts: all ranks began anew from an earlier version.
+            and (held.version == latest or self._parts.has(held.version, writer))
+        ):
+            check_same_layout(held.tensors.values(), cuts, held.version, whole=whole)
+            return held
+        if latest is None:
+            return None
+        check_same_layout(self._catalog.any_of(latest).tensors, cuts, latest, whole=whole)
+        way = plan(self.packages(), latest, None)
+        return rebuild([self.manifest(package) for package in way], keys, self._chunks)
 
+    def _complete(self, version: int, own: list[Manifest], writer: Writer) -> Published | None:
+        """Make the version visible if the parts of all ranks are there."""
+        with self._catalog.locked():
+            latest = self.latest()
+            if latest is not None and version <= latest:
+                self._check_repeated(version, {(p.name, p.region): p.result_xxh3 for p in own[0].pieces})
+                return None
+            others = self._parts.of_others(version, writer)
+            if others is None:
+                return None
+            merged = merge(version, [own, *others])
+            anchor = merged[-1] if merged[-1].base_version is None else None
+            deltas = merged if anchor is None else merged[:-1]
+            if deltas:
+                assert deltas[0].base_version is not None, "an anchor is last"
+                check_chain([self._catalog.any_of(deltas[0].base_version), deltas[0]])
+            # A composite that is no smaller than the version itself is of no use where that is there.
+            smaller = [delta for delta in deltas[1:] if anchor is None or delta.blob_bytes < anchor.blob_bytes]
+            published = Published(version, deltas[0] if deltas else None, anchor, tuple(smaller))
+            made = (published.delta, *smaller, anchor)
+            self._catalog.add([manifest for manifest in made if manifest is not None])
+            self._parts.forget(version)
+            return published
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    def _check_repeated(self, version: int, results: Mapping[Key, str]) -> None:
+        """Raise TransferError unless `version` is the newest, and holds these pieces."""
+        latest = self.latest()
+        if version != latest:
+            raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
+        there = {(piece.name, piece.region): piece.result_xxh3 for piece in self._catalog.any_of(version).pieces}
+        for (name, region), xxh3 in results.items():
+            if there.get((name, region)) != xxh3:
+                raise TransferError(
+                    f"version {version} is in {self.folder} already and has {there.get((name, region))} for tensor "
+                    f"{name!r} at {region}, this rank {xxh3}: it has drifted, publish a newer version"
+                )

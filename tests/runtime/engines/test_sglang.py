@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
+from contextlib import contextmanager
 
 import pytest
+import torch
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
@@ -19,8 +21,9 @@ from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.coserving.sync import EngineSync
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec, free_port
 from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms
-from rose.runtime.training.policy_model import Policy
+from rose.runtime.training.policy_model import Policy, PolicyShape
 from rose.runtime.transfer.server import StoreServer
+from rose.runtime.transfer.shards import ModelShape
 from rose.runtime.transfer.store import VersionStore
 
 pytestmark = pytest.mark.live
@@ -62,9 +65,117 @@ def running(tmp_path_factory, tiny_policy):
     engine.stop()
 
 
-def generate(engine, tokens=8, prompt=(1, 2, 3)):
-    body = {"input_ids": list(prompt), "sampling_params": {"max_new_tokens": tokens, "ignore_eos": True}}
-    return engine.post("/generate", body)
+class StartedElsewhere(EngineProcess):
+    """An engine that another process started, and that lives as long as that one does."""
+
+    alive = True
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory, tiny_policy):
+    """(page, engine, the process that started it): an engine of two tensor-parallel ranks."""
+    folder = tmp_path_factory.mktemp("sharded")
+    cores = sorted(os.sched_getaffinity(0))
+    page, spec = make_spec(
+        folder,
+        tiny_policy,
+        gated=False,
+        extra_args=["--tp-size=2"],
+        environment={
+            "OMP_NUM_THREADS": "1",
+            "SGLANG_CPU_OMP_THREADS_BIND": f"{cores[0]}|{cores[-1]}",
+            # SGLang would compile the lookup of the sharded vocabulary, for half a minute.
+            "TORCHDYNAMO_DISABLE": "1",
+        },
+    )
+    (folder / "spec").write_bytes(pickle.dumps(spec))
+    script = f"""
+import pickle, time
+from pathlib import Path
+from rose.runtime.engines.sglang import EngineProcess
+engine = EngineProcess(pickle.loads(Path({str(folder / "spec")!r}).read_bytes()))
+engine.launch()
+print(engine.pid, flush=True)
+engine.wait_ready()
+print("ready", flush=True)
+time.sleep(600)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    parent.group = int(parent.stdout.readline())
+    assert parent.stdout.readline().strip() == "ready"
+    yield page, StartedElsewhere(spec), parent
+    parent.kill()
+    parent.wait()
+
+
+def generate(engine, tokens=8, prompt=(1, 2, 3), **more):
+    sampling = {"max_new_tokens": tokens, "ignore_eos": True, "temperature": 0}
+    return engine.post("/generate", {"input_ids": list(prompt), "sampling_params": sampling, **more})
+
+
+def cached(engine, prompt, **more):
+    return generate(engine, 1, prompt, **more)["meta_info"]["cached_tokens"]
+
+
+@contextmanager
+def generating(page, engine, tokens, prompt):
+    """A long request that is in the middle of its tokens inside of the block; its answer is there after it."""
+    began = page.drain(Party.ROLLOUT, 0)[1]
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(generate(engine, tokens, prompt)))
+    thread.start()
+    while page.drain(Party.ROLLOUT, 0)[1] < began + 3:  # steps
+        time.sleep(0.01)
+    yield answers
+    thread.join(60)
+
+
+def publish_steps(folder, policy, count, **more):
+    """A store of the policy as version 0, and of `count` optimiser steps from it."""
+    weights = Policy.load(policy).weights()
+    store = VersionStore(folder, **more)
+    store.publish(0, weights)
+    for version in range(1, count + 1):
+        weights = {
+            name: (tensor.float() + (torch.rand(tensor.shape) < 0.02) * 0.01).to(tensor.dtype)
+            for name, tensor in weights.items()
+        }
+        store.publish(version, weights)
+    return store
+
+
+def check_a_sync_under_a_request(page, engine, sync, url, tokens):
+    """From version 1 to 2 while a request runs: it goes on, and no prefix of version 1 is matched after."""
+    prompt, other, stale = list(range(1, 41)), [91, 92, 93], {"extra_key": "v1"}
+    assert cached(engine, prompt) == cached(engine, prompt, **stale) == 0
+    assert cached(engine, prompt) == cached(engine, prompt, **stale) == 39
+    with generating(page, engine, tokens, other) as answers:
+        event = sync.bring_to(2, url, None, step=None)
+    assert event.ok, event.reason
+    assert event.base_version == 1
+    first, second = answers[0]["meta_info"]["weight_versions"]
+    assert (first["version"], second["version"]) == ("1", "2")
+    assert 0 == first["start"] < first["end"] == second["start"] < second["end"] == tokens
+    # Neither what version 1 computed, nor what it and version 2 computed together, whatever key a client sends.
+    assert cached(engine, prompt) == cached(engine, prompt, **stale) == 0
+    assert cached(engine, [*other, *answers[0]["output_ids"]]) == 0
+    assert cached(engine, prompt) == cached(engine, prompt, **stale) == 39
+
+
+def check_a_drift(engine, sync):
+    assert sync.audit() is None
+    prompt = list(range(50, 90))
+    before = generate(engine, 8, prompt)["output_ids"]
+    engine.post("/weights_checker", {"action": "reset_tensors"})
+    event = sync.audit()
+    assert event.reason.startswith("drift: tensor ")
+    assert (event.ok, event.source, event.policy_version) == (False, "audit", 2)
+    assert sync.bring_back().ok
+    assert sync.audit() is None
+    assert sync.standing.trusted
+    # Nor is anything matched that the drifted weights computed, although the version's number is the same.
+    answer = generate(engine, 8, prompt)
+    assert (answer["output_ids"], answer["meta_info"]["cached_tokens"]) == (before, 0)
 
 
 def test_it_generates_and_accounts_for_its_steps(running):
@@ -145,21 +256,11 @@ def test_a_serving_engine_that_died_in_its_step_is_not_waited_for(running):
 
 
 def test_it_goes_from_version_to_version_by_verified_deltas(running, tiny_policy, tmp_path):
-    import torch
-
     page, engine = running
     lend(page, 8)
-    weights = Policy.load(tiny_policy).weights()
-    store = VersionStore(tmp_path / "store")
     sync = EngineSync(engine, engine.spec.plugin.staging, device_id="d0", route="loopback")
-    with StoreServer(store) as server:
-        store.publish(0, weights)
+    with StoreServer(publish_steps(tmp_path / "store", tiny_policy, 2)) as server:
         for version in (1, 2):
-            weights = {
-                name: (tensor.float() + (torch.rand(tensor.shape) < 0.02) * 0.01).to(tensor.dtype)
-                for name, tensor in weights.items()
-            }
-            store.publish(version, weights)
             event = sync.bring_to(version, server.url, None, step=version)
             assert event.ok, event.reason
             assert (event.encoding, event.base_version) == ("delta", version - 1)
@@ -174,6 +275,42 @@ def test_it_goes_from_version_to_version_by_verified_deltas(running, tiny_policy
         event = stray.bring_to(2, server.url, None, step=None)
         assert event.ok, event.reason
         assert event.base_version is None
+
+
+def test_a_request_goes_on_across_a_sync_and_a_drift_is_undone(running, tiny_policy, tmp_path):
+    page, engine = running
+    lend(page, 9)
+    sync = EngineSync(engine, engine.spec.plugin.staging, device_id="d0", route="loopback")
+    with StoreServer(publish_steps(tmp_path / "store", tiny_policy, 2)) as server:
+        assert sync.bring_to(1, server.url, None, step=None).ok
+        check_a_sync_under_a_request(page, engine, sync, server.url, 300)
+        check_a_drift(engine, sync)
+
+
+def test_two_ranks_do_all_that_as_one(sharded, running, tiny_policy, tmp_path):
+    page, engine, _ = sharded
+    shape = PolicyShape()
+    weights = Policy.load(tiny_policy).weights()
+    model = ModelShape(
+        {name: tuple(tensor.shape) for name, tensor in weights.items()},
+        num_heads=shape.num_attention_heads,
+        num_kv_heads=shape.num_key_value_heads,
+        head_dim=shape.head_dim,
+        vocab_size=shape.vocab_size,
+    )
+    sync = EngineSync(engine, engine.spec.plugin.staging, device_id="d1", route="loopback")
+    with StoreServer(publish_steps(tmp_path / "store", tiny_policy, 2, tp=2, model=model)) as server:
+        event = sync.bring_to(1, server.url, None, step=None)
+        assert (event.ok, event.base_version) == (True, 0), event.reason
+        assert page.get(Party.ROLLOUT, Field.POLICY_VERSION) == 1
+        check_a_sync_under_a_request(page, engine, sync, server.url, 120)
+        check_a_drift(engine, sync)
+        # What two ranks say is what one says.
+        lend(running[0], 10)
+        alone = EngineSync(running[1], running[1].spec.plugin.staging, device_id="d0", route="loopback")
+        assert alone.bring_to(2, server.url, None, step=None).ok
+    prompt = [5, 6, 7, 8]
+    assert generate(engine, 16, prompt)["output_ids"] == generate(running[1], 16, prompt)["output_ids"]
 
 
 def test_a_version_that_does_not_exist_changes_nothing(running, tmp_path, tiny_policy):
@@ -198,28 +335,12 @@ def test_stopping_leaves_no_process(running, gone):
     engine.stop()
 
 
-def test_an_engine_dies_with_the_process_that_started_it(tmp_path, tiny_policy, gone):
-    script = f"""
-import sys, time
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from pathlib import Path
-from test_sglang import make_spec, lend
-from rose.runtime.engines.sglang import EngineProcess
-page, spec = make_spec(Path({str(tmp_path)!r}), {str(tiny_policy)!r})
-lend(page, 1)
-engine = EngineProcess(spec)
-engine.launch()
-print(engine.pid, flush=True)
-engine.wait_ready()
-print("ready", flush=True)
-time.sleep(600)
-"""
-    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    group = int(parent.stdout.readline())
-    assert parent.stdout.readline().strip() == "ready"
+def test_an_engine_dies_with_the_process_that_started_it(sharded, gone):
+    """Last of those that share the engine of two ranks: it ends it."""
+    _, _, parent = sharded
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    assert gone(group) == []
+    assert gone(parent.group) == []
 
 
 def test_an_engine_that_cannot_start_says_why_and_leaves_nothing(tmp_path, gone):

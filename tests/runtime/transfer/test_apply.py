@@ -3,6 +3,9 @@ from __future__ import annotations
 import hashlib
 import random
 import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +15,24 @@ import torch
 from rose.runtime.transfer.apply import prepare
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.manifest import Manifest
+from rose.runtime.transfer.regions import Region
+from rose.runtime.transfer.shards import ModelShape, receiver_regions
 from rose.runtime.transfer.staged import Staged
 from rose.runtime.transfer.store import VersionStore
 
-DTYPES = {"a": torch.bfloat16, "b": torch.float16, "c": torch.float32, "d": torch.bfloat16}
+DTYPES = {
+    "embed_tokens.weight": torch.bfloat16,
+    "gate_proj.weight": torch.float16,
+    "down_proj.weight": torch.float32,
+    "norm.weight": torch.bfloat16,
+}
+SHAPES = {
+    "embed_tokens.weight": (70, 3),
+    "gate_proj.weight": (8, 5),
+    "down_proj.weight": (5, 8),
+    "norm.weight": (7,),
+}
+MODEL = ModelShape(SHAPES, num_heads=4, num_kv_heads=4, head_dim=2, vocab_size=70)
 Weights = dict[str, torch.Tensor]
 
 
@@ -28,123 +45,229 @@ def same(left: Weights, right: Weights) -> bool:
 
 
 class History:
-    """Five versions of a small model, in a store, with the weights of each."""
+    """Five versions of a small model, in a store cut for `tp` ranks, with the weights of each."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, names: Iterable[str], tp: int) -> None:
         self.folder = folder
-        self.store = VersionStore(folder / "store", anchor_every=100)
+        self.store = VersionStore(folder / "store", anchor_every=100, tp=tp, model=MODEL)
         generator = torch.Generator().manual_seed(0)
-        masters = {name: 0.02 * torch.randn(30, 11, generator=generator) for name in DTYPES}
+        masters = {name: 0.02 * torch.randn(SHAPES[name], generator=generator) for name in names}
         self.versions: list[Weights] = []
         for version in range(5):
-            weights = {name: masters[name].to(dtype, copy=True) for name, dtype in DTYPES.items()}
+            weights = {name: master.to(DTYPES[name], copy=True) for name, master in masters.items()}
             self.store.publish(version, weights)
             self.versions.append(weights)
             for tensor in masters.values():
-                tensor.add_(torch.randn(tensor.shape, generator=generator), alpha=1e-5)
+                tensor.add_(torch.randn(tensor.shape, generator=generator), alpha=1e-4)
 
-    def stage(self, name: str, stems: list[str]) -> Path:
+    def stage(self, name: str, stems: Iterable[str], regions: dict[str, Region] | None = None) -> Path:
         """A staged folder of these packages, as a receiver would leave it."""
         folder = self.folder / name
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
+        (folder / "chunks").mkdir(parents=True)
         for index, stem in enumerate(stems):
-            for kind in ("json", "bin"):
-                shutil.copyfile(self.store.folder / f"{stem}.{kind}", folder / f"{index:02d}.{kind}")
+            data = (self.store.folder / f"{stem}.json").read_bytes()
+            (folder / f"{index:02d}.json").write_bytes(data)
+            for chunk in Manifest.from_bytes(data).chunks_for(regions):
+                source = self.store.folder / "chunks" / chunk.sha256[:2] / chunk.sha256
+                shutil.copyfile(source, folder / "chunks" / chunk.sha256)
         return folder
 
 
 @pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> History:
-    return History(tmp_path_factory.mktemp("history"))
+def memory() -> Iterator[Path]:
+    """A folder in memory: to write thousands of small files to a disk would take longer than all else here."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
 
 
-def delta(version: int) -> str:
-    return f"{version:08d}-from-{version - 1:08d}"
+@pytest.fixture(scope="module")
+def small(memory: Path) -> History:
+    return History(memory / "small", ["gate_proj.weight", "norm.weight"], tp=2)
 
 
-def test_delta_chain_and_anchor_reach_the_version_in_place(history: History) -> None:
-    for stems, start in (
-        ([delta(1)], 0),
-        ([delta(2), delta(3), delta(4)], 1),
-        (["00000000-anchor", delta(1)], 3),
-    ):
-        staged = Staged.open(history.stage("good", stems))
-        engine = copy(history.versions[start])
-        addresses = [tensor.data_ptr() for tensor in engine.values()]
-        prepared = prepare(staged, engine)
-        assert same(engine, history.versions[start]), "nothing is written before commit"
+@pytest.fixture(scope="module")
+def history(memory: Path) -> History:
+    return History(memory, SHAPES, tp=4)
+
+
+def delta(version: int, base: int | None = None) -> str:
+    return f"{version:08d}-from-{version - 1 if base is None else base:08d}"
+
+
+WAYS = [
+    ([delta(1)], 0),
+    ([delta(2), delta(3), delta(4)], 1),
+    ([delta(2, 0), delta(4, 2)], 0),
+    ([delta(4, 0)], 0),
+    (["00000000-anchor", delta(1)], 3),
+]
+
+
+@pytest.mark.parametrize(("stems", "start"), WAYS)
+def test_each_way_reaches_the_version_in_place(history: History, stems: list[str], start: int) -> None:
+    staged = Staged.open(history.stage("good", stems))
+    engine = copy(history.versions[start])
+    addresses = [tensor.data_ptr() for tensor in engine.values()]
+    prepared = prepare(staged, engine)
+    assert same(engine, history.versions[start]), "nothing is written before commit"
+    prepared.commit()
+    assert same(engine, history.versions[staged.version])
+    assert [tensor.data_ptr() for tensor in engine.values()] == addresses
+    assert prepared.verify() == staged.manifests[-1].weights_sha256
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+@pytest.mark.parametrize(("stems", "start"), WAYS)
+def test_a_rank_needs_its_own_chunks_only_and_is_brought_along(
+    history: History, tp: int, stems: list[str], start: int
+) -> None:
+    staged_bytes = []
+    for rank in range(tp):
+        regions = receiver_regions(MODEL, tp, rank)
+        folder = history.stage("rank", stems, regions)
+        staged_bytes.append(sum(path.stat().st_size for path in (folder / "chunks").iterdir()))
+        staged = Staged.open(folder, regions)
+        # As an engine has it: its box alone, once packed and once in the middle of something larger.
+        engine = {name: history.versions[start][name][box.slices].clone() for name, box in regions.items()}
+        around = torch.full((9, 9), 7.0, dtype=torch.float32)
+        inner = around[1 : 1 + engine["down_proj.weight"].shape[0], 1 : 1 + engine["down_proj.weight"].shape[1]]
+        engine["down_proj.weight"] = inner.copy_(engine["down_proj.weight"])
+        prepared = prepare(staged, engine, regions)
         prepared.commit()
-        assert same(engine, history.versions[staged.version])
-        assert [tensor.data_ptr() for tensor in engine.values()] == addresses
-        assert prepared.verify() == staged.manifests[-1].weights_sha256
+        for name, box in regions.items():
+            assert torch.equal(engine[name], history.versions[staged.version][name][box.slices]), (rank, name)
+        inner.fill_(7)
+        assert (around == 7).all()
+        with pytest.raises(TransferError, match=r"'down_proj\.weight' at \[0, .* of the engine is"):
+            prepared.verify()
+    whole = sum(chunk.size_bytes for m in staged.manifests for chunk in m.chunks)
+    assert len(staged_bytes) == 1 or max(staged_bytes) < whole
+    # Only `norm` is wanted by all.
+    assert sum(staged_bytes) < whole + tp * 200 * len(stems)
 
 
-def damage(rng: random.Random, history: History) -> tuple[list[str], int, str]:
-    """A way from version 1 to 4, as packages, the engine's version, and what shall go wrong."""
-    stems = [delta(2), delta(3), delta(4)]
-    kind = rng.choice(["flip", "flip", "flip", "truncate", "extend", "swap_blobs", "base", "twice", "order", "gap"])
-    at = 1
-    if kind == "base":
-        at = rng.choice([0, 2, 3])
-    elif kind == "twice":
-        at = 4
-    elif kind == "order":
-        rng.shuffle(stems)
-        if stems == [delta(2), delta(3), delta(4)]:
-            stems.reverse()
-    elif kind == "gap":
-        del stems[1]
-    return stems, at, kind
+def test_what_a_rank_has_not_staged_is_missed(history: History) -> None:
+    mine, others = receiver_regions(MODEL, 4, 0), receiver_regions(MODEL, 4, 1)
+    folder = history.stage("others", [delta(2)], mine)
+    engine = {name: history.versions[1][name][box.slices].clone() for name, box in others.items()}
+    with pytest.raises(TransferError, match="cannot be read"):
+        Staged.open(folder, others)
+    with pytest.raises(TransferError, match="cannot be read"):
+        prepare(Staged.open(folder), engine, others)
 
 
-def test_two_thousand_faults_are_all_refused(history: History) -> None:
-    """Flipped bits, lost ends, exchanged files, wrong bases, a delta twice, links out of order or missing."""
-    rng = random.Random(0)
-    counts: dict[str, int] = {}
-    # Without a fault this way is accepted, so each refusal below is the fault's doing.
-    prepare(Staged.open(history.stage("bad", [delta(2), delta(3), delta(4)])), copy(history.versions[1]))
-    for _ in range(2_200):
-        stems, at, kind = damage(rng, history)
-        folder = history.stage("bad", stems)
-        victim = folder / f"{rng.randrange(len(stems)):02d}.{rng.choice(['bin', 'json'])}"
-        data = bytearray(victim.read_bytes())
+def test_a_rank_that_the_version_was_not_cut_for_is_refused(history: History) -> None:
+    box = Region((0, 0), (8, 3))
+    staged = Staged.open(history.stage("uncut", [delta(2)]))
+    part = history.versions[1]["embed_tokens.weight"][box.slices].clone()
+    with pytest.raises(TransferError, match=r"'embed_tokens\.weight' is not cut at the edges of \[0:8, 0:3\]"):
+        prepare(staged, {"embed_tokens.weight": part}, {"embed_tokens.weight": box})
+    with pytest.raises(TransferError, match=r"the engine's \[0:80, 0:3\] is not in it"):
+        prepare(staged, {"embed_tokens.weight": part}, {"embed_tokens.weight": Region((0, 0), (80, 3))})
+    with pytest.raises(TransferError, match=r"lacks tensors \['lm_head\.weight'\]"):
+        prepare(staged, {"lm_head.weight": part}, {"lm_head.weight": box})
+
+
+KINDS = ["flip"] * 10 + ["truncate", "extend", "swap", "exchange", "lose", "base", "twice", "layout", "order", "gap"]
+
+
+class Way:
+    """A good way from version 2 to 4, in which one thing at a time goes wrong and is put right again."""
+
+    def __init__(self, history: History, stems: list[str]) -> None:
+        self.folder = history.stage("bad", stems)
+        self.files = {path: path.read_bytes() for path in sorted(self.folder.rglob("*")) if path.is_file()}
+        self.chunks = [path for path in self.files if path.parent.name == "chunks"]
+        self.manifests = [path for path in self.files if path.suffix == ".json"]
+        self.earlier = (history.store.folder / f"{delta(2)}.json").read_bytes()
+        self.engines = [copy(version) for version in history.versions]
+        self.touched: set[Path] = set()
+
+    def open(self, at: int, layout: str | None = None) -> None:
+        engine = self.engines[at]
+        if layout is not None:
+            engine = {**engine, layout: engine[layout].flatten()[:-1]}
+        prepare(Staged.open(self.folder), engine)
+
+    def inject(self, kind: str, rng: random.Random) -> tuple[int, str | None]:
+        """Break it; returns the version of the engine, and the tensor that has another layout there."""
+        victim = rng.choice(list(self.files))
+        data = bytearray(self.files[victim])
         if kind == "flip":
             bit = rng.randrange(8 * len(data))
             data[bit // 8] ^= 1 << bit % 8
-            victim.write_bytes(data)
+            self.write(victim, data)
         elif kind == "truncate":
-            victim.write_bytes(data[: rng.randrange(len(data))])
+            self.write(victim, data[: rng.randrange(len(data))])
         elif kind == "extend":
-            victim.write_bytes(data + rng.randbytes(1 + rng.randrange(9)))
-        elif kind == "swap_blobs":
-            one, other = folder / "00.bin", folder / "01.bin"
-            one_bytes = one.read_bytes()
-            one.write_bytes(other.read_bytes())
-            other.write_bytes(one_bytes)
-        engine = copy(history.versions[at])
+            self.write(victim, data + rng.randbytes(1 + rng.randrange(9)))
+        elif kind == "lose":
+            self.touched.add(victim)
+            victim.unlink()
+        elif kind in ("swap", "order"):
+            one, other = rng.sample(self.chunks, 2) if kind == "swap" else self.manifests
+            self.write(one, self.files[other])
+            self.write(other, self.files[one])
+        elif kind == "exchange":  # The two ends of one chunk.
+            chunk = rng.choice(self.chunks)
+            cut = rng.randrange(1, len(self.files[chunk]))
+            self.write(chunk, self.files[chunk][cut:] + self.files[chunk][:cut])
+        elif kind == "gap":
+            self.write(self.manifests[0], self.earlier)
+        at = {"base": rng.choice([0, 1, 3]), "twice": 4}.get(kind, 2)
+        return at, rng.choice(list(self.engines[0])) if kind == "layout" else None
+
+    def write(self, path: Path, data: bytes) -> None:
+        self.touched.add(path)
+        path.write_bytes(data)
+
+    def mend(self) -> None:
+        for path in self.touched:
+            path.write_bytes(self.files[path])
+        self.touched.clear()
+
+
+@pytest.mark.parametrize(("stems", "faults"), [([delta(4, 2)], 8_200), ([delta(3), delta(4)], 800)])
+def test_nine_thousand_faults_are_all_refused(small: History, stems: list[str], faults: int) -> None:
+    """Flipped bits, lost ends, exchanged files, wrong bases and layouts, a delta twice, links in disorder or lost."""
+    rng = random.Random(0)
+    way = Way(small, stems)
+    assert len(way.files) == len(stems) * (1 + 3)
+    kinds = KINDS if len(stems) > 1 else KINDS[:-2]
+    counts: Counter[str] = Counter()
+    for number in range(faults):
+        kind = rng.choice(kinds)
+        at, layout = way.inject(kind, rng)
         with pytest.raises(TransferError):
-            prepare(Staged.open(folder), engine)
-        assert same(engine, history.versions[at]), kind
-        counts[kind] = counts.get(kind, 0) + 1
-    assert len(counts) == 8, counts
-    assert min(counts.values()) > 100, counts
+            way.open(at, layout)
+        way.mend()
+        counts[kind] += 1
+        if number % 500 == 0:  # Without a fault the way is accepted, so each refusal is the fault's doing.
+            way.open(2)
+    assert len(counts) == len(set(kinds)), counts
+    assert min(counts.values()) > 20, counts
 
 
-def test_tensor_hashes_hold_where_the_blob_hash_was_forged(history: History) -> None:
-    """The second line: a blob whose SHA-256 fits (a faulty relay hashed what it had) but whose content does not."""
+def test_piece_hashes_hold_where_the_chunk_hash_was_forged(small: History) -> None:
+    """The second line: a chunk whose SHA-256 fits (a faulty relay hashed what it had) but whose content does not."""
     rng = random.Random(1)
+    folder = small.stage("forged", [delta(2)])
+    manifest = Manifest.from_bytes((folder / "00.json").read_bytes())
+    places = [folder / "chunks" / chunk.sha256 for chunk in manifest.chunks]
     refused = 0
-    for _ in range(800):
-        folder = history.stage("forged", [delta(2)])
-        manifest = Manifest.from_bytes((folder / "00.json").read_bytes())
-        blob = bytearray((folder / "00.bin").read_bytes())
-        bit = rng.randrange(8 * len(blob))
-        blob[bit // 8] ^= 1 << bit % 8
-        (folder / "00.bin").write_bytes(blob)
-        forged = replace(manifest, blob_sha256=hashlib.sha256(blob).hexdigest())
-        (folder / "00.json").write_bytes(forged.to_bytes())
-        engine = copy(history.versions[1])
+    for _ in range(1_000):
+        index = rng.randrange(len(places))
+        content = bytearray(places[index].read_bytes())
+        bit = rng.randrange(8 * len(content))
+        content[bit // 8] ^= 1 << bit % 8
+        chunk = replace(manifest.chunks[index], sha256=hashlib.sha256(content).hexdigest())
+        forged = folder / "chunks" / chunk.sha256
+        places[index].rename(forged)
+        forged.write_bytes(content)
+        chunks = (*manifest.chunks[:index], chunk, *manifest.chunks[index + 1 :])
+        (folder / "00.json").write_bytes(replace(manifest, chunks=chunks).to_bytes())
+        engine = copy(small.versions[1])
         reason, prepared = "", None
         try:
             prepared = prepare(Staged.open(folder), engine)
@@ -152,31 +275,38 @@ def test_tensor_hashes_hold_where_the_blob_hash_was_forged(history: History) -> 
             reason = str(error)
         if prepared is None:
             assert "tensor '" in reason
-            assert same(engine, history.versions[1])
+            assert same(engine, small.versions[1])
             refused += 1
-        else:  # A bit that means nothing to zstd: then the result is exact all the same.
+        else:  # A bit that means nothing to the codec: then the result is exact all the same.
             prepared.commit()
-            assert same(engine, history.versions[2])
-    assert refused > 700
+            assert same(engine, small.versions[2])
+        content[bit // 8] ^= 1 << bit % 8
+        forged.rename(places[index])
+        places[index].write_bytes(content)
+    assert refused > 800
 
 
 def test_errors_name_tensor_expected_and_found(history: History) -> None:
     staged = Staged.open(history.stage("errors", [delta(2)]))
     engine = copy(history.versions[1])
-    entry = staged.manifests[0].tensors[2]
-    engine["c"][3, 3] += 1
+    engine["norm.weight"][3] += 1
+    entry = staged.manifests[0].pieces[-1]
+    assert entry.name == "norm.weight"
     with pytest.raises(
-        TransferError, match=f"tensor 'c' of the engine is [0-9a-f]{{32}}, expected base {entry.base_xxh3}"
+        TransferError,
+        match=rf"tensor 'norm\.weight' at \[0\] is [0-9a-f]{{32}}, expected base {entry.base_xxh3}: .* from an anchor",
     ):
         prepare(staged, engine)
+    gate = "gate_proj.weight"
     with pytest.raises(
-        TransferError, match=r"tensor 'b' of the engine is float16\[11, 30\], expected float16\[30, 11\]"
+        TransferError, match=r"'gate_proj\.weight' of the engine is float16\[5, 8\], expected float16\[8, 5\]"
     ):
-        prepare(staged, {**engine, "b": engine["b"].reshape(11, 30)})
-    with pytest.raises(TransferError, match=r"tensor 'b' of the engine is bfloat16.*expected float16"):
-        prepare(staged, {**engine, "b": engine["b"].to(torch.bfloat16)})
-    with pytest.raises(TransferError, match=r"the engine lacks \['d'\], the version lacks \['e'\]"):
-        prepare(staged, {"a": engine["a"], "b": engine["b"], "c": engine["c"], "e": engine["d"]})
+        prepare(staged, {**engine, gate: engine[gate].reshape(5, 8)})
+    with pytest.raises(TransferError, match=r"'gate_proj\.weight' of the engine is bfloat16.*expected float16"):
+        prepare(staged, {**engine, gate: engine[gate].to(torch.bfloat16)})
+    norm = engine.pop("norm.weight")
+    with pytest.raises(TransferError, match=r"the engine lacks \['norm\.weight'\], the version lacks \['e'\]"):
+        prepare(staged, {**engine, "e": norm})
 
 
 def test_one_ulp_of_drift_is_refused(history: History) -> None:
@@ -184,7 +314,7 @@ def test_one_ulp_of_drift_is_refused(history: History) -> None:
     for name in DTYPES:
         engine = copy(history.versions[1])
         engine[name].view(torch.uint8).flatten()[0] ^= 1
-        with pytest.raises(TransferError, match=f"tensor '{name}' of the engine"):
+        with pytest.raises(TransferError, match=f"tensor '{name}' at"):
             prepare(staged, engine)
 
 
@@ -199,6 +329,18 @@ def test_a_commit_is_whole_whatever_came_between_and_happens_once(history: Histo
         late.commit()
     with pytest.raises(TransferError, match=r"of the engine is \w+, expected \w+ of version 3"):
         first.verify()
+
+
+def test_a_chunk_that_goes_after_the_check_is_missed(history: History) -> None:
+    folder = history.stage("gone", [delta(2)])
+    staged = Staged.open(folder)
+    victim = sorted((folder / "chunks").iterdir())[0]
+    victim.write_bytes(victim.read_bytes()[:-1])
+    with pytest.raises(TransferError, match=r"is \d+ bytes, expected \d+"):
+        prepare(staged, copy(history.versions[1]))
+    victim.unlink()
+    with pytest.raises(TransferError, match="cannot be read"):
+        prepare(staged, copy(history.versions[1]))
 
 
 def test_an_empty_or_missing_folder_is_no_version(tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""The bytes that each way sends for the same step, and the fewest that any code of its kind could."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.transfer.ways import WAYS, Way
+from rose.runtime.transfer import codec
+from rose.runtime.transfer.codec import Bits
+
+_BF16_MANTISSA_BITS = 7
+_EXPONENTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One step. `bound_bytes` is the entropy of the steps given the base's exponents."""
+
+    elements: int
+    changed: int
+    bound_bytes: float
+    sent_bytes: dict[str, int]
+
+    @property
+    def dense_bytes(self) -> int:
+        return 2 * self.elements
+
+    def bits_per_change(self, way: Way) -> float:
+        return 8 * self.sent_bytes[way.name] / max(self.changed, 1)
+
+    def to_json(self) -> dict[str, object]:
+        """As a benchmark's detail keeps it."""
+        ways = {
+            name: {
+                "bytes": sent,
+                "bits_per_change": round(8 * sent / max(self.changed, 1), 2),
+                "against_dense": round(self.dense_bytes / sent, 2),
+            }
+            for name, sent in self.sent_bytes.items()
+        }
+        return {
+            "elements": self.elements,
+            "changed_share": self.changed / self.elements,
+            "entropy_bits_per_change": round(8 * self.bound_bytes / max(self.changed, 1), 3),
+            "ways": ways,
+        }
+
+
+def compare(base: Bits, new: Bits, ways: Sequence[Way] = WAYS) -> Compared:
+    """Encode a step in all ways; each is applied again and must give the same bits."""
+    sent_bytes = {}
+    for way in ways:
+        sent = way.encode(base, new)
+        held = base.copy()
+        way.apply(held, sent)
+        assert np.array_equal(held, new), f"{way.name} is not lossless"
+        sent_bytes[way.name] = len(sent)
+    return Compared(base.size, int(np.count_nonzero(base != new)), entropy_bits(base, new) / 8, sent_bytes)
+
+
+def entropy_bits(base: Bits, new: Bits) -> float:
+    """Elements times the entropy of an element's step, in ULPs and 0 where there is none, given the base's exponent.
+
+    For bf16. Frequencies are those of this very step, which a code would have to be told: it is a little too low.
+    """
+    exponents = base >> _BF16_MANTISSA_BITS & _EXPONENTS - 1
+    done = codec.changes(base, new)
+    of_changed = exponents[done.positions].astype(np.uint32)
+    changed = np.unique(of_changed << 16 | done.steps, return_counts=True)[1]
+    sizes = np.bincount(exponents, minlength=_EXPONENTS)
+    unchanged = sizes - np.bincount(of_changed, minlength=_EXPONENTS)
+    return _n_log_n(sizes) - _n_log_n(unchanged) - _n_log_n(changed)
+
+
+def _n_log_n(counts: npt.NDArray[np.int64]) -> float:
+    some = counts[counts > 0].astype(np.float64)
+    return float(np.sum(some * np.log2(some)))

@@ -1,0 +1,61 @@
+"""Made-up bf16 weights, and versions of them that a step of Adam leads to: so many in a hundred change each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from rose.runtime.transfer.codec import Bits
+
+Masters = npt.NDArray[np.float32]
+#: Standard deviation of the weights.
+SCALE = 0.02
+_SAMPLE = 1 << 20
+
+
+def bf16(masters: Masters) -> Bits:
+    """Bit patterns of the nearest bf16 of each, as a trainer publishes its float32 masters."""
+    bits = masters.view(np.uint32)
+    rounded: Bits = (bits + (bits >> 16 & 1) + np.uint32(0x7FFF) >> 16).astype(np.uint16)
+    return rounded
+
+
+def versions(elements: int, share: float, seed: int = 0) -> Iterator[Bits]:
+    """Version after version of an array; of each about `share` of the elements differ from the one before.
+
+    A step is a normal draw for each element: what Adam does once its gradients are mostly noise, since it divides each
+    by the size it usually has.
+    """
+    rng = np.random.default_rng([seed, elements])
+    masters = _normal(rng, elements) * np.float32(SCALE)
+    rate = np.float32(_rate(share))
+    while True:
+        yield bf16(masters)
+        masters += _normal(rng, elements) * rate
+
+
+def pair(elements: int, share: float, seed: int = 0) -> tuple[Bits, Bits]:
+    """A base, and what a step made of it."""
+    made = versions(elements, share, seed)
+    return next(made), next(made)
+
+
+@cache
+def _rate(share: float) -> float:
+    """The standard deviation of a step that changes this share of the elements."""
+    rng = np.random.default_rng(1)
+    masters = _normal(rng, _SAMPLE) * np.float32(SCALE)
+    base, step = bf16(masters), _normal(rng, _SAMPLE)
+    low, high = 1e-9, 1.0
+    while high / low > 1.001:
+        middle = (low * high) ** 0.5
+        changed = float(np.mean(bf16(masters + step * np.float32(middle)) != base))
+        low, high = (middle, high) if changed < share else (low, middle)
+    return low
+
+
+def _normal(rng: np.random.Generator, elements: int) -> Masters:
+    return rng.standard_normal(elements, dtype=np.float32)

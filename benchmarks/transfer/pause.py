@@ -1,0 +1,124 @@
+"""How long a live engine stands still for a new version: ours, beside SGLang's own `update_weights_from_disk`.
+
+One real SGLang engine with a small real model, brought to version after version both ways in turn. Ours is the time the
+plugin measured from when it stops the engine's steps to when it lets them go on; SGLang's is that of its HTTP call,
+through which it holds requests. No request is in flight: SGLang's would wait for it first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from benchmarks.report import Report
+from benchmarks.transfer.child import served
+from benchmarks.transfer.scope import Scope
+from rose.runtime.coserving.page import ArbiterPage
+from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.coserving.sync import EngineSync
+from rose.runtime.engines import cpu, models
+from rose.runtime.engines.sglang import EngineProcess, EngineSpec, free_port
+from rose.runtime.policy.slack import Budgets
+from rose.runtime.transfer.store import VersionStore
+
+SHARE = 0.02
+_WEIGHTS = "model.safetensors"
+_UPDATE_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    checkpoint_bytes: int
+    #: Of our sync: what the engine stood still, and from asking for the version to its acknowledgement.
+    pause_ms: float
+    sync_ms: float
+    #: Of SGLang's `update_weights_from_disk`.
+    sglang_ms: float
+
+
+def measure(report: Report, folder: Path, scope: Scope) -> None:
+    """Nothing is measured in a scope without rounds: an engine takes half a minute to start."""
+    if not scope.pause_rounds:
+        skipped = "skipped by --quick: an engine takes half a minute to start"
+        print(skipped, file=sys.stderr)
+        report.detail["pause"] = {"skipped": skipped}
+        return
+    model = models.smollm2(scope.cache, lambda text: print(text, file=sys.stderr))
+    page = ArbiterPage.create(folder / "page")
+    page.set_budgets(Budgets(2_000_000_000, 250_000_000), 64)
+    staging = folder / "staging"
+    staging.mkdir()
+    spec = EngineSpec(
+        engine_id="benchmark",
+        model=str(model),
+        model_name=models.SMOLLM2,
+        port=free_port(),
+        max_total_tokens=2048,
+        plugin=PluginSettings("rollout", page.path, staging, gated=False),
+        log=folder / "engine.log",
+        cores=sorted(os.sched_getaffinity(0)),
+        token_ids_only=True,
+    )
+    engine = EngineProcess(spec)
+    try:
+        engine.launch()
+        engine.wait_ready()
+        rounds = _rounds(engine, model, folder, scope.pause_rounds)
+    finally:
+        engine.stop()
+    ours, theirs = statistics.median(one.pause_ms for one in rounds), statistics.median(one.sglang_ms for one in rounds)
+    report.claim("SGLang's update from disk against our pause", theirs / ours, "x", 1, "higher")
+    report.detail["pause"] = {
+        "provenance": "live",
+        "model": models.SMOLLM2,
+        "engine_dtype": cpu.dtype(),
+        "changed_share": SHARE,
+        "rounds": [dataclasses.asdict(one) for one in rounds],
+    }
+
+
+def _rounds(engine: EngineProcess, model: Path, folder: Path, rounds: int) -> list[_Round]:
+    """What each round took; a first one is not counted."""
+    weights = load_file(model / _WEIGHTS)
+    store = VersionStore(folder / "store")
+    store.publish(0, weights)
+    sync = EngineSync(engine, engine.spec.plugin.staging, device_id="benchmark", route="loopback")
+    checkpoint = folder / "checkpoint"
+    shutil.copytree(model, checkpoint)
+    taken = []
+    with served(folder / "store") as (url,):
+        for version in range(1, rounds + 2):
+            weights = _stepped(weights, version)
+            store.publish(version, weights)
+            event = sync.bring_to(version, url, None, step=version)
+            assert event.ok, event.reason
+            assert event.base_version == version - 1
+            assert event.pause_ns is not None
+            # What the engine holds by now, from disk: it stays where our next delta begins.
+            save_file(weights, checkpoint / _WEIGHTS, metadata={"format": "pt"})
+            began_ns = time.monotonic_ns()
+            answer = engine.post("/update_weights_from_disk", {"model_path": str(checkpoint)}, _UPDATE_TIMEOUT_S)
+            sglang_ns = time.monotonic_ns() - began_ns
+            assert isinstance(answer, dict)
+            assert answer["success"], answer
+            taken.append(_Round(event.dense_bytes, event.pause_ns / 1e6, event.total_ns / 1e6, sglang_ns / 1e6))
+    return taken[1:]
+
+
+def _stepped(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+    """Some elements are one unit in the last place further from 0."""
+    generator = torch.Generator().manual_seed(seed)
+    stepped = {}
+    for name, tensor in weights.items():
+        moved = torch.rand(tensor.shape, generator=generator) < SHARE
+        stepped[name] = (tensor.view(torch.int16) + moved).view(tensor.dtype)
+    return stepped

@@ -1,0 +1,78 @@
+"""GiB of checkpoint encoded and applied in a second, on one core and on all, beside XOR + zstd-1 and a plain copy."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.report import Report
+from benchmarks.transfer import child, made_up
+from benchmarks.transfer.scope import ORDINARY_SHARES, SHARES, Scope
+from benchmarks.transfer.ways import AUTO, XOR
+
+ENCODE_GIB_PER_S, APPLY_GIB_PER_S = 2, 4
+Rates = dict[str, dict[str, dict[str, float]]]
+
+
+def measure(report: Report, _: Path, scope: Scope) -> None:
+    """In a process that is kept to its cores from its beginning: how many there are decides how many threads it has."""
+    every = sorted(os.sched_getaffinity(0))
+    detail: dict[str, Rates] = {}
+    for name, cores in {"one core": every[-1:], "all cores": every}.items():
+        detail[name] = child.answer("speed", cores, scope.speed_elements, scope.speed_rounds)
+    for share in ORDINARY_SHARES:
+        rates = detail["one core"][f"{share:.0%}"]
+        for what, target in (("encode", ENCODE_GIB_PER_S), ("apply", APPLY_GIB_PER_S)):
+            ours, xor = (rates[f"{way.name}: {what}"]["best"] for way in (AUTO, XOR))
+            report.claim(f"{what}, {share:.0%} changed, one core", ours, "GiB/s", target, "higher")
+            report.claim("  against XOR + zstd-1", ours / xor, "x", 1, "higher")
+    report.detail["speed"] = {
+        "provenance": "simulated", "unit": "GiB/s of checkpoint", "elements": scope.speed_elements,
+        "rounds": scope.speed_rounds, **detail,
+    }  # fmt: skip
+
+
+def rates(elements: int, rounds: int) -> Rates:
+    """At each share the rates of each way, of some rounds in which they take turns."""
+    return {f"{share:.0%}": _rates(elements, rounds, share) for share in SHARES}
+
+
+def _rates(elements: int, rounds: int, share: float) -> dict[str, dict[str, float]]:
+    base, new = made_up.pair(elements, share)
+    held = base.copy()
+    taken: dict[str, list[tuple[float, float]]] = {}
+
+    @contextmanager
+    def timed(what: str) -> Iterator[None]:
+        began, began_cpu = time.perf_counter(), time.process_time()
+        yield
+        taken.setdefault(what, []).append((time.perf_counter() - began, time.process_time() - began_cpu))
+
+    for number in range(rounds + 1):
+        if number == 1:  # The first was to compile, and to touch memory.
+            taken.clear()
+        with timed("memcpy"):
+            np.copyto(held, new)
+        for way in (AUTO, XOR):
+            with timed(f"{way.name}: encode"):
+                sent = way.encode(base, new)
+            np.copyto(held, base)
+            with timed(f"{way.name}: apply"):
+                way.apply(held, sent)
+            assert np.array_equal(held, new), f"{way.name} is not lossless"
+    gib = base.nbytes / 2**30
+    return {
+        what: {
+            "best": round(gib / min(wall for wall, _ in each), 3),
+            "median": round(gib / statistics.median(wall for wall, _ in each), 3),
+            # Of all cores together: on a host whose cores others use too, this is what is left of a figure.
+            "best_by_cpu_time": round(gib / min(cpu for _, cpu in each), 3),
+        }
+        for what, each in taken.items()
+    }

@@ -1,0 +1,199 @@
+"""The ways of bringing new weights to a receiver that are compared: the codec's, and what others do or could.
+
+Where compression takes most of the time an array is cut into blocks, for as many threads as there are cores, as the
+codec does it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeVar
+
+import blosc2
+import numpy as np
+import zstandard
+
+from rose.runtime.transfer import codec
+from rose.runtime.transfer.codec import Bits, Buffer, Encoding
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+_BLOCK_ELEMENTS = 1 << 20
+_ZSTD_LEVEL = 1
+_BLOSC_LEVEL = 5
+_own = threading.local()
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """`encode(base, new)` gives what is sent; `apply(base, sent)` turns the base into the new array, in place.
+
+    Arrays are flat, of 16-bit elements.
+    """
+
+    name: str
+    encode: Callable[[Bits, Bits], bytes]
+    apply: Callable[[Bits, Buffer], object]
+
+
+def _ours(name: str, encoding: Encoding | None) -> Way:
+    return Way(
+        name,
+        lambda base, new: codec.encode(base, new, encoding=encoding),
+        lambda base, sent: codec.decode(base, sent, out=base),
+    )
+
+
+# ------------------------------------------------------------------ the whole array
+
+
+def _apply_copy(base: Bits, sent: Buffer) -> None:
+    base[:] = np.frombuffer(sent, base.dtype)
+
+
+def _encode_blosc(_: Bits, new: Bits) -> bytes:
+    packed: bytes = blosc2.compress2(
+        new,
+        typesize=new.itemsize,
+        codec=blosc2.Codec.ZSTD,
+        clevel=_BLOSC_LEVEL,
+        filters=[blosc2.Filter.BITSHUFFLE],
+        nthreads=_cores(),
+    )
+    return packed
+
+
+def _apply_blosc(base: Bits, sent: Buffer) -> None:
+    blosc2.decompress2(sent, dst=base, nthreads=_cores())
+
+
+# ------------------------------------------------------------------ what changed
+
+
+def _encode_coo(base: Bits, new: Bits) -> bytes:
+    places = np.flatnonzero(base != new).astype(np.uint32)
+    return places.tobytes() + new[places].tobytes()
+
+
+def _apply_coo(base: Bits, sent: Buffer) -> None:
+    count = len(sent) // (4 + base.itemsize)
+    base[np.frombuffer(sent, np.uint32, count)] = np.frombuffer(sent, base.dtype, offset=4 * count)
+
+
+def _encode_mask(base: Bits, new: Bits) -> bytes:
+    changed = base != new
+    mask, values = (_compressor().compress(part) for part in (np.packbits(changed).data, new[changed].data))
+    return struct.pack("<I", len(mask)) + mask + values
+
+
+def _apply_mask(base: Bits, sent: Buffer) -> None:
+    (length,) = struct.unpack_from("<I", sent)
+    mask, values = (_decompressor().decompress(part) for part in (sent[4 : 4 + length], sent[4 + length :]))
+    changed = np.unpackbits(np.frombuffer(mask, np.uint8), count=base.size).view(np.bool_)
+    base[changed] = np.frombuffer(values, base.dtype)
+
+
+def _encode_xor(base: Bits, new: Bits) -> bytes:
+    return _pack([_Block(cut, new[cut], base[cut]) for cut in _blocks(new.size)])
+
+
+def _apply_xor(base: Bits, sent: Buffer) -> None:
+    def one(job: tuple[slice, Buffer]) -> None:
+        cut, part = job
+        block = base[cut]
+        np.bitwise_xor(block, np.frombuffer(_decompressor().decompress(part), base.dtype), out=block)
+
+    _in_threads(one, _unpack(base.size, sent))
+
+
+def _encode_zstd(_: Bits, new: Bits) -> bytes:
+    return _pack([_Block(cut, new[cut], None) for cut in _blocks(new.size)])
+
+
+def _apply_zstd(base: Bits, sent: Buffer) -> None:
+    def one(job: tuple[slice, Buffer]) -> None:
+        cut, part = job
+        base[cut] = np.frombuffer(_decompressor().decompress(part), base.dtype)
+
+    _in_threads(one, _unpack(base.size, sent))
+
+
+AUTO, FAST, SMALL = _ours("auto", None), _ours("fast", "fast"), _ours("small", "small")
+DENSE = Way("dense copy", lambda _, new: new.tobytes(), _apply_copy)
+XOR = Way("XOR + zstd-1", _encode_xor, _apply_xor)
+WAYS = (
+    AUTO,
+    FAST,
+    SMALL,
+    XOR,
+    Way("bitmask + values, zstd-1", _encode_mask, _apply_mask),
+    Way("u32 index + value", _encode_coo, _apply_coo),
+    Way("checkpoint, zstd-1", _encode_zstd, _apply_zstd),
+    Way("checkpoint, blosc2 bitshuffle + zstd", _encode_blosc, _apply_blosc),
+    DENSE,
+)
+
+
+# ------------------------------------------------------------------ blocks
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    cut: slice
+    new: Bits
+    base: Bits | None
+
+
+def _pack(blocks: Sequence[_Block]) -> bytes:
+    def one(block: _Block) -> bytes:
+        plain = block.new if block.base is None else block.base ^ block.new
+        return _compressor().compress(plain.data)
+
+    parts = _in_threads(one, blocks)
+    return b"".join([struct.pack(f"<{len(parts)}I", *map(len, parts)), *parts])
+
+
+def _unpack(elements: int, sent: Buffer) -> list[tuple[slice, Buffer]]:
+    cuts = _blocks(elements)
+    at, jobs = 4 * len(cuts), []
+    for cut, length in zip(cuts, struct.unpack_from(f"<{len(cuts)}I", sent), strict=True):
+        jobs.append((cut, sent[at : at + length]))
+        at += length
+    return jobs
+
+
+def _blocks(elements: int) -> list[slice]:
+    return [slice(at, min(at + _BLOCK_ELEMENTS, elements)) for at in range(0, elements, _BLOCK_ELEMENTS)]
+
+
+def _compressor() -> zstandard.ZstdCompressor:
+    if not hasattr(_own, "compressor"):
+        _own.compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL)
+    compressor: zstandard.ZstdCompressor = _own.compressor
+    return compressor
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    if not hasattr(_own, "decompressor"):
+        _own.decompressor = zstandard.ZstdDecompressor()
+    decompressor: zstandard.ZstdDecompressor = _own.decompressor
+    return decompressor
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _in_threads(act: Callable[[_T], _R], jobs: Sequence[_T]) -> list[_R]:
+    return [act(job) for job in jobs] if len(jobs) < 2 or _cores() == 1 else list(_threads().map(act, jobs))
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_cores(), thread_name_prefix="compare")

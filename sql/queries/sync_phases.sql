@@ -1,0 +1,30 @@
+-- For the RL engineer: where does the time of a weight sync go, from the publisher to the acknowledgement?
+--
+-- since (TIMESTAMP): only syncs at or after this time, UTC.
+-- until (TIMESTAMP): only syncs before this time, UTC.
+-- run_id (VARCHAR): only this run.
+-- device_id (VARCHAR): only this device.
+--
+-- Syncs that reached their version only. Medians of each phase, measured values, in nanoseconds; NULL where no sync
+-- says. `encode` is the publisher's, spent once for all engines and before `total` begins. `fetch` has the checking of
+-- what came in it where `verify` is NULL. `stage` goes on beside the running engine, which stands still for `pause`
+-- alone.
+SELECT
+    sync.provenance, sync.run_id, sync.encoding, sync.source, sync.route,
+    count(*) AS syncs,
+    sum(sync.wire_bytes)::BIGINT AS wire_bytes,
+    quantile_disc(sync.encode_ns, 0.5) AS encode_p50_ns,
+    quantile_disc(sync.fetch_ns, 0.5) AS fetch_p50_ns,
+    quantile_disc(sync.verify_ns, 0.5) AS verify_p50_ns,
+    quantile_disc(sync.stage_ns, 0.5) AS stage_p50_ns,
+    quantile_disc(sync.pause_ns, 0.5) AS pause_p50_ns,
+    quantile_disc(sync.acknowledge_ns, 0.5) AS acknowledge_p50_ns,
+    quantile_disc(sync.total_ns, 0.5) AS total_p50_ns
+FROM sync
+WHERE sync.ok
+  AND (getvariable('since') IS NULL OR sync.at >= getvariable('since')::TIMESTAMP)
+  AND (getvariable('until') IS NULL OR sync.at < getvariable('until')::TIMESTAMP)
+  AND (getvariable('run_id') IS NULL OR sync.run_id = getvariable('run_id'))
+  AND (getvariable('device_id') IS NULL OR sync.device_id = getvariable('device_id'))
+GROUP BY ALL
+ORDER BY sync.run_id, sync.provenance, sync.encoding, sync.source, sync.route;

@@ -1,0 +1,168 @@
+"""An engine without SGLang: real parameters as its ranks would hold them, each with a real updater of its own."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import torch
+
+from rose.runtime.coserving.page import ArbiterPage, Party
+from rose.runtime.coserving.ranks import Ranks
+from rose.runtime.coserving.weights import WeightUpdater
+from rose.runtime.transfer.shards import ModelShape, receiver_regions
+
+HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INNER, VOCAB = 4, 2, 8, 16, 24, 70
+
+
+def shape():
+    shapes = {"model.embed_tokens.weight": (VOCAB, HIDDEN), "lm_head.weight": (VOCAB, HIDDEN)}
+    for layer in range(2):
+        path = f"model.layers.{layer}"
+        for part, heads in (("q", HEADS), ("k", KV_HEADS), ("v", KV_HEADS)):
+            shapes[f"{path}.self_attn.{part}_proj.weight"] = (heads * HEAD_DIM, HIDDEN)
+        shapes[f"{path}.self_attn.o_proj.weight"] = (HIDDEN, HEADS * HEAD_DIM)
+        shapes[f"{path}.mlp.gate_proj.weight"] = shapes[f"{path}.mlp.up_proj.weight"] = (INNER, HIDDEN)
+        shapes[f"{path}.mlp.down_proj.weight"] = (HIDDEN, INNER)
+        shapes[f"{path}.input_layernorm.weight"] = (HIDDEN,)
+    shapes["model.norm.weight"] = (HIDDEN,)
+    return ModelShape(shapes, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=HEAD_DIM, vocab_size=VOCAB)
+
+
+def random_weights(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(sides, generator=generator).bfloat16() for name, sides in shape().shapes.items()}
+
+
+def stepped(weights, seed):
+    """The weights after an optimiser step that moved one in ten."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.where(torch.rand(tensor.shape, generator=generator) < 0.1, tensor * 1.01, tensor)
+        for name, tensor in weights.items()
+    }
+
+
+def fused(weights, rank, tp, dtype):
+    """A rank's parameters as SGLang lays them out: q, k and v in one, gate and up in one, the vocabulary padded."""
+    held = {name: weights[name][box.slices] for name, box in receiver_regions(shape(), tp, rank).items()}
+    vocabulary_rows = 128 // tp
+    parameters = {}
+    for name, whole in held.items():
+        module, _, leaf = name.rpartition(".")
+        path, _, kind = module.rpartition(".")
+        tensor = whole
+        if kind in ("embed_tokens", "lm_head"):
+            tensor = torch.cat([tensor, torch.zeros(vocabulary_rows - len(tensor), HIDDEN)])
+        elif kind == "q_proj":
+            kind, tensor = "qkv_proj", torch.cat([held[f"{path}.{part}_proj.{leaf}"] for part in "qkv"])
+        elif kind == "gate_proj":
+            kind, tensor = "gate_up_proj", torch.cat([tensor, held[f"{path}.up_proj.{leaf}"]])
+        elif kind in ("k_proj", "v_proj", "up_proj"):
+            continue
+        parameters[".".join(part for part in (path, kind, leaf) if part)] = torch.nn.Parameter(
+            tensor.to(dtype).clone(), requires_grad=False
+        )
+    return parameters
+
+
+class RejectedError(Exception):
+    """What SGLang's UpdateRejected is to an updater."""
+
+
+class Agreement:
+    """What a process group is to ranks: all say something, and all learn the least of it."""
+
+    def __init__(self, size):
+        self._votes = []
+        self._all_here = threading.Barrier(size, timeout=10)
+
+    def all_say(self, mine):
+        self._votes.append(mine)
+        self._all_here.wait()
+        said = all(self._votes)
+        if self._all_here.wait() == 0:
+            self._votes.clear()
+        self._all_here.wait()
+        return said
+
+
+class HandMadeEngine:
+    """Takes requests as a server would: each goes to all ranks, at the same point of their loops."""
+
+    def __init__(self, folder, weights, *, tp=1, dtype=torch.float32):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.staging = folder / "staging"
+        self.staging.mkdir()
+        self.page = ArbiterPage.create(folder / "page")
+        self.spec = SimpleNamespace(engine_id="e0")
+        self.alive, self.url = True, "http://127.0.0.1:1"
+        #: Verbs whose requests are taken and then forgotten, and what to do before one is passed on.
+        self.deaf_to = set()
+        self.before = {}
+        #: Ranks that a request reaches; all of them, unless a test says otherwise.
+        self.reached = range(tp)
+        self.ranks = [fused(weights, rank, tp, dtype) for rank in range(tp)]
+        self.schedulers = [
+            SimpleNamespace(forward_ct=7, record_weight_version_change=lambda new_version: None) for _ in range(tp)
+        ]
+        agreement = Agreement(tp)
+        config = SimpleNamespace(
+            num_attention_heads=HEADS, num_key_value_heads=KV_HEADS, head_dim=HEAD_DIM, vocab_size=VOCAB
+        )
+        self.updaters = [
+            WeightUpdater(
+                self.schedulers[rank],
+                SimpleNamespace(model_config=config, model=SimpleNamespace(named_parameters=self.ranks[rank].items)),
+                ArbiterPage.create(folder / f"page-{rank}"),
+                Party.ROLLOUT,
+                self.staging,
+                Ranks(rank, tp, agreement.all_say),
+                RejectedError,
+            )
+            for rank in range(tp)
+        ]
+
+    def post(self, path, body):
+        assert path == "/set_internal_state"
+        ((key, value),) = body["server_args"].items()
+        verb = key.split("_")[1]
+        self.before.pop(verb, lambda: None)()
+        if verb in self.deaf_to:
+            return [True]
+        taken = {}
+
+        def one(rank):
+            handler = self.updaters[rank].handlers()[key]
+            try:
+                handler.validate(key, value)
+            except RejectedError:
+                taken[rank] = False
+            else:
+                handler.apply(key, value)
+                taken[rank] = True
+
+        threads = [threading.Thread(target=one, args=(rank,)) for rank in self.reached]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        # The server answers with what rank 0 says.
+        return [taken[0]]
+
+    def holds(self, weights, dtype=torch.float32):
+        """Whether every rank holds its part of these weights, bit for bit."""
+        tp = len(self.ranks)
+        expected = [fused(weights, rank, tp, dtype) for rank in range(tp)]
+        return all(
+            torch.equal(parameter, expected[rank][name])
+            for rank, parameters in enumerate(self.ranks)
+            for name, parameter in parameters.items()
+        )
+
+
+def corrupt(engine, name, rank=-1):
+    """One bit of one weight becomes another, as no log would tell."""
+    flat = engine.ranks[rank][name].data.reshape(-1)
+    bits = flat.view(torch.int32 if flat.element_size() == 4 else torch.int16)
+    bits[3] ^= 1 << 16 if flat.element_size() == 4 else 1

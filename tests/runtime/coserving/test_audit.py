@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from rose.runtime.coserving import audit
+from rose.runtime.coserving.audit import AuditStoppedError, find_drift
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.shards import receiver_regions
+from rose.runtime.transfer.store import VersionStore
+from tests.runtime.coserving.hand_made_engine import random_weights, shape
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """Weights, and the manifest of them as published for up to two ranks."""
+    weights = random_weights()
+    store = VersionStore(tmp_path_factory.mktemp("store"), tp=2, model=shape())
+    return weights, store.publish(3, weights).manifest
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_weights_that_are_as_published_have_not_drifted(published, dtype):
+    weights, manifest = published
+    assert find_drift({name: tensor.to(dtype) for name, tensor in weights.items()}, manifest) is None
+
+
+@pytest.mark.parametrize("block_bytes", [100, 1 << 20])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_one_bit_is_found_wherever_it_is_and_however_it_is_read(published, dtype, block_bytes, monkeypatch):
+    monkeypatch.setattr(audit, "_BLOCK_BYTES", block_bytes)
+    weights, manifest = published
+    for name, tensor in weights.items():
+        for index in (0, tensor.numel() - 1):
+            views = {name: tensor.to(dtype).clone() for name, tensor in weights.items()}
+            flat = views[name].reshape(-1)
+            flat.view(torch.int16 if dtype is torch.bfloat16 else torch.int32)[index] ^= 1
+            found = find_drift(views, manifest)
+            assert found is not None
+            assert repr(name) in found
+
+
+def test_a_value_that_the_published_type_cannot_hold_is_a_finding_though_it_rounds_to_what_was_published(published):
+    weights, manifest = published
+    views = {name: tensor.float() for name, tensor in weights.items()}
+    views["model.norm.weight"][1] *= 1 + 2**-20
+    assert torch.equal(views["model.norm.weight"].bfloat16(), weights["model.norm.weight"])
+    assert "no bfloat16" in find_drift(views, manifest)
+
+
+def test_a_tensor_of_another_shape_or_none_is_a_finding(published):
+    weights, manifest = published
+    assert "'model.norm.weight'" in find_drift({**weights, "model.norm.weight": torch.zeros(3)}, manifest)
+    without = {name: tensor for name, tensor in weights.items() if name != "model.norm.weight"}
+    assert "'model.norm.weight'" in find_drift(without, manifest)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_is_held_to_its_own_part(published, rank):
+    weights, manifest = published
+    regions = receiver_regions(shape(), 2, rank)
+    views = {name: weights[name][box.slices].clone() for name, box in regions.items()}
+    assert find_drift(views, manifest, regions) is None
+    views["model.layers.1.mlp.down_proj.weight"][0, 0] += 1
+    assert "down_proj" in find_drift(views, manifest, regions)
+
+
+def test_a_version_that_was_not_cut_for_these_ranks_cannot_be_compared(published, tmp_path):
+    weights, _ = published
+    whole = VersionStore(tmp_path).publish(0, weights).manifest
+    regions = receiver_regions(shape(), 2, 0)
+    with pytest.raises(TransferError, match="not cut at the edges"):
+        find_drift({name: weights[name][box.slices] for name, box in regions.items()}, whole, regions)
+
+
+def test_it_stops_when_told_to(published):
+    weights, manifest = published
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(AuditStoppedError):
+        find_drift(weights, manifest, stopped=stop.is_set)

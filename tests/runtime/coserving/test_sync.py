@@ -1,0 +1,250 @@
+"""The agent's side, with real stores, servers and updaters; `runtime/engines/test_sglang.py` has it with an engine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+
+import pytest
+import torch
+
+from rose.runtime.coserving.sync import EngineSync
+from rose.runtime.transfer.server import StoreServer
+from rose.runtime.transfer.store import VersionStore
+from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped
+
+VERSIONS = [random_weights()]
+for seed in (1, 2, 3):
+    VERSIONS.append(stepped(VERSIONS[-1], seed))
+PHASES = ("encode_ns", "fetch_ns", "verify_ns", "stage_ns", "pause_ns", "acknowledge_ns")
+
+
+def publish(folder, upto, weights=VERSIONS):
+    store = VersionStore(folder, tp=2, model=shape())
+    for version in range(upto + 1):
+        store.publish(version, weights[version])
+    return store
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    return publish(tmp_path_factory.mktemp("published") / "store", 2).folder
+
+
+@pytest.fixture
+def store(published, tmp_path):
+    """A store of its own for each test, with versions 0, 1 and 2."""
+    return VersionStore(shutil.copytree(published, tmp_path / "store"), tp=2, model=shape())
+
+
+@pytest.fixture
+def server(store):
+    with StoreServer(store) as running:
+        yield running
+
+
+@pytest.fixture
+def engine(request, tmp_path):
+    """Of two ranks, unless a test says otherwise."""
+    return HandMadeEngine(tmp_path / "engine", VERSIONS[0], tp=getattr(request, "param", 2), dtype=torch.bfloat16)
+
+
+one_rank_or_two = pytest.mark.parametrize("engine", [1, 2], ids=["one rank", "two ranks"], indirect=True)
+
+
+@pytest.fixture
+def sync(engine):
+    return EngineSync(engine, engine.staging, device_id="d0", route="intra-zone", source="relay")
+
+
+def acknowledged(store):
+    return [json.loads(path.read_text())["version"] for path in (store.folder / "acks").glob("*.json")]
+
+
+@one_rank_or_two
+def test_an_engine_goes_from_its_checkpoint_by_a_delta_and_acknowledges_what_it_was_found_to_hold(
+    engine, sync, server, store
+):
+    event = sync.bring_to(1, server.url, None, step=4)
+    assert (event.ok, event.reason) == (True, None)
+    assert (event.encoding, event.base_version, event.policy_version, event.step) == ("delta", 0, 1, 4)
+    assert engine.holds(VERSIONS[1], torch.bfloat16)
+    (package,) = [package for package in store.packages() if package.version == 1]
+    assert event.sha256 == store.manifest(package).weights_sha256
+    assert acknowledged(store) == [1]
+    assert sync.version == 1
+    assert sync.standing.held
+    assert not list(engine.staging.glob("*-from-*"))
+
+
+def test_the_event_tells_the_phases_apart(sync, server):
+    event = sync.bring_to(2, server.url, None, step=None)
+    times = {phase: getattr(event, phase) for phase in PHASES}
+    assert all(time_ns > 0 for time_ns in times.values()), times
+    # The publisher's time was spent before.
+    assert sum(times.values()) - event.encode_ns <= event.total_ns
+    assert (event.source, event.route) == ("relay", "intra-zone")
+    assert event.wire_bytes > 0
+    assert event.dense_bytes == 2 * event.total_elements
+    assert 0 < event.changed_elements < 2 * event.total_elements
+
+
+def test_what_was_not_done_is_not_in_the_event(engine, sync, server):
+    event = sync.bring_to(9, server.url, None, step=None)
+    assert not event.ok
+    assert "version 9" in event.reason
+    assert [getattr(event, phase) for phase in PHASES] == [None] * len(PHASES)
+    assert (event.sha256, event.changed_elements, event.wire_bytes) == (None, None, 0)
+    assert engine.holds(VERSIONS[0], torch.bfloat16)
+    assert sync.standing.trusted
+
+
+def test_a_folder_that_fsspec_reads_is_an_object_store(engine, sync, store):
+    event = sync.bring_to(2, f"file://{store.folder}", None, step=None)
+    assert event.ok, event.reason
+    assert event.source == "object store"
+    assert engine.holds(VERSIONS[2], torch.bfloat16)
+
+
+def test_an_engine_that_is_not_at_its_checkpoint_is_offered_no_delta(engine, sync, server):
+    corrupt(engine, "model.layers.0.mlp.gate_up_proj.weight")
+    event = sync.bring_to(1, server.url, None, step=None)
+    assert event.ok, event.reason
+    assert (event.base_version, event.encoding) == (None, "dense")
+    assert engine.holds(VERSIONS[1], torch.bfloat16)
+
+
+@one_rank_or_two
+def test_weights_that_changed_since_the_last_sync_are_brought_back_from_an_anchor(engine, sync, server):
+    sync.bring_to(1, server.url, None, step=None)
+    corrupt(engine, "model.norm.weight")
+    event = sync.bring_to(2, server.url, None, step=None)
+    assert event.ok, event.reason
+    assert event.base_version is None
+    # The delta that was refused had to be fetched as well.
+    assert event.wire_bytes > event.dense_bytes
+    assert engine.holds(VERSIONS[2], torch.bfloat16)
+
+
+@one_rank_or_two
+def test_a_version_that_is_not_found_in_the_engine_is_not_acknowledged_and_the_engine_not_trusted(
+    engine, sync, server, store
+):
+    for rank in range(len(engine.ranks)):
+        engine.updaters[rank]._commit = lambda ready: {"pause_ns": 1, "after_step": 7}  # It forgets to.
+    event = sync.bring_to(1, server.url, None, step=None)
+    assert not event.ok
+    assert "expected" in event.reason
+    assert acknowledged(store) == [0]
+    assert (sync.version, sync.standing.trusted, sync.standing.failures) == (0, False, 1)
+
+
+def test_ranks_that_swapped_in_at_different_steps_are_not_trusted(tmp_path, server):
+    engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0], tp=2)
+    engine.schedulers[1].forward_ct += 1
+    sync = EngineSync(engine, engine.staging, device_id="d0", route="loopback")
+    event = sync.bring_to(1, server.url, None, step=None)
+    assert not event.ok
+    assert "different steps" in event.reason
+    assert not sync.standing.trusted
+
+
+def test_what_the_origin_could_not_be_told_is_no_base_until_it_was(tmp_path, store):
+    engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0])
+    sync = EngineSync(engine, engine.staging, device_id="d0", route="loopback")
+    first = StoreServer(store).start()
+    engine.before["commit"] = first.stop
+    event = sync.bring_to(1, first.url, None, step=None)
+    assert event.ok
+    assert "not acknowledged" in event.reason
+    with StoreServer(store) as server:
+        event = sync.bring_to(2, server.url, None, step=None)
+    assert (event.ok, event.reason, event.base_version) == (True, None, 1)
+    assert acknowledged(store) == [2]
+
+
+def test_what_the_origin_does_not_believe_is_no_base(tmp_path, store):
+    engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0], dtype=torch.bfloat16)
+    sync = EngineSync(engine, engine.staging, device_id="d0", route="loopback")
+    sync.bring_to(1, f"file://{store.folder}", None, step=None)
+    sync._told = False
+    other = publish(tmp_path / "other", 2, [VERSIONS[0], VERSIONS[3], VERSIONS[2]])
+    with StoreServer(other) as server:
+        event = sync.bring_to(2, server.url, None, step=None)
+    assert (event.ok, event.base_version) == (True, None), event.reason
+    assert engine.holds(VERSIONS[2], torch.bfloat16)
+
+
+def test_an_audit_finds_nothing_where_nothing_is(engine, sync, server, store):
+    assert sync.audit() is None  # It has acknowledged nothing yet.
+    sync.bring_to(1, server.url, None, step=None)
+    before = sync.standing.looked_ns
+    for path in (store.folder / "acks").iterdir():
+        path.unlink()
+    assert sync.audit() is None
+    assert sync.standing.trusted
+    assert sync.standing.looked_ns > before
+    assert acknowledged(store) == [1]
+
+
+@one_rank_or_two
+def test_a_drift_is_found_told_and_undone(engine, sync, server):
+    sync.bring_to(2, server.url, None, step=None)
+    corrupt(engine, "model.layers.1.self_attn.o_proj.weight")
+    event = sync.audit()
+    assert (event.ok, event.source, event.policy_version, event.wire_bytes) == (False, "audit", 2, 0)
+    assert event.reason.startswith("drift: ")
+    assert "o_proj" in event.reason
+    assert not sync.standing.trusted
+    assert sync.audit() is None  # Known already.
+    back = sync.bring_back()
+    assert (back.ok, back.base_version, back.policy_version, back.source) == (True, None, 2, "relay")
+    assert engine.holds(VERSIONS[2], torch.bfloat16)
+    assert sync.standing.trusted
+    assert sync.bring_back() is None
+
+
+def test_a_version_that_was_published_anew_with_other_weights_is_a_drift(engine, sync, server, store, tmp_path):
+    sync.bring_to(1, server.url, None, step=None)
+    server.stop()
+    other = publish(tmp_path / "other", 1, [VERSIONS[0], VERSIONS[3]])
+    with StoreServer(other, port=int(server.url.rpartition(":")[2])) as again:
+        event = sync.audit()
+        assert event.reason.startswith("drift: version 1 is ")
+        assert sync.bring_back().ok
+        assert again.url == server.url
+    assert engine.holds(VERSIONS[3], torch.bfloat16)
+
+
+def test_an_origin_that_is_away_is_no_drift(tmp_path, store):
+    engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0])
+    sync = EngineSync(engine, engine.staging, device_id="d0", route="loopback")
+    sync.bring_to(1, f"file://{store.folder}", None, step=None)
+    store.folder.rename(tmp_path / "elsewhere")
+    assert sync.audit() is None
+    assert sync.standing.trusted
+
+
+def test_an_audit_gives_way_to_a_sync(engine, sync, server):
+    sync.bring_to(1, server.url, None, step=None)
+    began = threading.Event()
+    engine.deaf_to.add("audit")
+    engine.before["audit"] = began.set
+    found = []
+    auditing = threading.Thread(target=lambda: found.append(sync.audit()))
+    auditing.start()
+    began.wait()
+    event = sync.bring_to(2, server.url, None, step=None)
+    auditing.join()
+    assert (event.ok, event.base_version) == (True, 1)
+    assert found == [None]
+    assert sync.standing.trusted
+
+
+def test_an_engine_that_died_is_not_waited_for(engine, sync, server):
+    engine.deaf_to.add("prepare")
+    engine.before["prepare"] = lambda: setattr(engine, "alive", False)
+    event = sync.bring_to(1, server.url, None, step=None)
+    assert not event.ok
+    assert "did not report on prepare 1" in event.reason

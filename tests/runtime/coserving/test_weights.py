@@ -1,0 +1,135 @@
+"""Two ranks, real parameters, and no SGLang; `runtime/engines/test_sglang.py` has the updater inside of an engine."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+import torch
+
+from rose.runtime.coserving.page import Field, Party, Span
+from rose.runtime.transfer.receiver import Receiver
+from rose.runtime.transfer.server import StoreServer
+from rose.runtime.transfer.store import VersionStore
+from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped
+
+V0 = random_weights()
+V1 = stepped(V0, 1)
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory):
+    store = VersionStore(tmp_path_factory.mktemp("store"), tp=2, model=shape())
+    store.publish(0, V0)
+    store.publish(1, V1)
+    with StoreServer(store) as server:
+        yield server.url
+
+
+@pytest.fixture(params=[torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
+def engine(request, tmp_path):
+    made = HandMadeEngine(tmp_path, V0, tp=2, dtype=request.param)
+    made.dtype = request.param
+    return made
+
+
+def stage(engine, origin, base=0):
+    staged = Receiver(origin, None, engine.staging).fetch(1, base)
+    (engine.staging / "v1").symlink_to(staged.folder.name)
+    return staged
+
+
+def ask(engine, verb, version=1):
+    """(whether it was taken, the reports of the ranks that were asked)"""
+    if engine.post("/set_internal_state", {"server_args": {f"rose_{verb}_version": version}}) != [True]:
+        return False, []
+    paths = [engine.staging / f"{version}.{verb}.{rank}.json" for rank in engine.reached]
+    deadline = time.monotonic() + 10
+    while not all(path.exists() for path in paths) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    reports = [json.loads(path.read_text()) for path in paths]
+    for path in paths:
+        path.unlink()
+    return True, reports
+
+
+def test_each_rank_swaps_its_part_in_when_told_to_and_not_before(engine, origin):
+    staged = stage(engine, origin)
+    taken, prepared = ask(engine, "prepare")
+    assert taken
+    assert [(report["ok"], report["ranks"]) for report in prepared] == [(True, 2)] * 2, prepared
+    assert engine.holds(V0, engine.dtype)
+    assert [updater.version for updater in engine.updaters] == [None, None]
+    taken, committed = ask(engine, "commit")
+    assert taken
+    assert engine.holds(V1, engine.dtype)
+    assert [updater.version for updater in engine.updaters] == [1, 1]
+    assert [report["after_step"] for report in committed] == [7, 7]
+    assert {report["sha256"] for report in committed} == {staged.manifests[-1].weights_sha256}
+
+
+def test_the_pause_is_accounted_for_and_the_version_announced(engine, origin):
+    stage(engine, origin)
+    page = engine.updaters[0]._page
+    page.open_span(Party.ROLLOUT, Span.HELD, 5)
+    ask(engine, "prepare")
+    _, reports = ask(engine, "commit")
+    (held, sync), _, _ = page.drain(Party.ROLLOUT, 0)
+    assert (held.kind, sync.kind, sync.aux) == (Span.HELD, Span.SYNC, 1)
+    assert sync.end_ns - sync.start_ns == reports[0]["pause_ns"]
+    assert page.open(Party.ROLLOUT, sync.end_ns + 1).kind is Span.HELD
+    assert page.get(Party.ROLLOUT, Field.POLICY_VERSION) == 1
+
+
+def test_no_rank_swaps_in_what_another_has_not_prepared(engine, origin):
+    stage(engine, origin)
+    engine.reached = [0]
+    assert ask(engine, "prepare")[1][0]["ok"]
+    engine.reached = [0, 1]
+    assert ask(engine, "commit") == (False, [])
+    assert engine.holds(V0, engine.dtype)
+
+
+def test_a_version_is_swapped_in_once(engine, origin):
+    stage(engine, origin)
+    ask(engine, "prepare")
+    assert ask(engine, "commit", 2) == (False, [])
+    assert ask(engine, "commit")[0]
+    assert ask(engine, "commit") == (False, [])
+
+
+@pytest.mark.parametrize("version", [-1, 0.5])
+def test_what_is_no_version_is_not_taken(engine, version):
+    assert not ask(engine, "prepare", version)[0]
+
+
+def test_a_rank_that_is_not_at_the_base_says_so_and_changes_nothing(engine, origin):
+    stage(engine, origin)
+    corrupt(engine, "model.layers.0.self_attn.qkv_proj.weight")
+    _, (first, second) = ask(engine, "prepare")
+    assert first["ok"]
+    assert not second["ok"]
+    assert "anchor" in second["reason"]
+    assert ask(engine, "commit") == (False, [])
+
+
+def test_an_audit_finds_the_rank_whose_weights_changed(engine, origin):
+    staged = stage(engine, origin)
+    (engine.staging / "held-1.json").write_bytes(staged.manifests[-1].to_bytes())
+    ask(engine, "prepare")
+    ask(engine, "commit")
+    _, before = ask(engine, "audit")
+    assert [report["drift"] for report in before] == [None, None]
+    corrupt(engine, "model.layers.1.mlp.down_proj.weight", rank=1)
+    _, after = ask(engine, "audit")
+    assert after[0]["drift"] is None
+    assert "down_proj" in after[1]["drift"]
+
+
+def test_an_audit_is_not_taken_while_a_version_waits_to_be_swapped_in(engine, origin):
+    stage(engine, origin)
+    ask(engine, "prepare")
+    assert ask(engine, "audit") == (False, [])
+    assert ask(engine, "commit")[0]
+    assert engine.holds(V1, engine.dtype)

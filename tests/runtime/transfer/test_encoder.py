@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rose.runtime.transfer import codec
+from rose.runtime.transfer.chunks import ChunkFolder
+from rose.runtime.transfer.cuts import Cut
+from rose.runtime.transfer.encoder import Held, _in_threads, composites, encode_version
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.manifest import Manifest, TensorInfo
+from rose.runtime.transfer.regions import Region
+
+BOX = Region.whole((40,))
+INFO = TensorInfo("w", "float16", (40,))
+
+
+def cuts(array: np.ndarray) -> list[Cut]:
+    return [Cut(INFO, BOX, frozenset({0}), torch.from_numpy(array).view(torch.float16))]
+
+
+def arrays(count: int) -> list[np.ndarray]:
+    """Each differs from the one before in a few elements; some go back to what they were."""
+    rng = np.random.default_rng(1)
+    made = [rng.integers(-(2**15), 2**15, 40, dtype=np.int16)]
+    for _ in range(count - 1):
+        array = made[-1].copy()
+        array[rng.integers(0, 40, 4)] += rng.integers(-1, 2, 4, dtype=np.int16)
+        made.append(array)
+    return made
+
+
+def decode(folder: ChunkFolder, manifest: Manifest, base: np.ndarray) -> np.ndarray:
+    (piece,) = manifest.pieces
+    blob = folder.open(manifest.chunks[piece.chunk])[piece.offset : piece.offset + piece.length]
+    return codec.decode(base.view(np.uint16), blob).view(np.int16)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.sets(st.integers(0, 40), min_size=2, max_size=14), st.sampled_from([1, 2, 8, 64]))
+def test_every_delta_leads_from_its_base_to_the_version(
+    tmp_path_factory: pytest.TempPathFactory, published: set[int], stride_max: int
+) -> None:
+    """Also where versions are left out: a composite needs both its ends."""
+    folder = ChunkFolder(tmp_path_factory.mktemp("chunks"))
+    all_arrays = arrays(41)
+    held: Held | None = None
+    before: list[int] = []
+    for version in sorted(published):
+        manifests, held = encode_version(
+            version, cuts(all_arrays[version]), held, folder, anchor=not before, stride_max=stride_max
+        )
+        strides = {1 << power for power in range(1, 7) if 1 << power <= stride_max and version % (1 << power) == 0}
+        expected = {version - stride for stride in strides} & set(before)
+        if before:
+            expected.add(before[-1])
+        assert [manifest.base_version for manifest in manifests] == (sorted(expected, reverse=True) or [None])
+        for manifest in manifests:
+            base = all_arrays[manifest.base_version or 0]
+            assert np.array_equal(decode(folder, manifest, base), all_arrays[version])
+        before.append(version)
+        assert held.version == version
+        assert len(held.spans) < max(2, stride_max)
+
+
+def test_spans_add_up_as_a_binary_counter(tmp_path: Path) -> None:
+    held: Held | None = None
+    begins = []
+    for version, array in enumerate(arrays(18)):
+        _, held = encode_version(version, cuts(array), held, ChunkFolder(tmp_path), anchor=not version, stride_max=16)
+        begins.append([span.base_version for span in held.spans])
+    assert begins[7] == [0, 4, 6]
+    assert begins[8] == [0]
+    assert begins[15] == [0, 8, 12, 14]
+    # At 16 nothing could begin at 0 any more.
+    assert begins[16:] == [[], [16]]
+
+
+def test_which_composites() -> None:
+    assert composites([0, 4, 6, 7], 8, 16) == [2, 1, 0]
+    assert composites([0, 4, 6], 7, 16) == []
+    assert composites([0, 8, 12, 14], 16, 4) == [3, 2]
+    assert composites([1, 3], 4, 16) == []
+
+
+def test_changes_that_do_not_lead_back_are_noticed(tmp_path: Path) -> None:
+    held: Held | None = None
+    made = arrays(3)
+    for version in range(2):
+        _, held = encode_version(
+            version, cuts(made[version]), held, ChunkFolder(tmp_path), anchor=not version, stride_max=8
+        )
+    assert held is not None
+    (changes,) = held.spans[0].changes.values()
+    changes.steps[0] ^= 1
+    with pytest.raises(TransferError, match="the changes since version 0 are wrong"):
+        encode_version(2, cuts(made[2]), held, ChunkFolder(tmp_path), anchor=False, stride_max=8)
+
+
+def test_few_results_wait_to_be_taken_and_failures_come_through() -> None:
+    begun: list[int] = []
+
+    def act(job: int) -> int:
+        begun.append(job)
+        if job == 70:
+            raise ValueError("seventy")
+        return job * job
+
+    results = _in_threads(act, range(100))
+    assert [next(results) for _ in range(3)] == [0, 1, 4]
+    time.sleep(0.05)
+    assert len(begun) <= 4 + 2 * len(os.sched_getaffinity(0))
+    with pytest.raises(ValueError, match="seventy"):
+        list(results)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rose-encode")]
