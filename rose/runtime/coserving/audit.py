@@ -38,10 +38,7 @@ def find_drift(
     from rose.runtime.transfer.chain import inside
     from rose.runtime.transfer.regions import Region
 
-    pieces: dict[str, list[PieceEntry]] = {}
-    for piece in manifest.pieces:
-        pieces.setdefault(piece.name, []).append(piece)
-    for name, found in pieces.items():
+    for name, found in manifest.pieces_by_name().items():
         box = Region.whole(found[0].shape) if regions is None else regions.get(name)
         if box is None:
             continue

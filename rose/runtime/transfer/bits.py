@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,25 +10,11 @@ import torch
 import xxhash
 
 from rose.runtime.transfer.codec import Bits
+from rose.runtime.transfer.dtypes import NAMES, bits_dtype
 from rose.runtime.transfer.errors import TransferError
 
-
-@dataclass(frozen=True, slots=True)
-class _Type:
-    torch: torch.dtype
-    numpy: np.dtype[np.unsignedinteger[Any]]
-    mantissa_bits: int
-
-
-#: Floating types that can be sent, by their name in manifests.
-_TYPES = {
-    "bfloat16": _Type(torch.bfloat16, np.dtype(np.uint16), 7),
-    "float16": _Type(torch.float16, np.dtype(np.uint16), 10),
-    "float32": _Type(torch.float32, np.dtype(np.uint32), 23),
-    "float8_e4m3fn": _Type(torch.float8_e4m3fn, np.dtype(np.uint8), 3),
-    "float8_e5m2": _Type(torch.float8_e5m2, np.dtype(np.uint8), 2),
-}
-_NAMES = {of.torch: name for name, of in _TYPES.items()}
+_TORCH = {name: cast(torch.dtype, getattr(torch, name)) for name in NAMES}
+_NAMES = {dtype: name for name, dtype in _TORCH.items()}
 _TORCH_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 _SIGNED: dict[int, npt.DTypeLike] = {1: np.int8, 2: np.int16, 4: np.int32}
 
@@ -41,24 +26,9 @@ def dtype_name(name: str, tensor: torch.Tensor) -> str:
     return _NAMES[tensor.dtype]
 
 
-def bits_dtype(dtype: str) -> np.dtype[np.unsignedinteger[Any]]:
-    """The unsigned integers that hold a dtype of a manifest."""
-    return _TYPES[dtype].numpy
-
-
 def torch_dtype(dtype: str) -> torch.dtype:
     """The torch type of a dtype of a manifest."""
-    return _TYPES[dtype].torch
-
-
-def is_dtype(dtype: str) -> bool:
-    """Whether a manifest may name this dtype."""
-    return dtype in _TYPES
-
-
-def mantissa_bits(dtype: str) -> int:
-    """Bits of the mantissa of a dtype of a manifest."""
-    return _TYPES[dtype].mantissa_bits
+    return _TORCH[dtype]
 
 
 def to_bits(name: str, tensor: torch.Tensor) -> Bits:

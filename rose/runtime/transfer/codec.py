@@ -205,11 +205,14 @@ def changes(base: Bits, new: Bits) -> Changes:
 
 def merge(first: Changes, second: Changes) -> Changes:
     """What leads from the base of `first` to the result of `second`, which begins where `first` ends."""
-    positions = np.union1d(first.positions, second.positions)
-    steps = np.zeros(positions.size, first.steps.dtype)
-    for each in (first, second):
-        steps[np.searchsorted(positions, each.positions)] += each.steps
+    positions = np.concatenate([first.positions, second.positions])
+    # Both rise, which a stable sort makes use of.
+    order = np.argsort(positions, kind="stable")
+    positions, steps = positions[order], np.concatenate([first.steps, second.steps])[order]
+    twice = np.flatnonzero(positions[1:] == positions[:-1])
+    steps[twice] += steps[twice + 1]
     kept = steps != 0
+    kept[twice + 1] = False
     return Changes(first.elements, positions[kept], steps[kept])
 
 

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from rose.runtime.transfer import codec
-from rose.runtime.transfer.bits import digest, mantissa_bits, to_bits
+from rose.runtime.transfer.bits import digest, to_bits
 from rose.runtime.transfer.chunks import ChunkBuilder, ChunkFolder
 from rose.runtime.transfer.codec import Bits, Changes
 from rose.runtime.transfer.cuts import Cut, Key
+from rose.runtime.transfer.dtypes import mantissa_bits
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.manifest import Manifest, PieceEntry, TensorInfo
 

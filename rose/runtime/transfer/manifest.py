@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from rose.runtime.transfer.bits import bits_dtype, is_dtype
 from rose.runtime.transfer.codec import Encoding
+from rose.runtime.transfer.dtypes import bits_dtype, is_dtype
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.regions import Region, overlapping
 

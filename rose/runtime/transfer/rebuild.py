@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from rose.runtime.transfer.bits import bits_dtype, digest
+from rose.runtime.transfer.bits import digest
 from rose.runtime.transfer.chain import follow, inside, reach
 from rose.runtime.transfer.chunks import ChunkFolder
 from rose.runtime.transfer.cuts import Key
+from rose.runtime.transfer.dtypes import bits_dtype
 from rose.runtime.transfer.encoder import Held
 from rose.runtime.transfer.manifest import Chunk, Manifest, PieceEntry
 

@@ -46,10 +46,8 @@ def version_of(model: ModelShape, version: int) -> dict[str, torch.Tensor]:
     arrays = random_weights(model)
     for earlier in range(1, version + 1):
         rng = np.random.default_rng(earlier)
-        arrays = {
-            name: array + (rng.random(array.shape or 1) < 0.1).astype(np.uint32).reshape(array.shape)
-            for name, array in arrays.items()
-        }
+        for array in arrays.values():
+            np.add(array, rng.random(array.shape) < 0.1, out=array)
     return {name: torch.from_numpy(array.view(np.float32)) for name, array in arrays.items()}
 
 
