@@ -38,7 +38,10 @@ def served(*folders: Path) -> Iterator[list[str]]:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            yield json.loads(process.stdout.readline())
+            told = process.stdout.readline()
+            if not told:
+                raise RuntimeError("the server did not start; what it wrote on stderr says why")
+            yield json.loads(told)
         finally:
             process.stdin.close()  # It ends when its input does, so it cannot outlive this process.
 

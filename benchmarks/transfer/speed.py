@@ -21,15 +21,14 @@ Rates = dict[str, dict[str, dict[str, float]]]
 
 
 def measure(report: Report, _: Path, scope: Scope) -> None:
-    """In a process that is kept to its cores from its beginning: how many there are decides how many threads it has."""
-    every = sorted(os.sched_getaffinity(0))
-    detail: dict[str, Rates] = {}
-    for name, cores in {"one core": every[-1:], "all cores": every}.items():
-        detail[name] = child.answer("speed", cores, scope.speed_elements, scope.speed_rounds)
+    """One core is that of a process kept to it from its start: how many there are decides how many threads it has."""
+    one = sorted(os.sched_getaffinity(0))[-1:]
+    amount = scope.speed_elements, scope.speed_rounds
+    detail: dict[str, Rates] = {"one core": child.answer("speed", one, *amount), "all cores": rates(*amount)}
     for share in ORDINARY_SHARES:
-        rates = detail["one core"][f"{share:.0%}"]
+        told = detail["one core"][f"{share:.0%}"]
         for what, target in (("encode", ENCODE_GIB_PER_S), ("apply", APPLY_GIB_PER_S)):
-            ours, xor = (rates[f"{way.name}: {what}"]["best"] for way in (AUTO, XOR))
+            ours, xor = (told[f"{way.name}: {what}"]["best"] for way in (AUTO, XOR))
             report.claim(f"{what}, {share:.0%} changed, one core", ours, "GiB/s", target, "higher")
             report.claim("  against XOR + zstd-1", ours / xor, "x", 1, "higher")
     report.detail["speed"] = {
