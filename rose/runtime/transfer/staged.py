@@ -78,7 +78,7 @@ class Staged:
         """
         started_ns = time.monotonic_ns()
         manifests: list[Manifest] = []
-        for index, path in enumerate(sorted(folder.glob("*.json"))):
+        for index, path in enumerate(sorted(folder.glob("*.json"), key=lambda path: (len(path.name), path.name))):
             if path.name != f"{index:02d}.json":
                 raise TransferError(f"staged folder {folder} lacks {index:02d}.json; fetch the version again")
             manifests.append(Manifest.from_bytes(path.read_bytes()))
