@@ -30,13 +30,12 @@ format: $(READY)
 clean:  ## what can be made again; a ledger cannot
 	rm -rf $(VENV) build *.egg-info
 
-# SGLang, torchvision and the small model go in without their own dependency lists, which name CUDA packages. Nothing is
-# compiled on the way in: most of it is never imported, and what is, Python compiles then.
+# SGLang, torchvision and the small model go in without their own dependency lists, which name CUDA packages.
 $(READY): pyproject.toml $(addprefix requirements/,constraints-cpu.txt sglang-cpu.txt sglang-cpu-nodeps.txt)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.12")'
 	@echo "Setting up $(VENV): about 3 minutes and 4 GB, once."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --no-compile --constraint requirements/constraints-cpu.txt \
+	@$(BIN)/python -m pip install --quiet --constraint requirements/constraints-cpu.txt \
 		--requirement requirements/sglang-cpu.txt --editable '.[dev]'
-	@$(BIN)/python -m pip install --quiet --no-compile --no-deps --requirement requirements/sglang-cpu-nodeps.txt
+	@$(BIN)/python -m pip install --quiet --no-deps --requirement requirements/sglang-cpu-nodeps.txt
 	@touch $@
