@@ -41,7 +41,6 @@ TESTED_ELSEWHERE = {
     "rose/runtime/scheduling/client.py": ("runtime/scheduling/test_gateway.py", "the other end of the gateway"),
     "rose/runtime/scheduling/messages.py": ("runtime/scheduling/test_gateway.py", "what the gateway takes and refuses"),
     "rose/runtime/scheduling/workers.py": ("runtime/scheduling/test_gateway.py", "the gateway's table"),
-    "rose/runtime/transfer/staged.py": ("runtime/transfer/test_receiver.py", "what a receiver makes"),
 }
 
 SOURCES = sorted(
