@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,13 @@ def follow(box: Region, bits: Bits, links: Sequence[Sequence[PieceEntry]], blobs
                 # Not ascontiguousarray, which makes an axis for a scalar.
                 old = np.asarray(bits[place], order="C")
                 checked = piece.base_xxh3 is None or known.get(piece.key) == piece.base_xxh3
-                new[place] = _decode(piece, old, blobs(index, piece), checked=checked)
+                # With the dots a scalar's place is an array too.
+                whole: Any = (*place, ...)
+                target = new[whole]
+                out = target if target.flags.c_contiguous else np.empty_like(old)
+                _decode(piece, old, blobs(index, piece), out, checked=checked)
+                if out is not target:
+                    target[...] = out
         known = {piece.key: piece.result_xxh3 for piece in pieces}
         bits = new
     return bits
@@ -61,7 +68,7 @@ def reach(box: Region, links: Sequence[Iterable[PieceEntry]]) -> Region:
     return box if wider == box else reach(wider, links)
 
 
-def _decode(piece: PieceEntry, old: Bits, blob: Buffer, *, checked: bool) -> Bits:
+def _decode(piece: PieceEntry, old: Bits, blob: Buffer, out: Bits, *, checked: bool) -> None:
     where = f"tensor {piece.name!r} at {list(piece.start)}"
     if not checked and (actual := digest(old)) != piece.base_xxh3:
         raise TransferError(
@@ -69,9 +76,8 @@ def _decode(piece: PieceEntry, old: Bits, blob: Buffer, *, checked: bool) -> Bit
             "fetch from an anchor instead"
         )
     try:
-        new = codec.decode(old, blob)
+        codec.decode(old, blob, out)
     except TransferError as error:
         raise TransferError(f"{where}: {error}")
-    if (actual := digest(new)) != piece.result_xxh3:
+    if (actual := digest(out)) != piece.result_xxh3:
         raise TransferError(f"{where} decodes to {actual}, expected {piece.result_xxh3}; fetch the version again")
-    return new
