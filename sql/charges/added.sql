@@ -1,21 +1,30 @@
 -- The new events, read once for all that is made of them: slices, turns, and the rest of what is not kept as it is.
+INSERT INTO unit
+SELECT (SELECT coalesce(max(unit), 0) FROM unit) + row_number() OVER (), run_id, provenance, device_id
+FROM (SELECT DISTINCT run_id, provenance, coalesce(device_id, '') AS device_id FROM new_event)
+ANTI JOIN unit USING (run_id, provenance, device_id);
+CREATE OR REPLACE TEMP VIEW of_unit AS
+SELECT e.*, u.unit
+FROM new_event AS e
+JOIN unit AS u
+    ON e.run_id = u.run_id AND e.provenance = u.provenance AND coalesce(e.device_id, '') = u.device_id;
 CREATE OR REPLACE TEMP TABLE new_slice AS
 SELECT
-    run_id, provenance, device_id, lease_id, writer, seq, t0_ns, t1_ns,
+    unit, lease_id, writer, seq, t0_ns, t1_ns,
     serving_ns, rollout_ns, train_ns, sync_ns, activation_ns, headroom_ns, idle_ns
-FROM new_event
+FROM of_unit
 WHERE kind = 'device_slice' AND t1_ns > t0_ns;
 CREATE OR REPLACE TEMP TABLE new_turn AS
 SELECT
-    run_id, provenance, coalesce(trajectory_id, '') AS trajectory_id, device_id, at_us // 3600000000 AS hour, lease_id,
+    run_id, provenance, coalesce(trajectory_id, '') AS trajectory_id, unit, at_us // 3600000000 AS hour, lease_id,
     policy_version, turn, attempt, outcome, prompt_tokens - cached_tokens AS uncached_tokens, output_tokens
-FROM new_event
+FROM of_unit
 WHERE kind = 'turn';
 CREATE OR REPLACE TEMP TABLE new_other AS
 SELECT
-    kind, run_id, provenance, device_id, lease_id, trajectory_id, writer, seq, at_us, action, tokens_lost, route,
+    kind, run_id, provenance, trajectory_id, unit, lease_id, writer, seq, at_us, action, tokens_lost, route,
     policy_version, wire_bytes, t0_ns, t1_ns, power_mw, outcome, task, accepted, stale
-FROM new_event
+FROM of_unit
 WHERE kind NOT IN ('device_slice', 'turn') AND (kind <> 'power' OR t1_ns > t0_ns);
 -- Trajectories of which something new is known.
 CREATE OR REPLACE TEMP TABLE moved AS
@@ -40,7 +49,7 @@ CREATE OR REPLACE TEMP TABLE own_ended AS FROM ended SEMI JOIN moved USING (numb
 CREATE OR REPLACE TEMP TABLE own_judged AS FROM judged SEMI JOIN moved USING (number);
 -- Where slices ended before, of devices that have new ones: that hour's provisioned time grows.
 CREATE OR REPLACE TEMP TABLE touched AS
-SELECT run_id, provenance, device_id, (max(t_ns) - 1) // 3600000000000 AS hour
+SELECT unit, (max(t_ns) - 1) // 3600000000000 AS hour
 FROM (FROM edge WHERE kind = 'device_slice')
-SEMI JOIN new_slice USING (run_id, provenance, device_id)
-GROUP BY ALL;
+SEMI JOIN new_slice USING (unit)
+GROUP BY unit;

@@ -1,10 +1,10 @@
 -- New slices and power readings that cross the end of a UTC hour.
 SELECT
-    'device_slice' AS kind, run_id, provenance, device_id, lease_id, writer, seq, t0_ns, t1_ns, NULL AS power_mw,
+    'device_slice' AS kind, unit, lease_id, writer, seq, t0_ns, t1_ns, NULL AS power_mw,
     serving_ns, rollout_ns, train_ns, sync_ns, activation_ns, headroom_ns, idle_ns
 FROM new_slice
 WHERE t0_ns // 3600000000000 < (t1_ns - 1) // 3600000000000
 UNION ALL BY NAME
-SELECT kind, run_id, provenance, device_id, writer, seq, t0_ns, t1_ns, power_mw
+SELECT kind, unit, writer, seq, t0_ns, t1_ns, power_mw
 FROM new_other
 WHERE kind = 'power' AND t0_ns // 3600000000000 < (t1_ns - 1) // 3600000000000;

@@ -2,20 +2,18 @@
 -- power was read more than once.
 WITH depth AS (
     SELECT
-        kind, run_id, provenance, device_id, t_ns AS t0_ns,
+        kind, unit, t_ns AS t0_ns,
         lead(t_ns) OVER device AS t1_ns,
         sum(delta) OVER device AS covered
-    FROM (SELECT kind, run_id, provenance, device_id, t_ns, sum(delta) AS delta FROM edge GROUP BY ALL)
-    WHERE provenance = getvariable('provenance')
-      AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
-    WINDOW device AS (PARTITION BY kind, run_id, provenance, device_id ORDER BY t_ns)
+    FROM (SELECT kind, unit, t_ns, sum(delta) AS delta FROM edge SEMI JOIN stay USING (unit) GROUP BY ALL)
+    WINDOW device AS (PARTITION BY kind, unit ORDER BY t_ns)
 )
-SELECT d.kind, d.run_id, d.device_id, d.t0_ns, d.t1_ns
+SELECT d.kind, s.run_id, s.device_id, d.t0_ns, d.t1_ns
 FROM depth AS d
-LEFT JOIN stay AS s USING (run_id, provenance, device_id)
+JOIN stay AS s USING (unit)
 WHERE d.covered > 0 AND d.t0_ns < getvariable('to_ns') AND d.t1_ns > getvariable('from_ns')
   AND (
       d.covered > 1
-      OR d.kind = 'device_slice' AND (s.device_id IS NULL OR d.t0_ns < s.joined_ns OR d.t1_ns > s.end_ns)
+      OR d.kind = 'device_slice' AND (s.joined_ns IS NULL OR d.t0_ns < s.joined_ns OR d.t1_ns > s.end_ns)
   )
 ORDER BY ALL;

@@ -1,29 +1,29 @@
 -- Add the new events to what is kept: all but runs, devices, and what crosses an hour.
 INSERT INTO granted
-SELECT run_id, provenance, device_id, lease_id, at_us FROM new_other WHERE kind = 'lease' AND action = 'granted';
+SELECT unit, lease_id, at_us FROM new_other WHERE kind = 'lease' AND action = 'granted';
 INSERT INTO slice
 SELECT
-    run_id, provenance, device_id, t0_ns // 3600000000000 AS hour, lease_id, writer, min(seq), max(seq),
+    unit, t0_ns // 3600000000000 AS hour, lease_id, writer, min(seq), max(seq),
     sum(serving_ns), sum(rollout_ns), sum(train_ns), sum(sync_ns), sum(activation_ns), sum(headroom_ns), sum(idle_ns)
 FROM new_slice
 WHERE t0_ns // 3600000000000 = (t1_ns - 1) // 3600000000000
-GROUP BY run_id, provenance, device_id, hour, lease_id, writer;
+GROUP BY unit, hour, lease_id, writer;
 INSERT INTO edge
-SELECT kind, run_id, provenance, device_id, t_ns, sum(delta)
+SELECT kind, unit, t_ns, sum(delta)
 FROM (
     SELECT
-        kind, run_id, provenance, device_id, unnest([t0_ns, t1_ns]) AS t_ns, unnest([1, -1]) AS delta
+        kind, unit, unnest([t0_ns, t1_ns]) AS t_ns, unnest([1, -1]) AS delta
     FROM (
-        SELECT 'device_slice' AS kind, run_id, provenance, device_id, t0_ns, t1_ns FROM new_slice
+        SELECT 'device_slice' AS kind, unit, t0_ns, t1_ns FROM new_slice
         UNION ALL
-        SELECT kind, run_id, provenance, device_id, t0_ns, t1_ns FROM new_other WHERE kind = 'power'
+        SELECT kind, unit, t0_ns, t1_ns FROM new_other WHERE kind = 'power'
     )
 )
 GROUP BY ALL
 HAVING sum(delta) <> 0;
 CREATE OR REPLACE TEMP TABLE new_token AS
 SELECT
-    m.number, t.device_id, t.hour, t.lease_id, t.policy_version, t.outcome = 'failed' AS failed,
+    m.number, t.unit, t.hour, t.lease_id, t.policy_version, t.outcome = 'failed' AS failed,
     sum(t.output_tokens)::BIGINT AS tokens
 FROM new_turn AS t
 JOIN moved AS m USING (run_id, provenance, trajectory_id)
@@ -32,7 +32,7 @@ INSERT INTO token FROM new_token;
 INSERT INTO own_token FROM new_token;
 CREATE OR REPLACE TEMP TABLE new_attempt AS
 SELECT
-    m.number, t.turn, t.attempt, t.outcome, t.device_id, t.hour, t.lease_id, t.policy_version, t.uncached_tokens
+    m.number, t.turn, t.attempt, t.outcome, t.unit, t.hour, t.lease_id, t.policy_version, t.uncached_tokens
 FROM new_turn AS t
 JOIN moved AS m USING (run_id, provenance, trajectory_id)
 WHERE t.attempt > 0 OR t.outcome = 'preempted';
@@ -53,20 +53,19 @@ WHERE n.kind = 'verdict';
 INSERT INTO judged FROM new_judged;
 INSERT INTO own_judged FROM new_judged;
 INSERT INTO made
-SELECT run_id, provenance, device_id, at_us // 3600000000, lease_id, NULL, NULL, 'lost', 'preempted', true,
+SELECT unit, at_us // 3600000000, lease_id, NULL, NULL, 'lost', 'preempted', true,
        sum(tokens_lost)
 FROM new_other
 WHERE kind = 'preemption' AND tokens_lost > 0
 GROUP BY ALL;
 INSERT INTO sent
-SELECT
-    run_id, provenance, device_id, at_us // 3600000000, lease_id, route, policy_version, at_us, wire_bytes, writer, seq
+SELECT unit, at_us // 3600000000, lease_id, route, policy_version, at_us, wire_bytes, writer, seq
 FROM new_other
 WHERE kind = 'sync';
 INSERT INTO metered
 SELECT
-    run_id, provenance, device_id, t0_ns // 3600000000000 AS hour, writer, min(seq), max(seq),
+    unit, t0_ns // 3600000000000 AS hour, writer, min(seq), max(seq),
     sum(power_mw::HUGEINT * (t1_ns - t0_ns))
 FROM new_other
 WHERE kind = 'power' AND t0_ns // 3600000000000 = (t1_ns - 1) // 3600000000000
-GROUP BY run_id, provenance, device_id, hour, writer;
+GROUP BY unit, hour, writer;

@@ -3,7 +3,7 @@
 -- the device does not hold it. Each hour's sum is rounded once, half to even.
 CREATE OR REPLACE TEMP TABLE invoiced AS
 WITH due AS (
-    FROM sent SEMI JOIN todo USING (run_id, provenance, device_id, hour)
+    FROM sent SEMI JOIN todo USING (unit, hour)
 ),
 later AS (
     FROM granted WHERE at_us >= (SELECT min(at_us) FROM due WHERE lease_id IS NULL)
@@ -13,41 +13,34 @@ leased AS (
     UNION ALL BY NAME
     SELECT s.* EXCLUDE (lease_id), g.lease_id
     FROM (FROM due WHERE lease_id IS NULL) AS s
-    ASOF LEFT JOIN later AS g
-        ON s.run_id = g.run_id AND s.provenance = g.provenance AND s.device_id = g.device_id AND s.at_us <= g.at_us
+    ASOF LEFT JOIN later AS g ON s.unit = g.unit AND s.at_us <= g.at_us
 ),
 transfer AS (
     SELECT
-        run_id, provenance, device_id, hour, hour // 24 AS day, lease_id, route, policy_version, sum(bytes) AS bytes,
+        unit, hour, hour // 24 AS day, lease_id, route, policy_version, sum(bytes) AS bytes,
         CASE WHEN min(writer) = max(writer) THEN min(writer) END AS writer,
         CASE WHEN min(writer) = max(writer) THEN min(seq) END AS first_seq,
         CASE WHEN min(writer) = max(writer) THEN max(seq) END AS last_seq
     FROM leased
-    GROUP BY run_id, provenance, device_id, hour, day, lease_id, route, policy_version
+    GROUP BY unit, hour, day, lease_id, route, policy_version
 ),
 energy AS (
     SELECT
-        run_id, provenance, device_id, hour, hour // 24 AS day, sum(energy_mw_ns) AS energy_mw_ns,
+        unit, hour, hour // 24 AS day, sum(energy_mw_ns) AS energy_mw_ns,
         CASE WHEN min(writer) = max(writer) THEN min(writer) END AS writer,
         CASE WHEN min(writer) = max(writer) THEN min(first_seq) END AS first_seq,
         CASE WHEN min(writer) = max(writer) THEN max(last_seq) END AS last_seq
     FROM metered
-    SEMI JOIN todo USING (run_id, provenance, device_id, hour)
-    GROUP BY run_id, provenance, device_id, hour, day
+    SEMI JOIN todo USING (unit, hour)
+    GROUP BY unit, hour, day
 )
-SELECT
-    t.* EXCLUDE (day), 'transfer' AS kind, 8 AS position, coalesce(s.pool, 'unallocated') AS pool,
-    coalesce(s.device_class, 'unallocated') AS device_class, coalesce(s.team, 'unallocated') AS team,
-    half_even(t.bytes * p.num, p.den) AS cost_nano
+SELECT t.* EXCLUDE (day), 8 AS position, half_even(t.bytes * p.num, p.den) AS cost_nano
 FROM transfer AS t
-LEFT JOIN stay AS s USING (run_id, provenance, device_id)
 JOIN transfer_price AS p USING (route, day)
 UNION ALL BY NAME
-SELECT
-    e.* EXCLUDE (day), 'energy' AS kind, 9 AS position, h.pool, h.device_class, h.device_team AS team,
-    half_even(e.energy_mw_ns * p.num, p.den) AS cost_nano
+SELECT e.* EXCLUDE (day), 9 AS position, half_even(e.energy_mw_ns * p.num, p.den) AS cost_nano
 FROM energy AS e
-JOIN device_hour AS h USING (run_id, provenance, device_id, hour)
+JOIN device_hour AS h USING (unit, hour)
 JOIN device_price AS d ON d.device_class = h.device_class AND d.pool = h.pool AND d.day = e.day
 JOIN energy_price AS p ON p.day = e.day
 WHERE NOT d.energy_included;

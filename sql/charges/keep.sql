@@ -1,18 +1,19 @@
--- The charges of the hours in `todo` stand from now on.
+-- The charges of the hours in `todo` stand from now on. `place`: their order within an hour of a device.
 INSERT INTO charge BY NAME
 WITH row AS (
-    SELECT *, 'capacity' AS kind FROM time_row WHERE bucket <> 'rollout'
+    FROM time_row WHERE position <> 1
     UNION ALL BY NAME
-    SELECT *, 'capacity' AS kind FROM rollout_row
+    FROM rollout_row
     UNION ALL BY NAME
-    SELECT *, kind AS bucket FROM invoiced
+    FROM invoiced
 )
 SELECT
-    * EXCLUDE (team, device_team, cause, ns, tokens, bytes, energy_mw_ns),
-    CASE WHEN bucket IN ('serving', 'headroom', 'idle', 'unaccounted') THEN device_team ELSE team END AS team,
-    CASE WHEN bucket <> 'idle' THEN cause
-         WHEN pool = 'serving' AND lease_id IS NULL THEN 'could have been lent'
-         ELSE 'could not be lent' END AS cause,
+    * EXCLUDE (ns, tokens, bytes, energy_mw_ns),
+    row_number() OVER (
+        ORDER BY
+            lease_id NULLS FIRST, position, policy_version NULLS FIRST, task NULLS FIRST, fate NULLS FIRST,
+            cause NULLS FIRST, route NULLS FIRST
+    ) AS place,
     coalesce(ns, 0) AS ns, coalesce(tokens, 0) AS tokens, coalesce(bytes, 0) AS bytes,
     coalesce(energy_mw_ns, 0) AS energy_mw_ns
 FROM row;

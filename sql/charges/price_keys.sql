@@ -3,13 +3,13 @@ SELECT DISTINCT 'device' AS what, device_class, pool, NULL AS route, day FROM de
 UNION ALL BY NAME
 SELECT DISTINCT 'transfer' AS what, route, hour // 24 AS day
 FROM sent
-SEMI JOIN todo USING (run_id, provenance, device_id, hour)
+SEMI JOIN todo USING (unit, hour)
 UNION ALL BY NAME
 SELECT DISTINCT 'energy' AS what, hour // 24 AS day
 FROM metered
-SEMI JOIN todo USING (run_id, provenance, device_id, hour)
+SEMI JOIN todo USING (unit, hour)
 UNION ALL BY NAME
 SELECT DISTINCT 'tokens' AS what, hour // 24 AS day
 FROM made
-SEMI JOIN todo USING (run_id, provenance, device_id, hour)
+SEMI JOIN todo USING (unit, hour)
 ORDER BY ALL;

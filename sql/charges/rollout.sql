@@ -2,12 +2,12 @@
 -- first. A generated token weighs what serving asks for one; a prompt token that a preemption made the engine compute
 -- again, what serving asks for one of those. Tokens for which there is no time to divide have rows with neither.
 CREATE OR REPLACE TEMP TABLE rollout_time AS
-SELECT *, row_number() OVER () AS place FROM time_row WHERE bucket = 'rollout';
+SELECT *, row_number() OVER () AS place FROM time_row WHERE position = 1;
 CREATE OR REPLACE TEMP TABLE weighed AS
 WITH gathered AS (
     SELECT * EXCLUDE (tokens), hour // 24 AS day, sum(tokens) AS tokens
     FROM made
-    SEMI JOIN todo USING (run_id, provenance, device_id, hour)
+    SEMI JOIN todo USING (unit, hour)
     GROUP BY ALL
     HAVING sum(tokens) <> 0
 )
@@ -18,8 +18,7 @@ SELECT
 FROM gathered AS g
 JOIN tokens_price AS p USING (day)
 LEFT JOIN rollout_time AS r
-    ON g.run_id = r.run_id AND g.provenance = r.provenance AND g.device_id = r.device_id AND g.hour = r.hour
-   AND g.lease_id IS NOT DISTINCT FROM r.lease_id;
+    ON g.unit = r.unit AND g.hour = r.hour AND g.lease_id IS NOT DISTINCT FROM r.lease_id;
 CREATE OR REPLACE TEMP TABLE rollout_row AS
 WITH whole AS (
     SELECT
@@ -70,10 +69,6 @@ SELECT * EXCLUDE (place), 'no tokens' AS fate, 0 AS tokens
 FROM rollout_time
 ANTI JOIN weighed USING (place)
 UNION ALL BY NAME
-SELECT
-    m.* EXCLUDE (weight, place), coalesce(s.pool, 'unallocated') AS pool,
-    coalesce(s.device_class, 'unallocated') AS device_class, coalesce(s.team, 'unallocated') AS team,
-    coalesce(s.device_team, 'unallocated') AS device_team, 'rollout' AS bucket, 1 AS position, 0 AS ns, 0 AS cost_nano
-FROM weighed AS m
-LEFT JOIN stay AS s USING (run_id, provenance, device_id)
-WHERE m.tokens > 0 AND m.place IS NULL;
+SELECT * EXCLUDE (weight, place), 1 AS position, 0 AS ns, 0 AS cost_nano
+FROM weighed
+WHERE tokens > 0 AND place IS NULL;

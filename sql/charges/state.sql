@@ -3,51 +3,55 @@
 CREATE TABLE mark (writer VARCHAR, epoch BIGINT, index BIGINT, next_seq BIGINT);
 -- Of each id that a client chose, the event that counts.
 CREATE TABLE client_id (run_id VARCHAR, kind VARCHAR, event_id VARCHAR, at_us BIGINT, writer VARCHAR, seq BIGINT);
-CREATE TABLE granted (run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, lease_id VARCHAR, at_us BIGINT);
+-- Devices of runs, numbered in the order in which they were heard of; '' is where an event names none.
+CREATE TABLE unit (unit BIGINT, run_id VARCHAR, provenance VARCHAR, device_id VARCHAR);
+CREATE TABLE granted (unit BIGINT, lease_id VARCHAR, at_us BIGINT);
 CREATE TABLE slice (
-    run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, hour BIGINT, lease_id VARCHAR, writer VARCHAR,
-    first_seq BIGINT, last_seq BIGINT,
+    unit BIGINT, hour BIGINT, lease_id VARCHAR, writer VARCHAR, first_seq BIGINT, last_seq BIGINT,
     serving_ns BIGINT, rollout_ns BIGINT, train_ns BIGINT, sync_ns BIGINT, activation_ns BIGINT, headroom_ns BIGINT,
     idle_ns BIGINT
 );
 -- Slices, and power readings, that begin less those that end at a time; where they touch nothing is left.
-CREATE TABLE edge (
-    kind VARCHAR, run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, t_ns BIGINT, delta BIGINT
-);
+CREATE TABLE edge (kind VARCHAR, unit BIGINT, t_ns BIGINT, delta BIGINT);
 -- Trajectories, numbered in the order in which they were heard of: those that new events are about stand together.
 CREATE TABLE trajectory (number BIGINT, run_id VARCHAR, provenance VARCHAR, trajectory_id VARCHAR);
 CREATE TABLE token (
-    number BIGINT, device_id VARCHAR, hour BIGINT, lease_id VARCHAR, policy_version BIGINT, failed BOOLEAN,
-    tokens BIGINT
+    number BIGINT, unit BIGINT, hour BIGINT, lease_id VARCHAR, policy_version BIGINT, failed BOOLEAN, tokens BIGINT
 );
 -- Attempts at turns that were preempted, or that are not the first.
 CREATE TABLE attempt (
-    number BIGINT, turn BIGINT, attempt BIGINT, outcome VARCHAR, device_id VARCHAR, hour BIGINT, lease_id VARCHAR,
+    number BIGINT, turn BIGINT, attempt BIGINT, outcome VARCHAR, unit BIGINT, hour BIGINT, lease_id VARCHAR,
     policy_version BIGINT, uncached_tokens BIGINT
 );
 CREATE TABLE ended (number BIGINT, outcome VARCHAR, task VARCHAR, at_us BIGINT, writer VARCHAR, seq BIGINT);
 CREATE TABLE judged (number BIGINT, accepted BOOLEAN, stale BOOLEAN, at_us BIGINT, writer VARCHAR, seq BIGINT);
 -- Tokens by what became of them so far. `output`: generated, else a prompt computed again.
 CREATE TABLE made (
-    run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, hour BIGINT, lease_id VARCHAR, policy_version BIGINT,
-    task VARCHAR, fate VARCHAR, cause VARCHAR, output BOOLEAN, tokens BIGINT
+    unit BIGINT, hour BIGINT, lease_id VARCHAR, policy_version BIGINT, task VARCHAR, fate VARCHAR, cause VARCHAR,
+    output BOOLEAN, tokens BIGINT
 );
 CREATE TABLE sent (
-    run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, hour BIGINT, lease_id VARCHAR, route VARCHAR,
-    policy_version BIGINT, at_us BIGINT, bytes BIGINT, writer VARCHAR, seq BIGINT
+    unit BIGINT, hour BIGINT, lease_id VARCHAR, route VARCHAR, policy_version BIGINT, at_us BIGINT, bytes BIGINT,
+    writer VARCHAR, seq BIGINT
 );
 CREATE TABLE metered (
-    run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, hour BIGINT, writer VARCHAR,
-    first_seq BIGINT, last_seq BIGINT, energy_mw_ns HUGEINT
+    unit BIGINT, hour BIGINT, writer VARCHAR, first_seq BIGINT, last_seq BIGINT, energy_mw_ns HUGEINT
 );
 -- Hours of devices whose sums lie in several portions, by the number of the portion that was added to them.
-CREATE TABLE grown (portion BIGINT, run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, hour BIGINT);
+CREATE TABLE grown (portion BIGINT, unit BIGINT, hour BIGINT);
 -- Hours of devices whose charges stand, at the prices of one book.
-CREATE TABLE priced (run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, hour BIGINT);
+CREATE TABLE priced (unit BIGINT, hour BIGINT);
 CREATE TABLE priced_by (book_sha256 VARCHAR);
+-- What each position in an hour of a device is. `of_device`: the team that has the device pays, else the run's.
+CREATE TABLE bucket AS
+SELECT
+    unnest(range(10)) AS position,
+    unnest([
+        'serving', 'rollout', 'train', 'sync', 'activation', 'headroom', 'idle', 'unaccounted', 'transfer', 'energy'
+    ]) AS bucket,
+    unnest([true, false, false, false, false, true, true, true, false, true]) AS of_device;
 CREATE TABLE charge (
-    hour BIGINT, run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, pool VARCHAR, device_class VARCHAR,
-    commitment VARCHAR, lease_id VARCHAR, kind VARCHAR, bucket VARCHAR, position BIGINT, team VARCHAR,
+    unit BIGINT, hour BIGINT, place BIGINT, commitment VARCHAR, lease_id VARCHAR, position BIGINT,
     policy_version BIGINT, task VARCHAR, fate VARCHAR, cause VARCHAR, route VARCHAR,
     ns BIGINT, tokens BIGINT, bytes BIGINT, energy_mw_ns BIGINT, cost_nano BIGINT,
     writer VARCHAR, first_seq BIGINT, last_seq BIGINT

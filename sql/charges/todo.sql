@@ -7,19 +7,18 @@ WITH spread AS (
     WHERE t1_ns > t0_ns
 )
 SELECT
-    run_id, provenance, device_id, pool, device_class, team, device_team, hour, hour // 24 AS day,
+    unit, pool, device_class, hour, hour // 24 AS day,
     least(t1_ns, (hour + 1) * 3600000000000) - greatest(t0_ns, hour * 3600000000000) AS ns
 FROM spread
-ANTI JOIN priced USING (run_id, provenance, device_id, hour);
+ANTI JOIN priced USING (unit, hour);
 CREATE OR REPLACE TEMP TABLE todo AS
-SELECT run_id, provenance, device_id, hour FROM device_hour
+SELECT unit, hour FROM device_hour
 UNION
 (
-    SELECT run_id, provenance, device_id, hour
-    FROM (SELECT run_id, provenance, device_id, hour FROM made UNION SELECT run_id, provenance, device_id, hour FROM sent)
-    WHERE provenance = getvariable('provenance')
-      AND hour >= getvariable('from_ns') // 3600000000000 AND hour < getvariable('to_ns') // 3600000000000
-      AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
+    SELECT unit, hour
+    FROM (SELECT unit, hour FROM made UNION SELECT unit, hour FROM sent)
+    SEMI JOIN stay USING (unit)
+    WHERE hour >= getvariable('from_ns') // 3600000000000 AND hour < getvariable('to_ns') // 3600000000000
     EXCEPT
     FROM priced
 );

@@ -122,7 +122,8 @@ def price(
                 f"an amount is too large or too precise to be kept exactly ({error}): give tariff, PUE and rates fewer "
                 "decimals, and a power meter of its own to each device that draws more than 2.5 kW"
             ) from error
-        frame = connection.sql(sql.read("charges/charges.sql")).pl()
+        # One number to sort by is several times faster than the columns it stands for.
+        frame = connection.sql(sql.read("charges/charges.sql")).pl().sort("place").drop("place")
     # Without device time there may be what was billed beside it.
     hours = [int(at.replace(tzinfo=UTC).timestamp()) * 1_000_000_000 for at in frame["hour"].unique()]
     begins = [stay.t0_ns for stay in stays] or hours

@@ -88,6 +88,9 @@ def _brought_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path, *, ne
     connection.execute("SET preserve_insertion_order = false")
     # The same files are read for slices, turns, and the rest.
     connection.execute("SET parquet_metadata_cache = true")
+    # Strings as polars keeps them: what is read out need not be built again.
+    connection.execute("SET arrow_output_version = '1.4'")
+    connection.execute("SET produce_arrow_string_view = true")
     added = increment.since(root, {} if new else _marks(connection))
     if not added.events and not new:
         return connection
@@ -161,14 +164,13 @@ def _fold_crossing(connection: duckdb.DuckDBPyConnection) -> None:
     """Cut what crosses the end of an hour: a slice in proportion to the time on each side, a reading by its time."""
     slices, readings = [], []
     for row in records(connection.execute(sql.read("charges/crossing.sql"))):
-        of = [row["run_id"], row["provenance"], row["device_id"]]
+        events = [row["writer"], row["seq"], row["seq"]]
         if row["kind"] == "power":
             for hour, ns in _hours(row["t0_ns"], row["t1_ns"]):
-                readings.append([*of, hour, row["writer"], row["seq"], row["seq"], row["power_mw"] * ns])
+                readings.append([row["unit"], hour, *events, row["power_mw"] * ns])
             continue
         for hour, part in cut(row):
-            buckets = [part[bucket] for bucket in BUCKETS]
-            slices.append([*of, hour, row["lease_id"], row["writer"], row["seq"], row["seq"], *buckets])
+            slices.append([row["unit"], hour, row["lease_id"], *events, *(part[bucket] for bucket in BUCKETS)])
     query.insert(connection, "slice", slices)
     query.insert(connection, "metered", readings)
 
