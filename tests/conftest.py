@@ -4,8 +4,13 @@ import os
 import time
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
+
+# A busy host makes examples slowly; that says nothing of what is tested.
+hypothesis.settings.register_profile("rose", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("rose")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Workers side by side have a core each; threads of torch that wait for one another would only take it away.

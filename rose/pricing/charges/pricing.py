@@ -188,7 +188,7 @@ def _stays(connection: duckdb.DuckDBPyConnection) -> list[Stay]:
 
 
 def _refuse_faults(root: Path, connection: duckdb.DuckDBPyConnection) -> None:
-    """Raises PricingError naming slices and power that would be paid twice, or slices whose device was not there."""
+    """Raises PricingError naming slices and power that would be paid twice, or whose device was not there."""
     from rose.ledger import catalog
 
     found = connection.execute(sql.read("charges/faults.sql")).fetchall()
@@ -196,8 +196,9 @@ def _refuse_faults(root: Path, connection: duckdb.DuckDBPyConnection) -> None:
         return
     faulty = list(dict.fromkeys(run_id for kind, run_id, *_ in found if kind == "device_slice"))
     lines = [
-        f"  run {run_id}, {device_id}: power was read more than once over [{t0_ns}, {t1_ns}) ns"
-        for kind, run_id, device_id, t0_ns, t1_ns in found
+        f"  run {run_id}, {device_id}: power was read {'more than once' if twice else 'of a device that never joined'} "
+        f"over [{t0_ns}, {t1_ns}) ns"
+        for kind, run_id, device_id, t0_ns, t1_ns, twice in found
         if kind == "power"
     ]
     with catalog.connect(root) as ledger:

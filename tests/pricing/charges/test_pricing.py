@@ -262,3 +262,10 @@ def test_power_that_was_read_twice_is_refused(write_ledger: Any) -> None:
     write_ledger([meter(119, 180)], root=root, writer="second")
     with pytest.raises(PricingError, match=rf"run run, d: power was read more than once over \[{T0_NS + 119 * S}, "):
         charges.price(root, BOOK)
+
+
+def test_power_of_a_device_that_never_joined_is_refused(write_ledger: Any) -> None:
+    meter = events.Power(device_id="stranger", t0_ns=T0_NS, t1_ns=T0_NS + 60 * S, power_mw=1, source="nvml")
+    root = write_ledger([*begin(), slice_(0, idle=60), meter])
+    with pytest.raises(PricingError, match=r"run run, stranger: power was read of a device that never joined over"):
+        charges.price(root, BOOK)
