@@ -91,11 +91,18 @@ class Executor:
         A request that runs across a sync goes on with the keys and values it has; those stay under the weights that
         it was admitted with, which nothing asks for any more. One that has to start again starts under the new ones.
         """
-        if self.weights.swaps == 0:
-            return
         if not hasattr(req, _CLIENT_KEY):
-            setattr(req, _CLIENT_KEY, req.extra_key or "")
-        req.extra_key = f"{getattr(req, _CLIENT_KEY)}|rose-v{self.weights.version}.{self.weights.swaps}"
+            setattr(req, _CLIENT_KEY, req.extra_key)
+        req.extra_key = cache_key(getattr(req, _CLIENT_KEY), self.weights.version, self.weights.swaps)
+
+
+def cache_key(client: str | None, version: int | None, swaps: int) -> str | None:
+    """What the prefix cache files a request under: no two of these are the same for other `swaps` or another `client`.
+
+    None, as without ROSE, for an engine that nothing was swapped into and a client that gives no key. The client's
+    comes last: SGLang looks for a LoRA adapter at the end of it.
+    """
+    return None if swaps == 0 and not client else f"rose-{swaps}-v{version}|{client or ''}"
 
 
 def _page(settings: PluginSettings, party: Party, rank: int) -> ArbiterPage:

@@ -1,8 +1,8 @@
-"""Brings the engine to a policy version from inside: decode and check beside the running model, then swap in place.
+"""Brings the engine to a policy version from inside: decode and check beside the running model, then swap it in.
 
 SGLang's `/set_internal_state` carries numbers only, which is all that is needed. The agent has fetched, verified and
-staged version v as `v<version>` in the folder this engine was told of: `rose_prepare_version = v` decodes it into
-second buffers in a thread while requests go on, and `rose_commit_version = v` copies it in between two steps.
+staged version v as `v<version>` in the folder this engine was told of: `rose_prepare_version = v` decodes it beside the
+parameters, in a thread while requests go on, and `rose_commit_version = v` swaps it in between two steps.
 `rose_audit_version = v` hashes what the engine holds against `held-<version>.json`, a manifest, whenever asked.
 
 Each tensor-parallel rank does so for its own shard; what happened there it leaves as `<version>.<verb>.<rank>.json`.
@@ -15,13 +15,15 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.audit import AuditStoppedError, find_drift
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.coserving.parameters import EngineWeights, SecondSet
 from rose.runtime.coserving.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
     from rose.runtime.transfer.apply import Prepared
     from rose.runtime.transfer.manifest import Manifest
-    from rose.runtime.transfer.regions import Region
 
 logger = logging.getLogger(__name__)
 
@@ -46,70 +47,13 @@ class _Handler:
         self.apply = apply
 
 
-@dataclass(frozen=True, slots=True)
-class EngineWeights:
-    """This rank's parameters under the published names, and the boxes of the whole tensors that they are.
-
-    An engine may compute in a wider type than the policy is published in (float32 on cores without bfloat16 units).
-    Its parameters then hold the published values exactly.
-    """
-
-    views: dict[str, torch.Tensor]
-    #: None on an engine of one rank: each tensor whole.
-    regions: dict[str, Region] | None
-
-    @classmethod
-    def of(cls, model_runner: Any, manifest: Manifest, ranks: Ranks) -> EngineWeights:
-        """Raises TransferError if the parameters do not fit the model's own head counts."""
-        from rose.runtime.transfer.fused import hf_views
-
-        config = model_runner.model_config
-        views = hf_views(
-            model_runner.model.named_parameters(),
-            num_heads=config.num_attention_heads // ranks.size,
-            num_kv_heads=max(1, config.num_key_value_heads // ranks.size),
-            head_dim=config.head_dim,
-            vocab_size=config.vocab_size,
-            tp=ranks.size,
-            rank=ranks.rank,
-        )
-        return cls(views, None if ranks.size == 1 else _regions(config, manifest, ranks))
-
-    def published(self, manifest: Manifest) -> dict[str, torch.Tensor]:
-        """The parameters in the published types: views where the types agree, else copies."""
-        from rose.runtime.transfer.bits import torch_dtype
-
-        types = {tensor.name: torch_dtype(tensor.dtype) for tensor in manifest.tensors}
-        return {name: view.to(types.get(name, view.dtype)) for name, view in self.views.items()}
-
-    def write_back(self, published: dict[str, torch.Tensor]) -> None:
-        """Bring the parameters to what `published` holds."""
-        for name, view in self.views.items():
-            if published[name] is not view:
-                view.copy_(published[name])
-
-
-def _regions(config: Any, manifest: Manifest, ranks: Ranks) -> dict[str, Region]:
-    from rose.runtime.transfer.shards import ModelShape, receiver_regions
-
-    shape = ModelShape(
-        {tensor.name: tensor.shape for tensor in manifest.tensors},
-        num_heads=config.num_attention_heads,
-        num_kv_heads=config.num_key_value_heads,
-        head_dim=config.head_dim,
-        vocab_size=config.vocab_size,
-    )
-    return receiver_regions(shape, ranks.size, ranks.rank)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Ready:
     """A version that only waits to be swapped in."""
 
-    version: int
-    prepared: Prepared
-    weights: EngineWeights
-    published: dict[str, torch.Tensor]
+    manifest: Manifest
+    #: Swaps it in; None once that was done, so that what was there before can go.
+    swap: Callable[[], None] | None
 
 
 class WeightUpdater:
@@ -154,7 +98,7 @@ class WeightUpdater:
     def _accept(self, key: str, value: Any) -> None:
         if value != int(value) or value < 0:
             raise self._rejected(f"{key} must be a whole policy version, not {value!r}")
-        ready = None if self._ready is None else self._ready.version
+        ready = None if self._ready is None else self._ready.manifest.version
         if key == _COMMIT and not self._ranks.all_say(ready == int(value)):
             raise self._rejected(f"version {int(value)} is not prepared on every rank (on this one: {ready})")
         # A version under way is worth more than an audit, and nothing may keep the scheduler waiting for a thread.
@@ -169,9 +113,7 @@ class WeightUpdater:
         ready = self._ready
         assert ready is not None, "validated before it is applied"
         outcome = self._commit(ready)
-        # Not `ready` itself: the second buffers go before all is hashed, not after.
-        manifest, weights = ready.prepared.staged.manifests[-1], ready.weights
-        self._start("commit", manifest.version, lambda: self._acknowledge(manifest, weights, outcome))
+        self._start("commit", ready.manifest.version, lambda: self._acknowledge(ready, outcome))
 
     def _on_audit(self, _key: str, value: Any) -> None:
         version = int(value)
@@ -191,10 +133,12 @@ class WeightUpdater:
 
     def _run(self, verb: str, version: int, work: Callable[[], dict[str, object]]) -> None:
         """Do the work and leave what came of it as a file for the agent."""
+        from rose.runtime.transfer.audit import AuditStoppedError
         from rose.runtime.transfer.errors import TransferError
 
         try:
-            outcome = {"ok": True, **work()}
+            with self._aside():
+                outcome = {"ok": True, **work()}
         except TransferError as error:
             outcome = {"ok": False, "reason": str(error)}
         except AuditStoppedError:
@@ -208,6 +152,21 @@ class WeightUpdater:
         partial.write_text(json.dumps({"ranks": self._ranks.size, **outcome}))
         partial.replace(path)
 
+    def _aside(self) -> AbstractContextManager[Any]:
+        """On an accelerator a stream of the thread's own: neither does it wait for a step, nor a step for it."""
+        device = self._device
+        if device.type != "cuda":
+            return nullcontext()
+        import torch
+
+        return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+
+    @property
+    def _device(self) -> torch.device:
+        _, parameter = next(iter(self._model_runner.model.named_parameters()))
+        device: torch.device = parameter.device
+        return device
+
     def _prepare(self, version: int) -> dict[str, object]:
         from rose.runtime.transfer.apply import prepare
         from rose.runtime.transfer.manifest import Manifest
@@ -219,16 +178,25 @@ class WeightUpdater:
         first = Manifest.from_bytes((folder / "00.json").read_bytes())
         weights = EngineWeights.of(self._model_runner, first, self._ranks)
         staged = Staged.open(folder, weights.regions)
-        published = weights.published(first)
-        prepared = prepare(staged, published, weights.regions)
-        self._ready = _Ready(version, prepared, weights, published)
+        prepared = prepare(staged, weights.published(first), weights.regions)
+        if self._device.type == "cpu":
+            second = SecondSet(self._model_runner.model.named_parameters())
+            prepared.commit(EngineWeights.of(self._model_runner, first, self._ranks, second.tensors).views)
+            swap = second.swap
+        else:
+            swap = partial(_write_in_place, prepared, weights)
+        self._ready = _Ready(staged.manifests[-1], swap)
         return {"verify_ns": staged.verify_ns, "stage_ns": monotonic_ns() - began - staged.verify_ns}
 
-    def _acknowledge(self, manifest: Manifest, weights: EngineWeights, outcome: dict[str, int]) -> dict[str, object]:
+    def _acknowledge(self, ready: _Ready, outcome: dict[str, int]) -> dict[str, object]:
         """Hash what the engine now holds: only a version that was found there, bit for bit, is acknowledged."""
+        from rose.runtime.transfer.audit import find_drift
         from rose.runtime.transfer.errors import TransferError
 
         began = monotonic_ns()
+        ready.swap = None
+        manifest = ready.manifest
+        weights = EngineWeights.of(self._model_runner, manifest, self._ranks)
         drift = find_drift(weights.views, manifest, weights.regions)
         if drift is not None:
             raise TransferError(drift)
@@ -237,6 +205,7 @@ class WeightUpdater:
 
     def _audit(self, version: int) -> dict[str, object]:
         """Whether the engine still holds `version`; with `drift` None it does."""
+        from rose.runtime.transfer.audit import find_drift
         from rose.runtime.transfer.manifest import Manifest
 
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _AUDIT_NICE)
@@ -249,27 +218,26 @@ class WeightUpdater:
 
     def _commit(self, ready: _Ready) -> dict[str, int]:
         """Swap the version in; returns how long the engine stood still, and after which of its steps that was."""
+        assert ready.swap is not None, "it is swapped in once"
         began = monotonic_ns()
         # A step that is held back when the new version comes goes on being held afterwards.
         held = self._page.open(self._party, began)
         self._page.close_span(self._party, began)
         self._page.open_span(self._party, Span.SYNC, began)
-        _finish_steps(ready.weights)
-        ready.prepared.commit()
-        ready.weights.write_back(ready.published)
-        self.version = ready.version
+        ready.swap()
+        self.version = ready.manifest.version
         self.swaps += 1
-        self._scheduler.record_weight_version_change(new_version=str(ready.version))
+        self._scheduler.record_weight_version_change(new_version=str(self.version))
         ended = monotonic_ns()
-        self._page.close_span(self._party, ended, aux=ready.version)
+        self._page.close_span(self._party, ended, aux=self.version)
         if held is not None:
             self._page.open_span(self._party, held.kind, ended)
         return {"pause_ns": ended - began, "after_step": int(self._scheduler.forward_ct)}
 
 
-def _finish_steps(weights: EngineWeights) -> None:
-    """Wait for a step that was launched ahead and may still read the weights on a GPU."""
-    if any(view.is_cuda for view in weights.views.values()):
-        import torch
+def _write_in_place(prepared: Prepared, weights: EngineWeights) -> None:
+    """Write a version where the engine's weights lie, after a step that was launched ahead and may still read them."""
+    import torch
 
-        torch.cuda.synchronize()
+    torch.cuda.synchronize()
+    prepared.commit(weights.views)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
 import torch
 
-from rose.runtime.transfer.bits import digest, dtype_name, from_bits, to_bits
+from rose.runtime.transfer.audit import find_drift
+from rose.runtime.transfer.bits import dtype_name, from_bits, to_bits
 from rose.runtime.transfer.chain import follow, inside
+from rose.runtime.transfer.device import Patch
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.manifest import Chunk, PieceEntry, TensorInfo
 from rose.runtime.transfer.regions import Region
@@ -24,7 +27,8 @@ def prepare(
     `current` maps the manifest's names to the engine's parameters, or to views of them (`fused.hf_views`). `regions`
     says which box of each tensor the parameter is (`shards.receiver_regions`); None: all of it. Then both must hold
     the same names: a version is applied whole or not at all. Each piece's base is hashed as it lies in the engine, so
-    a delta can be applied neither to a wrong base nor twice. Takes as much host memory as the parameters.
+    a delta can be applied neither to a wrong base nor twice. Takes as much host memory as the parameters; for those on
+    an accelerator as much as what changes, where that is less.
 
     Raises TransferError naming the tensor, what was expected and what was found; nothing has been changed then.
     """
@@ -45,16 +49,16 @@ def prepare(
         _check_layout(tensors[name], region, current[name])
     blobs = _Blobs(staged)
     links = [manifest.pieces_by_name() for manifest in staged.manifests]
-    pieces: dict[str, list[PieceEntry]] = {}
-    buffers: dict[str, torch.Tensor] = {}
-    for name, region in regions.items():
-        chain = [inside(name, region, link[name]) for link in links]
-        bits = follow(region, to_bits(name, current[name]), chain, blobs.blob)
-        buffer = from_bits(bits, tensors[name].dtype)
-        # Pinned memory copies to a GPU several times faster, and the pause is what this shortens.
-        buffers[name] = buffer.pin_memory() if current[name].is_cuda else buffer
-        pieces[name] = chain[-1]
-    return Prepared(staged, current, regions, pieces, buffers, time.monotonic_ns() - started_ns)
+
+    def one(name: str) -> Patch:
+        chain = [inside(name, regions[name], link[name]) for link in links]
+        old = to_bits(name, current[name])
+        new = from_bits(follow(regions[name], old, chain, blobs.blob), tensors[name].dtype)
+        return _patch(current[name], from_bits(old, tensors[name].dtype), new)
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rose-prepare") as pool:
+        patches = dict(zip(regions, pool.map(one, regions), strict=True))
+    return Prepared(staged, current, regions, patches, time.monotonic_ns() - started_ns)
 
 
 class Prepared:
@@ -65,8 +69,7 @@ class Prepared:
         staged: Staged,
         current: Mapping[str, torch.Tensor],
         regions: Mapping[str, Region],
-        pieces: dict[str, list[PieceEntry]],
-        buffers: dict[str, torch.Tensor],
+        patches: dict[str, Patch],
         stage_ns: int,
     ) -> None:
         self.staged = staged
@@ -74,26 +77,26 @@ class Prepared:
         self.stage_ns = stage_ns
         self._current = current
         self._regions = regions
-        self._pieces = pieces
-        self._buffers = buffers
+        self._patches = patches
 
-    def commit(self) -> int:
-        """Copy the version into the parameters in place, and return how long that took, in nanoseconds.
+    def commit(self, into: Mapping[str, torch.Tensor] | None = None) -> int:
+        """Write the version into the parameters in place, and return how long that took, in nanoseconds.
 
-        Call it where the engine runs no forward pass. Every tensor is written, so the result is this version
-        whatever the parameters held by now. The second buffers are given up: it can be called once.
+        Call it where the engine runs no forward pass. In host memory every tensor is written whole, so the result is
+        this version whatever the parameters held by now; on an accelerator only what changes may be. `into` are other
+        tensors to write to, of the same shapes, perhaps of wider types. The second buffers are given up: it can be
+        called once.
         """
-        if not self._buffers:
+        if not self._patches:
             raise TransferError(f"version {self.version} was already committed; prepare it again")
         started_ns = time.monotonic_ns()
-        on_gpu = False
-        for name, buffer in self._buffers.items():
-            self._current[name].data.copy_(buffer, non_blocking=True)
-            on_gpu = on_gpu or self._current[name].is_cuda
-        if on_gpu:
+        into = self._current if into is None else into
+        for name, patch in self._patches.items():
+            patch.write(into[name])
+        if any(tensor.is_cuda for tensor in into.values()):
             torch.cuda.synchronize()
         pause_ns = time.monotonic_ns() - started_ns
-        self._buffers = {}
+        self._patches = {}
         return pause_ns
 
     def verify(self) -> str:
@@ -101,16 +104,9 @@ class Prepared:
 
         Raises TransferError naming the first tensor that is not what the version says.
         """
-        for name, pieces in self._pieces.items():
-            bits = to_bits(name, self._current[name])
-            for piece in pieces:
-                place = piece.region.within(self._regions[name]).slices
-                actual = digest(np.asarray(bits[place], order="C"))
-                if piece.elements and actual != piece.result_xxh3:
-                    raise TransferError(
-                        f"tensor {name!r} at {list(piece.start)} of the engine is {actual}, expected "
-                        f"{piece.result_xxh3} of version {self.version}"
-                    )
+        drift = find_drift(self._current, self.staged.manifests[-1], self._regions)
+        if drift is not None:
+            raise TransferError(drift)
         return self.staged.manifests[-1].weights_sha256
 
 
@@ -126,6 +122,14 @@ class _Blobs:
         if chunk not in self._open:
             self._open[chunk] = self._staged.chunk(chunk)
         return self._open[chunk][piece.offset : piece.offset + piece.length]
+
+
+def _patch(tensor: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> Patch:
+    """What brings `tensor` from `old` to `new`, both in host memory."""
+    if not tensor.is_cuda:
+        return Patch(None, new)
+    patch = Patch.between(old, new) if tensor.is_contiguous() else Patch(None, new)
+    return patch.pinned()
 
 
 def _check_layout(info: TensorInfo, region: Region, tensor: torch.Tensor) -> None:

@@ -43,7 +43,7 @@ def stepped(weights, seed):
     }
 
 
-def fused(weights, rank, tp, dtype):
+def fused(weights, rank, tp, dtype, device="cpu"):
     """A rank's parameters as SGLang lays them out: q, k and v in one, gate and up in one, the vocabulary padded."""
     held = {name: weights[name][box.slices] for name, box in receiver_regions(shape(), tp, rank).items()}
     vocabulary_rows = 128 // tp
@@ -61,7 +61,7 @@ def fused(weights, rank, tp, dtype):
         elif kind in ("k_proj", "v_proj", "up_proj"):
             continue
         parameters[".".join(part for part in (path, kind, leaf) if part)] = torch.nn.Parameter(
-            tensor.to(dtype).clone(), requires_grad=False
+            tensor.to(device, dtype).clone(), requires_grad=False
         )
     return parameters
 
@@ -90,7 +90,7 @@ class Agreement:
 class HandMadeEngine:
     """Takes requests as a server would: each goes to all ranks, at the same point of their loops."""
 
-    def __init__(self, folder, weights, *, tp=1, dtype=torch.float32):
+    def __init__(self, folder, weights, *, tp=1, dtype=torch.float32, device="cpu"):
         folder.mkdir(parents=True, exist_ok=True)
         self.staging = folder / "staging"
         self.staging.mkdir()
@@ -102,7 +102,7 @@ class HandMadeEngine:
         self.before = {}
         #: Ranks that a request reaches; all of them, unless a test says otherwise.
         self.reached = range(tp)
-        self.ranks = [fused(weights, rank, tp, dtype) for rank in range(tp)]
+        self.ranks = [fused(weights, rank, tp, dtype, device) for rank in range(tp)]
         self.schedulers = [
             SimpleNamespace(forward_ct=7, record_weight_version_change=lambda new_version: None) for _ in range(tp)
         ]
@@ -155,7 +155,7 @@ class HandMadeEngine:
         tp = len(self.ranks)
         expected = [fused(weights, rank, tp, dtype) for rank in range(tp)]
         return all(
-            torch.equal(parameter, expected[rank][name])
+            torch.equal(parameter.cpu(), expected[rank][name])
             for rank, parameters in enumerate(self.ranks)
             for name, parameter in parameters.items()
         )

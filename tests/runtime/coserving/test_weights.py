@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import weakref
 
 import pytest
 import torch
@@ -27,9 +28,17 @@ def origin(tmp_path_factory):
         yield server.url
 
 
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this host")
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=needs_cuda)])
+def device(request):
+    return request.param
+
+
 @pytest.fixture(params=[torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
-def engine(request, tmp_path):
-    made = HandMadeEngine(tmp_path, V0, tp=2, dtype=request.param)
+def engine(request, device, tmp_path):
+    made = HandMadeEngine(tmp_path, V0, tp=2, dtype=request.param, device=device)
     made.dtype = request.param
     return made
 
@@ -112,6 +121,42 @@ def test_a_rank_that_is_not_at_the_base_says_so_and_changes_nothing(engine, orig
     assert not second["ok"]
     assert "anchor" in second["reason"]
     assert ask(engine, "commit") == (False, [])
+
+
+@pytest.mark.parametrize("device", ["cpu"], indirect=True)
+def test_what_the_model_keeps_of_its_parameters_is_of_the_new_version_as_well(engine, origin):
+    """A model may look at its weights from elsewhere: Qwen3-Next's convolutions do, and tied embeddings."""
+    stage(engine, origin)
+    parameters = engine.ranks[0]
+    kept = parameters["model.layers.0.mlp.down_proj.weight"].squeeze(0)
+    before = {name: parameter.data_ptr() for name, parameter in parameters.items()}
+    ask(engine, "prepare")
+    assert ask(engine, "commit")[1][0]["ok"]
+    assert engine.holds(V1, engine.dtype)
+    assert torch.equal(kept, parameters["model.layers.0.mlp.down_proj.weight"])
+    # All others were swapped, not copied into.
+    stayed = [name for name, parameter in parameters.items() if parameter.data_ptr() == before[name]]
+    assert stayed == ["model.layers.0.mlp.down_proj.weight"]
+
+
+@pytest.mark.parametrize("device", ["cpu"], indirect=True)
+def test_what_the_engine_held_before_is_let_go_of(engine, origin):
+    stage(engine, origin)
+    held = [weakref.ref(parameter.data.untyped_storage()) for parameter in engine.ranks[0].values()]
+    ask(engine, "prepare")
+    assert None not in [storage() for storage in held]
+    ask(engine, "commit")
+    assert [storage() for storage in held] == [None] * len(held)
+
+
+@needs_cuda
+@pytest.mark.parametrize("device", ["cuda"], indirect=True)
+def test_on_an_accelerator_parameters_stay_where_captured_graphs_read_them(engine, origin):
+    stage(engine, origin)
+    before = [parameter.data_ptr() for parameter in engine.ranks[0].values()]
+    ask(engine, "prepare")
+    assert ask(engine, "commit")[1][0]["ok"]
+    assert [parameter.data_ptr() for parameter in engine.ranks[0].values()] == before
 
 
 def test_an_audit_finds_the_rank_whose_weights_changed(engine, origin):

@@ -5,8 +5,8 @@ import threading
 import pytest
 import torch
 
-from rose.runtime.coserving import audit
-from rose.runtime.coserving.audit import AuditStoppedError, find_drift
+from rose.runtime.transfer import audit
+from rose.runtime.transfer.audit import AuditStoppedError, find_drift
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.shards import receiver_regions
 from rose.runtime.transfer.store import VersionStore

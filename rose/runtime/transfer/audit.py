@@ -1,19 +1,20 @@
-"""Hashes what an engine holds, piece by piece, against the manifest of the version it should hold.
+"""Hashes tensors as they lie in an engine, piece by piece, against the manifest of the version they should be.
 
-The parameters are read as they lie there, in blocks, so that a large tensor needs no second copy of itself and whoever
-waits for the auditing thread waits for one block at most.
+They are read in blocks, so that a large tensor needs no second copy of itself, and whoever waits for the auditing
+thread waits for one block at most.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+import torch
+import xxhash
 
-    from rose.runtime.transfer.manifest import Manifest, PieceEntry
-    from rose.runtime.transfer.regions import Region
+from rose.runtime.transfer.bits import to_bits, torch_dtype
+from rose.runtime.transfer.chain import inside
+from rose.runtime.transfer.manifest import Manifest, PieceEntry
+from rose.runtime.transfer.regions import Region
 
 _BLOCK_BYTES = 16 << 20
 
@@ -35,9 +36,6 @@ def find_drift(
 
     Raises AuditStoppedError once `stopped` says so, TransferError if the pieces are not cut at the regions' edges.
     """
-    from rose.runtime.transfer.chain import inside
-    from rose.runtime.transfer.regions import Region
-
     for name, found in manifest.pieces_by_name().items():
         box = Region.whole(found[0].shape) if regions is None else regions.get(name)
         if box is None:
@@ -57,11 +55,6 @@ def find_drift(
 
 def _digest(piece: PieceEntry, box: torch.Tensor, stopped: Callable[[], bool]) -> str:
     """XXH3-128 of the box in the published type, or why it has none."""
-    import torch
-    import xxhash
-
-    from rose.runtime.transfer.bits import to_bits, torch_dtype
-
     published = torch_dtype(piece.dtype)
     hasher = xxhash.xxh3_128()
     for block in _blocks(box):
