@@ -2,8 +2,8 @@
 
 A trainer points at it as at one SGLang server. A turn that is preempted keeps the tokens it has and goes on
 elsewhere; what happened to it is in `meta_info["rose"]["attempts"]` of the answer. An engine that fails is avoided and
-the turn tried again; an engine that refuses a turn (4xx) has the last word. Prefix caches are kept apart by policy
-version (`extra_key`), so that no prefix of old weights is ever matched under new ones.
+the turn tried again; an engine that refuses a turn (4xx) has the last word. Prefixes of old weights are kept apart
+from new ones by the engine itself.
 """
 
 from __future__ import annotations
@@ -259,7 +259,6 @@ class Gateway:
                     "sampling_params": sampling,
                     "return_logprob": True,
                     "rid": request_id,
-                    "extra_key": f"v{report.policy_version}",
                 },
             ) as response:
                 if response.status == 200:
