@@ -3,32 +3,35 @@
 Nearly every weight that an optimiser step changes in bf16 moves by one unit in the last place. So a delta says which
 elements changed, and how far each moved in ULP order: the bijection of bit patterns onto integers that sorts floats,
 with -0 just below +0 and NaNs at both ends. Distances are taken modulo 2**bits: any bit pattern, a NaN payload
-included, comes back exactly. `bitcoding` writes both. There are three encodings:
+included, comes back exactly. There are three encodings:
 
-- `fast`: one context for all elements; unchanged ones are passed over at the speed of memory;
-- `small`: a context for each exponent of the base, since a step of the same size moves a small weight more often;
-  every element is looked at, so it takes longer, and it is within a few percent of the entropy given the base;
+- `fast` (`bitcoding`): how many unchanged elements lie before each changed one, and of those that moved further than by
+  one how far, as Rice codes; a bit for each sign. Unchanged elements are passed over at the speed of memory;
+- `small` (`rangecoding`): an arithmetic code whose probabilities depend on the exponent of the base, since a step of
+  the same size moves a small weight more often. Every element is looked at, so it takes longer, and it is within a few
+  percent of the entropy given the base;
 - `dense`: the array itself, where neither is smaller.
 
-An array is cut into blocks that are encoded and decoded by several threads. Arrays are little-endian unsigned integers
-of 1, 2 or 4 bytes, of any shape; nothing here knows about torch.
+An array is cut into blocks that are encoded and decoded by several threads. Encoded, it is: a magic byte; the kind, a
+byte; how many elements, and how many of them changed, as varints; then, unless nothing changed, the blocks. Of several
+blocks each is preceded by the varints of how many of its elements changed, and of its bytes. Arrays are little-endian
+unsigned integers of 1, 2 or 4 bytes, of any shape; nothing here knows about torch.
 """
 
 from __future__ import annotations
 
 import os
-import struct
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from rose.runtime.transfer import bitcoding
+from rose.runtime.transfer import bitcoding, differences, rangecoding, varints
 from rose.runtime.transfer.errors import TransferError
 
 assert sys.byteorder == "little", "the codec reads and writes array memory as it lies; it needs a little-endian host"
@@ -39,30 +42,26 @@ Buffer = bytes | memoryview
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
-_MAGIC = b"RGU2"
-#: magic, encoding, bytes per element, bits of the mantissa, elements, changed.
-_HEADER = struct.Struct("<4sBBBxQQ")
-HEADER_BYTES = _HEADER.size
+_MAGIC = 0xD3
 _ENCODINGS: tuple[Encoding, ...] = ("dense", "fast", "small")
-#: bytes of the block, elements of it that changed.
-_BLOCK = struct.Struct("<II")
-#: A context of a block: which, words of places, words of lengths, Rice parameters to begin with (plus _INVERTED).
-_CONTEXT = struct.Struct("<BIIBB")
-_INVERTED = 64
-_BLOCK_ELEMENTS = 1 << 22
+#: The most that a header takes.
+HEADER_BYTES = 2 + 2 * varints.BYTES
+_BLOCK_ELEMENTS = 1 << 21
 #: Of bf16 for two bytes, of e4m3 for one: `encode` is told where it is another.
 _MANTISSA_BITS = {1: 3, 2: 7, 4: 23}
-#: Where more changes than this, what `small` saves on the wire is worth the time it takes.
+#: Where more changes than this, what `small` saves on the wire is worth the time it takes,
 SMALL_FROM = 0.05
+#: and up to this many elements the time does not matter.
+SMALL_ELEMENTS = 1 << 17
 _SAMPLED_PARTS = 64
 _SAMPLED_ELEMENTS = 4096
-#: What is read beyond the last word of a block, and means nothing.
-_BEYOND_BYTES = 16
 _SIGNED: dict[int, np.dtype[np.signedinteger[Any]]] = {
     1: np.dtype(np.int8),
     2: np.dtype(np.int16),
     4: np.dtype(np.int32),
 }
+#: What the second byte of a header says: encoding, bytes per element, bits of the mantissa.
+_KINDS = [(encoding, size, bits) for encoding in _ENCODINGS for size in _SIGNED for bits in range(8 * size)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,10 +74,16 @@ class Header:
     elements: int
     changed: int
 
-    def pack(self) -> bytes:
-        """The header's bytes, `HEADER_BYTES` long."""
-        encoding = _ENCODINGS.index(self.encoding)
-        return _HEADER.pack(_MAGIC, encoding, self.item_bytes, self.mantissa_bits, self.elements, self.changed)
+    @property
+    def half(self) -> int:
+        """Half of the bit patterns that an element can have."""
+        return 1 << (8 * self.item_bytes - 1)
+
+    @property
+    def packed(self) -> bytes:
+        """The header's bytes, at most `HEADER_BYTES`."""
+        kind = _KINDS.index((self.encoding, self.item_bytes, self.mantissa_bits))
+        return bytes([_MAGIC, kind]) + varints.packed(self.elements) + varints.packed(self.changed)
 
 
 def encode(
@@ -86,9 +91,9 @@ def encode(
 ) -> bytes:
     """Encode `new` for a receiver that holds `base` (same shape and dtype), or in full if `base` is None.
 
-    `encoding` None: `fast`, or `small` where more than `SMALL_FROM` of the elements changed. `mantissa_bits` are those
-    of the floats, None: bf16's for two bytes, fp32's for four, e4m3's for one. The result is never longer than
-    `new.nbytes + HEADER_BYTES`: where a delta would be, it is `dense`.
+    `encoding` None: `small` up to `SMALL_ELEMENTS` elements, and where more than `SMALL_FROM` of them changed; else
+    `fast`. `mantissa_bits` are those of the floats, None: bf16's for two bytes, fp32's for four, e4m3's for one. The
+    result is never longer than `new.nbytes + HEADER_BYTES`: where a delta would be, it is `dense`.
     """
     _check(new)
     mantissa_bits = _MANTISSA_BITS[new.itemsize] if mantissa_bits is None else mantissa_bits
@@ -98,20 +103,23 @@ def encode(
         raise TransferError(f"cannot encode {new.dtype}{new.shape} against a base of {base.dtype}{base.shape}")
     base, new = base.reshape(-1), new.reshape(-1)
     if encoding is None:
-        encoding = "small" if _share_changed(base, new) > SMALL_FROM else "fast"
-    contexts = _Contexts.of(encoding, new.itemsize, mantissa_bits)
-    blocks = list(_in_threads(lambda cut: _encode_block(base[cut], new[cut], contexts), _blocks(new.size)))
-    total = sum(changed for changed, _ in blocks)
-    if sum(len(block) for _, block in blocks) >= new.nbytes:
-        return _dense(new, total, mantissa_bits)
+        small = new.size <= SMALL_ELEMENTS or _share_changed(base, new) > SMALL_FROM
+        encoding = "small" if small else "fast"
     header = Header(
-        encoding=encoding,
-        item_bytes=new.itemsize,
-        mantissa_bits=mantissa_bits,
-        elements=new.size,
-        changed=total,
+        encoding=encoding, item_bytes=new.itemsize, mantissa_bits=mantissa_bits, elements=new.size, changed=0
     )
-    return b"".join([header.pack(), *(block for _, block in blocks)])
+    blocks = list(_in_threads(lambda cut: _encode_block(base[cut], new[cut], header), _cuts(new.size)))
+    header = replace(header, changed=sum(changed for changed, _ in blocks))
+    parts = [header.packed]
+    for changed, body in blocks if header.changed else []:
+        if body is None:
+            return _dense(new, header.changed, mantissa_bits)
+        if len(blocks) > 1:
+            parts += [varints.packed(changed), varints.packed(len(body))]
+        parts.append(body)
+    if sum(map(len, parts)) >= new.nbytes + len(parts[0]):
+        return _dense(new, header.changed, mantissa_bits)
+    return b"".join(parts)
 
 
 def decode(base: Bits, blob: Buffer, out: Bits | None = None) -> Bits:
@@ -125,64 +133,50 @@ def decode(base: Bits, blob: Buffer, out: Bits | None = None) -> Bits:
     new = np.empty(base.shape, base.dtype) if out is None else out
     if new.shape != base.shape or new.dtype != base.dtype or not new.flags.c_contiguous:
         raise TransferError(f"cannot decode {base.dtype}{base.shape} into {new.dtype}{new.shape}")
-    header = read_header(blob)
+    header, at = _header(blob)
     if (header.elements, header.item_bytes) != (base.size, base.itemsize):
         raise TransferError(
             f"encoded array has {header.elements} elements of {header.item_bytes} bytes, "
             f"expected {base.size} of {base.itemsize}"
         )
-    body = memoryview(blob)[HEADER_BYTES:]
+    body = memoryview(blob)[at:]
     if header.encoding == "dense":
         if len(body) != base.nbytes:
             raise TransferError(f"dense array is {len(body)} bytes, expected {base.nbytes}")
         new[...] = np.frombuffer(body, base.dtype).reshape(base.shape)
         return new
     flat, old = new.reshape(-1), base.reshape(-1)
-    contexts = _Contexts.of(header.encoding, header.item_bytes, header.mantissa_bits)
-    jobs, changed = [], 0
-    for cut in _blocks(base.size):
-        if len(body) < _BLOCK.size:
-            raise TransferError(f"encoded array ends where its block of elements {cut.start} to {cut.stop} begins")
-        length, in_block = _BLOCK.unpack_from(body)
-        if not _BLOCK.size <= length <= len(body) or in_block > cut.stop - cut.start:
-            raise TransferError(f"block of elements {cut.start} to {cut.stop} contradicts itself: {length} bytes")
-        jobs.append((cut, in_block, body[_BLOCK.size : length]))
-        body = body[length:]
-        changed += in_block
-    if len(body) or changed != header.changed:
-        raise TransferError(f"encoded array says {header.changed} elements changed, its blocks {changed}")
 
-    def run(job: tuple[slice, int, memoryview]) -> None:
-        cut, in_block, block = job
+    def run(block: _Block) -> None:
         if new is not base:
-            flat[cut] = old[cut]
-        _decode_block(flat[cut], in_block, block, contexts)
+            flat[block.cut] = old[block.cut]
+        _decode_block(flat[block.cut], block, header)
 
-    list(_in_threads(run, jobs))
+    list(_in_threads(run, _blocks(header, body)))
     return new
 
 
 def read_header(blob: Buffer) -> Header:
     """Parse and check the header of an encoded array. Raises TransferError."""
-    if len(blob) < HEADER_BYTES:
-        raise TransferError(f"encoded array is {len(blob)} bytes, shorter than its header of {HEADER_BYTES}")
-    magic, encoding, item_bytes, mantissa_bits, elements, changed = _HEADER.unpack_from(blob)
-    if magic != _MAGIC:
-        raise TransferError(f"encoded array begins with {magic!r}, expected {_MAGIC!r}")
-    if encoding >= len(_ENCODINGS) or item_bytes not in _SIGNED or mantissa_bits >= 8 * item_bytes:
+    return _header(blob)[0]
+
+
+def _header(blob: Buffer) -> tuple[Header, int]:
+    """The header, and how many bytes it takes."""
+    if len(blob) < 2 or blob[0] != _MAGIC or blob[1] >= len(_KINDS):
         raise TransferError(
-            f"encoded array has unknown encoding {encoding}, or elements of {item_bytes} bytes with a mantissa of "
-            f"{mantissa_bits} bits"
+            f"encoded array begins with {bytes(blob[:2]).hex() or 'nothing'}, expected {_MAGIC:x} and a kind below "
+            f"{len(_KINDS):x}"
         )
+    encoding, item_bytes, mantissa_bits = _KINDS[blob[1]]
+    elements, at = varints.taken(blob, 2)
+    changed, at = varints.taken(blob, at)
     if changed > elements:
         raise TransferError(f"encoded array says {changed} of {elements} elements changed")
-    return Header(
-        encoding=_ENCODINGS[encoding],
-        item_bytes=item_bytes,
-        mantissa_bits=mantissa_bits,
-        elements=elements,
-        changed=changed,
+    header = Header(
+        encoding=encoding, item_bytes=item_bytes, mantissa_bits=mantissa_bits, elements=elements, changed=changed
     )
+    return header, at
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,21 +217,6 @@ def undo(new: Bits, done: Changes) -> Bits:
     return base.reshape(new.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class _Contexts:
-    """How the context of an element is found: `base >> shift & mask`; `half` is 2**(bits - 1)."""
-
-    half: int
-    shift: int
-    mask: int
-
-    @classmethod
-    def of(cls, encoding: Encoding, item_bytes: int, mantissa_bits: int) -> _Contexts:
-        exponent_bits = min(8 * item_bytes - 1 - mantissa_bits, 8)
-        mask = (1 << exponent_bits) - 1 if encoding == "small" else 0
-        return cls(1 << (8 * item_bytes - 1), mantissa_bits, mask)
-
-
 def _share_changed(base: Bits, new: Bits) -> float:
     """About what share of the elements changed, by looking at parts of them that lie evenly apart."""
     apart = max(new.size // _SAMPLED_PARTS, _SAMPLED_ELEMENTS)
@@ -246,101 +225,76 @@ def _share_changed(base: Bits, new: Bits) -> float:
     return changed / max(sum(new[part].size for part in parts), 1)
 
 
-def _encode_block(base: Bits, new: Bits, contexts: _Contexts) -> tuple[int, bytes]:
-    """How many elements changed, and the block."""
-    wide = np.int64 if base.itemsize == 4 else np.int32
-    sizes = np.zeros(bitcoding.CONTEXTS, np.int64)
-    counts = np.zeros(bitcoding.CONTEXTS, np.int64)
+def _encode_block(base: Bits, new: Bits, header: Header) -> tuple[int, bytes | None]:
+    """How many elements changed, and the block; None if it would be larger than the array."""
     # As much as there can be: memory that is not written to is not taken.
-    gaps: bitcoding.Array = np.empty(base.size, np.uint32)
-    steps: bitcoding.Array = np.empty(base.size, wide)
-    if contexts.mask:
-        of = np.empty(base.size, np.uint8)
-        changed = bitcoding.collect_in_contexts(
-            base, new, contexts.half, contexts.shift, contexts.mask, of, gaps, steps, sizes, counts
-        )
-        signs = np.packbits(steps[:changed] < 0, bitorder="little")
-        found = of[:changed], gaps, steps
-        gaps, steps = np.empty(changed, np.uint32), np.empty(changed, wide)
-        bitcoding.by_context(*found, np.cumsum(counts) - counts, gaps, steps)
+    gaps, steps = np.empty(base.size, np.uint32), np.empty(base.size, np.int32)
+    changed = differences.find(base, new, header.half, gaps, steps)
+    gaps, steps = gaps[:changed], steps[:changed]
+    if header.encoding == "small":
+        return changed, rangecoding.encode(_exponents(base, header), gaps, steps)
+    return changed, bitcoding.encode(base.size, gaps, steps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A block of an encoded array: its elements, how many of them changed, and how."""
+
+    cut: slice
+    changed: int
+    body: memoryview
+
+
+def _blocks(header: Header, body: memoryview) -> list[_Block]:
+    """The blocks of an encoded array. Raises TransferError."""
+    cuts = _cuts(header.elements)
+    if not header.changed:
+        blocks, at = [_Block(cut, 0, body[:0]) for cut in cuts], 0
+    elif len(cuts) == 1:
+        blocks, at = [_Block(cuts[0], header.changed, body)], len(body)
     else:
-        whole = slice(0, base.size // (8 // base.itemsize) * (8 // base.itemsize))
-        words = base[whole].view(np.uint64), new[whole].view(np.uint64)
-        changed = bitcoding.collect(base, new, *words, contexts.half, gaps, steps)
-        signs = np.packbits(steps[:changed] < 0, bitorder="little")
-        sizes[0], counts[0] = base.size, changed
-    used = np.flatnonzero(counts)
-    ends = np.cumsum(counts)
-    parts: list[bytes] = []
-    rows = [bytes([len(used) - 1]) if len(used) else b""]
-    for context in used:
-        own = slice(ends[context] - counts[context], ends[context])
-        size, count = int(sizes[context]), int(counts[context])
-        rarer = min(count, size - count)
-        more = bitcoding.count_more(steps[own])
-        place_inverted, length_inverted = 2 * count > size, 2 * more > count
-        place_k, length_k = _rice(size, rarer), _rice(count, min(more, count - more))
-        # Room for every code to be an escape, which takes less than two words.
-        out = np.empty(2 * (rarer + 2) + 4 * (count + 2), np.uint32)
-        middle = bitcoding.write_places(gaps[own], size, place_inverted, place_k, out, 0)
-        end = bitcoding.write_lengths(steps[own], length_inverted, length_k, out, middle)
-        flags = (_INVERTED * place_inverted + place_k, _INVERTED * length_inverted + length_k)
-        rows.append(_CONTEXT.pack(context, middle, end - middle, *flags))
-        parts.append(out[:end].tobytes())
-    body = b"".join([*rows, signs.tobytes(), *parts])
-    return changed, _BLOCK.pack(_BLOCK.size + len(body), changed) + body
-
-
-def _decode_block(new: Bits, changed: int, block: memoryview, contexts: _Contexts) -> None:
-    """Turn `new`, which holds the base, into what was encoded."""
-    if not changed:
-        if len(block):
-            raise TransferError(f"a block without changes has {len(block)} bytes")
-        return
-    used = block[0] + 1 if len(block) else 0
-    sign_bytes = -(-changed // 8)
-    words_from = 1 + used * _CONTEXT.size + sign_bytes
-    if not used or words_from > len(block) or (len(block) - words_from) % 4 or (used > 1 and not contexts.mask):
-        raise TransferError(f"a block with {changed} changes in {used} contexts has {len(block)} bytes")
-    signs = np.frombuffer(block[words_from - sign_bytes : words_from], np.uint8)
-    words = np.frombuffer(bytes(block[words_from:]) + bytes(_BEYOND_BYTES), np.uint32)
-    starts = np.zeros((2, bitcoding.CONTEXTS), np.int64)
-    ends = np.zeros((2, bitcoding.CONTEXTS), np.int64)
-    inverted = np.zeros((2, bitcoding.CONTEXTS), np.bool_)
-    k = np.full((2, bitcoding.CONTEXTS), -1, np.int64)
-    at = 0
-    for number in range(used):
-        context, places, lengths, *flags = _CONTEXT.unpack_from(block, 1 + number * _CONTEXT.size)
-        if k[0, context] >= 0 or any(flag >= 2 * _INVERTED or flag % _INVERTED > 31 for flag in flags):
-            raise TransferError(f"a block says {flags} of its context {context}, or says it twice")
-        starts[:, context] = at, at + places
-        ends[:, context] = at + places, at + places + lengths
-        inverted[:, context] = [flag >= _INVERTED for flag in flags]
-        k[:, context] = [flag % _INVERTED for flag in flags]
-        at += places + lengths
-    if 4 * at != len(block) - words_from:
+        blocks, at = [], 0
+        for cut in cuts:
+            changed, at = varints.taken(body, at)
+            length, at = varints.taken(body, at)
+            if changed > cut.stop - cut.start or length > len(body) - at:
+                raise TransferError(
+                    f"encoded array says {changed} of its elements {cut.start} to {cut.stop} changed, in {length} bytes"
+                )
+            blocks.append(_Block(cut, changed, body[at : at + length]))
+            at += length
+    changed = sum(block.changed for block in blocks)
+    if (at, changed) != (len(body), header.changed):
         raise TransferError(
-            f"the contexts of a block have {at} words, the block {len(block) - words_from} bytes of them"
+            f"encoded array has {len(body)} bytes after its header and {header.changed} changes, its blocks {at} and "
+            f"{changed}"
         )
-    starts, ends = 32 * starts, 32 * ends
-    if contexts.mask or inverted[0, 0]:
-        shift, mask = contexts.shift, contexts.mask
-        read = bitcoding.read_in_contexts(
-            new, contexts.half, shift, mask, words, starts, ends, inverted, k, signs, changed
-        )
+    return blocks
+
+
+def _decode_block(new: Bits, block: _Block, header: Header) -> None:
+    """Turn `new`, which holds the base, into what was encoded."""
+    if not block.changed:
+        if len(block.body):
+            raise TransferError(f"encoded array has {len(block.body)} bytes for a block without changes")
+        return
+    if header.encoding == "small":
+        gaps, steps = rangecoding.decode(block.body, _exponents(new, header), block.changed)
     else:
-        read = bitcoding.read(new, contexts.half, words, ends[:, 0], inverted[1, 0], k[:, 0], signs, changed)
-    if not read:
-        raise TransferError(f"a block does not say which {changed} elements changed")
+        gaps, steps = bitcoding.decode(block.body, new.size, block.changed)
+    if not differences.move(new, header.half, gaps, steps):
+        raise TransferError(
+            f"encoded array has {block.changed} changes that lead past the {new.size} elements of a block"
+        )
 
 
-def _rice(size: int, events: int) -> int:
-    """The Rice parameter that fits `events` among `size`."""
-    mean = (size - events) // (events + 1)
-    return max(mean.bit_length() - 1, 0)
+def _exponents(base: Bits, header: Header) -> npt.NDArray[np.uint8]:
+    """Of each element, or its lowest eight bits if it has more."""
+    exponent_bits = min(8 * header.item_bytes - 1 - header.mantissa_bits, 8)
+    return (base >> header.mantissa_bits & (1 << exponent_bits) - 1).astype(np.uint8)
 
 
-def _blocks(elements: int) -> list[slice]:
+def _cuts(elements: int) -> list[slice]:
     """The array in blocks; a short end joins the block before it."""
     count = max(elements // _BLOCK_ELEMENTS, 1)
     ends = [*range(_BLOCK_ELEMENTS, count * _BLOCK_ELEMENTS, _BLOCK_ELEMENTS), elements]
@@ -348,12 +302,16 @@ def _blocks(elements: int) -> list[slice]:
 
 
 def _in_threads(act: Callable[[_T], _R], jobs: Sequence[_T]) -> Iterator[_R]:
-    return map(act, jobs) if len(jobs) < 2 else _threads().map(act, jobs)
+    return map(act, jobs) if len(jobs) < 2 or _cores() == 1 else _threads().map(act, jobs)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rose-codec")
+    return ThreadPoolExecutor(_cores(), thread_name_prefix="rose-codec")
 
 
 def _check(array: Bits) -> None:
@@ -365,7 +323,7 @@ def _dense(new: Bits, changed: int, mantissa_bits: int) -> bytes:
     header = Header(
         encoding="dense", item_bytes=new.itemsize, mantissa_bits=mantissa_bits, elements=new.size, changed=changed
     )
-    return header.pack() + new.tobytes()
+    return header.packed + new.tobytes()
 
 
 def _ulp_order(bits: Bits) -> Bits:
