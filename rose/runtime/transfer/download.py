@@ -34,8 +34,9 @@ def download(
     """Bring `path` to hold the chunk, whatever part of it is there already.
 
     A broken connection is tried again, up to `retries` times in a row without a byte. A chunk that does not match its
-    hash is removed and fetched once more from its first byte. `progress` is told how many bytes the file holds, unless
-    it already held them all.
+    hash is removed and fetched once more from its first byte. `progress` is told how many bytes may be passed on: all
+    that the file holds, but the chunk's last byte only once the whole matches its hash. So nobody has a damaged chunk
+    whole, and asks for it anew, before there is a better one.
 
     Raises GoneError if the origin no longer has the chunk; BrokenError if the connection stays broken, or if `stopped`
     was set: what came is kept in `path`. TransferError naming the chunk if it was wrong twice or cannot be written.
@@ -44,6 +45,7 @@ def download(
         for _ in range(2):
             actual = _pull(origin, chunk, path, retries, stopped, progress)
             if actual == chunk.sha256:
+                progress(chunk.size_bytes)
                 return
             path.unlink()
     except OSError as error:
@@ -79,19 +81,23 @@ def _pull(
 ) -> str:
     """Fetch what is missing; returns the SHA-256 of the whole."""
     sha256 = hashlib.sha256()
+
+    def tell(have: int) -> None:
+        progress(min(have, chunk.size_bytes - 1))
+
     with path.open("a+b") as file:
         have = _resume(file, sha256.update)
         failures = 0
         while have < chunk.size_bytes:
             before = have
-            progress(have)
+            tell(have)
             try:
                 for block in origin.read_chunk(chunk, have):
                     file.write(block)
                     file.flush()  # So that nothing received is lost to a kill, and a relay's clients can read it.
                     sha256.update(block)
                     have += len(block)
-                    progress(have)
+                    tell(have)
                     if stopped.is_set():
                         raise BrokenError(f"the transfer of chunk {chunk.sha256} was stopped at byte {have}")
             except BrokenError:

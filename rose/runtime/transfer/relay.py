@@ -1,7 +1,8 @@
 """A relay: fetches each manifest and chunk from its origin once, keeps it, and serves a cluster as the origin would.
 
-Clients are sent a chunk's bytes while they arrive, and check them as they would the origin's. Only what matches its
-hash is kept. Pins and acknowledgements go through to the origin.
+Clients are sent a chunk's bytes while they arrive, the last one when the relay has found that the whole matches its
+hash, and check them as they would the origin's. Only what matches is kept. Pins and acknowledgements go through to the
+origin.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class _Download:
 
     #: None until it is known and there is room for it.
     size_bytes: int | None = None
-    #: How far the file is; 0 again if it did not match its hash and is fetched once more.
+    #: How many bytes of the file may be sent; 0 again if it did not match its hash and is fetched once more.
     written_bytes: int = 0
     failure: TransferError | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -84,7 +85,7 @@ class _Download:
         self._changed = asyncio.Event()
 
     def wrote(self, written_bytes: int) -> None:
-        """The file now holds so many bytes."""
+        """So many bytes of the file may be sent now."""
         self.written_bytes = written_bytes
         self.tell()
 
@@ -249,7 +250,6 @@ class _Relay:
                 progress=progress,
             )
             await loop.run_in_executor(self._pulls, pull)
-            state.wrote(size_bytes)
             complete = True
         except TransferError as error:
             state.failure = error
@@ -272,7 +272,8 @@ class _Relay:
             raise web.HTTPRequestRangeNotSatisfiable(headers={"Content-Range": f"bytes */{size_bytes}"})
         with self._cache.held(sha256):
             await state.reached(span.start)
-            # Should it be fetched once more, this goes on with the file it has: the client finds it wrong, asks anew.
+            # Should it be fetched once more, this goes on with the file it has: the client finds it wrong, asks anew,
+            # and by then the other is there, since the last byte waits for it.
             try:
                 file = await asyncio.to_thread(os.open, self._cache.path(sha256), os.O_RDONLY)
             except FileNotFoundError:

@@ -112,6 +112,22 @@ def test_an_altered_chunk_is_fetched_once_more_from_its_first_byte_then_refused(
     assert asked == [None] * 4
 
 
+def test_the_last_byte_is_not_passed_on_before_the_whole_matches(folder: Path, tmp_path: Path) -> None:
+    path, told = tmp_path / "chunk", []
+    path.write_bytes(b"x" + CONTENT[1:-9])
+    origin = open_origin(folder.as_uri(), None)
+
+    def progress(count_bytes: int) -> None:
+        told.append(count_bytes)
+        if count_bytes == len(CONTENT):
+            assert path.read_bytes() == CONTENT
+
+    for _ in range(2):
+        download(origin, CHUNK, path, retries=0, stopped=threading.Event(), progress=progress)
+    most = len(CONTENT) - 1
+    assert told == [len(CONTENT) - 9, most, 0, most, len(CONTENT), len(CONTENT)]
+
+
 def test_when_stopped_it_keeps_what_came(scripted: tuple[Scripted, Origin], tmp_path: Path) -> None:
     _, origin = scripted
     stopped = threading.Event()
