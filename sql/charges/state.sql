@@ -49,6 +49,7 @@ SELECT
     unnest([
         'serving', 'rollout', 'train', 'sync', 'activation', 'headroom', 'idle', 'unaccounted', 'transfer', 'energy'
     ]) AS bucket,
+    unnest(list_concat(repeat(['capacity'], 8), ['transfer', 'energy'])) AS kind,
     unnest([true, false, false, false, false, true, true, true, false, true]) AS of_device;
 CREATE TABLE charge (
     unit BIGINT, hour BIGINT, place BIGINT, commitment VARCHAR, lease_id VARCHAR, position BIGINT,

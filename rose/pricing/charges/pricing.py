@@ -122,8 +122,7 @@ def price(
                 f"an amount is too large or too precise to be kept exactly ({error}): give tariff, PUE and rates fewer "
                 "decimals, and a power meter of its own to each device that draws more than 2.5 kW"
             ) from error
-        # One number to sort by is several times faster than the columns it stands for.
-        frame = connection.sql(sql.read("charges/charges.sql")).pl().sort("place").drop("place")
+        frame = _frame(connection)
     # Without device time there may be what was billed beside it.
     hours = [int(at.replace(tzinfo=UTC).timestamp()) * 1_000_000_000 for at in frame["hour"].unique()]
     begins = [stay.t0_ns for stay in stays] or hours
@@ -185,6 +184,25 @@ def _stays(connection: duckdb.DuckDBPyConnection) -> list[Stay]:
         "SELECT run_id, device_id, pool, device_class, t0_ns, t1_ns FROM stay WHERE t1_ns > t0_ns ORDER BY ALL"
     )
     return [Stay(*row) for row in found.fetchall()]
+
+
+def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """The charges of the period, as `Charges.frame` has them.
+
+    What many rows share is looked up here: it takes a fraction of the time that DuckDB takes to hand it out with each.
+    """
+    rows = connection.sql(sql.read("charges/charges.sql")).pl().sort("place")
+    units = connection.sql(sql.read("charges/units.sql")).pl()
+    buckets = connection.sql("FROM bucket ORDER BY position").pl().drop("position")
+    lendable = (pl.col("pool") == "serving") & pl.col("lease_id").is_null()
+    idle = pl.when(lendable).then(pl.lit("could have been lent")).otherwise(pl.lit("could not be lent"))
+    return pl.concat([rows, units[rows["unit_row"]], buckets[rows["position"]]], how="horizontal").select(
+        "hour", "run_id", "provenance", "device_id", "pool", "device_class", "commitment", "lease_id", "kind", "bucket",
+        pl.when("of_device").then("device_team").otherwise("run_team").alias("team"),
+        "policy_version", "task", "fate",
+        pl.when(pl.col("bucket") == "idle").then(idle).otherwise("cause").alias("cause"),
+        "route", "ns", "tokens", "bytes", "energy_mw_ns", "cost_nano", "writer", "first_seq", "last_seq",
+    )  # fmt: skip
 
 
 def _refuse_faults(root: Path, connection: duckdb.DuckDBPyConnection) -> None:
