@@ -35,7 +35,6 @@ TESTED_ELSEWHERE = {
     "rose/runtime/preflight.py": ("test_cli.py", "what `rose up` refuses"),
     "rose/runtime/coserving/agent.py": ("runtime/test_deployment.py", "needs engines and a gateway"),
     "rose/runtime/coserving/gate.py": ("runtime/engines/test_sglang.py", "lives inside an engine"),
-    "rose/runtime/coserving/plugin.py": ("runtime/engines/test_sglang.py", "lives inside an engine"),
     "rose/runtime/coserving/telemetry.py": ("runtime/engines/test_sglang.py", "lives inside an engine"),
     "rose/runtime/rollout/trajectory.py": ("runtime/rollout/test_agent.py", "what an agent returns"),
     "rose/runtime/scheduling/client.py": ("runtime/scheduling/test_gateway.py", "the other end of the gateway"),

@@ -193,17 +193,19 @@ class TrainerActor:
         import torch
 
         from rose.runtime.training.trainer import Trainer
+        from rose.runtime.transfer.publisher import Publisher
         from rose.runtime.transfer.server import StoreServer
         from rose.runtime.transfer.store import VersionStore
 
         torch.set_num_threads(training.threads)
         self._trainer = Trainer(Path(checkpoint), training)
-        self._store = VersionStore(folder)
-        self._server = StoreServer(self._store).start()
+        store = VersionStore(folder)
+        self._publisher = Publisher(store)
+        self._server = StoreServer(store).start()
 
     def publish(self) -> tuple[int, str]:
-        """Publish the trainer's weights; returns (version, URL of the store)."""
-        self._store.publish(self._trainer.version, self._trainer.weights())
+        """Publish the trainer's weights; returns (version, URL of the store) once they can be fetched."""
+        self._publisher.publish(self._trainer.version, self._trainer.weights())
         return self._trainer.version, self._server.url
 
     def update(self, step: int, trajectories: list[Trajectory]) -> StepReport:
@@ -253,6 +255,7 @@ class TrainerActor:
         )
 
     def stop(self) -> None:
+        self._publisher.wait()
         self._server.stop()
         self._writer.close()
 

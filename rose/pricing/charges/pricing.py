@@ -191,9 +191,9 @@ def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
 
     What many rows share is looked up here: it takes a fraction of the time that DuckDB takes to hand it out with each.
     """
-    rows = connection.sql(sql.read("charges/charges.sql")).pl().sort("place")
-    units = connection.sql(sql.read("charges/units.sql")).pl()
-    buckets = connection.sql("FROM bucket ORDER BY position").pl().drop("position")
+    rows: pl.DataFrame = connection.sql(sql.read("charges/charges.sql")).pl().sort("place")
+    units: pl.DataFrame = connection.sql(sql.read("charges/units.sql")).pl()
+    buckets: pl.DataFrame = connection.sql("FROM bucket ORDER BY position").pl().drop("position")
     lendable = (pl.col("pool") == "serving") & pl.col("lease_id").is_null()
     idle = pl.when(lendable).then(pl.lit("could have been lent")).otherwise(pl.lit("could not be lent"))
     return pl.concat([rows, units[rows["unit_row"]], buckets[rows["position"]]], how="horizontal").select(

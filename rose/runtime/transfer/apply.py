@@ -6,11 +6,12 @@ import os
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
+import numpy as np
 import torch
 
-from rose.runtime.transfer.audit import find_drift
-from rose.runtime.transfer.bits import dtype_name, from_bits, to_bits
+from rose.runtime.transfer.bits import dtype_name, from_bits, integers, to_bits
 from rose.runtime.transfer.chain import follow, inside
 from rose.runtime.transfer.device import Patch
 from rose.runtime.transfer.errors import TransferError
@@ -26,8 +27,8 @@ def prepare(
 
     `current` maps the manifest's names to the engine's parameters, or to views of them (`fused.hf_views`). `regions`
     says which box of each tensor the parameter is (`shards.receiver_regions`); None: all of it. Then both must hold
-    the same names: a version is applied whole or not at all. Each piece's base is hashed as it lies in the engine, so
-    a delta can be applied neither to a wrong base nor twice. Takes as much host memory as the parameters; for those on
+    the same names: a version is applied whole or not at all. What is decoded is hashed (`chain.follow`), so a delta can
+    be applied neither to a wrong base nor twice. Takes as much host memory as the parameters; for those on
     an accelerator as much as what changes, where that is less.
 
     Raises TransferError naming the tensor, what was expected and what was found; nothing has been changed then.
@@ -56,9 +57,10 @@ def prepare(
         new = from_bits(follow(regions[name], old, chain, blobs.blob), tensors[name].dtype)
         return _patch(current[name], from_bits(old, tensors[name].dtype), new)
 
+    # Threads of its own: none may read a chunk's file any more once this has failed.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rose-prepare") as pool:
         patches = dict(zip(regions, pool.map(one, regions), strict=True))
-    return Prepared(staged, current, regions, patches, time.monotonic_ns() - started_ns)
+    return Prepared(staged, current, patches, time.monotonic_ns() - started_ns)
 
 
 class Prepared:
@@ -68,7 +70,6 @@ class Prepared:
         self,
         staged: Staged,
         current: Mapping[str, torch.Tensor],
-        regions: Mapping[str, Region],
         patches: dict[str, Patch],
         stage_ns: int,
     ) -> None:
@@ -76,7 +77,6 @@ class Prepared:
         self.version = staged.version
         self.stage_ns = stage_ns
         self._current = current
-        self._regions = regions
         self._patches = patches
 
     def commit(self, into: Mapping[str, torch.Tensor] | None = None) -> int:
@@ -91,23 +91,18 @@ class Prepared:
             raise TransferError(f"version {self.version} was already committed; prepare it again")
         started_ns = time.monotonic_ns()
         into = self._current if into is None else into
+        plain = []
         for name, patch in self._patches.items():
-            patch.write(into[name])
+            if _is_plain_copy(into[name], patch):
+                plain.append((integers(into[name]).numpy(), integers(patch.values).numpy()))
+            else:
+                patch.write(into[name])
+        list(_copiers().map(lambda pair: np.copyto(*pair), plain))
         if any(tensor.is_cuda for tensor in into.values()):
             torch.cuda.synchronize()
         pause_ns = time.monotonic_ns() - started_ns
         self._patches = {}
         return pause_ns
-
-    def verify(self) -> str:
-        """Hash the engine's parameters, after `commit` and outside the pause; returns the version's `weights_sha256`.
-
-        Raises TransferError naming the first tensor that is not what the version says.
-        """
-        drift = find_drift(self._current, self.staged.manifests[-1], self._regions)
-        if drift is not None:
-            raise TransferError(drift)
-        return self.staged.manifests[-1].weights_sha256
 
 
 class _Blobs:
@@ -122,6 +117,18 @@ class _Blobs:
         if chunk not in self._open:
             self._open[chunk] = self._staged.chunk(chunk)
         return self._open[chunk][piece.offset : piece.offset + piece.length]
+
+
+def _is_plain_copy(tensor: torch.Tensor, patch: Patch) -> bool:
+    """Whether memory is copied and no more. Torch splits each tensor over threads that wait for each other, which takes
+    several times as long on a busy host."""
+    same = patch.positions is None and tensor.dtype == patch.values.dtype
+    return same and tensor.device.type == "cpu" and tensor.is_contiguous()
+
+
+@cache
+def _copiers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rose-commit")
 
 
 def _patch(tensor: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> Patch:

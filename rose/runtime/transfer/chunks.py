@@ -9,11 +9,12 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import mmap
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rose.ledger.layout import make_folder, write_file
+from rose.ledger.layout import make_folder, sync_file, sync_folder
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.manifest import Chunk
 
@@ -27,6 +28,8 @@ class ChunkFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         make_folder(folder)
+        #: Put, and not known to be on disk.
+        self._put: set[Path] = set()
 
     def path(self, sha256: str) -> Path:
         """Where a chunk lies, or would."""
@@ -34,35 +37,55 @@ class ChunkFolder:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold this from the first chunk until a manifest that names them is in place."""
+        """Hold this from the first chunk until a manifest that names them is in place; `sync` comes before that."""
         with self._lock_file.open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)
+            self._put.clear()
             yield
 
-    def put(self, content: bytes) -> Chunk:
-        """Store a chunk, on disk when this returns; what is there already is kept. Raises OSError."""
-        chunk = Chunk(hashlib.sha256(content).hexdigest(), len(content))
+    def put(self, pieces: Sequence[bytes]) -> Chunk:
+        """Store a chunk of these bytes, one after the other; what is there already is kept. Raises OSError."""
+        sha256 = hashlib.sha256()
+        for piece in pieces:
+            sha256.update(piece)
+        chunk = Chunk(sha256.hexdigest(), sum(map(len, pieces)))
         path = self.path(chunk.sha256)
-        if not (path.exists() and path.read_bytes() == content):
+        if not (path.exists() and path.read_bytes() == b"".join(pieces)):
             make_folder(path.parent)
-            write_file(path, content)
+            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            try:
+                with temporary.open("wb") as file:
+                    file.writelines(pieces)
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+        self._put.add(path)  # Also if it was there: whoever wrote it may not have come to `sync`.
         return chunk
+
+    def sync(self) -> None:
+        """Bring what was put to disk, all at once since the disk is waited for each time. Raises OSError."""
+        for path in sorted(self._put):
+            sync_file(path)
+        for folder in sorted({path.parent for path in self._put}):
+            sync_folder(folder)
+        self._put.clear()
 
     def open(self, chunk: Chunk) -> memoryview:
         """A chunk's bytes, mapped. Raises TransferError if it is not there or of another size."""
         return map_file(self.path(chunk.sha256), chunk.size_bytes)
 
-    def sweep(self, named: Callable[[], set[str]]) -> None:
-        """Remove all chunks but those `named` says. While somebody writes, this does nothing: the next one will."""
+    def sweep(self, named: Callable[[], set[str]]) -> bool:
+        """Remove all chunks but those `named` says. While somebody writes, this does nothing, and returns False."""
         with self._lock_file.open("ab") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return
+                return False
             kept = named()
             for path in self._folder.glob("??/*"):
                 if path.name not in kept:
                     path.unlink()
+        return True
 
     @property
     def _lock_file(self) -> Path:
@@ -97,7 +120,7 @@ class ChunkBuilder:
         return tuple(self._chunks)
 
     def _flush(self) -> None:
-        self._chunks.append(self._folder.put(b"".join(self._pieces)))
+        self._chunks.append(self._folder.put(self._pieces))
         self._pieces, self._size_bytes = [], 0
 
 

@@ -21,6 +21,18 @@ from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.manifest import Package
 
 _PIN = re.compile(r"[0-9a-f]{32}")
+#: What each folder's files hold.
+_FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
+    "pins": {
+        "packages": lambda way: type(way) is list and way != [] and all(type(stem) is str for stem in way),
+        "until_unix_s": lambda at: type(at) in (int, float),
+    },
+    "acks": {
+        "receiver": lambda name: type(name) is str,
+        "version": lambda version: type(version) is int,
+        "at_unix_s": lambda at: type(at) in (int, float),
+    },
+}
 
 
 class Claims:
@@ -90,7 +102,15 @@ def _all(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        body: dict[str, Any] = json.loads(path.read_bytes())
+        body: Any = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
+    except (ValueError, RecursionError) as error:
+        raise TransferError(f"{path} is damaged ({error}); remove it")
+    fields = _FIELDS[path.parent.name]
+    if type(body) is not dict or body.keys() != fields.keys():
+        raise TransferError(f"{path} is damaged: it holds {body!r}, expected {', '.join(fields)}; remove it")
+    for field, holds in fields.items():
+        if not holds(body[field]):
+            raise TransferError(f"{path} is damaged: its {field!r} is {body[field]!r}; remove it")
     return body

@@ -1,4 +1,4 @@
-"""Encodes the pieces of a version against the version before it, and against earlier ones by composite deltas.
+"""Encodes the pieces of a version: first against the version before it, and then what else leads to it.
 
 The weights before the last version are not kept. What is kept of earlier steps is which elements changed and how far
 (`codec.Changes`), merged pairwise as a binary counter adds up: `undo` of the changes since an earlier version gives
@@ -15,11 +15,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import torch
+
 from rose.runtime.transfer import codec
-from rose.runtime.transfer.bits import digest, to_bits
+from rose.runtime.transfer.bits import digest
 from rose.runtime.transfer.chunks import ChunkBuilder, ChunkFolder
 from rose.runtime.transfer.codec import Bits, Changes
 from rose.runtime.transfer.cuts import Cut, Key
+from rose.runtime.transfer.device import Fetched, fetch
 from rose.runtime.transfer.dtypes import mantissa_bits
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.manifest import Manifest, PieceEntry, TensorInfo
@@ -46,71 +49,144 @@ class Held:
     bits: dict[Key, Bits] = field(default_factory=dict)
     xxh3: dict[Key, str] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
+    #: Copies on the trainer's accelerator of what lies there, to compare the next version with.
+    there: dict[Key, torch.Tensor | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    xxh3: str
+    bits: Bits
 
 
 @dataclass(frozen=True, slots=True)
 class _Blob:
-    base_version: int | None
     base_xxh3: str | None
     encoded: bytes
     spent_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Encoded:
-    cut: Cut
-    bits: Bits
-    xxh3: str
-    blobs: list[_Blob]
-    #: Since the base of the longest composite, or since the version before.
-    changes: Changes | None
+class _Package:
+    """A package in the making: its pieces come in the order in which they lie in chunks."""
+
+    def __init__(self, version: int, base_version: int | None, chunks: ChunkFolder) -> None:
+        self._version = version
+        self._base_version = base_version
+        self._builder = ChunkBuilder(chunks)
+        self._entries: list[PieceEntry] = []
+        self._spent_ns = 0
+
+    def add(self, cut: Cut, blob: _Blob, xxh3: str) -> None:
+        """Raises OSError."""
+        header = codec.read_header(blob.encoded)
+        chunk, offset = self._builder.add(cut.holders, blob.encoded)
+        self._spent_ns += blob.spent_ns
+        self._entries.append(
+            PieceEntry(
+                name=cut.info.name,
+                dtype=cut.info.dtype,
+                shape=cut.info.shape,
+                start=cut.region.start,
+                stop=cut.region.stop,
+                chunk=chunk,
+                offset=offset,
+                length=len(blob.encoded),
+                encoding=header.encoding,
+                changed=header.changed,
+                base_xxh3=blob.base_xxh3,
+                result_xxh3=xxh3,
+            )
+        )
+
+    def manifest(self) -> Manifest:
+        """The whole of it. Raises OSError."""
+        return Manifest(
+            version=self._version,
+            base_version=self._base_version,
+            encode_ns=self._spent_ns,
+            chunks=self._builder.finish(),
+            pieces=tuple(sorted(self._entries, key=lambda entry: entry.key)),
+        )
 
 
-def encode_version(
-    version: int, cuts: Sequence[Cut], held: Held | None, chunks: ChunkFolder, *, anchor: bool, stride_max: int
-) -> tuple[list[Manifest], Held]:
-    """Encode the pieces as a delta against `held`, as composite deltas, and (`anchor`) whole; the chunks are stored.
+def encode_first(
+    version: int, cuts: Sequence[Cut], held: Held | None, chunks: ChunkFolder, *, anchor: bool
+) -> tuple[Manifest, Held]:
+    """Encode the pieces against `held`, or whole if there is nothing before; the chunks are put, not synced.
 
-    Version v gets a composite against v - s for each power of two 1 < s <= `stride_max` that divides v, where the
-    changes since are known. Every piece is decoded again and compared. Returns the manifests of these pieces, which
-    no file names yet, and what is held now. Uses `held` up, also where it fails.
+    Every piece is decoded again and compared. What comes of that is what is held now, in memory of its own, since the
+    trainer goes on changing its tensors. Of tensors on an accelerator only what changed is copied from there, unless an
+    `anchor` follows: that is made of all they are. Returns the manifest of these pieces, which no file names yet, and
+    what is held now; `encode_more` brings that up to date with `held`, of which nothing is changed here.
 
     Raises TransferError if a piece does not decode to what was encoded, OSError if a chunk cannot be written.
     """
-    strides = [] if held is None else composites([span.base_version for span in held.spans], version, stride_max)
-    bases = [] if held is None else [held.version, *(held.spans[index].base_version for index in strides)]
-    builders: dict[int | None, ChunkBuilder] = {base: ChunkBuilder(chunks) for base in [*bases, *([None] * anchor)]}
-    entries: dict[int | None, list[PieceEntry]] = {base: [] for base in builders}
-    spent_ns = dict.fromkeys(builders, 0)
+
+    def encode(cut: Cut) -> tuple[Cut, Bits, _Blob]:
+        last = None if held is None or anchor else Fetched(held.bits[cut.key], held.there.get(cut.key))
+        fetched = fetch(cut.info.name, cut.tensor, last)
+        new, now.there[cut.key] = fetched.bits, fetched.there
+        now.xxh3[cut.key] = xxh3 = digest(new)
+        if held is None:
+            return cut, *_encoded(version, cut, xxh3, new, None)
+        base = _Base(held.xxh3[cut.key], held.bits[cut.key])
+        return cut, *_encoded(version, cut, xxh3, new, base)
+
     now = Held(version, {cut.info.name: cut.info for cut in cuts})
-    step = Span(bases[-1] if bases else version)
-    order = sorted(cuts, key=lambda cut: (sorted(cut.holders), cut.key))
-    for piece in _in_threads(lambda cut: _encode(version, cut, held, strides, anchor=anchor), order):
-        key = piece.cut.key
-        if held is not None and piece.changes is not None:
-            source = held.spans[strides[-1]].base_xxh3 if strides else held.xxh3
-            step.base_xxh3[key] = source[key]
-            step.changes[key] = piece.changes
-            del held.bits[key]
-        now.bits[key], now.xxh3[key] = piece.bits, piece.xxh3
-        for blob in piece.blobs:
-            place = builders[blob.base_version].add(piece.cut.holders, blob.encoded)
-            entries[blob.base_version].append(_entry(piece, blob, *place))
-            spent_ns[blob.base_version] += blob.spent_ns
-    if held is not None:
-        older = held.spans[: strides[-1]] if strides else held.spans
-        now.spans = [span for span in [*older, step] if version - span.base_version < stride_max]
-    manifests = [
-        Manifest(
-            version=version,
-            base_version=base,
-            encode_ns=spent_ns[base],
-            chunks=builders[base].finish(),
-            pieces=tuple(sorted(entries[base], key=lambda entry: entry.key)),
-        )
-        for base in builders
-    ]
-    return manifests, now
+    package = _Package(version, None if held is None else held.version, chunks)
+    for cut, bits, blob in _in_threads(encode, _in_order(cuts)):
+        now.bits[cut.key] = bits
+        package.add(cut, blob, now.xxh3[cut.key])
+    return package.manifest(), now
+
+
+def encode_more(
+    cuts: Sequence[Cut], before: Held, now: Held, chunks: ChunkFolder, *, anchor: bool, stride_max: int
+) -> list[Manifest]:
+    """Encode the pieces of `now` as composite deltas, and (`anchor`) whole; the chunks are put, not synced.
+
+    Version v gets a composite against v - s for each power of two 1 < s <= `stride_max` that divides v, where the
+    changes since are known. Every piece is decoded again and compared. Returns the manifests of these pieces, the
+    latest base first and the anchor last, which no file names yet. Uses `before` up, from which `now` was encoded, and
+    adds to the spans of `now`.
+
+    Raises TransferError if a piece does not decode to what was encoded, OSError if a chunk cannot be written.
+    """
+    strides = composites([span.base_version for span in before.spans], now.version, stride_max)
+    bases = [*(before.spans[index].base_version for index in strides), *([None] * anchor)]
+
+    def encode(cut: Cut) -> tuple[Cut, Changes, list[_Blob]]:
+        new, xxh3 = now.bits[cut.key], now.xxh3[cut.key]
+        changes = codec.changes(before.bits.pop(cut.key), new)
+        blobs = []
+        end = len(before.spans)
+        for begin in strides:
+            for span in reversed(before.spans[begin:end]):
+                changes = codec.merge(span.changes[cut.key], changes)
+            end = begin
+            first = before.spans[begin]
+            base = _Base(first.base_xxh3[cut.key], codec.undo(new, changes))
+            if digest(base.bits) != base.xxh3:
+                raise TransferError(
+                    f"tensor {cut.info.name!r}: the changes since version {first.base_version} are wrong"
+                )
+            # `small` would take a publisher several times as long, for the few who join.
+            encoding: codec.Encoding | None = "fast" if new.size > codec.SMALL_ELEMENTS else None
+            blobs.append(_encoded(now.version, cut, xxh3, new, base, encoding, base.bits)[1])
+        if anchor:
+            blobs.append(_encoded(now.version, cut, xxh3, new, None)[1])
+        return cut, changes, blobs
+
+    packages = [_Package(now.version, base, chunks) for base in bases]
+    first = before.spans[strides[-1]] if strides else None
+    step = Span(before.version, before.xxh3) if first is None else Span(first.base_version, first.base_xxh3)
+    for cut, changes, blobs in _in_threads(encode, _in_order(cuts)):
+        step.changes[cut.key] = changes
+        for package, blob in zip(packages, blobs, strict=True):
+            package.add(cut, blob, now.xxh3[cut.key])
+    older = before.spans[: strides[-1]] if strides else before.spans
+    now.spans = [span for span in [*older, step] if now.version - span.base_version < stride_max]
+    return [package.manifest() for package in packages]
 
 
 def composites(bases: Sequence[int], version: int, stride_max: int) -> list[int]:
@@ -123,58 +199,27 @@ def composites(bases: Sequence[int], version: int, stride_max: int) -> list[int]
     return found
 
 
-def _encode(version: int, cut: Cut, held: Held | None, strides: list[int], *, anchor: bool) -> _Encoded:
-    # A copy of its own: the trainer goes on changing its tensors.
-    new = to_bits(cut.info.name, cut.tensor.detach().to("cpu", copy=True))
-    xxh3 = digest(new)
-    blobs = []
-    changes = None
-
-    def add(base_version: int | None, base_xxh3: str | None, base: Bits | None) -> None:
-        started_ns = time.monotonic_ns()
-        encoded = codec.encode(base, new, mantissa_bits=mantissa_bits(cut.info.dtype))
-        if digest(codec.decode(new if base is None else base, encoded)) != xxh3:
-            raise TransferError(f"tensor {cut.info.name!r} of version {version} does not decode to what was encoded")
-        blobs.append(_Blob(base_version, base_xxh3, encoded, time.monotonic_ns() - started_ns))
-
-    if held is not None:
-        key = cut.key
-        add(held.version, held.xxh3[key], held.bits[key])
-        changes = codec.changes(held.bits[key], new)
-        end = len(held.spans)
-        for begin in strides:
-            for span in reversed(held.spans[begin:end]):
-                changes = codec.merge(span.changes[key], changes)
-            end = begin
-            first = held.spans[begin]
-            base = codec.undo(new, changes)
-            if digest(base) != first.base_xxh3[key]:
-                raise TransferError(
-                    f"tensor {cut.info.name!r}: the changes since version {first.base_version} are wrong"
-                )
-            add(first.base_version, first.base_xxh3[key], base)
-    if anchor:
-        add(None, None, None)
-    return _Encoded(cut, new, xxh3, blobs, changes)
+def _encoded(
+    version: int,
+    cut: Cut,
+    xxh3: str,
+    new: Bits,
+    base: _Base | None,
+    encoding: codec.Encoding | None = None,
+    out: Bits | None = None,
+) -> tuple[Bits, _Blob]:
+    """What the piece decodes to, in `out` or in memory of its own, and what is sent of it."""
+    started_ns = time.monotonic_ns()
+    mantissa = mantissa_bits(cut.info.dtype)
+    encoded = codec.encode(None if base is None else base.bits, new, encoding=encoding, mantissa_bits=mantissa)
+    decoded = codec.decode(new if base is None else base.bits, encoded, out)
+    if digest(decoded) != xxh3:
+        raise TransferError(f"tensor {cut.info.name!r} of version {version} does not decode to what was encoded")
+    return decoded, _Blob(None if base is None else base.xxh3, encoded, time.monotonic_ns() - started_ns)
 
 
-def _entry(piece: _Encoded, blob: _Blob, chunk: int, offset: int) -> PieceEntry:
-    info, region = piece.cut.info, piece.cut.region
-    header = codec.read_header(blob.encoded)
-    return PieceEntry(
-        name=info.name,
-        dtype=info.dtype,
-        shape=info.shape,
-        start=region.start,
-        stop=region.stop,
-        chunk=chunk,
-        offset=offset,
-        length=len(blob.encoded),
-        encoding=header.encoding,
-        changed=header.changed,
-        base_xxh3=blob.base_xxh3,
-        result_xxh3=piece.xxh3,
-    )
+def _in_order(cuts: Sequence[Cut]) -> list[Cut]:
+    return sorted(cuts, key=lambda cut: (sorted(cut.holders), cut.key))
 
 
 def _in_threads(act: Callable[[_T], _R], jobs: Iterable[_T]) -> Iterator[_R]:

@@ -1,8 +1,9 @@
 """What a package of weights holds: one package is either an anchor (a whole version) or a delta between two.
 
 Its tensors are cut into pieces, and pieces that the same receivers want lie one after the other in chunks, which go
-by their SHA-256. A manifest is JSON in one canonical form, with its own SHA-256, so that no bit of it can change
-unnoticed.
+by their SHA-256. A manifest has one canonical form, with its own SHA-256, so that no bit of it can change
+unnoticed. Its file is a line of JSON and, packed after it, the tables of chunks, tensors and pieces, which every
+receiver reads all of: `tail -n +2 FILE | gzip -d` shows them.
 """
 
 from __future__ import annotations
@@ -13,20 +14,21 @@ import itertools
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
+from rose.runtime.transfer.checks import check_sound, check_types
 from rose.runtime.transfer.codec import Encoding
-from rose.runtime.transfer.dtypes import bits_dtype, is_dtype
+from rose.runtime.transfer.dtypes import bits_dtype
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.regions import Region, overlapping
+from rose.runtime.transfer.regions import Region
+from rose.runtime.transfer.tables import canonical, columns, pack, rows, unpack
 
 _STEM = re.compile(r"(\d{8,})-(?:anchor|from-(\d{8,}))")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_XXH3 = re.compile(r"[0-9a-f]{32}")
-#: Fields of the JSON that follow from the others.
-_DERIVED = ("total_elements", "changed_elements", "manifest_sha256")
+#: Columns of the table of pieces, beside the hashes, and each piece's tensor.
+_PIECES = ("start", "stop", "chunk", "length", "encoding", "changed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,18 +181,8 @@ class Manifest:
         return tuple(dict.fromkeys(self.chunks[index] for index in sorted(wanted)))
 
     def to_bytes(self) -> bytes:
-        """The canonical JSON: two manifests are equal exactly if these bytes are."""
-        body: dict[str, Any] = {
-            "version": self.version,
-            "base_version": self.base_version,
-            "encode_ns": self.encode_ns,
-            "chunks": [_fields(chunk) for chunk in self.chunks],
-            "pieces": [_fields(piece) for piece in self.pieces],
-        }
-        body["total_elements"] = self.total_elements
-        body["changed_elements"] = self.changed_elements
-        body["manifest_sha256"] = hashlib.sha256(_canonical(body)).hexdigest()
-        return _canonical(body)
+        """The file. The same manifest may be packed otherwise by another version of zlib."""
+        return self._sealed(pack(canonical(self._tables())))
 
     @classmethod
     def from_bytes(cls, data: bytes, *, whole: bool = True) -> Manifest:
@@ -199,85 +191,73 @@ class Manifest:
         Not `whole` is one trainer rank's part: its pieces need not cover the tensors.
         """
         try:
-            body = json.loads(data)
-            pieces = tuple(PieceEntry(**_with_tuples(piece, "shape", "start", "stop")) for piece in body["pieces"])
-            chunks = tuple(Chunk(**chunk) for chunk in body["chunks"])
-            fields = {key: value for key, value in body.items() if key not in _DERIVED}
-            manifest = cls(**{**fields, "chunks": chunks, "pieces": pieces})
-            manifest._check_types()
+            line, _, packed = data.partition(b"\n")
+            body, tables = json.loads(line), unpack(packed)
+            manifest = cls._of_tables(body["version"], body["base_version"], body["encode_ns"], json.loads(tables))
+            check_types(manifest)
             # Whatever was altered, the bytes made anew differ from those received.
-            intact = manifest.to_bytes() == data
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            intact = manifest._sealed(packed) == data and canonical(manifest._tables()) == tables
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise TransferError(f"manifest cannot be read ({type(error).__name__}: {error}); fetch it again")
         if not intact:
             raise TransferError(f"manifest of version {manifest.version} fails its own SHA-256; fetch it again")
         manifest.check(whole=whole)
         return manifest
 
+    def _sealed(self, packed: bytes) -> bytes:
+        body: dict[str, Any] = {
+            "version": self.version,
+            "base_version": self.base_version,
+            "encode_ns": self.encode_ns,
+            "blob_bytes": self.blob_bytes,
+            "total_elements": self.total_elements,
+            "changed_elements": self.changed_elements,
+        }
+        body["manifest_sha256"] = hashlib.sha256(canonical(body) + packed).hexdigest()
+        return canonical(body) + b"\n" + packed
+
+    def _tables(self) -> dict[str, Any]:
+        places = {info: place for place, info in enumerate(self.tensors)}
+        pieces = columns(self.pieces, _PIECES, ("base_xxh3", "result_xxh3"))
+        return {
+            "chunks": columns(self.chunks, ("size_bytes",), ("sha256",)),
+            "tensors": columns(list(places), ("name", "dtype", "shape"), ()),
+            "pieces": {**pieces, "tensor": [places[piece.tensor] for piece in self.pieces]},
+        }
+
+    @classmethod
+    def _of_tables(cls, version: int, base_version: int | None, encode_ns: int, tables: Mapping[str, Any]) -> Manifest:
+        chunks = tuple(Chunk(sha256, size) for size, sha256 in rows(tables["chunks"], ("size_bytes",), ("sha256",)))
+        tensors = [
+            TensorInfo(name, dtype, tuple(shape))
+            for name, dtype, shape in rows(tables["tensors"], ("name", "dtype", "shape"), ())
+        ]
+        filled: Counter[int] = Counter()
+        pieces = []
+        for place, *row in rows(tables["pieces"], ("tensor", *_PIECES), ("base_xxh3", "result_xxh3")):
+            start, stop, chunk, length, encoding, changed, base_xxh3, result_xxh3 = row
+            info = tensors[place]
+            piece = PieceEntry(
+                name=info.name,
+                dtype=info.dtype,
+                shape=info.shape,
+                start=tuple(start),
+                stop=tuple(stop),
+                chunk=chunk,
+                offset=filled[chunk],
+                length=length,
+                encoding=encoding,
+                changed=changed,
+                base_xxh3=base_xxh3,
+                result_xxh3=result_xxh3,
+            )
+            filled[chunk] += length
+            pieces.append(piece)
+        return cls(version=version, base_version=base_version, encode_ns=encode_ns, chunks=chunks, pieces=tuple(pieces))
+
     def check(self, *, whole: bool = True) -> None:
         """Raise TransferError unless pieces fill the chunks, lie inside their tensors, and (`whole`) make them up."""
-        if whole and not self.pieces:
-            raise TransferError(f"manifest of version {self.version} has no pieces")
-        if self.base_version is not None and self.base_version >= self.version:
-            raise TransferError(f"manifest: version {self.version} is not newer than its base {self.base_version}")
-        for before, after in itertools.pairwise(self.pieces):
-            if before.key >= after.key:
-                raise TransferError(f"manifest: piece {after.key} does not come after {before.key}")
-        for piece in self.pieces:
-            self._check_piece(piece)
-        self._check_chunks()
-        for info, group in itertools.groupby(self.pieces, key=lambda piece: piece.tensor):
-            _check_cover(info, [piece.region for piece in group], whole=whole)
-        if len({info.name for info in self.tensors}) != len(self.tensors):
-            raise TransferError(f"manifest of version {self.version} gives a tensor two dtypes or shapes")
-
-    def _check_types(self) -> None:
-        numbers = [self.version, self.encode_ns, *(chunk.size_bytes for chunk in self.chunks)]
-        if self.base_version is not None:
-            numbers.append(self.base_version)
-        texts = [chunk.sha256 for chunk in self.chunks]
-        for piece in self.pieces:
-            numbers += [*piece.shape, *piece.start, *piece.stop]
-            numbers += [piece.chunk, piece.offset, piece.length, piece.changed]
-            texts += [piece.name, piece.dtype, piece.encoding, piece.result_xxh3]
-            if piece.base_xxh3 is not None:
-                texts.append(piece.base_xxh3)
-        # A float or a bool of the same value would pass for a number here, and for another one elsewhere.
-        odd: list[object] = [number for number in numbers if type(number) is not int or number < 0]
-        odd += [text for text in texts if type(text) is not str]
-        if odd:
-            raise ValueError(f"{odd[0]!r} is not of the field's type")
-
-    def _check_piece(self, piece: PieceEntry) -> None:
-        where = f"manifest: tensor {piece.name!r} at {list(piece.start)}"
-        if not is_dtype(piece.dtype):
-            raise TransferError(f"{where} has dtype {piece.dtype!r}, which is not known")
-        if not Region.whole(piece.shape).contains(piece.region):
-            raise TransferError(f"{where} reaches to {list(piece.stop)}, out of its shape {list(piece.shape)}")
-        dense_only = piece.base_xxh3 is None
-        if dense_only != (self.base_version is None) or (dense_only and piece.encoding != "dense"):
-            raise TransferError(f"{where} and version {self.version} disagree on the base")
-        if piece.encoding not in get_args(Encoding) or piece.changed > piece.elements:
-            raise TransferError(f"{where} has {piece.changed} of {piece.elements} elements in {piece.encoding!r}")
-        if not all(_XXH3.fullmatch(value) for value in (piece.base_xxh3 or piece.result_xxh3, piece.result_xxh3)):
-            raise TransferError(f"{where} has hashes that are none: {piece.base_xxh3}, {piece.result_xxh3}")
-
-    def _check_chunks(self) -> None:
-        filled = [0] * len(self.chunks)
-        for piece in sorted(self.pieces, key=lambda piece: (piece.chunk, piece.offset)):
-            if piece.chunk >= len(self.chunks):
-                raise TransferError(f"manifest: tensor {piece.name!r} lies in chunk {piece.chunk} of {len(filled)}")
-            if piece.offset != filled[piece.chunk] or piece.length <= 0:
-                raise TransferError(
-                    f"manifest: tensor {piece.name!r} at {list(piece.start)} lies at {piece.offset} of chunk "
-                    f"{piece.chunk}, expected {filled[piece.chunk]}"
-                )
-            filled[piece.chunk] += piece.length
-        for index, chunk in enumerate(self.chunks):
-            if not _SHA256.fullmatch(chunk.sha256):
-                raise TransferError(f"manifest: chunk {index} has {chunk.sha256!r} for its SHA-256")
-            if chunk.size_bytes != filled[index]:
-                raise TransferError(f"manifest: pieces fill {filled[index]} bytes of a chunk of {chunk.size_bytes}")
+        check_sound(self, whole=whole)
 
 
 def merge_parts(parts: Sequence[Manifest]) -> Manifest:
@@ -309,35 +289,50 @@ def plan(packages: Iterable[Package], version: int, have: int | None) -> list[Pa
 
     Raises TransferError if no package, or no chain of them, leads there.
     """
-    ways: dict[int | None, tuple[int, list[Package]]] = {None: (0, [])}
-    if have is not None:
-        ways[have] = (0, [])
+    costs: dict[int | None, int] = {None: 0, have: 0}
+    last: dict[int, Package] = {}
     known = sorted(packages, key=lambda package: package.version)
     for package in known:
-        if package.base_version in ways and package.version != have:
-            cost, way = ways[package.base_version]
-            candidate = (cost + package.blob_bytes, [*way, package])
-            if package.version not in ways or candidate[0] < ways[package.version][0]:
-                ways[package.version] = candidate
-    if version not in ways or not ways[version][1]:
+        if package.base_version in costs and package.version != have:
+            cost = costs[package.base_version] + package.blob_bytes
+            if package.version not in costs or cost < costs[package.version]:
+                costs[package.version], last[package.version] = cost, package
+    if version not in last:
         held = sorted({package.version for package in known})
         start = "nothing" if have is None else f"version {have}"
         raise TransferError(f"no way from {start} to version {version}: the store holds versions {held}")
-    return ways[version][1]
+    way = [last[version]]
+    while (begins := way[-1].base_version) is not None and begins != have:
+        way.append(last[begins])
+    return way[::-1]
 
 
 def index_bytes(packages: Iterable[Package]) -> bytes:
     """The list of packages as JSON: an origin's `index.json`, and what `/v1/packages` answers."""
-    return _canonical({"packages": [_fields(package) for package in packages]})
+    return index_of(index_row(package) for package in packages)
+
+
+def index_row(package: Package) -> str:
+    """A package's place in the list."""
+    return canonical({name: getattr(package, name) for name in Package.__slots__}).decode()
+
+
+def index_of(rows: Iterable[str]) -> bytes:
+    """The list of these rows; a store that has thousands keeps them."""
+    return f'{{"packages":[{",".join(rows)}]}}'.encode()
 
 
 def read_index(data: bytes) -> list[Package]:
     """The packages that `index_bytes` listed. Raises TransferError for anything else."""
     try:
         packages = [Package(**item) for item in json.loads(data)["packages"]]
-        if index_bytes(packages) != data or any(Package.parse(package.stem) != package for package in packages):
+        for package in packages:
+            base = 0 if package.base_version is None else package.base_version
+            if any(type(number) is not int or number < 0 for number in (package.version, base, package.blob_bytes)):
+                raise ValueError(f"{package} has a field that is no number of the kind")
+        if index_bytes(packages) != data:
             raise ValueError("not in canonical form")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise TransferError(f"this is not a list of packages ({error}); is it a weight store's?")
     return packages
 
@@ -359,24 +354,3 @@ def check_chain(manifests: Sequence[Manifest]) -> None:
                     f"tensor {piece.name!r} at {list(piece.start)}: delta to version {after.version} expects base "
                     f"{piece.base_xxh3}, version {before.version} is {found}"
                 )
-
-
-def _check_cover(info: TensorInfo, regions: list[Region], *, whole: bool) -> None:
-    if both := overlapping(regions):
-        raise TransferError(f"manifest: tensor {info.name!r} has pieces {both[0]} and {both[1]} that overlap")
-    covered = sum(region.elements for region in regions)
-    if whole and covered != info.elements:
-        raise TransferError(f"manifest: pieces of {info.name!r} hold {covered} of its {info.elements} elements")
-
-
-def _with_tuples(fields: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {**fields, **{name: tuple(fields[name]) for name in names}}
-
-
-def _fields(entry: Package | Chunk | PieceEntry) -> dict[str, Any]:
-    # dataclasses.asdict copies deeply, which takes most of the time to write a manifest.
-    return {name: getattr(entry, name) for name in entry.__slots__}
-
-
-def _canonical(body: dict[str, Any]) -> bytes:
-    return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()

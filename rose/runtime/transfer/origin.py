@@ -10,7 +10,7 @@ import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -153,8 +153,9 @@ class HttpOrigin(Origin):
         self._prefix = parts.path.rstrip("/")
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._timeout_s = timeout_s
-        self._own = threading.local()
         self._connections: list[http.client.HTTPConnection] = []
+        #: Those of them on which no request is under way; the one used last is at the end.
+        self._idle: list[http.client.HTTPConnection] = []
 
     def packages(self) -> list[Package]:
         return read_index(self._fetch("GET", "/v1/packages"))
@@ -177,20 +178,20 @@ class HttpOrigin(Origin):
 
     def read_chunk(self, chunk: Chunk, offset: int) -> Iterator[memoryview]:
         path = f"/v1/chunks/{chunk.sha256}"
-        response = self._send("GET", path, headers={"Range": f"bytes={offset}-"} if offset else {})
-        skip = 0 if response.status == 206 else offset  # 200: something on the way knows no ranges.
-        expected = chunk.size_bytes - offset + skip
-        span = f"bytes {offset}-{chunk.size_bytes - 1}/{chunk.size_bytes}"
-        if response.length != expected or (response.status == 206 and response.headers["Content-Range"] != span):
-            self._connection().close()
-            raise TransferError(
-                f"{self.url}{path} announces {response.length} bytes ({response.headers['Content-Range'] or 'all'}), "
-                f"expected {expected} ({span})"
-            )
-        for block in self._blocks(path, response, expected):
-            if len(block) > skip:
-                yield block[skip:]
-            skip = max(0, skip - len(block))
+        with self._asked("GET", path, headers={"Range": f"bytes={offset}-"} if offset else {}) as response:
+            skip = 0 if response.status == 206 else offset  # 200: something on the way knows no ranges.
+            expected = chunk.size_bytes - offset + skip
+            found = response.headers["Content-Range"]
+            span = f"bytes {offset}-{chunk.size_bytes - 1}/{chunk.size_bytes}"
+            if response.length != expected or (response.status == 206 and found != span):
+                raise TransferError(
+                    f"{self.url}{path} announces {response.length} bytes ({found or 'all'}), "
+                    f"expected {expected} ({span})"
+                )
+            for block in self._blocks(path, response, expected):
+                if len(block) > skip:
+                    yield block[skip:]
+                skip = max(0, skip - len(block))
 
     def route(self, version: int, have: int | None) -> Route:
         return Route.from_bytes(self._fetch("POST", "/v1/pins", {"version": version, "have": have}))
@@ -214,51 +215,70 @@ class HttpOrigin(Origin):
         for connection in self._connections:
             connection.close()
 
-    def _connection(self) -> http.client.HTTPConnection:
-        """This thread's own, kept open between requests."""
-        connection: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
-        if connection is None:
-            connection = self._own.connection = self._kind(*self._address, timeout=self._timeout_s)
-            self._connections.append(connection)
-        return connection
-
     def _head(self, path: str) -> http.client.HTTPMessage:
-        response = self._send("HEAD", path)
-        response.read()
-        return response.headers
+        with self._asked("HEAD", path) as response:
+            response.read()
+            return response.headers
 
     def _fetch(self, method: str, path: str, body: dict[str, object] | None = None) -> bytes:
-        response = self._send(method, path, body)
-        if response.length is None or response.length > JSON_BYTES_MAX:
-            self._connection().close()
-            raise TransferError(f"{self.url}{path} announces {response.length} bytes; is this a weight store?")
-        return b"".join(bytes(block) for block in self._blocks(path, response, response.length))
+        with self._asked(method, path, body) as response:
+            if response.length is None or response.length > JSON_BYTES_MAX:
+                raise TransferError(f"{self.url}{path} announces {response.length} bytes; is this a weight store?")
+            return b"".join(bytes(block) for block in self._blocks(path, response, response.length))
+
+    @contextmanager
+    def _asked(
+        self, method: str, path: str, body: dict[str, object] | None = None, headers: Mapping[str, str] | None = None
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Ask; the block gets a good answer, its body still to be read. The connection is kept for the next request,
+        of whichever thread, unless the block leaves something unread."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self._kind(*self._address, timeout=self._timeout_s)
+            self._connections.append(connection)
+        response = None
+        try:
+            response = self._send(connection, method, path, body, headers or {})
+            yield self._good(path, response)
+        finally:
+            if response is None or not response.isclosed():
+                connection.close()
+            self._idle.append(connection)
 
     def _send(
-        self, method: str, path: str, body: dict[str, object] | None = None, headers: Mapping[str, str] | None = None
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: dict[str, object] | None,
+        headers: Mapping[str, str],
     ) -> http.client.HTTPResponse:
-        """Ask, and return the head of a good answer; the body is still to be read."""
-        connection = self._connection()
+        """Ask, and return the head of the answer."""
         kept = connection.sock is not None
         data = None if body is None else json.dumps(body).encode()
-        sent = {**self._headers, **(headers or {}), **({} if data is None else {"Content-Type": "application/json"})}
+        sent = {**self._headers, **headers, **({} if data is None else {"Content-Type": "application/json"})}
         try:
             try:
                 connection.request(method, self._prefix + path, data, sent)
-                response = connection.getresponse()
+                return connection.getresponse()
             except ConnectionError:
                 if not kept:
                     raise
                 connection.close()  # The server had let an idle connection go.
                 connection.request(method, self._prefix + path, data, sent)
-                response = connection.getresponse()
-            if response.status in (200, 206):
-                return response
+                return connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            raise self._broken(error)
+
+    def _good(self, path: str, response: http.client.HTTPResponse) -> http.client.HTTPResponse:
+        """The answer, or what it says instead as an error."""
+        if response.status in (200, 206):
+            return response
+        try:
             detail = response.read(500).decode(errors="replace")
         except (OSError, http.client.HTTPException) as error:
-            connection.close()
             raise self._broken(error)
-        connection.close()
         message = f"{self.url}{path} answered {response.status} {response.reason}: {detail}"
         if response.status == 404:
             raise GoneError(message)
@@ -268,21 +288,17 @@ class HttpOrigin(Origin):
         """The body, exactly as long as expected; each block is valid until the next."""
         buffer = memoryview(bytearray(min(expected, BLOCK_BYTES)))
         received = 0
-        try:
-            while received < expected:
-                try:
-                    count = response.readinto(buffer[: expected - received])
-                except (OSError, http.client.HTTPException) as error:
-                    raise self._broken(error)
-                if not count:
-                    raise BrokenError(f"{self.url}{path} broke off after {received} of {expected} bytes; try again")
-                received += count
-                self._took(count)
-                yield buffer[:count]
-            response.read()  # Marks it as read, so that the connection takes the next request.
-        finally:
-            if not response.isclosed():
-                self._connection().close()
+        while received < expected:
+            try:
+                count = response.readinto(buffer[: expected - received])
+            except (OSError, http.client.HTTPException) as error:
+                raise self._broken(error)
+            if not count:
+                raise BrokenError(f"{self.url}{path} broke off after {received} of {expected} bytes; try again")
+            received += count
+            self._took(count)
+            yield buffer[:count]
+        response.read()  # Marks it as read, so that the connection takes the next request.
 
     def _broken(self, error: Exception) -> BrokenError:
         return BrokenError(f"transfer from {self.url} broke off ({error or type(error).__name__}); try again")

@@ -1,18 +1,17 @@
-"""What single trainer ranks wrote of a version that is not complete yet: the manifests of their own pieces.
+"""What single trainer ranks wrote of packages that are not complete yet: the manifests of their own pieces.
 
-parts/VERSION.ATTEMPT.RANK-of-RANKS.jsonl      one manifest in a line, for each package of the version
+parts/STEM.ATTEMPT.RANK-of-RANKS
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rose.ledger.layout import make_folder, write_file
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.manifest import Manifest, merge_parts
+from rose.runtime.transfer.manifest import Manifest, Package
 
 _ATTEMPT = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -40,53 +39,52 @@ class Parts:
         self._folder = folder
         make_folder(folder)
 
-    def write(self, version: int, writer: Writer, manifests: Sequence[Manifest]) -> None:
-        """Keep a rank's part, in place of one that it wrote before. Raises OSError."""
-        lines = b"\n".join(manifest.to_bytes() for manifest in manifests)
-        write_file(self._path(version, writer, writer.rank), lines)
+    def write(self, writer: Writer, part: Manifest) -> None:
+        """Keep a rank's part of a package, in place of one that it wrote before. Raises OSError."""
+        write_file(self._folder / _name(part.package.stem, writer, writer.rank), part.to_bytes())
 
     def has(self, version: int, writer: Writer) -> bool:
-        """Whether the rank's own part of a version that is not complete is there."""
-        return self._path(version, writer, writer.rank).exists()
+        """Whether there is a part that the rank wrote of a package of this version."""
+        return any(self._folder.glob(_name(f"{version:08d}-*", writer, writer.rank)))
 
-    def of_others(self, version: int, writer: Writer) -> list[list[Manifest]] | None:
-        """The parts of the other ranks, None as long as one is missing."""
-        paths = [self._path(version, writer, rank) for rank in range(writer.ranks) if rank != writer.rank]
+    def of_others(self, package: Package, writer: Writer) -> list[Manifest] | None:
+        """The parts of the other ranks, None as long as one is missing. Raises TransferError if one is damaged."""
+        others = [rank for rank in range(writer.ranks) if rank != writer.rank]
         try:
-            return [_read(path) for path in paths]
+            return [_read(self._folder / _name(package.stem, writer, rank)) for rank in others]
         except FileNotFoundError:
             return None
 
-    def chunks(self) -> set[str]:
-        """SHA-256 of all chunks that parts name."""
-        parts = [manifest for path in self._folder.glob("*.jsonl") for manifest in _read(path)]
-        return {chunk.sha256 for manifest in parts for chunk in manifest.chunks}
+    def check_base(self, package: Package, writer: Writer) -> None:
+        """Raise TransferError if another rank has begun this version, and not from the base that this one has.
 
-    def forget(self, version: int) -> None:
-        """Remove the parts of a version and of earlier ones, of all attempts."""
-        for path in self._folder.glob("*.jsonl"):
-            if int(path.name.partition(".")[0]) <= version:
+        A rank's first part of a version is the one against the version that it published before.
+        """
+        for rank in range(writer.ranks):
+            begun = {path.name for path in self._folder.glob(_name(f"{package.version:08d}-*", writer, rank))}
+            if begun and _name(package.stem, writer, rank) not in begun:
+                raise TransferError(
+                    f"rank {writer.rank} publishes {package.stem}, rank {rank} has published {min(begun)}: publish the "
+                    "version that some ranks lack before this one"
+                )
+
+    def chunks(self) -> set[str]:
+        """SHA-256 of all chunks that parts name. Raises TransferError if a part is damaged."""
+        return {chunk.sha256 for path in self._all() for chunk in _read(path).chunks}
+
+    def forget(self, package: Package) -> None:
+        """Remove the parts of a package that is complete, and of earlier versions, of all attempts."""
+        for path in self._all():
+            if path.name.startswith(f"{package.stem}.") or int(path.name.partition("-")[0]) < package.version:
                 path.unlink(missing_ok=True)
 
-    def _path(self, version: int, writer: Writer, rank: int) -> Path:
-        return self._folder / f"{version:08d}.{writer.attempt}.{rank:05d}-of-{writer.ranks:05d}.jsonl"
+    def _all(self) -> list[Path]:
+        return [path for path in self._folder.iterdir() if not path.name.startswith(".")]
 
 
-def merge(version: int, parts: Sequence[Sequence[Manifest]]) -> list[Manifest]:
-    """The packages that all ranks wrote a part of: the delta, composites by their base, latest first, the anchor.
-
-    Raises TransferError if there are none, or if the parts do not make up the version.
-    """
-    by_base = [{manifest.base_version: manifest for manifest in part} for part in parts]
-    common = set.intersection(*(set(part) for part in by_base))
-    if not common:
-        raise TransferError(
-            f"the parts of version {version} begin at versions {[list(part) for part in by_base]}, none of which all "
-            "ranks have: publish the version that some ranks lack before this one"
-        )
-    order = sorted(common, key=lambda base: (base is None, -(base or 0)))
-    return [merge_parts([part[base] for part in by_base]) for base in order]
+def _name(stem: str, writer: Writer, rank: int) -> str:
+    return f"{stem}.{writer.attempt}.{rank:05d}-of-{writer.ranks:05d}"
 
 
-def _read(path: Path) -> list[Manifest]:
-    return [Manifest.from_bytes(line, whole=False) for line in path.read_bytes().splitlines()]
+def _read(path: Path) -> Manifest:
+    return Manifest.from_bytes(path.read_bytes(), whole=False)

@@ -3,41 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import numpy as np
 
+from rose.runtime.transfer import codec
 from rose.runtime.transfer.bits import digest
 from rose.runtime.transfer.chain import follow, inside, reach
 from rose.runtime.transfer.chunks import ChunkFolder
 from rose.runtime.transfer.cuts import Key
 from rose.runtime.transfer.dtypes import bits_dtype
-from rose.runtime.transfer.encoder import Held
+from rose.runtime.transfer.encoder import Held, Span
 from rose.runtime.transfer.manifest import Chunk, Manifest, PieceEntry
 
 
 def rebuild(manifests: Sequence[Manifest], keys: Iterable[Key], chunks: ChunkFolder) -> Held:
     """Decode the boxes `keys` of the version that a chain of packages from an anchor leads to.
 
-    The version may have been cut otherwise. The changes that led to it are not known. Raises TransferError if a chunk
-    is missing or damaged.
+    The version may have been cut otherwise. What each link of the chain changed is one of the steps that led there, so
+    that composite deltas go on. Raises TransferError if a chunk is missing or damaged.
     """
     links = [manifest.pieces_by_name() for manifest in manifests]
     tensors = {info.name: info for info in manifests[-1].tensors}
-    held = Held(manifests[-1].version, {})
+    spans = [Span(before.version) for before in manifests[:-1]]
+    held = Held(manifests[-1].version, {}, spans=spans)
     opened: dict[Chunk, memoryview] = {}
 
-    def blob(index: int, piece: PieceEntry) -> memoryview:
-        chunk = manifests[index].chunks[piece.chunk]
+    def blob(link: int, _: int, piece: PieceEntry) -> memoryview:
+        chunk = manifests[link].chunks[piece.chunk]
         if chunk not in opened:
             opened[chunk] = chunks.open(chunk)
         return opened[chunk][piece.offset : piece.offset + piece.length]
 
     for name, region in sorted(keys):
+        key = name, region
         held.tensors[name] = tensors[name]
         pieces = [link[name] for link in links]
         box = reach(region, pieces)
         bits = np.empty(box.shape, bits_dtype(tensors[name].dtype))
-        bits = follow(box, bits, [inside(name, box, link) for link in pieces], blob)
-        held.bits[name, region] = np.array(bits[region.within(box).slices], order="C")
-        held.xxh3[name, region] = digest(held.bits[name, region])
+        for index, link in enumerate(pieces):
+            bits = follow(box, bits, [inside(name, box, link)], partial(blob, index))
+            now = np.array(bits[region.within(box).slices], order="C")
+            if index:
+                spans[index - 1].base_xxh3[key] = held.xxh3[key]
+                spans[index - 1].changes[key] = codec.changes(held.bits[key], now)
+            held.bits[key], held.xxh3[key] = now, digest(now)
     return held

@@ -134,31 +134,57 @@ class Receiver:
         ends = (route.packages[0].base_version, route.packages[-1].version) if route.packages else None
         if ends not in ((None, version), (have, version)):
             raise TransferError(f"{origin.url} leads from and to {ends}, asked for {(have, version)}")
-        with _pinned(origin, route):
-            received = [
-                persist(functools.partial(origin.manifest_bytes, package), self._retries) for package in route.packages
-            ]
+        with self._pinned(route), self._pool(origin) as (pool, stopped):
+
+            def manifest(package: Package) -> bytes:
+                return persist(functools.partial(origin.manifest_bytes, package), self._retries)
+
+            def chunk(chunk: Chunk) -> None:
+                download(origin, chunk, self._partial / chunk.sha256, retries=self._retries, stopped=stopped)
+
+            received = list(pool.map(manifest, route.packages))
             verifying_ns = time.monotonic_ns()
             manifests = [_manifest(data, package) for data, package in zip(received, route.packages, strict=True)]
             check_chain(manifests)
             verify_ns = time.monotonic_ns() - verifying_ns
             chunks = {chunk.sha256: chunk for manifest in manifests for chunk in manifest.chunks_for(regions)}
             self._forget_all_but(set(chunks))
-            self._download(origin, list(chunks.values()))
+            done, _ = wait([pool.submit(chunk, each) for each in chunks.values()], return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
         self._complete(target, received, list(chunks))
         return Staged(folder=target, manifests=tuple(manifests), verify_ns=verify_ns)
 
-    def _download(self, origin: Origin, chunks: list[Chunk]) -> None:
+    @contextmanager
+    def _pinned(self, route: Route) -> Iterator[None]:
+        """Keep the packages from being removed while the block runs. Nobody waits until they are let go of."""
+        pin = route.pin
+        if pin is None:
+            yield
+            return
+        done = threading.Event()
+
+        def keep() -> None:
+            with self._origin() as origin:
+                while not done.wait(max(route.ttl_s / _RENEWALS, _RENEWAL_S_MIN)):
+                    with suppress(TransferError):  # Without the pin the transfer may still succeed.
+                        origin.renew(pin)
+                with suppress(TransferError):  # It ends by itself.
+                    origin.unpin(pin)
+
+        threading.Thread(target=keep, name="rose-pin", daemon=True).start()
+        try:
+            yield
+        finally:
+            done.set()
+
+    @contextmanager
+    def _pool(self, origin: Origin) -> Iterator[tuple[ThreadPoolExecutor, threading.Event]]:
+        """Threads that fetch, and what is set when they should stop: if the block fails, what they do is broken off."""
         stopped = threading.Event()
-
-        def one(chunk: Chunk) -> None:
-            download(origin, chunk, self._partial / chunk.sha256, retries=self._retries, stopped=stopped)
-
         with ThreadPoolExecutor(self._parallel, thread_name_prefix="rose-fetch") as pool:
             try:
-                done, _ = wait([pool.submit(one, chunk) for chunk in chunks], return_when=FIRST_EXCEPTION)
-                for future in done:
-                    future.result()
+                yield pool, stopped
             except BaseException:
                 stopped.set()
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -182,31 +208,6 @@ class Receiver:
             building.rename(target)
         except OSError as error:
             raise TransferError(f"cannot stage {target}: {error.strerror}; make room, or stage elsewhere")
-
-
-@contextmanager
-def _pinned(origin: Origin, route: Route) -> Iterator[None]:
-    """Keep the packages from being removed while the block runs."""
-    pin = route.pin
-    if pin is None:
-        yield
-        return
-    done = threading.Event()
-
-    def renew() -> None:
-        while not done.wait(max(route.ttl_s / _RENEWALS, _RENEWAL_S_MIN)):
-            with suppress(TransferError):  # Without the pin the transfer may still succeed.
-                origin.renew(pin)
-
-    thread = threading.Thread(target=renew, name="rose-pin", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-        with suppress(TransferError):  # It ends by itself.
-            origin.unpin(pin)
 
 
 def _staged(folder: Path, regions: Regions | None) -> Staged:

@@ -12,10 +12,11 @@ Several processes may use a folder at once, as long as it is on a file system wh
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -25,13 +26,17 @@ from rose.runtime.transfer.catalog import Catalog
 from rose.runtime.transfer.chunks import ChunkFolder
 from rose.runtime.transfer.claims import Claims
 from rose.runtime.transfer.cuts import Cut, Key, check_same_layout, cut_part, cut_whole
-from rose.runtime.transfer.encoder import Held, encode_version
+from rose.runtime.transfer.encoder import Held, encode_first, encode_more
 from rose.runtime.transfer.errors import TransferError
-from rose.runtime.transfer.manifest import Manifest, Package, check_chain, plan
-from rose.runtime.transfer.parts import Parts, Writer, merge
+from rose.runtime.transfer.manifest import Manifest, Package, check_chain, merge_parts, plan
+from rose.runtime.transfer.parts import Parts, Writer
 from rose.runtime.transfer.rebuild import rebuild
-from rose.runtime.transfer.retention import kept
+from rose.runtime.transfer.retention import unneeded
 from rose.runtime.transfer.shards import ModelShape, Piece, cells
+
+
+def _nothing() -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +46,7 @@ class Published:
     version: int
     delta: Manifest | None
     #: The whole version, where that was due.
-    anchor: Manifest | None
+    anchor: Manifest | None = None
     #: Deltas against earlier versions, the latest first.
     composites: tuple[Manifest, ...] = ()
 
@@ -88,6 +93,8 @@ class VersionStore:
         self._parts = Parts(folder / "parts")
         self._claims = Claims(folder, now)
         self._held: Held | None = None
+        #: Whether nothing lies in `chunks` that nobody names, as far as is known.
+        self._swept = False
 
     def packages(self) -> list[Package]:
         """What the folder holds now, oldest version first; safe beside publishers in other processes.
@@ -124,20 +131,25 @@ class VersionStore:
         with self._catalog.locked():
             self._claims.acknowledge(receiver, version)
 
-    def publish(self, version: int, tensors: Mapping[str, torch.Tensor]) -> Published:
-        """Write `version` as a delta against the version published before it, as composite deltas, and as an anchor
-        where one is due. For a trainer that is one process, the only one that publishes to this folder.
+    def publish(
+        self, version: int, tensors: Mapping[str, torch.Tensor], *, visible: Callable[[], None] = _nothing
+    ) -> Published:
+        """Write `version` as a delta against the version published before it; then it is visible, and `visible` is
+        called. What only those need who join later follows: composite deltas, and an anchor where one is due. For a
+        trainer that is one process, the only one that publishes to this folder.
 
         A tensor that shares its memory with an earlier one (tied embeddings) is left out. Each piece is decoded again
-        and compared before the version becomes visible.
+        and compared before the version becomes visible. Until this returns, the weights are held three times: the
+        trainer's, this version's, and those of the version before.
 
         Raises TransferError for a version that is not newer, another layout than the version before, a dtype that is
-        not known, or a disk that is full; the versions before are as they were then.
+        not known, or a disk that is full. The versions before are as they were then. The message says so if this
+        version is visible all the same: the next one makes up for what it lacks.
         """
         latest = self.latest()
         if latest is not None and version <= latest:
             raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
-        published = self._publish(version, cut_whole(tensors, self._model, self._cells), Writer())
+        published = self._publish(version, cut_whole(tensors, self._model, self._cells), Writer(), visible)
         assert published is not None, "there are no other ranks to wait for"
         return published
 
@@ -168,46 +180,50 @@ class VersionStore:
         none names any more. An open file outlives its name. Raises TransferError if the folder cannot be written."""
         try:
             with self._catalog.locked():
-                packages = self.packages()
-                keep = kept(
-                    packages,
+                gone = unneeded(
+                    self.packages(),
                     anchors_kept=self.anchors_kept,
                     pinned=self._claims.pinned(),
                     acknowledged=self._claims.acknowledged(self.receiver_ttl_s).values(),
                 )
-                self._catalog.remove(set(packages) - keep)
-                self._chunks.sweep(lambda: self._catalog.chunks() | self._parts.chunks())
-                self._catalog.refresh()  # Last: on a full disk there is room only now.
+                if gone or not self._swept:
+                    self._catalog.remove(gone)
+                    self._swept = self._chunks.sweep(lambda: self._catalog.chunks() | self._parts.chunks())
+                    self._catalog.refresh()  # Last: on a full disk there is room only now.
         except OSError as error:
             raise TransferError(
                 f"{self.folder} cannot be pruned ({error.strerror}); no version was lost that is needed"
             )
 
-    def _publish(self, version: int, cuts: Sequence[Cut], writer: Writer) -> Published | None:
+    def _publish(
+        self, version: int, cuts: Sequence[Cut], writer: Writer, visible: Callable[[], None] = _nothing
+    ) -> Published | None:
         held = self._base(version, cuts, writer)
-        self._held = None  # Encoding uses it up: should that fail, the base is read from the folder again.
+        # What follows uses it up, and writes chunks: should it fail, the base is read from the folder again.
+        self._held, swept, self._swept = None, self._swept, False
         try:
             with self._chunks.writing():
-                manifests, now = encode_version(
-                    version,
-                    cuts,
-                    held,
-                    self._chunks,
-                    anchor=held is None or version // self.anchor_every > held.version // self.anchor_every,
-                    # What begins before the oldest anchor that is kept is not kept either.
-                    stride_max=self.anchor_every * self.anchors_kept,
-                )
-                if writer.ranks > 1:
-                    self._parts.write(version, writer, manifests)
-                published = self._complete(version, manifests, writer)
+                anchor = held is not None and self._anchor_due(version, held, writer)
+                first, now = encode_first(version, cuts, held, self._chunks, anchor=anchor)
+                self._chunks.sync()
+                published = self._complete(first, writer)
+            if published is not None:
+                visible()
+            if held is not None:
+                with self._chunks.writing():
+                    stride_max = self.anchor_every * self.anchors_kept  # None begins before the oldest anchor kept.
+                    more = encode_more(cuts, held, now, self._chunks, anchor=anchor, stride_max=stride_max)
+                    self._chunks.sync()
+                    added = self._complete_more(more, writer)
+                # Chunks of a package that was left out, or that waits for other ranks, are of no use by themselves.
+                swept = swept and len(added) == len(more)
+                if published is not None:
+                    published = _with(published, added)
         except OSError as error:
             with suppress(TransferError):
                 self.prune()
-            raise TransferError(
-                f"version {version} cannot be written to {self.folder} ({error.strerror}); the versions before it are "
-                "as they were: make room and publish it again"
-            )
-        self._held = now
+            raise TransferError(self._no_room(version, error))
+        self._held, self._swept = now, swept
         if published is not None:
             self.prune()
         return published
@@ -232,29 +248,65 @@ class VersionStore:
         way = plan(self.packages(), latest, None)
         return rebuild([self.manifest(package) for package in way], keys, self._chunks)
 
-    def _complete(self, version: int, own: list[Manifest], writer: Writer) -> Published | None:
+    def _complete(self, part: Manifest, writer: Writer) -> Published | None:
         """Make the version visible if the parts of all ranks are there."""
+        version = part.version
         with self._catalog.locked():
             latest = self.latest()
             if latest is not None and version <= latest:
-                self._check_repeated(version, {(p.name, p.region): p.result_xxh3 for p in own[0].pieces})
+                self._check_repeated(version, {(p.name, p.region): p.result_xxh3 for p in part.pieces})
                 return None
-            others = self._parts.of_others(version, writer)
-            if others is None:
+            manifest = self._merged(part, writer)
+            if manifest is None:
+                self._parts.check_base(part.package, writer)
                 return None
-            merged = merge(version, [own, *others])
-            anchor = merged[-1] if merged[-1].base_version is None else None
-            deltas = merged if anchor is None else merged[:-1]
-            if deltas:
-                assert deltas[0].base_version is not None, "an anchor is last"
-                check_chain([self._catalog.any_of(deltas[0].base_version), deltas[0]])
+            if manifest.base_version is not None:
+                check_chain([self._catalog.any_of(manifest.base_version), manifest])
+            self._catalog.add([manifest])
+            self._parts.forget(manifest.package)
+        return Published(version, None, manifest) if manifest.base_version is None else Published(version, manifest)
+
+    def _complete_more(self, parts: Sequence[Manifest], writer: Writer) -> list[Manifest]:
+        """Add packages beside the first of their version, of which the parts of all ranks are there."""
+        with self._catalog.locked():
+            merged = [self._merged(part, writer) for part in parts]
+            whole = [manifest for manifest in merged if manifest is not None]
+            anchor = next((manifest.blob_bytes for manifest in whole if manifest.base_version is None), math.inf)
             # A composite that is no smaller than the version itself is of no use where that is there.
-            smaller = [delta for delta in deltas[1:] if anchor is None or delta.blob_bytes < anchor.blob_bytes]
-            published = Published(version, deltas[0] if deltas else None, anchor, tuple(smaller))
-            made = (published.delta, *smaller, anchor)
-            self._catalog.add([manifest for manifest in made if manifest is not None])
-            self._parts.forget(version)
-            return published
+            added = [each for each in whole if each.base_version is None or each.blob_bytes < anchor]
+            if added:
+                self._catalog.add(added)
+            for manifest in whole:
+                self._parts.forget(manifest.package)
+        return added
+
+    def _merged(self, part: Manifest, writer: Writer) -> Manifest | None:
+        """The whole package, None as long as the part of a rank is missing."""
+        if writer.ranks == 1:
+            part.check()
+            return part
+        self._parts.write(writer, part)
+        others = self._parts.of_others(part.package, writer)
+        return None if others is None else merge_parts([part, *others])
+
+    def _anchor_due(self, version: int, held: Held, writer: Writer) -> bool:
+        """Whether a multiple of `anchor_every` was passed since the last anchor, also one that could not be written.
+
+        Ranks cannot ask each other: they go by the version before.
+        """
+        since = held.version if writer.ranks > 1 else self._catalog.latest_anchor()
+        return since is None or version // self.anchor_every > since // self.anchor_every
+
+    def _no_room(self, version: int, error: OSError) -> str:
+        if version == self.latest():
+            return (
+                f"version {version} is published, but more that leads there cannot be written to {self.folder} "
+                f"({error.strerror}): make room and publish the next version"
+            )
+        return (
+            f"version {version} cannot be written to {self.folder} ({error.strerror}); the versions before it are as "
+            "they were: make room and publish it again"
+        )
 
     def _check_repeated(self, version: int, results: Mapping[Key, str]) -> None:
         """Raise TransferError unless `version` is the newest, and holds these pieces."""
@@ -268,3 +320,9 @@ class VersionStore:
                     f"version {version} is in {self.folder} already and has {there.get((name, region))} for tensor "
                     f"{name!r} at {region}, this rank {xxh3}: it has drifted, publish a newer version"
                 )
+
+
+def _with(published: Published, more: Sequence[Manifest]) -> Published:
+    anchors = [manifest for manifest in more if manifest.base_version is None]
+    composites = tuple(manifest for manifest in more if manifest.base_version is not None)
+    return replace(published, anchor=anchors[0] if anchors else None, composites=composites)

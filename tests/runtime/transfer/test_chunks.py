@@ -17,11 +17,11 @@ def names(folder: Path) -> set[str]:
 
 def test_a_chunk_goes_by_its_hash_and_is_stored_once(tmp_path: Path) -> None:
     folder = ChunkFolder(tmp_path)
-    chunk = folder.put(b"pieces")
+    chunk = folder.put([b"pie", b"ces"])
     assert chunk == Chunk(hashlib.sha256(b"pieces").hexdigest(), 6)
     assert folder.path(chunk.sha256) == tmp_path / chunk.sha256[:2] / chunk.sha256
     before = folder.path(chunk.sha256).stat()
-    assert folder.put(b"pieces") == chunk
+    assert folder.put([b"pie", b"ces"]) == chunk
     assert folder.path(chunk.sha256).stat().st_ino == before.st_ino
     assert bytes(folder.open(chunk)) == b"pieces"
     assert names(tmp_path) == {chunk.sha256}
@@ -29,12 +29,12 @@ def test_a_chunk_goes_by_its_hash_and_is_stored_once(tmp_path: Path) -> None:
 
 def test_a_chunk_that_is_damaged_or_missing_is_not_opened(tmp_path: Path) -> None:
     folder = ChunkFolder(tmp_path)
-    chunk = folder.put(b"pieces")
+    chunk = folder.put([b"pie", b"ces"])
     path = folder.path(chunk.sha256)
     path.write_bytes(b"piece")
     with pytest.raises(TransferError, match="is 5 bytes, expected 6"):
         folder.open(chunk)
-    assert folder.put(b"pieces") == chunk
+    assert folder.put([b"pie", b"ces"]) == chunk
     assert bytes(folder.open(chunk)) == b"pieces"
     path.write_bytes(b"")
     with pytest.raises(TransferError, match="cannot be read"):
@@ -46,19 +46,19 @@ def test_a_chunk_that_is_damaged_or_missing_is_not_opened(tmp_path: Path) -> Non
 
 def test_what_nobody_names_goes_but_not_while_somebody_writes(tmp_path: Path) -> None:
     folder, other = ChunkFolder(tmp_path), ChunkFolder(tmp_path)
-    kept, gone = folder.put(b"kept"), folder.put(b"gone")
+    kept, gone = folder.put([b"kept"]), folder.put([b"gone"])
     (tmp_path / "ab").mkdir(exist_ok=True)
     (tmp_path / "ab" / ".abc.77.tmp").write_bytes(b"left by a process that was killed")
     with folder.writing(), other.writing():
-        other.sweep(lambda: {kept.sha256})
-        folder.sweep(set)
+        assert not other.sweep(lambda: {kept.sha256})
+        assert not folder.sweep(set)
         assert len(names(tmp_path)) == 3
     child = os.fork()
     if child == 0:
         with folder.writing():
             os.kill(os.getpid(), 9)
     os.waitpid(child, 0)
-    other.sweep(lambda: {kept.sha256})
+    assert other.sweep(lambda: {kept.sha256})
     assert names(tmp_path) == {kept.sha256}
     assert gone.sha256 not in names(tmp_path)
 

@@ -56,6 +56,35 @@ def test_no_name_from_outside_reaches_a_path(tmp_path: Path, name: str) -> None:
     assert secret.exists()
 
 
+DAMAGED = [
+    "",
+    "{",
+    "[]",
+    "null",
+    "{}",
+    '{"packages": [], "until_unix_s": 1e9}',
+    '{"packages": "x", "until_unix_s": 1e9}',
+    '{"packages": [7], "until_unix_s": 1e9}',
+    '{"packages": ["x"], "until_unix_s": "1"}',
+]
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_file_is_named_and_keeps_nothing_from_being_seen(tmp_path: Path, content: str) -> None:
+    claims = Claims(tmp_path, Clock())
+    pin = claims.pin([Package(0, None)], 10)
+    claims.acknowledge("host", 0)
+    (tmp_path / "pins" / f"{pin}.json").write_text(content)
+    for path in (tmp_path / "acks").iterdir():
+        path.write_text(content.replace("packages", "receiver"))
+    with pytest.raises(TransferError, match=rf"pins/{pin}\.json is damaged.*; remove it"):
+        claims.pinned()
+    with pytest.raises(TransferError, match=rf"pins/{pin}\.json is damaged"):
+        claims.renew(pin, 10)
+    with pytest.raises(TransferError, match=r"acks/\w+\.json is damaged.*; remove it"):
+        claims.acknowledged(10)
+
+
 def test_receivers_are_forgotten_when_they_are_silent(tmp_path: Path) -> None:
     clock = Clock()
     claims = Claims(tmp_path, clock)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rose.runtime.transfer import codec
 from rose.runtime.transfer.chunks import ChunkFolder
 from rose.runtime.transfer.cuts import Cut
-from rose.runtime.transfer.encoder import Held, _in_threads, composites, encode_version
+from rose.runtime.transfer.encoder import Held, _in_threads, composites, encode_first, encode_more
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.manifest import Manifest, TensorInfo
 from rose.runtime.transfer.regions import Region
@@ -38,6 +38,16 @@ def arrays(count: int) -> list[np.ndarray]:
     return made
 
 
+def encode(
+    version: int, array: np.ndarray, held: Held | None, folder: ChunkFolder, *, anchor: bool = False, stride_max: int
+) -> tuple[list[Manifest], Held]:
+    """All packages of a version, and what is held then."""
+    first, now = encode_first(version, cuts(array), held, folder, anchor=anchor)
+    if held is None:
+        return [first], now
+    return [first, *encode_more(cuts(array), held, now, folder, anchor=anchor, stride_max=stride_max)], now
+
+
 def decode(folder: ChunkFolder, manifest: Manifest, base: np.ndarray) -> np.ndarray:
     (piece,) = manifest.pieces
     blob = folder.open(manifest.chunks[piece.chunk])[piece.offset : piece.offset + piece.length]
@@ -55,9 +65,7 @@ def test_every_delta_leads_from_its_base_to_the_version(
     held: Held | None = None
     before: list[int] = []
     for version in sorted(published):
-        manifests, held = encode_version(
-            version, cuts(all_arrays[version]), held, folder, anchor=not before, stride_max=stride_max
-        )
+        manifests, held = encode(version, all_arrays[version], held, folder, stride_max=stride_max)
         strides = {1 << power for power in range(1, 7) if 1 << power <= stride_max and version % (1 << power) == 0}
         expected = {version - stride for stride in strides} & set(before)
         if before:
@@ -75,7 +83,7 @@ def test_spans_add_up_as_a_binary_counter(tmp_path: Path) -> None:
     held: Held | None = None
     begins = []
     for version, array in enumerate(arrays(18)):
-        _, held = encode_version(version, cuts(array), held, ChunkFolder(tmp_path), anchor=not version, stride_max=16)
+        _, held = encode(version, array, held, ChunkFolder(tmp_path), stride_max=16)
         begins.append([span.base_version for span in held.spans])
     assert begins[7] == [0, 4, 6]
     assert begins[8] == [0]
@@ -95,14 +103,28 @@ def test_changes_that_do_not_lead_back_are_noticed(tmp_path: Path) -> None:
     held: Held | None = None
     made = arrays(3)
     for version in range(2):
-        _, held = encode_version(
-            version, cuts(made[version]), held, ChunkFolder(tmp_path), anchor=not version, stride_max=8
-        )
+        _, held = encode(version, made[version], held, ChunkFolder(tmp_path), stride_max=8)
     assert held is not None
     (changes,) = held.spans[0].changes.values()
     changes.steps[0] ^= 1
     with pytest.raises(TransferError, match="the changes since version 0 are wrong"):
-        encode_version(2, cuts(made[2]), held, ChunkFolder(tmp_path), anchor=False, stride_max=8)
+        encode(2, made[2], held, ChunkFolder(tmp_path), stride_max=8)
+
+
+def test_the_first_package_leaves_what_is_held_as_it_was(tmp_path: Path) -> None:
+    folder, made = ChunkFolder(tmp_path), arrays(3)
+    _, held = encode(0, made[0], None, folder, stride_max=8)
+    before = {key: bits.copy() for key, bits in held.bits.items()}
+    tried, _ = encode_first(1, cuts(made[1]), held, folder, anchor=True)
+    made_again, now = encode_first(1, cuts(made[1]), held, folder, anchor=True)
+    assert tried.pieces == made_again.pieces
+    assert all(np.array_equal(bits, before[key]) for key, bits in held.bits.items())
+    # In memory of its own: the trainer goes on.
+    expected = made[1].copy()
+    made[1] += 1
+    assert np.array_equal(now.bits["w", BOX].view(np.int16), expected)
+    (anchor,) = encode_more(cuts(made[1]), held, now, folder, anchor=True, stride_max=8)
+    assert np.array_equal(decode(folder, anchor, expected), expected)
 
 
 def test_few_results_wait_to_be_taken_and_failures_come_through() -> None:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.transfer.manifest import Package, plan
-from rose.runtime.transfer.retention import kept
+from rose.runtime.transfer.retention import unneeded
 
 #: Anchors at 0, 4, 8; a delta to each version; composites of two.
 PACKAGES = [
@@ -12,6 +15,10 @@ PACKAGES = [
     *(Package(version, version - 1, 10) for version in range(1, 11)),
     *(Package(version, version - 2, 15) for version in range(2, 11, 2)),
 ]
+
+
+def kept(packages: Iterable[Package], **claims: Any) -> set[Package]:
+    return set(packages) - set(unneeded(list(packages), **claims))
 
 
 def since(version: int) -> set[Package]:

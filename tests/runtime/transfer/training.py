@@ -60,7 +60,19 @@ def join(store: VersionStore, version: int, have: int | None, folder: Path) -> W
     """What an engine that is at version `have` of `weights` (None: that holds anything) gets for `version`."""
     staged = stage(store, plan(store.packages(), version, have), folder)
     engine = {name: tensor.clone() for name, tensor in weights(have or 0).items()}
-    prepared = prepare(staged, engine)
-    prepared.commit()
-    prepared.verify()
+    prepare(staged, engine).commit()
     return engine
+
+
+def stems(store: VersionStore) -> list[str]:
+    return [package.stem for package in store.packages()]
+
+
+def chunks_of(store: VersionStore) -> set[str]:
+    """What the manifests name."""
+    return {chunk.sha256 for package in store.packages() for chunk in store.manifest(package).chunks}
+
+
+def chunks_in(store: VersionStore) -> set[str]:
+    """What lies in the folder."""
+    return {path.name for path in store.folder.glob("chunks/??/*")}
