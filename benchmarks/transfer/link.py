@@ -5,9 +5,9 @@ same for all ways: unused time of 50 ms at most may be made up for, and round tr
 
 All ways do the same around what they encode (`plain`): they hash each tensor and encode it; decode it again, compare,
 and keep that copy; bring chunks and manifest to disk; plan and pin the way, fetch manifest and chunks, and check their
-SHA-256; decode into second buffers and hash those; copy them into the engine. XOR sends the XOR with the
-version before, compressed, and the dense copy the tensors. It ends for the publisher when the version is visible. Ours
-makes composite deltas and anchors after that, which the others have not, and which is not counted (`after_s`).
+SHA-256; decode into second buffers, which are kept, and hash those; copy them into the engine. XOR sends the XOR with
+the version before, compressed, and the dense copy the tensors. It ends for the publisher when the version is visible.
+Ours makes composite deltas and anchors after that, which the others have not, and which is not counted (`after_s`).
 
 The phases follow one another, as on two hosts that have all cores each; a total is their sum. Fetching is done at each
 link, the rest once.
@@ -84,6 +84,7 @@ class _Ours:
     def __init__(self, folder: Path, arrays: Arrays) -> None:
         self._store = VersionStore(folder)
         self._engine = _tensors({name: array.copy() for name, array in arrays.items()})
+        self._second = {name: torch.empty_like(tensor) for name, tensor in self._engine.items()}
         self._prepared: Prepared | None = None
         self._store.publish(0, _tensors(arrays))
 
@@ -91,7 +92,7 @@ class _Ours:
         self._store.publish(version, _tensors(arrays), visible=visible)
 
     def decode(self, staged: Staged) -> None:
-        self._prepared = prepare(staged, self._engine)
+        self._prepared = prepare(staged, self._engine, into=self._second)
 
     def apply(self) -> object:
         assert self._prepared is not None
@@ -106,18 +107,17 @@ class _Plain:
         self._way = way
         self._store = PlainStore(folder, way, 0, arrays)
         self._engine = {name: array.copy() for name, array in arrays.items()}
-        self._buffers: Arrays = {}
+        self._second = {name: np.empty_like(array) for name, array in arrays.items()}
 
     def publish(self, version: int, arrays: Arrays, visible: Callable[[], None]) -> None:
         self._store.publish(version, arrays)
         visible()
 
     def decode(self, staged: Staged) -> None:
-        self._buffers = plain.prepare(staged, self._way, self._engine)
+        plain.prepare(staged, self._way, self._engine, self._second)
 
     def apply(self) -> object:
-        plain.commit(self._buffers, self._engine)
-        self._buffers = {}
+        plain.commit(self._second, self._engine)
         return None
 
     def check(self, arrays: Arrays) -> None:

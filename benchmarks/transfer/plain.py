@@ -47,7 +47,9 @@ class PlainStore:
             new, held = arrays[name], self._held[name]
             result = digest(new)
             sent = self._way.encode(held, new)
-            return sent, _decoded(self._way, held, sent, result), result
+            kept = np.empty_like(new)
+            _decode(self._way, held, sent, result, kept)
+            return sent, kept, result
 
         builder, pieces = ChunkBuilder(self._chunks), []
         with _threads() as pool:
@@ -87,16 +89,16 @@ class PlainStore:
         )
 
 
-def prepare(staged: Staged, way: Way, held: Arrays) -> Arrays:
+def prepare(staged: Staged, way: Way, held: Arrays, into: Arrays) -> None:
     """Decode a staged version into second buffers, as `apply.prepare` does it."""
     (manifest,) = staged.manifests
 
-    def one(piece: PieceEntry) -> Bits:
+    def one(piece: PieceEntry) -> None:
         sent = staged.chunk(manifest.chunks[piece.chunk])[piece.offset : piece.offset + piece.length]
-        return _decoded(way, held[piece.name], sent, piece.result_xxh3)
+        _decode(way, held[piece.name], sent, piece.result_xxh3, into[piece.name])
 
     with _threads() as pool:
-        return {piece.name: new for piece, new in zip(manifest.pieces, pool.map(one, manifest.pieces), strict=True)}
+        list(pool.map(one, manifest.pieces))
 
 
 def commit(buffers: Arrays, engine: Arrays) -> None:
@@ -105,12 +107,12 @@ def commit(buffers: Arrays, engine: Arrays) -> None:
         list(pool.map(lambda name: np.copyto(engine[name], buffers[name]), buffers))
 
 
-def _decoded(way: Way, base: Bits, sent: Buffer, result: str) -> Bits:
-    """The new array, in memory of its own, and found to be what was published."""
-    new = np.empty_like(base) if way is DENSE else base.copy()
-    way.apply(new, sent)
-    assert digest(new) == result
-    return new
+def _decode(way: Way, base: Bits, sent: Buffer, result: str, out: Bits) -> None:
+    """The new array into `out`, and found to be what was published."""
+    if way is not DENSE:
+        np.copyto(out, base)
+    way.apply(out, sent)
+    assert digest(out) == result
 
 
 def _threads() -> ThreadPoolExecutor:

@@ -64,7 +64,7 @@ class EngineWeights:
 class SecondSet:
     """Copies of an engine's parameters in host memory, padding included; what is written there can take their place.
 
-    Takes as much memory as they do, until it is given up.
+    Takes as much memory as they do.
     """
 
     def __init__(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -75,8 +75,7 @@ class SecondSet:
         """Have the engine compute with these tensors, which it then owns. Call it between two of its steps.
 
         The memory of a parameter that something else points to, such as a view that the model keeps of it, is copied
-        into instead. What the engine computed with before is in `tensors`, and goes with this set: giving much memory
-        back takes long.
+        into instead. What the engine computed with before is in `tensors` then, and can be written to.
         """
         import torch
 

@@ -52,7 +52,7 @@ class _Ready:
     """A version that only waits to be swapped in."""
 
     manifest: Manifest
-    #: Swaps it in; None once that was done, so that what was there before can go.
+    #: Swaps it in; None once that was done.
     swap: Callable[[], None] | None
 
 
@@ -87,6 +87,8 @@ class WeightUpdater:
         self._busy = False
         self._stop_audit = threading.Event()
         self._ready: _Ready | None = None
+        #: Kept from one version to the next: to touch memory anew takes longer than to decode there.
+        self._second: SecondSet | None = None
 
     def handlers(self) -> dict[str, _Handler]:
         return {
@@ -178,12 +180,14 @@ class WeightUpdater:
         first = Manifest.from_bytes((folder / "00.json").read_bytes())
         weights = EngineWeights.of(self._model_runner, first, self._ranks)
         staged = Staged.open(folder, weights.regions)
-        prepared = prepare(staged, weights.published(first), weights.regions)
         if self._device.type == "cpu":
-            second = SecondSet(self._model_runner.model.named_parameters())
-            prepared.commit(EngineWeights.of(self._model_runner, first, self._ranks, second.tensors).views)
-            swap = second.swap
+            if self._second is None:
+                self._second = SecondSet(self._model_runner.model.named_parameters())
+            views = EngineWeights.of(self._model_runner, first, self._ranks, self._second.tensors).views
+            prepare(staged, weights.published(first), weights.regions, views).commit(views)
+            swap = self._second.swap
         else:
+            prepared = prepare(staged, weights.published(first), weights.regions)
             swap = partial(_write_in_place, prepared, weights)
         self._ready = _Ready(staged.manifests[-1], swap)
         return {"verify_ns": staged.verify_ns, "stage_ns": monotonic_ns() - began - staged.verify_ns}

@@ -13,6 +13,7 @@ import torch
 
 from rose.runtime.transfer.bits import dtype_name, from_bits, integers, to_bits
 from rose.runtime.transfer.chain import follow, inside
+from rose.runtime.transfer.codec import Bits
 from rose.runtime.transfer.device import Patch
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.manifest import Chunk, PieceEntry, TensorInfo
@@ -21,17 +22,24 @@ from rose.runtime.transfer.staged import Staged
 
 
 def prepare(
-    staged: Staged, current: Mapping[str, torch.Tensor], regions: Mapping[str, Region] | None = None
+    staged: Staged,
+    current: Mapping[str, torch.Tensor],
+    regions: Mapping[str, Region] | None = None,
+    into: Mapping[str, torch.Tensor] | None = None,
 ) -> Prepared:
     """Decode a staged version into second buffers. Runs beside the engine; `current` is only read.
 
     `current` maps the manifest's names to the engine's parameters, or to views of them (`fused.hf_views`). `regions`
     says which box of each tensor the parameter is (`shards.receiver_regions`); None: all of it. Then both must hold
     the same names: a version is applied whole or not at all. What is decoded is hashed (`chain.follow`), so a delta can
-    be applied neither to a wrong base nor twice. Takes as much host memory as the parameters; for those on
-    an accelerator as much as what changes, where that is less.
+    be applied neither to a wrong base nor twice. Takes as much host memory as the parameters; for those on an
+    accelerator as much as what changes, where that is less.
 
-    Raises TransferError naming the tensor, what was expected and what was found; nothing has been changed then.
+    `into` are second buffers that a version was decoded into before, contiguous in host memory and in the published
+    types; where they are not, they are passed over. To touch memory anew takes longer than to decode there.
+
+    Raises TransferError naming the tensor, what was expected and what was found. `current` has not been changed then;
+    what `into` holds means nothing.
     """
     started_ns = time.monotonic_ns()
     last = staged.manifests[-1]
@@ -54,7 +62,8 @@ def prepare(
     def one(name: str) -> Patch:
         chain = [inside(name, regions[name], link[name]) for link in links]
         old = to_bits(name, current[name])
-        new = from_bits(follow(regions[name], old, chain, blobs.blob), tensors[name].dtype)
+        out = None if into is None else _buffer(name, tensors[name], regions[name], into[name])
+        new = from_bits(follow(regions[name], old, chain, blobs.blob, out), tensors[name].dtype)
         return _patch(current[name], from_bits(old, tensors[name].dtype), new)
 
     # Threads of its own: none may read a chunk's file any more once this has failed.
@@ -84,8 +93,8 @@ class Prepared:
 
         Call it where the engine runs no forward pass. In host memory every tensor is written whole, so the result is
         this version whatever the parameters held by now; on an accelerator only what changes may be. `into` are other
-        tensors to write to, of the same shapes, perhaps of wider types. The second buffers are given up: it can be
-        called once.
+        tensors to write to, of the same shapes, perhaps of wider types; what was decoded there is left as it is. The
+        second buffers are given up: it can be called once.
         """
         if not self._patches:
             raise TransferError(f"version {self.version} was already committed; prepare it again")
@@ -93,6 +102,8 @@ class Prepared:
         into = self._current if into is None else into
         plain = []
         for name, patch in self._patches.items():
+            if patch.values.data_ptr() == into[name].data_ptr():
+                continue
             if _is_plain_copy(into[name], patch):
                 plain.append((integers(into[name]).numpy(), integers(patch.values).numpy()))
             else:
@@ -117,6 +128,12 @@ class _Blobs:
         if chunk not in self._open:
             self._open[chunk] = self._staged.chunk(chunk)
         return self._open[chunk][piece.offset : piece.offset + piece.length]
+
+
+def _buffer(name: str, info: TensorInfo, region: Region, tensor: torch.Tensor) -> Bits | None:
+    """The tensor's memory, if the piece can be decoded there."""
+    fits = tuple(tensor.shape) == region.shape and dtype_name(name, tensor) == info.dtype
+    return to_bits(name, tensor) if fits and tensor.device.type == "cpu" and tensor.is_contiguous() else None
 
 
 def _is_plain_copy(tensor: torch.Tensor, patch: Patch) -> bool:

@@ -19,21 +19,25 @@ from rose.runtime.transfer.regions import Region
 Blobs = Callable[[int, PieceEntry], Buffer]
 
 
-def follow(box: Region, bits: Bits, links: Sequence[Sequence[PieceEntry]], blobs: Blobs) -> Bits:
-    """What `bits`, the elements in `box`, become by the packages of `links`, in a buffer of its own.
+def follow(
+    box: Region, bits: Bits, links: Sequence[Sequence[PieceEntry]], blobs: Blobs, out: Bits | None = None
+) -> Bits:
+    """What `bits`, the elements in `box`, become by the packages of `links`: in `out`, or in a buffer of its own.
 
     Each link is a package's pieces inside of the box (`inside`). The result is hashed. Another base would have led to
     another one, unless a piece does not depend on its base: then, or if the result is wrong, every base and every
     result on the way is hashed too. Raises TransferError naming the first that is not what its package says.
     """
+    new = np.empty_like(bits) if out is None else out
     if not any(piece.encoding == "dense" and piece.base_xxh3 is not None for pieces in links for piece in pieces):
         with suppress(TransferError):
-            return _walk(box, bits, links, blobs, every=False)
-    return _walk(box, bits, links, blobs, every=True)
+            return _walk(box, bits, links, blobs, new, every=False)
+    return _walk(box, bits, links, blobs, new, every=True)
 
 
-def _walk(box: Region, bits: Bits, links: Sequence[Sequence[PieceEntry]], blobs: Blobs, *, every: bool) -> Bits:
-    new = np.empty_like(bits)
+def _walk(
+    box: Region, bits: Bits, links: Sequence[Sequence[PieceEntry]], blobs: Blobs, new: Bits, *, every: bool
+) -> Bits:
     known: dict[object, str] = {}
     for index, pieces in enumerate(links):
         for piece in pieces:

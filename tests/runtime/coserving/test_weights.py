@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import weakref
 
 import pytest
 import torch
@@ -140,13 +139,18 @@ def test_what_the_model_keeps_of_its_parameters_is_of_the_new_version_as_well(en
 
 
 @pytest.mark.parametrize("device", ["cpu"], indirect=True)
-def test_what_the_engine_held_before_is_let_go_of(engine, origin):
-    stage(engine, origin)
-    held = [weakref.ref(parameter.data.untyped_storage()) for parameter in engine.ranks[0].values()]
-    ask(engine, "prepare")
-    assert None not in [storage() for storage in held]
-    ask(engine, "commit")
-    assert [storage() for storage in held] == [None] * len(held)
+def test_what_the_engine_held_before_is_its_next_second_set(engine, origin):
+    def places():
+        return [parameter.data_ptr() for parameter in engine.ranks[0].values()]
+
+    before = places()
+    for base in (0, None):
+        stage(engine, origin, base)
+        ask(engine, "prepare")
+        assert ask(engine, "commit")[1][0]["ok"]
+        assert (places() == before) == (base is None)
+        (engine.staging / "v1").unlink()
+    assert engine.holds(V1, engine.dtype)
 
 
 @needs_cuda

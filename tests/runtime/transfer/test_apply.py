@@ -346,3 +346,20 @@ def test_a_chunk_that_goes_after_the_check_is_missed(history: History) -> None:
 def test_an_empty_or_missing_folder_is_no_version(tmp_path: Path) -> None:
     with pytest.raises(TransferError, match="there is no staged version"):
         Staged.open(tmp_path / "none")
+
+
+def test_second_buffers_are_decoded_into_where_they_fit_and_passed_over_where_not(history: History) -> None:
+    stems = ["00000002-from-00000001", "00000003-from-00000002"]
+    staged = Staged.open(history.stage("v3", stems))
+    engine, second = copy(history.versions[1]), copy(history.versions[0])
+    second["norm.weight"] = second["norm.weight"].float()
+    second["gate_proj.weight"] = second["gate_proj.weight"].T.contiguous().T
+    prepared = prepare(staged, engine, into=second)
+    assert same(engine, history.versions[1])
+    fits = ["embed_tokens.weight", "down_proj.weight"]
+    assert same({name: second[name] for name in fits}, {name: history.versions[3][name] for name in fits})
+    prepared.commit(second)
+    assert same(engine, history.versions[1])
+    second["norm.weight"] = second["norm.weight"].bfloat16()
+    second["gate_proj.weight"] = second["gate_proj.weight"].contiguous()
+    assert same(second, history.versions[3])
