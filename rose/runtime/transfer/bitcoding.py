@@ -27,6 +27,8 @@ _BEYOND_BYTES = 72
 _ESCAPE = 20
 #: Up to this parameter two codes that are no escapes have no more bits than are looked at.
 _PAIRED = 7
+#: Up to this one no code has more bits than are looked at.
+_LARGEST = 31
 #: The sum of eight values of which the parameter 0 is right.
 _FIRST = 11
 _U = np.uint64
@@ -111,9 +113,10 @@ def _unpacked(data: Array, at: int, count: int, k: int) -> tuple[Words, int]:
 def _adapt(total: Int) -> tuple[Int, Int]:
     """The next Rice parameter, and the sum of the values that it follows, the older of which count half as much.
 
-    `total` is about that of sixteen values. 2**k comes to lie between their mean and its half.
+    `total` is about that of sixteen values. 2**k comes to lie between their mean and its half. Only numbers that nobody
+    wrote, of more than 32 bits, would lead beyond `_LARGEST`.
     """
-    return 63 - zeros_above(_U(total * 31 >> 9 | 1)), total >> 1
+    return min(63 - zeros_above(_U(total * 31 >> 9 | 1)), _LARGEST), total >> 1
 
 
 @jit

@@ -67,3 +67,13 @@ def test_gaps_are_close_to_their_entropy_where_few_elements_change() -> None:
         block = bitcoding.encode(changed.size, gaps, np.ones(gaps.size, np.int32))
         entropy = -(share * np.log2(share) + (1 - share) * np.log2(1 - share)) * changed.size
         assert 8 * len(block) < 1.08 * entropy + gaps.size + 80
+
+
+def test_numbers_that_nobody_wrote_do_not_lead_past_what_is_looked_at() -> None:
+    k, total = 20, bitcoding._FIRST << 20
+    for _ in range(50):
+        # The largest that are no escapes: the sum grows, and with it the parameter.
+        total += 8 * ((bitcoding._ESCAPE - 1) << k | (1 << k) - 1)
+        k, total = bitcoding._adapt(total)
+        assert 8 * (bitcoding._ESCAPE + 1 + k) + 64 <= 8 * bitcoding._BEYOND_BYTES
+    assert k == 31
