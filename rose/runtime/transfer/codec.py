@@ -210,11 +210,12 @@ def merge(first: Changes, second: Changes) -> Changes:
     return Changes(first.elements, positions[kept], steps[kept])
 
 
-def undo(new: Bits, done: Changes) -> Bits:
-    """The base from which `done` led to `new`, in a buffer of its own."""
-    base = new.reshape(-1).copy()
+def undo(new: Bits, done: Changes, out: Bits) -> Bits:
+    """The base from which `done` led to `new`, in `out`: an array like `new`, in other memory."""
+    np.copyto(out, new)
+    base = out.reshape(-1)
     base[done.positions] = _from_ulp_order(_ulp_order(base[done.positions]) - done.steps)
-    return base.reshape(new.shape)
+    return out
 
 
 def _share_changed(base: Bits, new: Bits) -> float:

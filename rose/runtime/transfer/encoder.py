@@ -49,6 +49,8 @@ class Held:
     bits: dict[Key, Bits] = field(default_factory=dict)
     xxh3: dict[Key, str] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
+    #: Memory of the version before: to touch memory anew takes longer than to decode there.
+    spare: dict[Key, Bits] = field(default_factory=dict)
     #: Copies on the trainer's accelerator of what lies there, to compare the next version with.
     there: dict[Key, torch.Tensor | None] = field(default_factory=dict)
 
@@ -130,7 +132,7 @@ def encode_first(
         if held is None:
             return cut, *_encoded(version, cut, xxh3, new, None)
         base = _Base(held.xxh3[cut.key], held.bits[cut.key])
-        return cut, *_encoded(version, cut, xxh3, new, base)
+        return cut, *_encoded(version, cut, xxh3, new, base, out=held.spare.pop(cut.key, None))
 
     now = Held(version, {cut.info.name: cut.info for cut in cuts})
     package = _Package(version, None if held is None else held.version, chunks)
@@ -157,7 +159,8 @@ def encode_more(
 
     def encode(cut: Cut) -> tuple[Cut, Changes, list[_Blob]]:
         new, xxh3 = now.bits[cut.key], now.xxh3[cut.key]
-        changes = codec.changes(before.bits.pop(cut.key), new)
+        now.spare[cut.key] = spare = before.bits.pop(cut.key)
+        changes = codec.changes(spare, new)
         blobs = []
         end = len(before.spans)
         for begin in strides:
@@ -165,7 +168,7 @@ def encode_more(
                 changes = codec.merge(span.changes[cut.key], changes)
             end = begin
             first = before.spans[begin]
-            base = _Base(first.base_xxh3[cut.key], codec.undo(new, changes))
+            base = _Base(first.base_xxh3[cut.key], codec.undo(new, changes, spare))
             if digest(base.bits) != base.xxh3:
                 raise TransferError(
                     f"tensor {cut.info.name!r}: the changes since version {first.base_version} are wrong"
@@ -174,7 +177,7 @@ def encode_more(
             encoding: codec.Encoding | None = "fast" if new.size > codec.SMALL_ELEMENTS else None
             blobs.append(_encoded(now.version, cut, xxh3, new, base, encoding, base.bits)[1])
         if anchor:
-            blobs.append(_encoded(now.version, cut, xxh3, new, None)[1])
+            blobs.append(_encoded(now.version, cut, xxh3, new, None, out=spare)[1])
         return cut, changes, blobs
 
     packages = [_Package(now.version, base, chunks) for base in bases]

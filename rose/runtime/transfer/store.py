@@ -139,8 +139,8 @@ class VersionStore:
         trainer that is one process, the only one that publishes to this folder.
 
         A tensor that shares its memory with an earlier one (tied embeddings) is left out. Each piece is decoded again
-        and compared before the version becomes visible. Until this returns, the weights are held three times: the
-        trainer's, this version's, and those of the version before.
+        and compared before the version becomes visible. The weights are held three times: the trainer's, this
+        version's, and in the memory of those before, into which the next version is decoded.
 
         Raises TransferError for a version that is not newer, another layout than the version before, a dtype that is
         not known, or a disk that is full. The versions before are as they were then. The message says so if this
