@@ -47,13 +47,12 @@ class _Handler:
         self.apply = apply
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Ready:
     """A version that only waits to be swapped in."""
 
     manifest: Manifest
-    #: Swaps it in; None once that was done.
-    swap: Callable[[], None] | None
+    swap: Callable[[], None]
 
 
 class WeightUpdater:
@@ -115,7 +114,9 @@ class WeightUpdater:
         ready = self._ready
         assert ready is not None, "validated before it is applied"
         outcome = self._commit(ready)
-        self._start("commit", ready.manifest.version, lambda: self._acknowledge(ready, outcome))
+        # Not `ready` itself: what it holds on to goes before all is hashed, not after.
+        manifest = ready.manifest
+        self._start("commit", manifest.version, lambda: self._acknowledge(manifest, outcome))
 
     def _on_audit(self, _key: str, value: Any) -> None:
         version = int(value)
@@ -192,14 +193,12 @@ class WeightUpdater:
         self._ready = _Ready(staged.manifests[-1], swap)
         return {"verify_ns": staged.verify_ns, "stage_ns": monotonic_ns() - began - staged.verify_ns}
 
-    def _acknowledge(self, ready: _Ready, outcome: dict[str, int]) -> dict[str, object]:
+    def _acknowledge(self, manifest: Manifest, outcome: dict[str, int]) -> dict[str, object]:
         """Hash what the engine now holds: only a version that was found there, bit for bit, is acknowledged."""
         from rose.runtime.transfer.audit import find_drift
         from rose.runtime.transfer.errors import TransferError
 
         began = monotonic_ns()
-        ready.swap = None
-        manifest = ready.manifest
         weights = EngineWeights.of(self._model_runner, manifest, self._ranks)
         drift = find_drift(weights.views, manifest, weights.regions)
         if drift is not None:
@@ -222,7 +221,6 @@ class WeightUpdater:
 
     def _commit(self, ready: _Ready) -> dict[str, int]:
         """Swap the version in; returns how long the engine stood still, and after which of its steps that was."""
-        assert ready.swap is not None, "it is swapped in once"
         began = monotonic_ns()
         # A step that is held back when the new version comes goes on being held afterwards.
         held = self._page.open(self._party, began)
