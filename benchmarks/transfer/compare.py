@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.transfer.ways import WAYS, Way
-from rose.runtime.transfer import codec
-from rose.runtime.transfer.codec import Bits
+from rose.runtime.transfer import changes
+from rose.runtime.transfer.header import Bits
 
 _BF16_MANTISSA_BITS = 7
 _EXPONENTS = 256
@@ -68,9 +68,9 @@ def entropy_bits(base: Bits, new: Bits) -> float:
     For bf16. Frequencies are those of this very step, which a code would have to be told: it is a little too low.
     """
     exponents = base >> _BF16_MANTISSA_BITS & _EXPONENTS - 1
-    done = codec.changes(base, new)
-    of_changed = exponents[done.positions].astype(np.uint32)
-    changed = np.unique(of_changed << 16 | done.steps, return_counts=True)[1]
+    places, steps = changes.between(base, new).found()
+    of_changed = exponents[places].astype(np.uint32)
+    changed = np.unique(of_changed << 16 | steps.astype(np.uint16), return_counts=True)[1]
     sizes = np.bincount(exponents, minlength=_EXPONENTS)
     unchanged = sizes - np.bincount(of_changed, minlength=_EXPONENTS)
     return _n_log_n(sizes) - _n_log_n(unchanged) - _n_log_n(changed)

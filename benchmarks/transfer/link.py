@@ -5,9 +5,10 @@ same for all ways: unused time of 50 ms at most may be made up for, and round tr
 
 All ways do the same around what they encode (`plain`): they hash each tensor and encode it; decode it again, compare,
 and keep that copy; bring chunks and manifest to disk; plan and pin the way, fetch manifest and chunks, and check their
-SHA-256; decode into second buffers, which are kept, and hash those; copy them into the engine. XOR sends the XOR with
-the version before, compressed, and the dense copy the tensors. It ends for the publisher when the version is visible.
-Ours makes composite deltas and anchors after that, which the others have not, and which is not counted (`after_s`).
+SHA-256; decode into second buffers, which are kept, and hash those; point the engine to them, as one on the CPU is. XOR
+sends the XOR with the version before, compressed, and the dense copy the tensors. It ends for the publisher when the
+version is visible. Ours makes composite deltas and anchors after that, which the others have not, and which is not
+counted (`after_s`).
 
 The phases follow one another, as on two hosts that have all cores each; a total is their sum. Fetching is done at each
 link, the rest once.
@@ -76,7 +77,7 @@ class _Side(Protocol):
 
     def publish(self, version: int, arrays: Arrays, visible: Callable[[], None]) -> None: ...
     def decode(self, staged: Staged) -> None: ...
-    def apply(self) -> object: ...
+    def apply(self) -> None: ...
     def check(self, arrays: Arrays) -> None: ...
 
 
@@ -94,9 +95,10 @@ class _Ours:
     def decode(self, staged: Staged) -> None:
         self._prepared = prepare(staged, self._engine, into=self._second)
 
-    def apply(self) -> object:
+    def apply(self) -> None:
         assert self._prepared is not None
-        return self._prepared.commit()
+        self._prepared.commit(self._second)
+        self._engine, self._second = self._second, self._engine
 
     def check(self, arrays: Arrays) -> None:
         assert all(torch.equal(tensor, self._engine[name]) for name, tensor in _tensors(arrays).items())
@@ -116,9 +118,8 @@ class _Plain:
     def decode(self, staged: Staged) -> None:
         plain.prepare(staged, self._way, self._engine, self._second)
 
-    def apply(self) -> object:
-        plain.commit(self._second, self._engine)
-        return None
+    def apply(self) -> None:
+        self._engine, self._second = self._second, self._engine
 
     def check(self, arrays: Arrays) -> None:
         assert all(np.array_equal(array, self._engine[name]) for name, array in arrays.items())

@@ -2,8 +2,8 @@
 
 Its packages look like a store's, so a store's server serves them and a receiver fetches them; only what lies in the
 chunks is another's. What ours does, this does: tensors in as many threads as there are cores, each decoded again by the
-publisher and hashed, which is the copy that it keeps; chunks and manifests on disk before they are visible; the result
-hashed by the receiver, and the base only if that is wrong.
+publisher where it keeps the version before, and hashed; chunks and manifests on disk before they are visible; the
+result hashed by the receiver, and the base only if that is wrong.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.transfer.ways import DENSE, Way
 from rose.runtime.transfer.bits import digest
 from rose.runtime.transfer.catalog import Catalog
 from rose.runtime.transfer.chunks import ChunkBuilder, ChunkFolder
-from rose.runtime.transfer.codec import Bits, Buffer
+from rose.runtime.transfer.header import Bits, Buffer
 from rose.runtime.transfer.manifest import Manifest, PieceEntry
 from rose.runtime.transfer.staged import Staged
 
@@ -43,21 +43,19 @@ class PlainStore:
         """Encode, check and store a version; it is visible when this returns."""
         began_ns = time.monotonic_ns()
 
-        def one(name: str) -> tuple[bytes, Bits, str]:
-            new, held = arrays[name], self._held[name]
-            result = digest(new)
-            sent = self._way.encode(held, new)
-            kept = np.empty_like(new)
-            _decode(self._way, held, sent, result, kept)
-            return sent, kept, result
+        def one(name: str) -> tuple[bytes, str]:
+            result, held = digest(arrays[name]), self._held[name]
+            sent = self._way.encode(held, arrays[name])
+            _decode(self._way, held, sent, result, held)
+            return sent, result
 
         builder, pieces = ChunkBuilder(self._chunks), []
         with _threads() as pool:
             names = sorted(arrays)
-            for name, (sent, new, result) in zip(names, pool.map(one, names), strict=True):
+            for name, (sent, result) in zip(names, pool.map(one, names), strict=True):
                 chunk, offset = builder.add(_EVERYBODY, sent)
-                pieces.append(self._entry(name, new, chunk, offset, len(sent), result))
-                self._held[name], self._xxh3[name] = new, result
+                pieces.append(self._entry(name, arrays[name], chunk, offset, len(sent), result))
+                self._xxh3[name] = result
         manifest = Manifest(
             version=version,
             base_version=None if self._way is DENSE else self._version,
@@ -101,15 +99,9 @@ def prepare(staged: Staged, way: Way, held: Arrays, into: Arrays) -> None:
         list(pool.map(one, manifest.pieces))
 
 
-def commit(buffers: Arrays, engine: Arrays) -> None:
-    """Copy the second buffers in, as `apply.Prepared.commit` does it."""
-    with _threads() as pool:
-        list(pool.map(lambda name: np.copyto(engine[name], buffers[name]), buffers))
-
-
 def _decode(way: Way, base: Bits, sent: Buffer, result: str, out: Bits) -> None:
     """The new array into `out`, and found to be what was published."""
-    if way is not DENSE:
+    if way is not DENSE and out is not base:
         np.copyto(out, base)
     way.apply(out, sent)
     assert digest(out) == result

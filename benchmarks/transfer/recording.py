@@ -21,7 +21,7 @@ from rose.runtime.training.sampler import play
 from rose.runtime.training.trainer import Trainer
 from rose.runtime.training.warm_start import WarmStart, train
 from rose.runtime.transfer.bits import to_bits
-from rose.runtime.transfer.codec import Bits
+from rose.runtime.transfer.header import Bits
 
 GROUP = 8
 #: Raise when the same settings would give another chain.

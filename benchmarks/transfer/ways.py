@@ -20,7 +20,7 @@ import numpy as np
 import zstandard
 
 from rose.runtime.transfer import codec
-from rose.runtime.transfer.codec import Bits, Buffer, Encoding
+from rose.runtime.transfer.header import Bits, Buffer, Encoding
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")

@@ -13,9 +13,9 @@ import torch
 
 from rose.runtime.transfer.bits import dtype_name, from_bits, integers, to_bits
 from rose.runtime.transfer.chain import follow, inside
-from rose.runtime.transfer.codec import Bits
 from rose.runtime.transfer.device import Patch
 from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.header import Bits
 from rose.runtime.transfer.manifest import Chunk, PieceEntry, TensorInfo
 from rose.runtime.transfer.regions import Region
 from rose.runtime.transfer.staged import Staged

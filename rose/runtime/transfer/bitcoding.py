@@ -11,6 +11,8 @@ changes more than another. Bits are packed least significant first; each run of 
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import numpy.typing as npt
 
@@ -31,57 +33,42 @@ _PAIRED = 7
 _LARGEST = 31
 #: The sum of eight values of which the parameter 0 is right.
 _FIRST = 11
+#: What `_read_all` returns where there is no end: the block ends before its numbers, or they make no sense.
+_SHORT, _SENSELESS = -1, -2
 _U = np.uint64
+_own = threading.local()
 
 
 def encode(elements: int, gaps: Words, steps: Steps) -> bytes:
     """The changes that `differences.find` found among so many elements."""
     changed = gaps.size
-    # 2**31 is its own negative: unsigned, it is right.
-    far = np.abs(steps).view(np.uint32)
-    further = np.flatnonzero(far > 1)
-    every = 2 * further.size > changed
-    parts = [
-        varints.packed(changed if every else further.size),
-        np.packbits(steps < 0, bitorder="little").tobytes(),
-        _packed(gaps, _parameter(elements, changed)),
-    ]
-    if every:
-        parts.append(_packed(far - 1, 0))
-    else:
-        between = further.astype(np.uint32)
-        between[1:] -= between[:-1] + 1
-        parts += [_packed(between, _parameter(changed, further.size)), _packed(far[further] - 2, 0)]
-    return b"".join(parts)
+    words, between, far = _room(changed)
+    told = _split(steps, words.view(np.uint8), between, far)
+    k, k_between = _parameter(elements, changed), _parameter(changed, told)
+    bits = _write_all(gaps, between[:told], far[:told], k, k_between, words)
+    return varints.packed(told) + words.view(np.uint8)[: -(-bits // 8)].tobytes()
 
 
 def decode(block: memoryview, elements: int, changed: int) -> tuple[Words, Steps]:
     """The gaps and steps of `changed` elements. Raises TransferError; the gaps may still lead past the elements."""
     told, signs_from = varints.taken(block, 0)
-    signs_to = signs_from + -(-changed // 8)
-    if told > changed or signs_to > len(block):
+    if told > changed or signs_from - (-changed // 8) > len(block):
         raise TransferError(
             f"encoded array has {len(block)} bytes for {changed} changes of a block, of which {told} go further"
         )
     data = np.frombuffer(bytes(block) + bytes(_BEYOND_BYTES), np.uint8)
-    negative = np.unpackbits(data[signs_from:signs_to], count=changed, bitorder="little")
-    steps = (1 - 2 * negative.view(np.int8)).astype(np.int32)
-    gaps, at = _unpacked(data, 8 * signs_to, changed, _parameter(elements, changed))
-    if told == changed:
-        far, at = _unpacked(data, at, told, 0)
-        steps *= far.view(np.int32) + 1
-    else:
-        between, at = _unpacked(data, at, told, _parameter(changed, told))
-        far, at = _unpacked(data, at, told, 0)
-        further = np.cumsum(between, dtype=np.int64) + np.arange(told)
-        if told and further[-1] >= changed:
-            raise TransferError(
-                f"encoded array says that change {further[-1]} of the {changed} of a block goes further"
-            )
-        steps[further] *= far.view(np.int32) + 2
-    if at != 8 * len(block):
+    gaps, steps = np.empty(changed, np.uint32), np.empty(changed, np.int32)
+    _, between, far = _room(told)
+    k, k_between = _parameter(elements, changed), _parameter(changed, told)
+    end = _read_all(data, signs_from, k, k_between, gaps, steps, between[:told], far[:told])
+    if end < 0:
         raise TransferError(
-            f"encoded array has {len(block)} bytes for {changed} changes of a block: they take {at // 8}"
+            f"encoded array has a block of {len(block)} bytes "
+            + ("that ends before its numbers" if end == _SHORT else f"of whose {changed} changes another goes further")
+        )
+    if end != 8 * len(block):
+        raise TransferError(
+            f"encoded array has {len(block)} bytes for {changed} changes of a block: they take {end // 8}"
         )
     return gaps, steps
 
@@ -92,21 +79,61 @@ def _parameter(size: int, events: int) -> int:
     return max(mean.bit_length() - 1, 0)
 
 
-def _packed(values: Words, k: int) -> bytes:
-    out = np.empty(2 * values.size + 1, np.uint32)
-    bits = _write(values, k, out)
-    return out.view(np.uint8)[: -(-bits // 8)].tobytes()
+def _room(changed: int) -> tuple[Words, Words, Words]:
+    """For the code of so many changes, and twice as many numbers: this thread's own, used anew each time."""
+    if changed > getattr(_own, "changed", -1):
+        _own.changed = 2 * changed
+        _own.words = np.empty(5 * _own.changed + 8, np.uint32)
+        _own.between, _own.far = np.empty((2, _own.changed + 1), np.uint32)
+    return _own.words, _own.between, _own.far
 
 
-def _unpacked(data: Array, at: int, count: int, k: int) -> tuple[Words, int]:
-    """So many numbers from the bit `at`, and the bit at which the next run begins."""
-    values = np.empty(count, np.uint32)
-    end = _read(data, at, k, values)
-    if end < 0:
-        raise TransferError(
-            f"encoded array has a block of {data.size - _BEYOND_BYTES} bytes that ends before its numbers"
-        )
-    return values, end + 7 & ~7
+@jit
+def _split(steps: Steps, signs: Array, between: Words, far: Words) -> Int:
+    """Take steps apart: a bit for each that is negative; of those that go further, the gaps before them, and how far.
+
+    Returns how many are told: those that move by more than one, less two; or all, less one, without gaps.
+    """
+    byte: Int = 0
+    told: Int = 0
+    last: Int = -1
+    for i in range(steps.size):
+        step = np.int64(steps[i])
+        byte |= np.int64(step < 0) << (i & 7)
+        if i & 7 == 7:
+            signs[i >> 3] = byte
+            byte = 0
+        # Written whether it goes further or not: one too many has room.
+        between[told] = i - last - 1
+        far[told] = abs(step) - 2
+        if abs(step) > 1:
+            last = i
+            told += 1
+    if steps.size & 7:
+        signs[steps.size >> 3] = byte
+    if 2 * told <= steps.size:
+        return told
+    for i in range(steps.size):
+        far[i] = abs(np.int64(steps[i])) - 1
+    return steps.size
+
+
+@jit
+def _join(signs: Array, between: Words, far: Words, steps: Steps) -> bool:
+    """Put the steps together again that `_split` took apart. False if one that there is not goes further."""
+    for i in range(steps.size):
+        steps[i] = 1 - 2 * (np.int64(signs[i >> 3]) >> (i & 7) & 1)
+    if far.size == steps.size:
+        for i in range(steps.size):
+            steps[i] *= np.int64(far[i]) + 1
+        return True
+    place: Int = -1
+    for number in range(far.size):
+        place += np.int64(between[number]) + 1
+        if place >= steps.size:
+            return False
+        steps[place] *= np.int64(far[number]) + 2
+    return True
 
 
 @jit
@@ -130,13 +157,14 @@ def _put(out: Words, at: Int, acc: Int, bits: Int, value: Int, width: Int) -> tu
 
 
 @jit
-def _write(values: Array, k: Int, out: Words) -> Int:
-    """Write numbers below 2**32, the first with the parameter `k`. Returns how many bits of `out` that took.
+def _write(values: Array, k: Int, out: Words, at: Int) -> Int:
+    """Write numbers below 2**32 from the bit `at`, the first with the parameter `k`. Returns the bit after them.
 
-    `out` needs two words for each, and one more.
+    `out` needs two words for each, and one more; those from `at` on may hold anything.
     """
-    at = bits = 0
-    acc = _U(0)
+    bits = at & 31
+    at >>= 5
+    acc = _U(out[at]) & (_U(1) << _U(bits)) - _U(1)
     total = _FIRST << k
     for begin in range(0, values.size, 8):
         for i in range(begin, min(begin + 8, values.size)):
@@ -155,6 +183,15 @@ def _write(values: Array, k: Int, out: Words) -> Int:
         k, total = _adapt(total)
     out[at] = acc
     return 32 * at + bits
+
+
+@jit
+def _write_all(gaps: Words, between: Words, far: Words, k: Int, k_between: Int, out: Words) -> Int:
+    """Write the runs of a block after the signs. Returns the bit after them."""
+    at = _write(gaps, k, out, gaps.size + 7 & ~7)
+    if far.size < gaps.size:
+        at = _write(between, k_between, out, at + 7 & ~7)
+    return _write(far, 0, out, at + 7 & ~7)
 
 
 @jit
@@ -198,3 +235,19 @@ def _read(data: Array, at: Int, k: Int, values: Array) -> Int:
             total += value
         k, total = _adapt(total)
     return at if at <= end else -1
+
+
+@jit
+def _read_all(
+    data: Array, signs_from: Int, k: Int, k_between: Int, gaps: Words, steps: Steps, between: Words, far: Words
+) -> Int:
+    """Read what `_write_all` wrote, and put steps together. Returns the bit after it, `_SHORT` or `_SENSELESS`."""
+    signs_to = signs_from + (gaps.size + 7 >> 3)
+    at = _read(data, 8 * signs_to, k, gaps)
+    if at >= 0 and far.size < gaps.size:
+        at = _read(data, at + 7 & ~7, k_between, between)
+    if at >= 0:
+        at = _read(data, at + 7 & ~7, 0, far)
+    if at < 0:
+        return _SHORT
+    return at + 7 & ~7 if _join(data[signs_from:signs_to], between, far, steps) else _SENSELESS

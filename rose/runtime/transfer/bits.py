@@ -9,9 +9,9 @@ import numpy.typing as npt
 import torch
 import xxhash
 
-from rose.runtime.transfer.codec import Bits
 from rose.runtime.transfer.dtypes import NAMES, bits_dtype
 from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.header import Bits
 
 _TORCH = {name: cast(torch.dtype, getattr(torch, name)) for name in NAMES}
 _NAMES = {dtype: name for name, dtype in _TORCH.items()}

@@ -10,8 +10,8 @@ import numpy as np
 
 from rose.runtime.transfer import codec
 from rose.runtime.transfer.bits import digest
-from rose.runtime.transfer.codec import Bits, Buffer
 from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.header import Bits, Buffer
 from rose.runtime.transfer.manifest import PieceEntry
 from rose.runtime.transfer.regions import Region
 

@@ -6,9 +6,9 @@ import itertools
 import re
 from typing import TYPE_CHECKING, get_args
 
-from rose.runtime.transfer.codec import Encoding
 from rose.runtime.transfer.dtypes import is_dtype
 from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.header import Encoding
 from rose.runtime.transfer.regions import Region, overlapping
 
 if TYPE_CHECKING:

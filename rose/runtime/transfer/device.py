@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 
 from rose.runtime.transfer.bits import dtype_name, from_bits, integers, to_bits
-from rose.runtime.transfer.codec import Bits
 from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.header import Bits
 
 #: Elements that are compared, or changed ones that are written, at once: what either takes beside the tensor is bound.
 _BLOCK_ELEMENTS = 1 << 24

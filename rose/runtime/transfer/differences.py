@@ -1,9 +1,9 @@
 """What changed between two arrays of bit patterns, and the way back, compiled.
 
 `find` says of each changed element how many unchanged ones lie before it, and its step: how far it moved in ULP order,
-modulo 2**bits. `move` takes the steps. Both touch little more than the arrays' own memory: 64 elements are compared at
-once, and what differs is counted and not branched on, since a branch that is guessed wrong costs more than all the
-rest.
+modulo 2**bits. `move` takes the steps, `merge` puts two after each other together. `find` and `move` touch little more
+than the arrays' own memory: 64 elements are compared at once, and what differs is counted and not branched on, since a
+branch that is guessed wrong costs more than all the rest.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
+from numba.core import cgutils
 
 from rose.runtime.transfer.compiled import Array, Int, instruction, jit, ones, zeros_below
 
@@ -20,6 +21,7 @@ from rose.runtime.transfer.compiled import Array, Int, instruction, jit, ones, z
 _FOUND_AT_ONCE = 4096
 #: Elements moved after their places were added up: no step waits for the place of the next.
 _MOVED_AT_ONCE = 512
+_NOWHERE = np.int64(1) << 62
 _U = np.uint64
 
 
@@ -36,6 +38,21 @@ def _differ(_: Any, base: Any, new: Any, at: Any) -> Any:
         return builder.bitcast(builder.icmp_unsigned("!=", *loaded), ir.IntType(64))
 
     return types.uint64(base, new, types.uintp), code
+
+
+@instruction
+def _copy(_: Any, base: Any, new: Any, begin: Any, end: Any) -> Any:
+    """Copy the elements from `begin` to `end`, which do not overlap. Checks no bounds."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        places = []
+        for kind, array in zip(signature.args, args[:2], strict=False):
+            places.append(builder.gep(context.make_array(kind)(context, builder, array).data, [args[2]]))
+        count = builder.sub(args[3], args[2])
+        cgutils.raw_memcpy(builder, places[1], places[0], count, signature.args[0].dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.none(base, new, types.intp, types.intp), code
 
 
 @jit
@@ -88,9 +105,13 @@ def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
 
 
 @jit
-def move(new: Array, half: Int, gaps: Array, steps: Array) -> bool:
-    """Move what `find` found in `new`, which holds the base. False if the gaps lead past its end."""
+def move(base: Array, new: Array, half: Int, gaps: Array, steps: Array, sign: Int) -> bool:
+    """Copy `base` to `new`, moved by `sign` (1, or -1 to undo it) times the steps. False if they lead past its end.
+
+    `new` may be `base` itself: then only what moves is touched.
+    """
     places = np.empty(_MOVED_AT_ONCE, np.int64)
+    copied: Int = base.size if new.ctypes.data == base.ctypes.data else 0
     place: Int = -1
     for begin in range(0, gaps.size, _MOVED_AT_ONCE):
         some, of_some = gaps[begin : begin + _MOVED_AT_ONCE], steps[begin : begin + _MOVED_AT_ONCE]
@@ -99,8 +120,42 @@ def move(new: Array, half: Int, gaps: Array, steps: Array) -> bool:
             places[number] = place
         if place >= new.size:
             return False
+        if copied <= place:
+            _copy(base, new, copied, place + 1)
+            copied = place + 1
         for number in range(some.size):
             i = np.uintp(places[number])
-            order = _ulp_order(np.int64(new[i]), half) + np.int64(of_some[number])
+            order = _ulp_order(np.int64(new[i]), half) + sign * np.int64(of_some[number])
             new[i] = _from_ulp_order(order & 2 * half - 1, half)
+    _copy(base, new, copied, new.size)
     return True
+
+
+@jit
+def merge(first: tuple[Array, Array], second: tuple[Array, Array], half: Int, gaps: Array, steps: Array) -> Int:
+    """The gaps and steps that lead as far as `first` and then `second` do. Returns how many there are.
+
+    `gaps` and `steps` have room for as many as both have together.
+    """
+    found = i = j = 0
+    before: Int = -1
+    place = np.int64(first[0][0]) if first[0].size else _NOWHERE
+    other = np.int64(second[0][0]) if second[0].size else _NOWHERE
+    while min(place, other) < _NOWHERE:
+        at = min(place, other)
+        step: Int = 0
+        if place == at:
+            step += np.int64(first[1][i])
+            i += 1
+            place = place + np.int64(first[0][i]) + 1 if i < first[0].size else _NOWHERE
+        if other == at:
+            step += np.int64(second[1][j])
+            j += 1
+            other = other + np.int64(second[0][j]) + 1 if j < second[0].size else _NOWHERE
+        step = (step + half & 2 * half - 1) - half
+        if step:  # Else it went back to where it was.
+            gaps[found] = at - before - 1
+            steps[found] = step
+            before = at
+            found += 1
+    return found

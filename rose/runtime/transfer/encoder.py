@@ -1,8 +1,8 @@
 """Encodes the pieces of a version: first against the version before it, and then what else leads to it.
 
-The weights before the last version are not kept. What is kept of earlier steps is which elements changed and how far
-(`codec.Changes`), merged pairwise as a binary counter adds up: `undo` of the changes since an earlier version gives
-that version's bits again.
+Only the bits of the last version are kept, and each step is taken in place. What is kept of earlier steps is which
+elements changed and how far (`Changes`), merged pairwise as a binary counter adds up: `undo` of the changes since an
+earlier version gives that version's bits again.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from typing import TypeVar
 
 import torch
 
-from rose.runtime.transfer import codec
+from rose.runtime.transfer import changes, codec
 from rose.runtime.transfer.bits import digest
+from rose.runtime.transfer.changes import Changes
 from rose.runtime.transfer.chunks import ChunkBuilder, ChunkFolder
-from rose.runtime.transfer.codec import Bits, Changes
 from rose.runtime.transfer.cuts import Cut, Key
 from rose.runtime.transfer.device import Fetched, fetch
 from rose.runtime.transfer.dtypes import mantissa_bits
 from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.header import Bits, read_header
 from rose.runtime.transfer.manifest import Manifest, PieceEntry, TensorInfo
 
 _T = TypeVar("_T")
@@ -49,16 +50,8 @@ class Held:
     bits: dict[Key, Bits] = field(default_factory=dict)
     xxh3: dict[Key, str] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
-    #: Memory of the version before: to touch memory anew takes longer than to decode there.
-    spare: dict[Key, Bits] = field(default_factory=dict)
     #: Copies on the trainer's accelerator of what lies there, to compare the next version with.
     there: dict[Key, torch.Tensor | None] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Base:
-    xxh3: str
-    bits: Bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +73,7 @@ class _Package:
 
     def add(self, cut: Cut, blob: _Blob, xxh3: str) -> None:
         """Raises OSError."""
-        header = codec.read_header(blob.encoded)
+        header = read_header(blob.encoded)
         chunk, offset = self._builder.add(cut.holders, blob.encoded)
         self._spent_ns += blob.spent_ns
         self._entries.append(
@@ -116,79 +109,85 @@ def encode_first(
 ) -> tuple[Manifest, Held]:
     """Encode the pieces against `held`, or whole if there is nothing before; the chunks are put, not synced.
 
-    Every piece is decoded again and compared. What comes of that is what is held now, in memory of its own, since the
-    trainer goes on changing its tensors. Of tensors on an accelerator only what changed is copied from there, unless an
-    `anchor` follows: that is made of all they are. Returns the manifest of these pieces, which no file names yet, and
-    what is held now; `encode_more` brings that up to date with `held`, of which nothing is changed here.
+    Every piece is decoded again where the base lies, and compared: `held` is used up, also where this fails. What comes
+    of it is what is held now, since the trainer goes on changing its tensors. Of tensors on an accelerator only what
+    changed is copied from there, unless an `anchor` follows: that is made of all they are. Returns the manifest of
+    these pieces, which no file names yet, and what is held now, for `encode_more`.
 
     Raises TransferError if a piece does not decode to what was encoded, OSError if a chunk cannot be written.
     """
+    now = Held(version, {cut.info.name: cut.info for cut in cuts})
+    if held is not None:
+        step = Span(held.version, held.xxh3)
+        now.bits, now.spans = held.bits, [*held.spans, step]
 
-    def encode(cut: Cut) -> tuple[Cut, Bits, _Blob]:
-        last = None if held is None or anchor else Fetched(held.bits[cut.key], held.there.get(cut.key))
+    def encode(cut: Cut) -> tuple[Cut, _Blob]:
+        bits = now.bits.get(cut.key)
+        last = None if held is None or bits is None or anchor else Fetched(bits, held.there.get(cut.key))
         fetched = fetch(cut.info.name, cut.tensor, last)
         new, now.there[cut.key] = fetched.bits, fetched.there
-        now.xxh3[cut.key] = xxh3 = digest(new)
-        if held is None:
-            return cut, *_encoded(version, cut, xxh3, new, None)
-        base = _Base(held.xxh3[cut.key], held.bits[cut.key])
-        return cut, *_encoded(version, cut, xxh3, new, base, out=held.spare.pop(cut.key, None))
+        now.xxh3[cut.key] = digest(new)
+        started_ns = time.monotonic_ns()
+        if bits is None:
+            encoded = codec.encode(None, new, mantissa_bits=mantissa_bits(cut.info.dtype))
+            now.bits[cut.key] = codec.decode(new, encoded)
+        else:
+            encoded, step.changes[cut.key] = codec.advance(bits, new, mantissa_bits=mantissa_bits(cut.info.dtype))
+        return cut, _checked(cut, now, encoded, None if held is None else held.xxh3[cut.key], started_ns)
 
-    now = Held(version, {cut.info.name: cut.info for cut in cuts})
     package = _Package(version, None if held is None else held.version, chunks)
-    for cut, bits, blob in _in_threads(encode, _in_order(cuts)):
-        now.bits[cut.key] = bits
+    for cut, blob in _in_threads(encode, _in_order(cuts)):
         package.add(cut, blob, now.xxh3[cut.key])
     return package.manifest(), now
 
 
 def encode_more(
-    cuts: Sequence[Cut], before: Held, now: Held, chunks: ChunkFolder, *, anchor: bool, stride_max: int
+    cuts: Sequence[Cut], now: Held, chunks: ChunkFolder, *, anchor: bool, stride_max: int
 ) -> list[Manifest]:
     """Encode the pieces of `now` as composite deltas, and (`anchor`) whole; the chunks are put, not synced.
 
     Version v gets a composite against v - s for each power of two 1 < s <= `stride_max` that divides v, where the
     changes since are known. Every piece is decoded again and compared. Returns the manifests of these pieces, the
-    latest base first and the anchor last, which no file names yet. Uses `before` up, from which `now` was encoded, and
-    adds to the spans of `now`.
+    latest base first and the anchor last, which no file names yet. The spans of `now` become fewer.
 
-    Raises TransferError if a piece does not decode to what was encoded, OSError if a chunk cannot be written.
+    Raises TransferError if a piece does not decode to what was encoded, OSError if a chunk cannot be written. Then
+    `now` is used up.
     """
-    strides = composites([span.base_version for span in before.spans], now.version, stride_max)
-    bases = [*(before.spans[index].base_version for index in strides), *([None] * anchor)]
+    *before, step = now.spans
+    strides = composites([span.base_version for span in before], now.version, stride_max)
+    bases = [*(before[index].base_version for index in strides), *([None] * anchor)]
+    first = before[strides[-1]] if strides else step
 
     def encode(cut: Cut) -> tuple[Cut, Changes, list[_Blob]]:
-        new, xxh3 = now.bits[cut.key], now.xxh3[cut.key]
-        now.spare[cut.key] = spare = before.bits.pop(cut.key)
-        changes = codec.changes(spare, new)
+        bits, done = now.bits[cut.key], step.changes[cut.key]
         blobs = []
-        end = len(before.spans)
+        end = len(before)
         for begin in strides:
-            for span in reversed(before.spans[begin:end]):
-                changes = codec.merge(span.changes[cut.key], changes)
+            for span in reversed(before[begin:end]):
+                done = changes.merge(span.changes[cut.key], done)
             end = begin
-            first = before.spans[begin]
-            base = _Base(first.base_xxh3[cut.key], codec.undo(new, changes, spare))
-            if digest(base.bits) != base.xxh3:
-                raise TransferError(
-                    f"tensor {cut.info.name!r}: the changes since version {first.base_version} are wrong"
-                )
-            # `small` would take a publisher several times as long, for the few who join.
-            encoding: codec.Encoding | None = "fast" if new.size > codec.SMALL_ELEMENTS else None
-            blobs.append(_encoded(now.version, cut, xxh3, new, base, encoding, base.bits)[1])
+            started_ns = time.monotonic_ns()
+            changes.undo(bits, done)
+            base, base_xxh3 = before[begin].base_version, before[begin].base_xxh3[cut.key]
+            if digest(bits) != base_xxh3:
+                raise TransferError(f"tensor {cut.info.name!r}: the changes since version {base} are wrong")
+            encoded = codec.redo(bits, done, mantissa_bits=mantissa_bits(cut.info.dtype))
+            blobs.append(_checked(cut, now, encoded, base_xxh3, started_ns))
         if anchor:
-            blobs.append(_encoded(now.version, cut, xxh3, new, None, out=spare)[1])
-        return cut, changes, blobs
+            started_ns = time.monotonic_ns()
+            encoded = codec.encode(None, bits, mantissa_bits=mantissa_bits(cut.info.dtype))
+            codec.decode(bits, encoded, bits)
+            blobs.append(_checked(cut, now, encoded, None, started_ns))
+        return cut, done, blobs
 
     packages = [_Package(now.version, base, chunks) for base in bases]
-    first = before.spans[strides[-1]] if strides else None
-    step = Span(before.version, before.xxh3) if first is None else Span(first.base_version, first.base_xxh3)
-    for cut, changes, blobs in _in_threads(encode, _in_order(cuts)):
-        step.changes[cut.key] = changes
+    merged = Span(first.base_version, first.base_xxh3)
+    for cut, done, blobs in _in_threads(encode, _in_order(cuts)):
+        merged.changes[cut.key] = done
         for package, blob in zip(packages, blobs, strict=True):
             package.add(cut, blob, now.xxh3[cut.key])
-    older = before.spans[: strides[-1]] if strides else before.spans
-    now.spans = [span for span in [*older, step] if now.version - span.base_version < stride_max]
+    older = before[: strides[-1]] if strides else before
+    now.spans = [span for span in [*older, merged] if now.version - span.base_version < stride_max]
     return [package.manifest() for package in packages]
 
 
@@ -202,23 +201,11 @@ def composites(bases: Sequence[int], version: int, stride_max: int) -> list[int]
     return found
 
 
-def _encoded(
-    version: int,
-    cut: Cut,
-    xxh3: str,
-    new: Bits,
-    base: _Base | None,
-    encoding: codec.Encoding | None = None,
-    out: Bits | None = None,
-) -> tuple[Bits, _Blob]:
-    """What the piece decodes to, in `out` or in memory of its own, and what is sent of it."""
-    started_ns = time.monotonic_ns()
-    mantissa = mantissa_bits(cut.info.dtype)
-    encoded = codec.encode(None if base is None else base.bits, new, encoding=encoding, mantissa_bits=mantissa)
-    decoded = codec.decode(new if base is None else base.bits, encoded, out)
-    if digest(decoded) != xxh3:
-        raise TransferError(f"tensor {cut.info.name!r} of version {version} does not decode to what was encoded")
-    return decoded, _Blob(None if base is None else base.xxh3, encoded, time.monotonic_ns() - started_ns)
+def _checked(cut: Cut, now: Held, encoded: bytes, base_xxh3: str | None, started_ns: int) -> _Blob:
+    """What is sent of a piece, if what is held, which was decoded from it, is the version."""
+    if digest(now.bits[cut.key]) != now.xxh3[cut.key]:
+        raise TransferError(f"tensor {cut.info.name!r} of version {now.version} does not decode to what was encoded")
+    return _Blob(base_xxh3, encoded, time.monotonic_ns() - started_ns)
 
 
 def _in_order(cuts: Sequence[Cut]) -> list[Cut]:

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rose.runtime.transfer.checks import check_sound, check_types
-from rose.runtime.transfer.codec import Encoding
 from rose.runtime.transfer.dtypes import bits_dtype
 from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.header import Encoding
 from rose.runtime.transfer.regions import Region
 from rose.runtime.transfer.tables import canonical, columns, pack, rows, unpack
 

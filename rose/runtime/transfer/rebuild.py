@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from rose.runtime.transfer import codec
+from rose.runtime.transfer import changes
 from rose.runtime.transfer.bits import digest
 from rose.runtime.transfer.chain import follow, inside, reach
 from rose.runtime.transfer.chunks import ChunkFolder
@@ -46,6 +46,6 @@ def rebuild(manifests: Sequence[Manifest], keys: Iterable[Key], chunks: ChunkFol
             now = np.array(bits[region.within(box).slices], order="C")
             if index:
                 spans[index - 1].base_xxh3[key] = held.xxh3[key]
-                spans[index - 1].changes[key] = codec.changes(held.bits[key], now)
+                spans[index - 1].changes[key] = changes.between(held.bits[key], now)
             held.bits[key], held.xxh3[key] = now, digest(now)
     return held

@@ -20,9 +20,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from rose.runtime.transfer.codec import HEADER_BYTES
 from rose.runtime.transfer.download import download, persist
 from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.header import HEADER_BYTES
 from rose.runtime.transfer.manifest import Chunk, Manifest, Package, check_chain
 from rose.runtime.transfer.origin import GoneError, Origin, Route, open_origin
 from rose.runtime.transfer.regions import Region

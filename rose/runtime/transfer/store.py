@@ -139,8 +139,8 @@ class VersionStore:
         trainer that is one process, the only one that publishes to this folder.
 
         A tensor that shares its memory with an earlier one (tied embeddings) is left out. Each piece is decoded again
-        and compared before the version becomes visible. The weights are held three times: the trainer's, this
-        version's, and in the memory of those before, into which the next version is decoded.
+        and compared before the version becomes visible. The weights are held twice: the trainer's, and the last
+        version's, in which the next one is decoded.
 
         Raises TransferError for a version that is not newer, another layout than the version before, a dtype that is
         not known, or a disk that is full. The versions before are as they were then. The message says so if this
@@ -212,7 +212,7 @@ class VersionStore:
             if held is not None:
                 with self._chunks.writing():
                     stride_max = self.anchor_every * self.anchors_kept  # None begins before the oldest anchor kept.
-                    more = encode_more(cuts, held, now, self._chunks, anchor=anchor, stride_max=stride_max)
+                    more = encode_more(cuts, now, self._chunks, anchor=anchor, stride_max=stride_max)
                     self._chunks.sync()
                     added = self._complete_more(more, writer)
                 # Chunks of a package that was left out, or that waits for other ranks, are of no use by themselves.

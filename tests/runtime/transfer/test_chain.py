@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from rose.runtime.transfer import codec
 from rose.runtime.transfer.bits import digest
 from rose.runtime.transfer.chain import follow, inside, reach
-from rose.runtime.transfer.codec import Bits
 from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.header import Bits, read_header
 from rose.runtime.transfer.manifest import PieceEntry
 from rose.runtime.transfer.regions import Region
 
@@ -35,7 +35,7 @@ def link(base: Bits | None, new: Bits, cut: list[Region]) -> Link:
         old = None if base is None else np.ascontiguousarray(base[box.slices])
         piece = np.ascontiguousarray(new[box.slices])
         blob = codec.encode(old, piece)
-        header = codec.read_header(blob)
+        header = read_header(blob)
         entry = PieceEntry(
             name="w",
             dtype="float16",

@@ -6,11 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rose.runtime.transfer import codec, device, dtypes
+from rose.runtime.transfer import changes, codec, device, dtypes
 from rose.runtime.transfer.bits import from_bits, to_bits
-from rose.runtime.transfer.codec import Bits
 from rose.runtime.transfer.device import Fetched, Patch, fetch
 from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.header import Bits
 
 on_each_device = pytest.mark.parametrize(
     "where",
@@ -63,7 +63,7 @@ def test_a_patch_leads_where_the_codec_does(where: str, made: tuple[str, Bits, B
     assert patch.values.device.type == "cpu"
     assert (to_bits("t", engine) == expected).all()
     if patch.positions is not None:
-        assert patch.positions.tolist() == codec.changes(base, new).positions.tolist()
+        assert patch.positions.tolist() == changes.between(base, new).found()[0].tolist()
         assert patch.positions.nbytes + patch.values.nbytes < max(new.nbytes, 1)
 
 
