@@ -85,7 +85,7 @@ class _Ours:
     def __init__(self, folder: Path, arrays: Arrays) -> None:
         self._store = VersionStore(folder)
         self._engine = _tensors({name: array.copy() for name, array in arrays.items()})
-        self._second = {name: torch.empty_like(tensor) for name, tensor in self._engine.items()}
+        self._second = _tensors({name: np.empty_like(array) for name, array in arrays.items()})
         self._prepared: Prepared | None = None
         self._store.publish(0, _tensors(arrays))
 

@@ -62,7 +62,7 @@ class Route:
             route = cls(tuple(packages), body["pin"], float(body["ttl_s"]))
             if route.pin is not None and not (PIN.fullmatch(route.pin) and math.isfinite(route.ttl_s)):
                 raise ValueError(f"pin {route.pin!r} for {route.ttl_s} s")
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise TransferError(f"this is not the answer to a request for a pin ({error}); is it a weight store's?")
         return route
 

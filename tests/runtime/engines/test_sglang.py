@@ -54,17 +54,6 @@ def lend(page, number, for_ns=FOREVER_NS, kv_tokens=1 << 30):
     page.set_lease(number, LeaseTerms(monotonic_ns() + for_ns, 1.0, kv_tokens))
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory, tiny_policy):
-    page, spec = make_spec(tmp_path_factory.mktemp("engine"), tiny_policy)
-    engine = EngineProcess(spec)
-    lend(page, 1)
-    engine.launch()
-    engine.wait_ready()
-    yield page, engine
-    engine.stop()
-
-
 class StartedElsewhere(EngineProcess):
     """An engine that another process started, and that lives as long as that one does."""
 
@@ -72,8 +61,8 @@ class StartedElsewhere(EngineProcess):
 
 
 @pytest.fixture(scope="module")
-def sharded(tmp_path_factory, tiny_policy):
-    """(page, engine, the process that started it): an engine of two tensor-parallel ranks."""
+def starting(tmp_path_factory, tiny_policy):
+    """(page, engine, the process that starts it): an engine of two tensor-parallel ranks, not waited for."""
     folder = tmp_path_factory.mktemp("sharded")
     cores = sorted(os.sched_getaffinity(0))
     page, spec = make_spec(
@@ -102,10 +91,32 @@ time.sleep(600)
 """
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     parent.group = int(parent.stdout.readline())
-    assert parent.stdout.readline().strip() == "ready"
     yield page, StartedElsewhere(spec), parent
     parent.kill()
     parent.wait()
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory, tiny_policy, starting):
+    """(page, engine) of one rank, and what `starting` gives: both start side by side, and are ready."""
+    page, spec = make_spec(tmp_path_factory.mktemp("engine"), tiny_policy)
+    engine = EngineProcess(spec)
+    lend(page, 1)
+    engine.launch()
+    engine.wait_ready()
+    assert starting[2].stdout.readline().strip() == "ready"
+    yield (page, engine), starting
+    engine.stop()
+
+
+@pytest.fixture(scope="module")
+def running(both):
+    return both[0]
+
+
+@pytest.fixture(scope="module")
+def sharded(both):
+    return both[1]
 
 
 def generate(engine, tokens=8, prompt=(1, 2, 3), **more):

@@ -258,7 +258,16 @@ def test_a_server_that_is_no_weight_store_is_refused() -> None:
                 ask()
 
 
-JSON = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just([]) | st.just({})
+JSON = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.just(10**400)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.just([])
+    | st.just({})
+)
 
 
 @given(JSON, JSON, JSON)
@@ -268,6 +277,11 @@ def test_anything_else_than_a_route_is_refused(packages: object, pin: object, tt
     except TransferError:
         return
     assert Route.from_bytes(route.to_bytes()) == route
+
+
+def test_a_number_that_no_float_holds_is_refused() -> None:
+    with pytest.raises(TransferError, match="too large"):
+        Route.from_bytes(json.dumps({"packages": [], "pin": None, "ttl_s": 10**400}).encode())
 
 
 def test_an_interrupt_wakes_who_waits(tmp_path: Path) -> None:
