@@ -47,7 +47,7 @@ FULL = Scope(
     chain_groups=8,
     chain_start=WarmStart(task=TaskConfig()),
     link_elements=1 << 28,
-    link_rounds=3,
+    link_rounds=5,
     join_elements=1 << 22,
     join_distances=(64, 256, 1024),
     shards_ranks=(1, 2, 4, 8),

@@ -211,10 +211,22 @@ def kit(request: pytest.FixtureRequest) -> Any:
 OpenPage = Callable[..., Any]
 
 
+@pytest.fixture(scope="session")
+def components() -> Any:
+    """The Streamlit components among the installed packages, found once: a server looks for them when it starts."""
+    from streamlit.components.v2.manifest_scanner import scan_component_manifests
+
+    return scan_component_manifests()
+
+
 @pytest.fixture
-def open_page(monkeypatch: pytest.MonkeyPatch) -> OpenPage:
+def open_page(monkeypatch: pytest.MonkeyPatch, components: Any) -> OpenPage:
     """Run a page of the dashboard on a ledger, as a browser would. What one page has read, the next one has too."""
+    from streamlit.components.v2 import manifest_scanner
     from streamlit.testing.v1 import AppTest
+
+    # Each page that is opened here looks for them anew, which takes longer than the page.
+    monkeypatch.setattr(manifest_scanner, "scan_component_manifests", lambda: components)
 
     def open_(ledger: Path, page: str = "cost") -> AppTest:
         monkeypatch.setenv("ROSE_LEDGER", str(ledger))

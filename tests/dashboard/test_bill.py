@@ -28,7 +28,7 @@ def nano(table: Any) -> list[int]:
     return [int(cell.replace(",", "")) for cell in table["nano-dollars"]]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def total(ended: Path) -> int:
     return charges.price(ended, BOOK).total_nano
 

@@ -18,6 +18,7 @@ from rose.events import DeviceSlice, Power, Turn
 from rose.ledger import catalog, segments, verify
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
+from tests import programs
 
 #: Records events for ever and prints the seq of each that is on disk.
 _ENDLESS = """
@@ -54,12 +55,12 @@ def test_no_acknowledged_event_is_lost_to_kill_9(tmp_path: Path) -> None:
     root, last = tmp_path / "ledger", -1
     luck = random.Random(7)
     for _ in range(10):
-        with subprocess.Popen([sys.executable, "-c", _ENDLESS, root], stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            acknowledged = [int(process.stdout.readline()) for _ in range(luck.randint(1, 40))]
-            process.send_signal(signal.SIGKILL)
+        with programs.started(_ENDLESS, root) as (process, output):
+            acknowledged = [int(output.readline()) for _ in range(luck.randint(1, 40))]
+            process.kill()
             # Lines still in the pipe were acknowledged too; the last may be cut short.
-            acknowledged += [int(line) for line in process.stdout.read().splitlines(keepends=True) if line[-1] == "\n"]
+            acknowledged += [int(line) for line in output.read().splitlines(keepends=True) if line[-1] == "\n"]
+        assert process.exitcode == -signal.SIGKILL
         seqs = _seqs(root)
         assert seqs == list(range(len(seqs)))
         assert set(acknowledged) <= set(seqs)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from rose import cli
 from rose.ledger.hosts import remote
@@ -98,9 +99,14 @@ def test_a_forwarder_that_goes_on_says_what_it_did_and_ends_on_a_signal(folder):
         (("forward", "--ledger", "gone", "--to", "grpc://127.0.0.1:1", "--once"), "is not a ledger"),
     ],
 )
-def test_what_cannot_be_carried_out_is_named(folder, arguments, says):
-    done = run(folder, *arguments)
-    assert done.returncode == 2
+def test_what_cannot_be_carried_out_is_named(folder, arguments, says, monkeypatch):
+    monkeypatch.chdir(folder)
+    for name in [name for name in os.environ if name.startswith("ROSE_")]:
+        monkeypatch.delenv(name)
+    # In this process: nothing is served or forwarded, and the other tests run the command itself.
+    done = CliRunner().invoke(cli.app, ["ledger", *arguments])
+    assert isinstance(done.exception, SystemExit), done.exception
+    assert done.exit_code == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -3,12 +3,9 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +22,7 @@ from rose.ledger.growth.archive import archive, restore
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from tests import programs
 
 DAY_US = 86_400_000_000
 #: The first event of the ledger these tests use; each epoch of two events is a day later.
@@ -309,17 +307,14 @@ def test_the_ledger_under_another_name_is_no_archive(root: Path, tmp_path: Path)
     assert "archived" not in _states(root)
 
 
-def _kill_archiving(pristine: Path, folder: Path, at: int) -> tuple[Path, Path, int, str]:
+def _kill_archiving(pristine: Path, folder: Path, at: int) -> tuple[Path, Path, int | None, str]:
     root, away = shutil.copytree(pristine, folder / f"ledger-{at}"), folder / f"away-{at}"
-    command = [sys.executable, "-c", _KILLED, str(root), str(away), str(at)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    return root, away, done.returncode, done.stdout
+    return root, away, *programs.run(_KILLED, root, away, at)
 
 
 def test_killed_at_any_point_nothing_is_lost_and_the_next_one_finishes(pristine: Path, tmp_path: Path) -> None:
     points = (1, 3, 5, 6, 10, _KILL_POINTS - 1, _KILL_POINTS + 1)
-    with ThreadPoolExecutor(2) as pool:
-        killed = list(pool.map(lambda at: _kill_archiving(pristine, tmp_path, at), points))
+    killed = [_kill_archiving(pristine, tmp_path, at) for at in points]
     assert killed.pop()[2:] == (0, f"{_KILL_POINTS}\n")
     for root, away, returncode, _ in killed:
         assert returncode == -signal.SIGKILL

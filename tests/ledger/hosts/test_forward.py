@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -19,6 +17,10 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from tests import programs
+
+#: `rose`, with its arguments.
+_ROSE = "from rose.cli import main; main()"
 
 
 @pytest.fixture
@@ -63,11 +65,10 @@ def forwarder(root, url, **options):
 @contextmanager
 def serving(root, port=0):
     """A gateway in a process of its own; yields it and its URL."""
-    command = [sys.executable, "-m", "rose.cli", "ledger", "serve", "--ledger", str(root), "--listen"]
-    with subprocess.Popen([*command, f"127.0.0.1:{port}"], stdout=subprocess.PIPE, text=True) as process:
+    listen = ("--listen", f"127.0.0.1:{port}")
+    with programs.started(_ROSE, "ledger", "serve", "--ledger", root, *listen) as (process, output):
         try:
-            assert process.stdout is not None
-            yield process, process.stdout.readline().split()[3]
+            yield process, output.readline().split()[3]
         finally:
             process.kill()
 
@@ -209,11 +210,10 @@ def test_a_gateway_killed_again_and_again_loses_nothing_and_doubles_nothing(cent
         made = Forwarder(far, url, every_s=0.05, report=said.append)
         made.start()
         until(lambda: held(centre) > 15)
-        process.send_signal(signal.SIGKILL)
+        process.kill()
     with serving(centre, int(url.rpartition(":")[2])) as (process, _):
         until(lambda: held(centre) > 70)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.kill()
     filled.join()
     with serving(centre, int(url.rpartition(":")[2])):
         until(lambda: said[-1].stopped is None and said[-1].waiting == 0)
@@ -223,10 +223,10 @@ def test_a_gateway_killed_again_and_again_loses_nothing_and_doubles_nothing(cent
 
 def test_a_killed_forwarder_is_succeeded_by_another(centre, far, url, write):
     write(80)
-    command = [sys.executable, "-m", "rose.cli", "ledger", "forward", "--ledger", str(far), "--to", url]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+    with programs.started(_ROSE, "ledger", "forward", "--ledger", far, "--to", url) as (process, _):
         until(lambda: held(centre) > 10)
-        process.send_signal(signal.SIGKILL)
+        process.kill()
+    assert process.exitcode == -signal.SIGKILL
     with forwarder(far, url) as made:
         assert made.once().problems == {}
     check_whole(centre, 80)

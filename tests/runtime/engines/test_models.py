@@ -103,7 +103,7 @@ class _Hub(BaseHTTPRequestHandler):
 @pytest.fixture
 def hub() -> Iterator[ThreadingHTTPServer]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
-    threading.Thread(target=server.serve_forever).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,)).start()
     yield server
     server.shutdown()
     server.server_close()
