@@ -94,6 +94,8 @@ def priced(
         snapshot(connection, run_id)
         set_variables(connection, run_id=run_id)
         allocation = allocate(charged)
+        if not any(allocation.bucket_ns().values()):
+            raise PricingError(f"run {run_id} has no device time yet, so there is nothing to share its cost over")
         from_ns, to_ns = allocation.period_ns
         borrow = marginal(connection, run_id, allocation, book)
         made = tokens.count(connection, run_id)

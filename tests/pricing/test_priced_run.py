@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from rose import events
 from rose.pricing import report
 from rose.pricing.bootstrap import Interval
 from rose.pricing.money import PricingError
@@ -33,6 +35,20 @@ def test_what_cannot_be_priced_is_refused(sample: Path) -> None:
     with pytest.raises(PricingError, match="no run 'nope'"), priced(sample, "nope"):
         pass
     with pytest.raises(PriceBookError, match="cannot read price book"), priced(sample, price_book="nowhere.toml"):
+        pass
+
+
+def test_a_run_of_tokens_without_device_time_is_refused(write_ledger: Callable[..., Path]) -> None:
+    turn = events.Turn(
+        trajectory_id="t", group_id="g", step=0, turn=0, attempt=0, device_id="d0", policy_version=1, duration_ns=1,
+        outcome="completed", placement="lease", prompt_tokens=5, cached_tokens=0, output_tokens=3, answer_tokens=1,
+        queue_ns=0, at_us=T0_NS // 1000,
+    )  # fmt: skip
+    joined = events.Device(
+        action="joined", device_id="d0", t_ns=T0_NS, pool="serving", device_class="h100-sxm", at_us=T0_NS // 1000
+    )
+    root = write_ledger([joined, turn, events.Run(action="ended", name="r", at_us=T0_NS // 1000)])
+    with pytest.raises(PricingError, match="has no device time yet"), priced(root):
         pass
 
 
