@@ -31,11 +31,13 @@ clean:  ## what can be made again; a ledger cannot
 	rm -rf $(VENV) build *.egg-info
 
 # SGLang, torchvision and the small model go in without their own dependency lists, which name CUDA packages.
+# All is compiled at the end on all cores: pip would do it on one, and engines that start side by side each for itself.
 $(READY): pyproject.toml $(addprefix requirements/,constraints-cpu.txt sglang-cpu.txt sglang-cpu-nodeps.txt)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.12")'
 	@echo "Setting up $(VENV): about 3 minutes and 4 GB, once."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --constraint requirements/constraints-cpu.txt \
+	@$(BIN)/python -m pip install --quiet --no-compile --constraint requirements/constraints-cpu.txt \
 		--requirement requirements/sglang-cpu.txt --editable '.[dev]'
-	@$(BIN)/python -m pip install --quiet --no-deps --requirement requirements/sglang-cpu-nodeps.txt
+	@$(BIN)/python -m pip install --quiet --no-compile --no-deps --requirement requirements/sglang-cpu-nodeps.txt
+	@$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true  # Some templates are no Python.
 	@touch $@
