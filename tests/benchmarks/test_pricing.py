@@ -1,20 +1,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pyarrow as pa
-import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from benchmarks.ledger import traffic as mixed
-from benchmarks.pricing import __main__ as pricing
-from benchmarks.pricing import child, compare, naive
+from benchmarks.pricing import compare, naive
 from benchmarks.pricing.fill import fill
 from benchmarks.pricing.traffic import HOSTS, Fleet
 from rose import events
@@ -22,6 +20,8 @@ from rose.ledger import batch
 from rose.pricing import charges, pricebook
 from rose.pricing.pricebook import PriceBook
 from tests.pricing.random_ledger import BOOK, Made, ledgers
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_made_up_fleet_adds_up() -> None:
@@ -93,28 +93,11 @@ def test_money_is_split_as_the_contract_says() -> None:
     assert set(naive.BUCKETS) == set(events.BUCKETS)
 
 
-def test_the_benchmark_measures_and_writes_its_claims(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    apart, ways = pricing._child, []
-
-    def here(way: str, *arguments: object) -> dict[str, Any]:
-        """Each way as its process would go it; the first does so in a process of its own."""
-        ways.append(way)
-        if len(ways) == 1:
-            return apart(way, *arguments)
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["child", way, *map(str, arguments)])
-        child.main()
-        return dict(json.loads(capsys.readouterr().out))
-
-    monkeypatch.setattr(pricing, "_child", here)
-    # The cores of this process are the other tests' too.
-    monkeypatch.setattr(pricing.os, "sched_setaffinity", lambda *_: None)
-    command = ["pricing", "--quick", "--folder", str(tmp_path), "--json", str(tmp_path / "report.json")]
-    monkeypatch.setattr(sys, "argv", command)
-    pricing.main()
-    assert ways == ["charges", "naive", "increments", "charges", "charges", "books"]
+def test_the_benchmark_measures_and_writes_its_claims(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.pricing", "--quick"]
+    command += ["--folder", str(tmp_path), "--json", str(tmp_path / "report.json")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
     report = json.loads((tmp_path / "report.json").read_text())
     assert len(report["claims"]) >= 4
     assert all(claim["value"] > 0 for claim in report["claims"])

@@ -90,7 +90,7 @@ def test_a_daily_view_is_the_sum_of_the_events_however_they_were_rolled_up(
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
         root = layout.create(folder)
-        for _ in range(data.draw(st.integers(1, 4))):
+        for _ in range(data.draw(st.integers(1, 6))):
             with LedgerWriter.open(root, data.draw(st.sampled_from(["a", "b"])), "r") as writer:
                 for event in data.draw(st.lists(events, max_size=6)):
                     writer.record(event, durable=data.draw(st.booleans()))
