@@ -1,29 +1,42 @@
 """The arbiter page: one small shared memory file per device, through which two engines and their agent coordinate.
 
-It has a section for each party, and each section has exactly one writer, so no lock is needed: a field is one aligned
-8-byte word, which the processor stores whole. A party's spans of work go into a ring beside its fields; the agent
+It has a section for each party, and each section has exactly one writer: who holds the section's lock, which the
+kernel drops when its holder dies. A single fact is one aligned 8-byte word, which the processor stores whole. Facts
+that only mean something together are a block with a checksum, so a reader never takes half of one for the truth,
+whatever the order in which stores become visible. A party's spans of work go into a ring beside its words; the agent
 drains the rings into the ledger. All times are monotonic nanoseconds of this host.
 """
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
+import struct
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
 import numpy as np
 
+from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.slack import Budgets, LeaseTerms, ServingLoad
 
-MAGIC = 0x524F5345_0001
+MAGIC = 0x524F5345_0002
 RING_SPANS = 8192
-_FIELDS = 32
-_WORDS_PER_SPAN = 4
-_SECTION_WORDS = _FIELDS + RING_SPANS * _WORDS_PER_SPAN
-#: compute_share is stored as an integer; a page holds nothing but 8-byte integers.
-_SHARE_SCALE = 1_000_000
+_BLOCK_WORDS = 32
+_WORDS = 32
+_WORDS_PER_SPAN = 6
+_BLOCKS = 3
+_RING_AT = _WORDS + _BLOCKS * _BLOCK_WORDS
+_SECTION_WORDS = _RING_AT + RING_SPANS * _WORDS_PER_SPAN
+#: Shares are stored as integers; a page holds nothing but 8-byte integers.
+_PPM = 1_000_000
+#: What stands for "unknown" where a time is expected.
+_UNKNOWN = -1
+_READ_TRIES = 16
 
 
 class Party(IntEnum):
@@ -50,81 +63,158 @@ class Span(IntEnum):
 
 
 class Field(IntEnum):
-    """Words of a section. The agent's first, then an engine's."""
+    """Single words of a section."""
 
     MAGIC = 0
     PID = 1
     HEAD = 2  # spans ever written to this section's ring
-    # agent
-    LEASE_EXPIRES_NS = 3
-    LEASE_NUMBER = 4
-    KV_BUDGET_TOKENS = 5
-    COMPUTE_SHARE_PPM = 6
-    TTFT_BUDGET_NS = 7
-    TPOT_BUDGET_NS = 8
-    MAX_PROMPT_TOKENS = 9
+    BEAT_NS = 3  # when the party last came by
+    OPEN_KIND = 4
+    OPEN_SINCE_NS = 5
     # engines
-    IN_STEP_SINCE_NS = 10
+    WANTED_SINCE_NS = 6  # serving: since when it wants the device for itself; 0: it does not
+    KV_TOKENS_USED = 7  # held by requests
+    KV_TOKENS_CACHED = 8  # held by the prefix cache alone
+    KV_TOKENS_TOTAL = 9
+    POLICY_VERSION = 10
     WAITING = 11
-    WAITING_PREFILL_NS = 12
-    EARLIEST_ARRIVAL_NS = 13
-    RUNNING = 14
-    OLDEST_TOKEN_NS = 15
-    DECODE_NS = 16
-    LARGEST_PREFILL_NS = 17
-    KV_TOKENS_USED = 18
-    KV_TOKENS_TOTAL = 19
-    POLICY_VERSION = 20
-    OPEN_KIND = 21
-    OPEN_SINCE_NS = 22
-    LAST_HOLD = 23
+    RUNNING = 12
+    WORKED_NS = 13  # rollout: time on the device in closed spans, ever
+    PREEMPT_NS = 14  # rollout: how long serving is predicted to wait once it wants the device; 0: no step runs
+    LAST_HOLD = 15
+    DECODE_ERROR_PPM = 16  # mean relative error of step time predictions
+    PREFILL_ERROR_PPM = 17
+    STEPS = 18
+
+
+class Block(IntEnum):
+    """Facts of a section that are read together."""
+
+    LEASE = 0  # agent
+    TERMS = 1  # agent
+    LOAD = 2  # serving
+    CUT = 0  # rollout
 
 
 @dataclass(frozen=True, slots=True)
 class SpanRecord:
-    """[start_ns, end_ns) of one party's time; monotonic nanoseconds."""
+    """[start_ns, end_ns) of one party's time; monotonic nanoseconds.
+
+    `latency_ns`: of a rollout span or yield that serving's wish for the device ended, how long after the wish.
+    """
 
     kind: Span
     start_ns: int
     end_ns: int
-    aux: int
+    aux: int = 0
+    latency_ns: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CutRecord:
+    """The last cut that a rollout engine carried out by itself; `count` of them so far. Tokens are KV slots."""
+
+    count: int
+    lease_number: int
+    at_ns: int
+    tokens_before: int
+    tokens_after: int
+    requests: int
+    tokens_kept: int
+    #: From serving crossing the watermark, as far as the engine saw it, to the memory being free again.
+    took_ns: int
+    bytes_returned: int
 
 
 class PageError(Exception):
-    """The file is not an arbiter page of this version."""
+    """The file is not an arbiter page of this version, or somebody else writes the section."""
 
 
 class ArbiterPage:
-    """A mapped page. `create` makes a zeroed one (the agent), `attach` maps an existing one (engines, trainer)."""
+    """A mapped page. `open_as` takes a party's section; without one the page is read only by convention.
+
+    A page is never truncated: `create` takes up one that is there, so that those who have it mapped go on with it,
+    and puts a new file in the place of one of another version.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         size = len(Party) * _SECTION_WORDS * 8
-        with path.open("r+b") as file:
-            if os.fstat(file.fileno()).st_size != size:
-                raise PageError(f"{path} is not an arbiter page of this version: remove it and restart the agent")
-            self._map = mmap.mmap(file.fileno(), size)
+        self._file = path.open("r+b")
+        stat = os.fstat(self._file.fileno())
+        if stat.st_size != size:
+            self._file.close()
+            raise PageError(f"{path} is not an arbiter page of this version: remove it and restart the agent")
+        self.inode = stat.st_ino
+        self._map = mmap.mmap(self._file.fileno(), size)
         words = np.frombuffer(self._map, dtype=np.int64)
         self._sections = [words[i * _SECTION_WORDS : (i + 1) * _SECTION_WORDS] for i in range(len(Party))]
 
     @classmethod
     def create(cls, path: Path) -> ArbiterPage:
+        """The agent's page: the one that is there, or a new one. Raises PageError if another agent has it."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            file.truncate(len(Party) * _SECTION_WORDS * 8)
-        page = cls(path)
-        page.set(Party.AGENT, Field.MAGIC, MAGIC)
-        page.set(Party.AGENT, Field.PID, os.getpid())
+        try:
+            page = cls(path)
+            if page.get(Party.AGENT, Field.MAGIC) not in (0, MAGIC):
+                raise PageError("of another version")
+        except (PageError, FileNotFoundError):
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+            os.truncate(handle, len(Party) * _SECTION_WORDS * 8)
+            os.close(handle)
+            Path(name).replace(path)
+            page = cls(path)
+        page.take(Party.AGENT)
         return page
 
     @classmethod
     def attach(cls, path: Path, party: Party) -> ArbiterPage:
+        """A page that an agent made, with `party`'s section taken. Raises PageError, FileNotFoundError."""
         page = cls(path)
         if page.get(Party.AGENT, Field.MAGIC) != MAGIC:
             raise PageError(f"{path} is not an arbiter page of this version: remove it and restart the agent")
-        page.set(party, Field.PID, os.getpid())
-        page.set(party, Field.MAGIC, MAGIC)
+        page.take(party)
         return page
+
+    def take(self, party: Party) -> None:
+        """Become the one writer of a section, and clear what its last one left. Raises PageError if it has one."""
+        lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, party, 1, 0)
+        try:
+            fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, lock)
+        except OSError:
+            raise PageError(
+                f"{self.path}: the section {party.name} is written by another process (pid {self.get(party, Field.PID)})"
+            ) from None
+        head = self.get(party, Field.HEAD)
+        self._sections[party][:_RING_AT] = 0
+        # A ring is read from where it was: its reader may have been here before its writer.
+        self.set(party, Field.HEAD, head)
+        self.set(party, Field.PID, os.getpid())
+        self.set(party, Field.MAGIC, MAGIC)
+
+    def alive(self, party: Party) -> bool:
+        """Whether a process has the section; the kernel knows, in whatever PID namespace it runs."""
+        lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, party, 1, 0)
+        answer = fcntl.fcntl(self._file, fcntl.F_OFD_GETLK, lock)
+        kind: int = struct.unpack("hhqqi4x", answer)[0]
+        return kind != fcntl.F_UNLCK or self._taken_here(party)
+
+    def _taken_here(self, party: Party) -> bool:
+        # A lock never stands in the way of its own holder.
+        return self.get(party, Field.PID) == os.getpid() and self.get(party, Field.MAGIC) == MAGIC
+
+    def replaced(self) -> bool:
+        """Whether another file lies under the page's name now, or none."""
+        try:
+            return self.path.stat().st_ino != self.inode
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        """Give up the section. The mapping goes with the last reference to it."""
+        self._file.close()
+
+    # ------------------------------------------------------------------ words and blocks
 
     def get(self, party: Party, field: Field) -> int:
         return int(self._sections[party][field])
@@ -132,25 +222,49 @@ class ArbiterPage:
     def set(self, party: Party, field: Field, value: int) -> None:
         self._sections[party][field] = value
 
+    def _put(self, party: Party, block: Block, values: Sequence[int]) -> None:
+        at = _WORDS + block * _BLOCK_WORDS
+        words = np.zeros(_BLOCK_WORDS, dtype=np.int64)
+        words[1 : 1 + len(values)] = values
+        words[0] = self._sections[party][at] + 1
+        words[-1] = _checksum(words)
+        self._sections[party][at : at + _BLOCK_WORDS] = words
+
+    def _take(self, party: Party, block: Block) -> list[int] | None:
+        """A block as it was written whole; None if there never was one, or its writer stopped in the middle."""
+        at = _WORDS + block * _BLOCK_WORDS
+        for _ in range(_READ_TRIES):
+            words = self._sections[party][at : at + _BLOCK_WORDS].copy()
+            if words[-1] == _checksum(words):
+                return [int(word) for word in words[1:-1]] if words[0] else None
+        return None
+
+    # ------------------------------------------------------------------ spans
+
     def open_span(self, party: Party, kind: Span, start_ns: int) -> None:
         """Announce work in progress, so that a slice that ends inside it can count its share."""
         self.set(party, Field.OPEN_KIND, kind)
         self.set(party, Field.OPEN_SINCE_NS, start_ns)
 
-    def close_span(self, party: Party, end_ns: int, aux: int = 0) -> SpanRecord | None:
+    def close_span(self, party: Party, end_ns: int, aux: int = 0, latency_ns: int = 0) -> SpanRecord | None:
         """Write the announced span to the ring. None if none was open."""
         start_ns = self.get(party, Field.OPEN_SINCE_NS)
         if start_ns == 0:
             return None
-        record = SpanRecord(Span(self.get(party, Field.OPEN_KIND)), start_ns, end_ns, aux)
+        record = SpanRecord(Span(self.get(party, Field.OPEN_KIND)), start_ns, end_ns, aux, latency_ns)
+        self.write_span(party, record)
+        self._sections[party][Field.OPEN_SINCE_NS] = 0
+        return record
+
+    def write_span(self, party: Party, record: SpanRecord) -> None:
+        """A span into the ring. It is published before it is withdrawn as open: a reader may see it twice, never
+        not at all."""
         section = self._sections[party]
         head = int(section[Field.HEAD])
-        at = _FIELDS + (head % RING_SPANS) * _WORDS_PER_SPAN
-        section[at : at + _WORDS_PER_SPAN] = (record.kind, start_ns, end_ns, aux)
-        # The span is published before it is withdrawn as open: a reader may see it twice, never not at all.
+        at = _RING_AT + (head % RING_SPANS) * _WORDS_PER_SPAN
+        words = (record.kind, record.start_ns, record.end_ns, record.aux, record.latency_ns)
+        section[at : at + _WORDS_PER_SPAN] = (*words, _span_check(head, words))
         section[Field.HEAD] = head + 1
-        section[Field.OPEN_SINCE_NS] = 0
-        return record
 
     def drain(self, party: Party, tail: int) -> tuple[list[SpanRecord], int, int]:
         """Spans written since `tail`: (spans, new tail, spans overwritten before they could be read)."""
@@ -159,9 +273,15 @@ class ArbiterPage:
         lost = max(0, head - tail - RING_SPANS)
         spans = []
         for index in range(tail + lost, head):
-            at = _FIELDS + (index % RING_SPANS) * _WORDS_PER_SPAN
-            kind, start, end, aux = (int(word) for word in section[at : at + _WORDS_PER_SPAN])
-            spans.append(SpanRecord(Span(kind), start, end, aux))
+            at = _RING_AT + (index % RING_SPANS) * _WORDS_PER_SPAN
+            *words, check = (int(word) for word in section[at : at + _WORDS_PER_SPAN])
+            if check != _span_check(index, words):
+                if index < head - 1:
+                    lost += 1
+                    continue
+                return spans, index, lost  # Not all of it is visible yet: the next time.
+            kind, start_ns, end_ns, aux, latency_ns = words
+            spans.append(SpanRecord(Span(kind), start_ns, end_ns, aux, latency_ns))
         return spans, head, lost
 
     def open(self, party: Party, now_ns: int) -> SpanRecord | None:
@@ -169,44 +289,125 @@ class ArbiterPage:
         start_ns = self.get(party, Field.OPEN_SINCE_NS)
         if start_ns == 0 or start_ns >= now_ns:
             return None
-        return SpanRecord(Span(self.get(party, Field.OPEN_KIND)), start_ns, now_ns, 0)
+        return SpanRecord(Span(self.get(party, Field.OPEN_KIND)), start_ns, now_ns)
+
+    # ------------------------------------------------------------------ what the agent says
+
+    def set_lease(self, terms: LeaseTerms) -> None:
+        """Publish the lease's terms, or `LeaseTerms()` for none."""
+        values = (
+            terms.number,
+            terms.expires_ns,
+            terms.kv_budget_tokens,
+            round(terms.compute_share * _PPM),
+            round(terms.regret_share * _PPM),
+            int(terms.frozen),
+            terms.policy,
+        )
+        self._put(Party.AGENT, Block.LEASE, values)
 
     def lease(self) -> LeaseTerms:
+        """The lease in force. A page with none, or half of one, lends nothing."""
+        words = self._take(Party.AGENT, Block.LEASE)
+        if words is None:
+            return LeaseTerms()
         return LeaseTerms(
-            expires_ns=self.get(Party.AGENT, Field.LEASE_EXPIRES_NS),
-            compute_share=self.get(Party.AGENT, Field.COMPUTE_SHARE_PPM) / _SHARE_SCALE,
-            kv_budget_tokens=self.get(Party.AGENT, Field.KV_BUDGET_TOKENS),
+            number=words[0],
+            expires_ns=words[1],
+            kv_budget_tokens=words[2],
+            compute_share=words[3] / _PPM,
+            regret_share=words[4] / _PPM,
+            frozen=bool(words[5]),
+            policy=words[6],
         )
 
-    def set_lease(self, number: int, terms: LeaseTerms) -> None:
-        """Publish lease terms. The expiry is written last: terms of a new lease are never read with an old expiry."""
-        if number != self.get(Party.AGENT, Field.LEASE_NUMBER):
-            self.set(Party.AGENT, Field.LEASE_EXPIRES_NS, 0)
-        self.set(Party.AGENT, Field.LEASE_NUMBER, number)
-        self.set(Party.AGENT, Field.KV_BUDGET_TOKENS, terms.kv_budget_tokens)
-        self.set(Party.AGENT, Field.COMPUTE_SHARE_PPM, round(terms.compute_share * _SHARE_SCALE))
-        self.set(Party.AGENT, Field.LEASE_EXPIRES_NS, terms.expires_ns)
-
-    def set_budgets(self, budgets: Budgets, max_prompt_tokens: int) -> None:
-        self.set(Party.AGENT, Field.TTFT_BUDGET_NS, budgets.ttft_ns)
-        self.set(Party.AGENT, Field.TPOT_BUDGET_NS, budgets.tpot_ns)
-        self.set(Party.AGENT, Field.MAX_PROMPT_TOKENS, max_prompt_tokens)
-
-    def budgets(self) -> Budgets:
-        return Budgets(self.get(Party.AGENT, Field.TTFT_BUDGET_NS), self.get(Party.AGENT, Field.TPOT_BUDGET_NS))
-
-    def serving_in_step(self) -> bool:
-        return int(self._sections[Party.SERVING][Field.IN_STEP_SINCE_NS]) != 0
-
-    def serving_load(self) -> ServingLoad:
-        words = self._sections[Party.SERVING]
-        return ServingLoad(
-            in_step=int(words[Field.IN_STEP_SINCE_NS]) != 0,
-            waiting=int(words[Field.WAITING]),
-            waiting_prefill_ns=int(words[Field.WAITING_PREFILL_NS]),
-            earliest_arrival_ns=int(words[Field.EARLIEST_ARRIVAL_NS]),
-            running=int(words[Field.RUNNING]),
-            oldest_token_ns=int(words[Field.OLDEST_TOKEN_NS]),
-            decode_ns=int(words[Field.DECODE_NS]),
-            largest_prefill_ns=int(words[Field.LARGEST_PREFILL_NS]),
+    def set_terms(self, budgets: Budgets, max_prompt_tokens: int, memory: KvMemory) -> None:
+        """Publish what serving was promised, and how the device's KV memory is divided. Of `memory` the two amounts
+        that are held are not kept: each engine says its own."""
+        self._put(
+            Party.AGENT,
+            Block.TERMS,
+            (
+                budgets.ttft_ns,
+                budgets.tpot_ns,
+                max_prompt_tokens,
+                memory.device_bytes,
+                memory.serving_bytes_per_token,
+                memory.rollout_bytes_per_token,
+                round(memory.headroom * _PPM),
+                round(memory.high_watermark * _PPM),
+            ),
         )
+
+    def budgets(self) -> Budgets | None:
+        words = self._take(Party.AGENT, Block.TERMS)
+        return None if words is None else Budgets(words[0], words[1])
+
+    def max_prompt_tokens(self) -> int:
+        words = self._take(Party.AGENT, Block.TERMS)
+        return 0 if words is None else words[2]
+
+    def memory(self) -> KvMemory | None:
+        """The device's KV memory as it is held now. Rollouts hold what their prefix cache holds as well."""
+        words = self._take(Party.AGENT, Block.TERMS)
+        if words is None:
+            return None
+        return KvMemory(
+            device_bytes=words[3],
+            serving_bytes_per_token=words[4],
+            rollout_bytes_per_token=words[5],
+            serving_tokens=self.get(Party.SERVING, Field.KV_TOKENS_USED),
+            rollout_tokens=self.get(Party.ROLLOUT, Field.KV_TOKENS_USED),
+            headroom=words[6] / _PPM,
+            high_watermark=words[7] / _PPM,
+        )
+
+    # ------------------------------------------------------------------ what engines say
+
+    def serving_wants(self) -> int:
+        """Since when serving wants the device for itself, 0 if it does not: one load, for every layer of a step."""
+        return int(self._sections[Party.SERVING][Field.WANTED_SINCE_NS])
+
+    def set_load(self, load: ServingLoad) -> None:
+        self._put(
+            Party.SERVING,
+            Block.LOAD,
+            [_UNKNOWN if (value := getattr(load, name)) is None else int(value) for name in _LOAD],
+        )
+
+    def serving_load(self) -> ServingLoad | None:
+        """What serving is doing; None if it never said, or died in the middle of saying it."""
+        words = self._take(Party.SERVING, Block.LOAD)
+        if words is None:
+            return None
+        values = {name: None if word == _UNKNOWN else word for name, word in zip(_LOAD, words, strict=False)}
+        return ServingLoad(**values)  # type: ignore[arg-type]  # those that may be unknown are declared so
+
+    def set_cut(self, cut: CutRecord) -> None:
+        self._put(Party.ROLLOUT, Block.CUT, [getattr(cut, name) for name in _CUT])
+
+    def cut(self) -> CutRecord | None:
+        """The last cut that the rollout engine carried out; None if there was none."""
+        words = self._take(Party.ROLLOUT, Block.CUT)
+        return None if words is None else CutRecord(**dict(zip(_CUT, words, strict=False)))
+
+    def rollout_worked_ns(self, now_ns: int) -> int:
+        """Device time that rollouts took, ever, the step in progress included."""
+        worked = self.get(Party.ROLLOUT, Field.WORKED_NS)
+        open_since = self.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
+        if open_since and self.get(Party.ROLLOUT, Field.OPEN_KIND) == Span.ROLLOUT:
+            worked += max(0, now_ns - open_since)
+        return worked
+
+
+_LOAD = tuple(ServingLoad.__dataclass_fields__)
+_CUT = tuple(CutRecord.__dataclass_fields__)
+assert max(len(_LOAD), len(_CUT)) <= _BLOCK_WORDS - 2, "a block has room for its facts, its number and its checksum"
+
+
+def _checksum(words: np.ndarray) -> int:  # type: ignore[type-arg]
+    return int(words[:-1].sum()) ^ 0x5A5A
+
+
+def _span_check(index: int, words: Sequence[int]) -> int:
+    return (sum(words) + index) & 0x7FFF_FFFF_FFFF_FFFF

@@ -1,10 +1,11 @@
-"""When to borrow a serving device, and when to give it back before its lease ends."""
+"""When to borrow a serving device, and how a lease lives: granted, renewed, throttled, cut, ended.
+
+`next_change` is the lease machine: facts and a time in, at most one change out. Every change is an event.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from rose.runtime.policy.slack import Budgets, ServingLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,9 @@ def worth_borrowing(case: BorrowCase) -> bool:
     return case.wanted_ns * case.idle_share > case.switch_ns
 
 
-def must_revoke(load: ServingLoad, budgets: Budgets, now_ns: int) -> bool:
-    """Serving is already late on a request that the device still lends time beside: take the device back whole.
+def always_borrow(case: BorrowCase) -> bool:
+    return case.wanted_ns > 0
 
-    Late is late in fact, not by prediction: a step that serving is in the middle of may still be in time.
-    """
-    late_first_token = load.waiting > 0 and now_ns > load.earliest_arrival_ns + budgets.ttft_ns
-    late_next_token = load.running > 0 and now_ns > load.oldest_token_ns + budgets.tpot_ns
-    return late_first_token or late_next_token
+
+def never_borrow(case: BorrowCase) -> bool:
+    return False

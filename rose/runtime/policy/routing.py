@@ -49,8 +49,9 @@ class Placement:
 def place(turn: TurnFacts, workers: Iterable[WorkerFacts]) -> Placement:
     """Choose a worker for one turn; `engine_id` None means that it waits.
 
-    Eligible is a live worker with room, whose weights are no older than the bound and whose lease, if it has one,
-    outlasts the turn's expected length. Of the eligible:
+    Eligible is a live worker with room, whose weights are no older than the bound and whose lease, if it needs one, is
+    in force. How long the turn will take does not matter: a lease that ends takes no tokens with it, the turn goes on
+    elsewhere from what it has. Of the eligible:
 
     1. the holder of the turn's prefix, if it has slack ("prefix");
     2. else the least loaded of those with slack, or of all if none has any. At equal load a borrowed one wins
@@ -69,10 +70,15 @@ def place(turn: TurnFacts, workers: Iterable[WorkerFacts]) -> Placement:
     return Placement(best.engine_id, "lease" if best.borrowed else "least_loaded")
 
 
+def place_dedicated(turn: TurnFacts, workers: Iterable[WorkerFacts]) -> Placement:
+    """`place` among the workers that are not on borrowed devices."""
+    return place(turn, [worker for worker in workers if not worker.borrowed])
+
+
 def _eligible(turn: TurnFacts, worker: WorkerFacts) -> bool:
     return (
         worker.alive
         and worker.policy_version >= turn.version_min
         and worker.in_flight < worker.capacity
-        and (worker.lease_left_ns is None or worker.lease_left_ns > turn.expected_ns)
+        and (worker.lease_left_ns is None or worker.lease_left_ns > 0)
     )

@@ -2,18 +2,31 @@
 
 T_prefill(tokens) = a + b * tokens and T_decode(batch, context) = a + b * batch + c * context, each by recursive
 least squares with exponential forgetting (Ljung, "System Identification", 2nd ed., section 11.2), so that a model
-follows a change of clocks or of neighbours within a few tens of steps.
+follows a change of clocks or of neighbours within a few tens of steps. What is fitted is time on the device alone: the
+caller leaves out what a step waited. All coefficients are at least 0; an observation far from what was predicted is
+taken as far as the spread of the ones before it allows (Huber's rule), so that one stalled step moves little.
+
+Until a fit has seen enough, the prediction is what the largest observation bounds it by: with no negative
+coefficient, T grows at most in proportion to its features.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 FORGETTING = 0.98
-WARM_UP_STEPS = 2
+#: The first steps of an engine pay for lazy set-up.
+WARM_UP_STEPS = 1
+#: From so many observations on the fit is believed.
+FITTED_STEPS = 8
+#: An observation counts as at most this many mean absolute errors away from its prediction, ...
+OUTLIER_SPREADS = 4.0
+#: ... the mean being over about so many steps, and at least this share of the prediction.
+_SPREAD_WEIGHT = 0.05
+_SPREAD_MIN_SHARE = 0.05
 #: Features are scaled so that a typical step has entries near one, which keeps the covariance well conditioned.
 _PREFILL_SCALE = np.array([1.0, 1 / 256])
 _DECODE_SCALE = np.array([1.0, 1 / 16, 1 / 4096])
@@ -21,40 +34,72 @@ _DECODE_SCALE = np.array([1.0, 1 / 16, 1 / 4096])
 
 @dataclass(frozen=True, slots=True)
 class LinearFit:
-    """A least-squares fit of `weights @ (features * scale)`, in nanoseconds, after `count` observations."""
+    """A least-squares fit of `weights @ (features * scale)`, in nanoseconds, after `count` observations.
+
+    `error_share` is the mean of |predicted - observed| / observed over the last steps, each predicted before it was
+    learned from.
+    """
 
     weights: NDArray[np.float64]
     covariance: NDArray[np.float64]
     scale: NDArray[np.float64]
     count: int = 0
+    spread_ns: float = 0.0
+    error_share: float = 0.0
+    #: The observation with the highest time for its features so far: what the prior is made from.
+    bound: tuple[tuple[float, ...], float] | None = field(default=None)
 
     @classmethod
     def prior(cls, scale: NDArray[np.float64]) -> LinearFit:
         return cls(np.zeros(len(scale)), np.eye(len(scale)) * 1e6, scale)
 
+    @property
+    def fitted(self) -> bool:
+        return self.count >= WARM_UP_STEPS + FITTED_STEPS
+
     def observe(self, features: tuple[float, ...], duration_ns: float) -> LinearFit:
-        """The fit after one more step of `duration_ns`. The first steps are skipped: they pay for lazy set-up."""
+        """The fit after one more step of `duration_ns`."""
+        bound = self.bound
+        if bound is None or duration_ns > _scaled_up(bound, features):
+            bound = (features, duration_ns)
         if self.count < WARM_UP_STEPS:
-            return replace(self, count=self.count + 1)
+            return replace(self, count=self.count + 1, bound=bound)
+        predicted = self.predict_ns(features)
+        error = duration_ns - (predicted or 0.0)
+        spread, share = self.spread_ns, self.error_share
+        if self.fitted and predicted is not None:
+            limit = OUTLIER_SPREADS * max(spread, _SPREAD_MIN_SHARE * predicted)
+            taken = min(max(error, -limit), limit)
+            duration_ns = predicted + taken
+            spread += _SPREAD_WEIGHT * (abs(taken) - spread)
+            share += _SPREAD_WEIGHT * (min(1.0, abs(error) / max(1.0, duration_ns)) - share)
         x = np.asarray(features) * self.scale
         px = self.covariance @ x
         gain = px / (FORGETTING + x @ px)
-        weights = self.weights + gain * (duration_ns - self.weights @ x)
+        weights = np.maximum(0.0, self.weights + gain * (duration_ns - self.weights @ x))
         covariance = (self.covariance - np.outer(gain, px)) / FORGETTING
         # Forgetting without new directions inflates the covariance without bound; the cap keeps it finite.
         trace = float(np.trace(covariance))
         if trace > 1e7:
             covariance *= 1e7 / trace
-        return LinearFit(weights, covariance, self.scale, self.count + 1)
+        return LinearFit(weights, covariance, self.scale, self.count + 1, spread, share, bound)
 
-    def predict_ns(self, features: tuple[float, ...]) -> float:
-        """Predicted nanoseconds, never negative: a negative coefficient is noise and would invent slack."""
-        return float(np.maximum(self.weights, 0.0) @ (np.asarray(features) * self.scale))
+    def predict_ns(self, features: tuple[float, ...]) -> float | None:
+        """Predicted nanoseconds; None before anything was observed."""
+        if not self.fitted:
+            return None if self.bound is None else _scaled_up(self.bound, features)
+        return float(self.weights @ (np.asarray(features) * self.scale))
+
+
+def _scaled_up(bound: tuple[tuple[float, ...], float], features: tuple[float, ...]) -> float:
+    """What a step of other features takes at most, if none of it grows faster than in proportion."""
+    seen, duration_ns = bound
+    return duration_ns * max(1.0, *(wanted / max(had, 1.0) for wanted, had in zip(features, seen, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Both fits of one engine. Predictions are 0 ns until a step of that sort was seen."""
+    """Both fits of one engine. A prediction is None until a step of that sort was seen."""
 
     prefill: LinearFit
     decode: LinearFit
@@ -69,10 +114,22 @@ class StepTimes:
     def observe_decode(self, batch: int, context_tokens: int, duration_ns: int) -> StepTimes:
         return StepTimes(self.prefill, self.decode.observe((1.0, batch, context_tokens), duration_ns))
 
-    def prefill_ns(self, tokens: int) -> int:
+    def prefill_ns(self, tokens: int) -> int | None:
         """T_prefill: predicted nanoseconds of a prefill of `tokens` new tokens."""
-        return int(self.prefill.predict_ns((1.0, tokens)))
+        return _whole(self.prefill.predict_ns((1.0, tokens)))
 
-    def decode_ns(self, batch: int, context_tokens: int) -> int:
+    def decode_ns(self, batch: int, context_tokens: int) -> int | None:
         """T_decode: predicted nanoseconds of a decode step of `batch` requests with `context_tokens` in all."""
-        return int(self.decode.predict_ns((1.0, batch, context_tokens)))
+        return _whole(self.decode.predict_ns((1.0, batch, context_tokens)))
+
+    def prefill_tokens_within(self, limit_ns: int) -> int | None:
+        """The most tokens whose prefill is predicted to take `limit_ns` at most; None while that is unknown."""
+        fit = self.prefill
+        if not fit.fitted:
+            return None
+        base_ns, per_token_ns = fit.weights[0] * fit.scale[0], fit.weights[1] * fit.scale[1]
+        return max(0, int((limit_ns - base_ns) / max(per_token_ns, 1.0)))
+
+
+def _whole(duration_ns: float | None) -> int | None:
+    return None if duration_ns is None else int(duration_ns)
