@@ -1,4 +1,9 @@
-"""Holds a rollout engine's steps until serving's slack allows them, and makes a running step yield between layers."""
+"""Holds a rollout engine's steps until the policy admits them, and makes a running step give way between layers.
+
+All of it runs in the scheduler's own thread: before a step (`before_step`), before each layer of one
+(`between_layers`), and where one ends. A step that is not to be finished, because its lease ended while serving had
+the device or because serving needs the memory it holds, is abandoned between two layers.
+"""
 
 from __future__ import annotations
 
@@ -9,75 +14,145 @@ from collections.abc import Callable
 from typing import Any
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
-from rose.runtime.coserving.telemetry import EngineTelemetry
-from rose.runtime.policy.slack import Hold, admit
+from rose.runtime.coserving.memory import KvGuard
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
+from rose.runtime.coserving.scheduler import SchedulerView, StepAbandonedError
+from rose.runtime.coserving.telemetry import RolloutTelemetry
+from rose.runtime.policy.policies import Policy, numbered
+from rose.runtime.policy.slack import Decision, Hold, LeaseTerms, StepFacts
 
-#: How long to sleep between looks at the page. A look costs a few microseconds; a serving decode step takes
-#: milliseconds, so this adds little to either engine.
-POLL_S = 0.0005
-#: How often a waiting step checks that the serving process it waits for is alive.
-_ALIVE_CHECK_S = 1.0
+#: How long to sleep between looks at the page: far less than a layer takes on CPU cores, and on a GPU.
+POLL_CPU_S = 0.0005
+POLL_GPU_S = 0.00005
+#: Without a lease, or with serving gone, nothing is about to change within a step's time.
+POLL_UNLENT_S = 0.002
 _SHARE_WINDOW_NS = 1_000_000_000
+#: Requests that were held for so long go on elsewhere, if there is an elsewhere.
+STALL_NS = 5_000_000_000
+#: Less than this between two looks at the clocks is noise, not a core that was taken away.
+_TAKEN_MIN_NS = 500_000
+CHUNK_TOKENS_MIN = 32
 
 
 class RolloutGate:
     """The executor's side inside a rollout engine that shares its device."""
 
-    def __init__(self, page: ArbiterPage, telemetry: EngineTelemetry, prefill_chunk_tokens: int) -> None:
-        self._page = page
-        self._telemetry = telemetry
-        self._prefill_chunk_tokens = prefill_chunk_tokens
+    def __init__(
+        self,
+        page: ArbiterPage,
+        view: SchedulerView,
+        telemetry: RolloutTelemetry,
+        guard: KvGuard,
+        *,
+        chunk_tokens: int,
+        set_chunk_tokens: Callable[[int], None],
+        on_gpu: bool,
+        on_preemptible: Callable[[], None],
+    ) -> None:
+        self._page, self._view, self._telemetry, self._guard = page, view, telemetry, guard
+        self._chunk_tokens, self._set_chunk_tokens = chunk_tokens, set_chunk_tokens
+        self._on_preemptible = on_preemptible
+        self._poll_s = POLL_GPU_S if on_gpu else POLL_CPU_S
         self._worked: deque[tuple[int, int]] = deque()
+        self.layers = 0
+        self._policy: Policy = numbered(-1)
+        self._lease = LeaseTerms()
+        self._mark_ns = self._mark_cpu_ns = 0
 
-    def wait_for_admission(self, engine_paused: Callable[[], bool], serve_control: Callable[[], object]) -> None:
+    # ------------------------------------------------------------------ before a step
+
+    def before_step(self, engine_paused: Callable[[], bool], serve_control: Callable[[], object]) -> None:
         """Return when the next step may run, or there is none to run.
 
         `serve_control` is called while waiting, so that aborts and weight updates are not held up with the step.
         """
         held_since_ns = 0
-        while self._telemetry.has_work and not engine_paused():
-            now = monotonic_ns()
-            decision = admit(
-                self._page.serving_load(),
-                self._page.budgets(),
-                self._page.lease(),
-                step_ns=self._telemetry.next_step_ns(self._prefill_chunk_tokens),
-                kv_tokens=self._telemetry.kv_tokens_used(),
-                busy_share=self._busy_share(now),
-                held_ns=now - held_since_ns if held_since_ns else 0,
-                now_ns=now,
+        try:
+            while True:
+                now = monotonic_ns()
+                self._view.end_aborted()
+                self._lease = self._page.lease()
+                self._policy = numbered(self._lease.policy)
+                self._guard.enforce(self._lease, self._policy, now)
+                if not self._view.has_work or engine_paused():
+                    return
+                decision = self._decide(now, now - held_since_ns if held_since_ns else 0)
+                if decision.admitted:
+                    return
+                if decision.hold is Hold.NO_LEASE or (held_since_ns and now - held_since_ns > STALL_NS):
+                    # Their turns go on elsewhere with the tokens they have.
+                    self._view.end([*self._view.waiting, *self._view.running])
+                    continue
+                held_since_ns = held_since_ns or now
+                self._hold(decision.hold, now)
+                time.sleep(POLL_UNLENT_S if decision.hold is Hold.NO_SERVING else self._poll_s)
+                serve_control()
+        finally:
+            if held_since_ns:
+                self._page.close_span(Party.ROLLOUT, monotonic_ns(), aux=self._page.get(Party.ROLLOUT, Field.LAST_HOLD))
+            self._telemetry.say()
+
+    def _decide(self, now_ns: int, held_ns: int) -> Decision:
+        chunk_tokens = self._chunk()
+        step_ns, prefill = self._telemetry.step_ns(chunk_tokens)
+        preempt_ns = self._preempt_ns(step_ns)
+        self._page.set(Party.ROLLOUT, Field.PREEMPT_NS, preempt_ns or 0)
+        running = len(self._view.running)
+        return self._policy.admit(
+            StepFacts(
+                load=self._serving_load(),
+                budgets=self._page.budgets(),
+                lease=self._lease,
+                step_ns=step_ns,
+                preempt_ns=preempt_ns,
+                # A prefill takes no more than fits (`KvGuard.withheld_tokens`), a decode a slot for each request.
+                kv_tokens=self._view.kv_tokens_used() + (0 if prefill else running),
+                busy_share=self._busy_share(now_ns),
+                worked_ns=self._page.rollout_worked_ns(now_ns),
+                held_ns=held_ns,
+                now_ns=now_ns,
             )
-            if decision.admitted or self._telemetry.only_aborted:
-                break
-            if not held_since_ns:
-                held_since_ns = now
-                self._page.open_span(Party.ROLLOUT, Span.HELD, now)
-            self._page.set(Party.ROLLOUT, Field.LAST_HOLD, decision.hold)
-            time.sleep(POLL_S)
-            if decision.hold is Hold.SERVING_STEP and not self._serving_alive(held_since_ns):
-                self._forget_dead_serving()
-            serve_control()
-        if held_since_ns:
-            self._page.close_span(Party.ROLLOUT, monotonic_ns(), aux=self._page.get(Party.ROLLOUT, Field.LAST_HOLD))
+        )
 
-    def yield_between_layers(self, layers_left: int) -> None:
-        """Called before each layer of a running step: wait while serving is in a step of its own."""
-        if not self._page.serving_in_step():
+    def _serving_load(self) -> Any:
+        page = self._page
+        if page.get(Party.SERVING, Field.BROKEN) or not page.alive(Party.SERVING):
+            return None
+        return page.serving_load()
+
+    def _preempt_ns(self, step_ns: int | None) -> int | None:
+        """How long serving would wait for a step to give way, once it wants the device."""
+        preemptible = os.sched_getscheduler(0) == os.SCHED_IDLE
+        if preemptible != bool(self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE)):
+            self._page.set(Party.ROLLOUT, Field.PREEMPTIBLE, int(preemptible))
+            self._on_preemptible()
+        if preemptible:
+            return 0
+        if step_ns is None or not self._policy.yields or not self.layers:
+            return step_ns
+        return step_ns // self.layers
+
+    def _chunk(self) -> int:
+        """The largest prefill of which a layer is short beside what serving may be made to wait."""
+        chunk = self._chunk_tokens
+        load = self._page.serving_load()
+        if self._policy.yields and self.layers and load is not None and load.usual_prefill_ns is not None:
+            wait_ns = int(2 * self._lease.regret_share * load.usual_prefill_ns)
+            fits = self._telemetry.times.prefill_tokens_within(wait_ns * self.layers)
+            if fits is not None and not self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE):
+                chunk = min(chunk, max(CHUNK_TOKENS_MIN, fits))
+        self._set_chunk_tokens(chunk)
+        return chunk
+
+    def _hold(self, hold: Hold, now_ns: int) -> None:
+        """A held span for each reason, so that refused time has a cause."""
+        page = self._page
+        opened = page.open(Party.ROLLOUT, now_ns)
+        if opened is not None and opened.kind is Span.HELD and page.get(Party.ROLLOUT, Field.LAST_HOLD) == hold:
             return
-        began = monotonic_ns()
-        self._page.close_span(Party.ROLLOUT, began)
-        self._page.open_span(Party.ROLLOUT, Span.YIELD, began)
-        while self._page.serving_in_step():
-            time.sleep(POLL_S)
-            if not self._serving_alive(began):
-                self._forget_dead_serving()
-        ended = monotonic_ns()
-        self._page.close_span(Party.ROLLOUT, ended, aux=layers_left)
-        self._page.open_span(Party.ROLLOUT, Span.ROLLOUT, ended)
-
-    def step_ended(self, began_ns: int) -> None:
-        self._worked.append((began_ns, monotonic_ns()))
+        page.close_span(Party.ROLLOUT, now_ns, aux=page.get(Party.ROLLOUT, Field.LAST_HOLD))
+        page.set(Party.ROLLOUT, Field.LAST_HOLD, hold)
+        page.open_span(Party.ROLLOUT, Span.HELD, now_ns)
 
     def _busy_share(self, now_ns: int) -> float:
         since = now_ns - _SHARE_WINDOW_NS
@@ -85,21 +160,68 @@ class RolloutGate:
             self._worked.popleft()
         return sum(end - max(start, since) for start, end in self._worked) / _SHARE_WINDOW_NS
 
-    def _serving_alive(self, waiting_since_ns: int) -> bool:
-        """A serving engine that died in mid-step leaves its mark on the page; do not wait for it for ever."""
-        if monotonic_ns() - waiting_since_ns < _ALIVE_CHECK_S * 1e9:
-            return True
-        pid = self._page.get(Party.SERVING, Field.PID)
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
+    # ------------------------------------------------------------------ in a step
 
-    def _forget_dead_serving(self) -> None:
-        # The one case of writing another party's section: that party no longer exists.
-        for field in (Field.IN_STEP_SINCE_NS, Field.WAITING, Field.RUNNING, Field.OPEN_SINCE_NS):
-            self._page.set(Party.SERVING, field, 0)
+    def step_begins(self) -> None:
+        """A step begins; its span is open."""
+        self._mark_ns, self._mark_cpu_ns = monotonic_ns(), time.thread_time_ns()
+
+    def step_ended(self, began_ns: int) -> None:
+        """Its span is still open: account for a core that was taken away during the last layer."""
+        self._note_taken(0)
+        self._worked.append((began_ns, monotonic_ns()))
+
+    def between_layers(self, layers_left: int) -> None:
+        """Called before each layer of a running step: give way while serving wants the device.
+
+        Raises StepAbandonedError if the step is not to be finished.
+        """
+        self._note_taken(layers_left)
+        wanted = self._page.serving_wants()
+        if not wanted or not self._policy.yields:
+            return
+        began = monotonic_ns()
+        self._telemetry.worked(self._page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS), began, latency_ns=began - wanted)
+        self._page.open_span(Party.ROLLOUT, Span.YIELD, began)
+        try:
+            while self._page.serving_wants():
+                time.sleep(self._poll_s)
+                self._check_worth(began)
+        finally:
+            ended = monotonic_ns()
+            self._page.close_span(Party.ROLLOUT, ended, aux=layers_left, latency_ns=max(0, began - wanted))
+            self._telemetry.waited_ns += ended - began
+        self._page.open_span(Party.ROLLOUT, Span.ROLLOUT, ended)
+        self.step_begins()
+
+    def _check_worth(self, began_ns: int) -> None:
+        """Whether a step that gives way is still to be finished."""
+        page, now = self._page, monotonic_ns()
+        if page.get(Party.SERVING, Field.BROKEN) or not page.alive(Party.SERVING):
+            raise StepAbandonedError("serving is gone")
+        if page.lease().expires_ns <= now:
+            raise StepAbandonedError("the lease ended")
+        if self._guard.pressed(self._policy):
+            raise StepAbandonedError("serving needs the memory")
+        if now - began_ns > STALL_NS:
+            raise StepAbandonedError("serving kept the device")
+
+    def _note_taken(self, layers_left: int) -> None:
+        """Where the operating system takes the core away, a step does not see it happen: its clocks tell.
+
+        Time that passed while this thread did not run is a yield, from when serving last wanted the device.
+        """
+        now, cpu = monotonic_ns(), time.thread_time_ns()
+        taken = (now - self._mark_ns) - (cpu - self._mark_cpu_ns)
+        page = self._page
+        opened = page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
+        if taken > _TAKEN_MIN_NS and opened and page.get(Party.ROLLOUT, Field.PREEMPTIBLE):
+            began = min(max(page.get(Party.SERVING, Field.LAST_WANTED_NS), self._mark_ns), now - taken)
+            self._telemetry.worked(opened, began)
+            page.write_span(Party.ROLLOUT, SpanRecord(Span.YIELD, began, began + taken, layers_left))
+            self._telemetry.waited_ns += taken
+            page.open_span(Party.ROLLOUT, Span.ROLLOUT, began + taken)
+        self._mark_ns, self._mark_cpu_ns = now, cpu
 
 
 def add_layer_hooks(model: Any, gate: RolloutGate) -> int:
@@ -113,5 +235,6 @@ def add_layer_hooks(model: Any, gate: RolloutGate) -> int:
         raise TypeError(f"{type(model).__name__} keeps no `model.layers`: a rollout step of it could not yield")
     for index, layer in enumerate(layers):
         left = len(layers) - index
-        layer.register_forward_pre_hook(lambda _module, _args, left=left: gate.yield_between_layers(left))
+        layer.register_forward_pre_hook(lambda _module, _args, left=left: gate.between_layers(left))
+    gate.layers = len(layers)
     return len(layers)

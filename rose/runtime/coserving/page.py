@@ -15,14 +15,17 @@ import os
 import struct
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from rose.runtime.coserving.words import Block, CutRecord, Field, Party, Span, SpanRecord
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.slack import Budgets, LeaseTerms, ServingLoad
+
+__all__ = ["ArbiterPage", "CutRecord", "Field", "PageError", "Party", "Span", "SpanRecord"]
 
 MAGIC = 0x524F5345_0002
 RING_SPANS = 8192
@@ -37,93 +40,6 @@ _PPM = 1_000_000
 #: What stands for "unknown" where a time is expected.
 _UNKNOWN = -1
 _READ_TRIES = 16
-
-
-class Party(IntEnum):
-    """Who writes a section."""
-
-    AGENT = 0
-    SERVING = 1
-    ROLLOUT = 2
-    TRAINER = 3
-
-
-class Span(IntEnum):
-    """What a stretch of time was."""
-
-    SERVING = 1
-    ROLLOUT = 2
-    TRAIN = 3
-    SYNC = 4
-    ACTIVATION = 5
-    #: A rollout had work and waited, before a step (aux: `Hold`).
-    HELD = 6
-    #: A running rollout step waited between layers because serving needed the device (aux: layers still to run).
-    YIELD = 7
-
-
-class Field(IntEnum):
-    """Single words of a section."""
-
-    MAGIC = 0
-    PID = 1
-    HEAD = 2  # spans ever written to this section's ring
-    BEAT_NS = 3  # when the party last came by
-    OPEN_KIND = 4
-    OPEN_SINCE_NS = 5
-    # engines
-    WANTED_SINCE_NS = 6  # serving: since when it wants the device for itself; 0: it does not
-    KV_TOKENS_USED = 7  # held by requests
-    KV_TOKENS_CACHED = 8  # held by the prefix cache alone
-    KV_TOKENS_TOTAL = 9
-    POLICY_VERSION = 10
-    WAITING = 11
-    RUNNING = 12
-    WORKED_NS = 13  # rollout: time on the device in closed spans, ever
-    PREEMPT_NS = 14  # rollout: how long serving is predicted to wait once it wants the device; 0: no step runs
-    LAST_HOLD = 15
-    DECODE_ERROR_PPM = 16  # mean relative error of step time predictions
-    PREFILL_ERROR_PPM = 17
-    STEPS = 18
-
-
-class Block(IntEnum):
-    """Facts of a section that are read together."""
-
-    LEASE = 0  # agent
-    TERMS = 1  # agent
-    LOAD = 2  # serving
-    CUT = 0  # rollout
-
-
-@dataclass(frozen=True, slots=True)
-class SpanRecord:
-    """[start_ns, end_ns) of one party's time; monotonic nanoseconds.
-
-    `latency_ns`: of a rollout span or yield that serving's wish for the device ended, how long after the wish.
-    """
-
-    kind: Span
-    start_ns: int
-    end_ns: int
-    aux: int = 0
-    latency_ns: int = 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CutRecord:
-    """The last cut that a rollout engine carried out by itself; `count` of them so far. Tokens are KV slots."""
-
-    count: int
-    lease_number: int
-    at_ns: int
-    tokens_before: int
-    tokens_after: int
-    requests: int
-    tokens_kept: int
-    #: From serving crossing the watermark, as far as the engine saw it, to the memory being free again.
-    took_ns: int
-    bytes_returned: int
 
 
 class PageError(Exception):
@@ -182,9 +98,8 @@ class ArbiterPage:
         try:
             fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, lock)
         except OSError:
-            raise PageError(
-                f"{self.path}: the section {party.name} is written by another process (pid {self.get(party, Field.PID)})"
-            ) from None
+            pid = self.get(party, Field.PID)
+            raise PageError(f"{self.path}: another process, pid {pid}, writes the section {party.name}") from None
         head = self.get(party, Field.HEAD)
         self._sections[party][:_RING_AT] = 0
         # A ring is read from where it was: its reader may have been here before its writer.
@@ -271,7 +186,7 @@ class ArbiterPage:
         section = self._sections[party]
         head = int(section[Field.HEAD])
         lost = max(0, head - tail - RING_SPANS)
-        spans = []
+        spans: list[SpanRecord] = []
         for index in range(tail + lost, head):
             at = _RING_AT + (index % RING_SPANS) * _WORDS_PER_SPAN
             *words, check = (int(word) for word in section[at : at + _WORDS_PER_SPAN])
@@ -289,7 +204,16 @@ class ArbiterPage:
         start_ns = self.get(party, Field.OPEN_SINCE_NS)
         if start_ns == 0 or start_ns >= now_ns:
             return None
-        return SpanRecord(Span(self.get(party, Field.OPEN_KIND)), start_ns, now_ns)
+        kind = Span(self.get(party, Field.OPEN_KIND))
+        if kind is Span.ROLLOUT:
+            now_ns = self._rollout_until(start_ns, now_ns)
+        return SpanRecord(kind, start_ns, now_ns)
+
+    def _rollout_until(self, start_ns: int, now_ns: int) -> int:
+        """Until when a rollout step that began at `start_ns` can have had the device, if it has not ended."""
+        wanted = self.serving_wants()
+        taken = start_ns < wanted < now_ns and self.get(Party.ROLLOUT, Field.PREEMPTIBLE)
+        return wanted if taken else now_ns
 
     # ------------------------------------------------------------------ what the agent says
 
@@ -380,8 +304,8 @@ class ArbiterPage:
         words = self._take(Party.SERVING, Block.LOAD)
         if words is None:
             return None
-        values = {name: None if word == _UNKNOWN else word for name, word in zip(_LOAD, words, strict=False)}
-        return ServingLoad(**values)  # type: ignore[arg-type]  # those that may be unknown are declared so
+        values: dict[str, Any] = dict(zip(_LOAD, words, strict=False))
+        return ServingLoad(**{name: None if word == _UNKNOWN else word for name, word in values.items()})
 
     def set_cut(self, cut: CutRecord) -> None:
         self._put(Party.ROLLOUT, Block.CUT, [getattr(cut, name) for name in _CUT])
@@ -396,7 +320,7 @@ class ArbiterPage:
         worked = self.get(Party.ROLLOUT, Field.WORKED_NS)
         open_since = self.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
         if open_since and self.get(Party.ROLLOUT, Field.OPEN_KIND) == Span.ROLLOUT:
-            worked += max(0, now_ns - open_since)
+            worked += max(0, self._rollout_until(open_since, now_ns) - open_since)
         return worked
 
 
@@ -405,7 +329,7 @@ _CUT = tuple(CutRecord.__dataclass_fields__)
 assert max(len(_LOAD), len(_CUT)) <= _BLOCK_WORDS - 2, "a block has room for its facts, its number and its checksum"
 
 
-def _checksum(words: np.ndarray) -> int:  # type: ignore[type-arg]
+def _checksum(words: NDArray[np.int64]) -> int:
     return int(words[:-1].sum()) ^ 0x5A5A
 
 

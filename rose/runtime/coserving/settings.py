@@ -9,36 +9,53 @@ from pathlib import Path
 from typing import Literal
 
 _PREFIX = "ROSE_PLUGIN_"
+#: Where a serving engine that is attached while it runs looks for the page of a number: `rose attach` links it there.
+PAGES = Path("/dev/shm/rose-pages")
 
 
 @dataclass(frozen=True, slots=True)
 class PluginSettings:
-    """`gated` engines run a step only under a lease and only when serving's slack allows it."""
+    """`gated` engines run a step only under a lease and only when the policy admits it.
+
+    `page` None: a serving engine that nobody has attached yet. `host_cores`: where a rollout engine on CPU cores does
+    what need not be done on its device.
+    """
 
     role: Literal["serving", "rollout"]
-    page: Path
-    staging: Path
-    gated: bool
+    page: Path | None
+    staging: Path | None = None
+    gated: bool = False
+    host_cores: tuple[int, ...] = ()
 
     def to_environment(self) -> dict[str, str]:
-        return {
-            f"{_PREFIX}ROLE": self.role,
-            f"{_PREFIX}PAGE": str(self.page),
-            f"{_PREFIX}STAGING": str(self.staging),
-            f"{_PREFIX}GATED": "1" if self.gated else "0",
+        values = {
+            "ROLE": self.role,
+            "PAGE": "" if self.page is None else str(self.page),
+            "STAGING": "" if self.staging is None else str(self.staging),
+            "GATED": "1" if self.gated else "0",
+            "HOST_CORES": ",".join(map(str, self.host_cores)),
         }
+        return {f"{_PREFIX}{name}": value for name, value in values.items()}
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> PluginSettings | None:
-        """None in an SGLang server that ROSE did not start: the plugin then does nothing."""
-        role = environment.get(f"{_PREFIX}ROLE")
-        if role is None:
+        """What is set; of a server that knows nothing of ROSE: serving, not attached. None if `ROSE_PLUGIN_ROLE` is
+        `off`: then the plugin does nothing at all."""
+        role = environment.get(f"{_PREFIX}ROLE") or "serving"
+        if role == "off":
             return None
         if role not in ("serving", "rollout"):
-            raise ValueError(f"{_PREFIX}ROLE is {role!r}; it must be 'serving' or 'rollout'")
+            raise ValueError(f"{_PREFIX}ROLE is {role!r}; it must be 'serving', 'rollout' or 'off'")
+
+        def path(name: str) -> Path | None:
+            text = environment.get(f"{_PREFIX}{name}")
+            return Path(text) if text else None
+
+        cores = environment.get(f"{_PREFIX}HOST_CORES", "")
         return cls(
             role="serving" if role == "serving" else "rollout",
-            page=Path(environment[f"{_PREFIX}PAGE"]),
-            staging=Path(environment[f"{_PREFIX}STAGING"]),
-            gated=environment[f"{_PREFIX}GATED"] == "1",
+            page=path("PAGE"),
+            staging=path("STAGING"),
+            gated=environment.get(f"{_PREFIX}GATED") == "1",
+            host_cores=tuple(int(core) for core in cores.split(",") if core),
         )

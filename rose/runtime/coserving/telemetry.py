@@ -1,120 +1,284 @@
-"""Reads the facts the policy needs out of an SGLang scheduler and writes them to the arbiter page.
-
-The only module that knows SGLang's scheduler by its attribute names.
-"""
+"""What an engine measures of itself and says on the arbiter page: its load, its step times, spans of its work."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.coserving.scheduler import SchedulerView, arrived_ns, context_tokens
+from rose.runtime.policy.slack import ServingLoad, late_by, room_ns
 from rose.runtime.policy.steptime import StepTimes
 
-_ARRIVAL = "_rose_arrival_ns"
 _LAST_TOKEN = "_rose_last_token_ns"
+_FIRST_TOKEN = "_rose_first_token"
+_WORKED = "_rose_worked_ns"
+#: While nothing is lent the load is said this often; nobody decides by it from one moment to the next.
+_QUIET_NS = 50_000_000
+#: Prompts that make up "a usual request", and how often the median is taken anew.
+_USUAL_PROMPTS = 64
+
+
+@dataclass(slots=True)
+class _Begun:
+    at_ns: int
+    #: What was taken out of the step by others, before it began: rollouts' time for serving, waits for a rollout.
+    excluded_ns: int
 
 
 class EngineTelemetry:
-    """One engine's section of the page: what waits, what runs, how long the next step takes, spans of work."""
+    """What both engines have in common: steps paired by their number, and times without what others took.
 
-    def __init__(self, scheduler: Any, page: ArbiterPage, party: Party, kind: Span) -> None:
-        self._scheduler = scheduler
-        self._page = page
-        self._party = party
-        self._kind = kind
-        self._steps_in_flight = 0
+    SGLang that schedules ahead begins a step before the one before it has ended, and hands over a copy of its batch
+    when it does; the number is all that both have.
+    """
+
+    def __init__(self, view: SchedulerView, page: ArbiterPage, party: Party, kind: Span) -> None:
+        self._view, self._page, self._party, self._kind = view, page, party, kind
+        self._begun: dict[int, _Begun] = {}
         self._previous_end_ns = 0
+        self._steps = 0
         self.times = StepTimes.unknown()
-        page.set(party, Field.KV_TOKENS_TOTAL, int(scheduler.max_total_num_tokens))
+        page.set(party, Field.KV_TOKENS_TOTAL, view.kv_tokens_total)
 
     @property
-    def has_work(self) -> bool:
-        scheduler = self._scheduler
-        return bool(
-            scheduler.waiting_queue
-            or scheduler.chunked_req is not None
-            or not scheduler.running_batch.is_empty()
-            or (scheduler.last_batch is not None and not scheduler.last_batch.is_empty())
-        )
+    def in_step(self) -> bool:
+        return bool(self._begun)
 
-    @property
-    def only_aborted(self) -> bool:
-        """Whether everything that runs was aborted: SGLang lets such requests go in one more step, and not before."""
-        scheduler = self._scheduler
-        reqs = scheduler.collect_inflight_reqs()
-        return bool(reqs) and not scheduler.waiting_queue and all(req.to_finish for req in reqs)
+    def _excluded_ns(self, now_ns: int) -> int:
+        raise NotImplementedError
 
-    def kv_tokens_used(self) -> int:
-        """KV slots held by requests; what only the prefix cache holds can be evicted and does not count."""
-        scheduler = self._scheduler
-        free = scheduler.token_to_kv_pool_allocator.available_size() + scheduler.tree_cache.evictable_size()
-        return int(scheduler.max_total_num_tokens) - int(free)
-
-    def next_step_ns(self, prefill_chunk_tokens: int) -> int:
-        """Predicted time of this engine's next step: a prefill if anything waits, else a decode."""
-        scheduler = self._scheduler
-        waiting = scheduler.waiting_queue
-        if waiting:
-            tokens = sum(len(req.origin_input_ids) for req in waiting)
-            return self.times.prefill_ns(min(tokens, prefill_chunk_tokens))
-        reqs = scheduler.running_batch.reqs
-        return self.times.decode_ns(len(reqs), sum(_context(req) for req in reqs))
-
-    def begin_step(self, now_ns: int) -> None:
-        self._steps_in_flight += 1
-        if self._steps_in_flight == 1:
-            self._page.open_span(self._party, self._kind, now_ns)
-        self._page.set(self._party, Field.IN_STEP_SINCE_NS, now_ns)
-
-    def end_step(self, batch: Any, began_ns: int) -> None:
-        """A step's result is known: close its span, learn its length, publish the load."""
+    def begin(self, number: int) -> None:
+        """Step `number` begins."""
         now = monotonic_ns()
-        for req in batch.reqs:
-            setattr(req, _LAST_TOKEN, now)
-        self._steps_in_flight -= 1
-        if self._steps_in_flight == 0:
-            self._page.set(self._party, Field.IN_STEP_SINCE_NS, 0)
-            self._page.close_span(self._party, now, aux=len(batch.reqs))
-        # With overlapped scheduling a step begins before its predecessor ended: count only its own time.
-        duration_ns = now - max(began_ns, self._previous_end_ns)
-        self._previous_end_ns = now
-        if batch.forward_mode.is_decode():
-            self.times = self.times.observe_decode(
-                len(batch.reqs), sum(_context(req) for req in batch.reqs), duration_ns
-            )
-        elif batch.forward_mode.is_extend() and batch.extend_num_tokens:
-            self.times = self.times.observe_prefill(int(batch.extend_num_tokens), duration_ns)
-        self.publish(batch.reqs)
+        if not self._begun:
+            self._page.open_span(self._party, self._kind, now)
+        self._begun[number] = _Begun(now, self._excluded_ns(now))
 
-    def publish(self, just_stepped: Sequence[Any] = ()) -> None:
-        """Write the load that the other engine's admission and the agent's watch depend on.
+    def end(self, number: int, batch: Any) -> None:
+        """The result of step `number` is known: close its span and learn its length."""
+        begun = self._begun.pop(number, None)
+        if begun is None:
+            return
+        now = monotonic_ns()
+        # Steps end in their order: one that is older than this will not end any more.
+        for older in [other for other in self._begun if other < number]:
+            del self._begun[older]
+        if not self._begun:
+            self._close(now, len(batch.reqs))
+        # With overlapped scheduling a step begins before its predecessor ended: count only its own time.
+        duration_ns = now - max(begun.at_ns, self._previous_end_ns)
+        duration_ns -= self._excluded_ns(now) - begun.excluded_ns
+        self._previous_end_ns = now
+        self._learn(batch, max(1, duration_ns))
+
+    def forget(self, number: int) -> None:
+        """Step `number` was given up."""
+        self._begun.pop(number, None)
+        if not self._begun:
+            self._close(monotonic_ns(), 0)
+
+    def _close(self, now_ns: int, requests: int) -> None:
+        self._page.close_span(self._party, now_ns, aux=requests)
+
+    def _learn(self, batch: Any, duration_ns: int) -> None:
+        requests = len(batch.reqs)
+        if batch.forward_mode.is_decode():
+            context = sum(context_tokens(request) for request in batch.reqs)
+            self.times = self.times.observe_decode(requests, context, duration_ns)
+        elif batch.forward_mode.is_extend() and batch.extend_num_tokens:
+            self._view.note_prefill(batch)
+            self.times = self.times.observe_prefill(int(batch.extend_num_tokens), duration_ns)
+        self._steps += 1
+        page, party = self._page, self._party
+        page.set(party, Field.STEPS, self._steps)
+        page.set(party, Field.DECODE_ERROR_PPM, round(self.times.decode.error_share * 1e6))
+        page.set(party, Field.PREFILL_ERROR_PPM, round(self.times.prefill.error_share * 1e6))
+
+    def _say_memory(self) -> None:
+        page, party = self._page, self._party
+        page.set(party, Field.KV_TOKENS_USED, self._view.kv_tokens_used())
+        page.set(party, Field.KV_TOKENS_CACHED, self._view.kv_tokens_cached())
+
+
+class ServingTelemetry(EngineTelemetry):
+    """Serving's: since when it wants the device, how long it will take, and what lending has cost each request."""
+
+    def __init__(self, view: SchedulerView, page: ArbiterPage) -> None:
+        super().__init__(view, page, Party.SERVING, Span.SERVING)
+        self._prompts: list[int] = []
+        self._prompts_seen = 0
+        self._usual_tokens = 0
+        self._counts = {"finished": 0, "alone": 0, "lending": 0}
+        self._said_ns = 0
+        self._arrival_ns = 0
+
+    def _excluded_ns(self, now_ns: int) -> int:
+        return self._page.rollout_worked_ns(now_ns)
+
+    def arrived(self) -> None:
+        """Requests came in: the device is wanted from now on, not only from their first step."""
+        now = monotonic_ns()
+        if self._view.waiting:
+            self._want(now)
+            for request in self._view.waiting:
+                if not hasattr(request, _WORKED):
+                    setattr(request, _WORKED, self._page.rollout_worked_ns(now))
+                    self._note_prompt(len(request.origin_input_ids))
+                    self._arrival_ns = self._arrival_ns or now - arrived_ns(request)
+        self.say()
+
+    def begin(self, number: int) -> None:
+        self._want(monotonic_ns())
+        super().begin(number)
+
+    def _close(self, now_ns: int, requests: int) -> None:
+        # How long the first request waited from reaching the server to being seen here.
+        self._page.close_span(self._party, now_ns, aux=requests, latency_ns=self._arrival_ns)
+        self._arrival_ns = 0
+
+    def end(self, number: int, batch: Any) -> None:
+        super().end(number, batch)
+        now = monotonic_ns()
+        for request in batch.reqs:
+            self._note_token(request, now)
+        self.say(batch.reqs)
+
+    def _want(self, now_ns: int) -> None:
+        if not self._page.serving_wants():
+            self._page.set(Party.SERVING, Field.WANTED_SINCE_NS, now_ns)
+            self._page.set(Party.SERVING, Field.LAST_WANTED_NS, now_ns)
+
+    def _note_prompt(self, tokens: int) -> None:
+        self._prompts.append(tokens)
+        self._prompts_seen += 1
+        if self._prompts_seen % 16 == 1:
+            del self._prompts[:-_USUAL_PROMPTS]
+            self._usual_tokens = int(median(self._prompts))
+
+    def _note_token(self, request: Any, now_ns: int) -> None:
+        """A step brought the request a token, or its end."""
+        if not request.output_ids:
+            return  # In the middle of a chunked prefill.
+        worked = self._page.rollout_worked_ns(now_ns)
+        if not hasattr(request, _FIRST_TOKEN):
+            setattr(request, _FIRST_TOKEN, (now_ns, worked))
+        setattr(request, _LAST_TOKEN, now_ns)
+        if request.finished() and not getattr(request, "_rose_counted", False):
+            request._rose_counted = True
+            self._count(request, now_ns, worked)
+
+    def _count(self, request: Any, now_ns: int, worked_ns: int) -> None:
+        """Whether an ended request was in time, and if not, who made it late."""
+        budgets = self._page.budgets()
+        self._counts["finished"] += 1
+        if budgets is None:
+            return
+        first_ns, worked_at_first = getattr(request, _FIRST_TOKEN)
+        arrived, worked_at_arrival = arrived_ns(request), getattr(request, _WORKED, worked_at_first)
+        late = late_by(
+            took_ns=first_ns - arrived, lent_ns=worked_at_first - worked_at_arrival, budget_ns=budgets.ttft_ns
+        )
+        gaps = len(request.output_ids) - 1
+        if gaps > 0:
+            late = late or late_by(
+                took_ns=now_ns - first_ns, lent_ns=worked_ns - worked_at_first, budget_ns=budgets.tpot_ns * gaps
+            )
+        if late is not None:
+            self._counts[late] += 1
+
+    def say(self, just_stepped: Sequence[Any] = ()) -> None:
+        """Write the load that admission and leases depend on.
 
         `just_stepped` are the requests of a step that the scheduler has not put back among the running ones yet.
         """
-        scheduler, page, party = self._scheduler, self._page, self._party
-        now = monotonic_ns()
-        waiting = scheduler.waiting_queue
-        for req in waiting:
-            if not hasattr(req, _ARRIVAL):
-                setattr(req, _ARRIVAL, now)
-        # A finished request stays in its batch until the next one is made; it waits for nothing.
-        reqs = [req for req in {*scheduler.collect_inflight_reqs(), *just_stepped} if not req.finished()]
-        tokens = sum(len(req.origin_input_ids) for req in waiting)
-        page.set(party, Field.WAITING_PREFILL_NS, self.times.prefill_ns(tokens) if waiting else 0)
-        page.set(party, Field.EARLIEST_ARRIVAL_NS, min((getattr(req, _ARRIVAL) for req in waiting), default=0))
-        page.set(party, Field.OLDEST_TOKEN_NS, min((getattr(req, _LAST_TOKEN, now) for req in reqs), default=0))
-        page.set(party, Field.DECODE_NS, self.times.decode_ns(len(reqs), sum(_context(req) for req in reqs)))
-        page.set(
-            party,
-            Field.LARGEST_PREFILL_NS,
-            self.times.prefill_ns(page.get(Party.AGENT, Field.MAX_PROMPT_TOKENS)),
+        page, now = self._page, monotonic_ns()
+        page.set(Party.SERVING, Field.BEAT_NS, now)
+        lease = page.lease()
+        lent = lease.expires_ns > now
+        waiting = self._view.waiting
+        running = [request for request in {*self._view.running, *just_stepped} if not request.finished()]
+        running = [request for request in running if request not in waiting]
+        worked = page.rollout_worked_ns(now)
+        decode_ns = self.times.decode_ns(len(running), sum(context_tokens(request) for request in running))
+        room = self._room_ns(running, now, worked, decode_ns or 0, lease.regret_share)
+        wanted = self.in_step or bool(waiting) or (bool(running) and room < page.get(Party.ROLLOUT, Field.PREEMPT_NS))
+        if wanted:
+            self._want(now)
+        elif page.serving_wants():
+            page.set(Party.SERVING, Field.WANTED_SINCE_NS, 0)
+        self._say_memory()
+        if not lent and now - self._said_ns < _QUIET_NS and (waiting or running):
+            return
+        self._said_ns = now
+        tokens = sum(context_tokens(request) for request in waiting)
+        page.set(Party.SERVING, Field.WAITING, len(waiting))
+        page.set(Party.SERVING, Field.RUNNING, len(running))
+        page.set_load(
+            ServingLoad(
+                wanted=wanted,
+                waiting=len(waiting),
+                waiting_prefill_ns=self.times.prefill_ns(tokens) if waiting else 0,
+                earliest_arrival_ns=min((arrived_ns(request) for request in waiting), default=0),
+                running=len(running),
+                oldest_token_ns=min((getattr(request, _LAST_TOKEN, now) for request in running), default=0),
+                decode_ns=decode_ns,
+                largest_prefill_ns=self.times.prefill_ns(page.max_prompt_tokens()),
+                usual_prefill_ns=self.times.prefill_ns(self._usual_tokens) if self._usual_tokens else None,
+                regret_room_ns=room,
+                worked_ns=worked,
+                finished=self._counts["finished"],
+                late_alone=self._counts["alone"],
+                late_by_lending=self._counts["lending"],
+            )
         )
-        page.set(party, Field.KV_TOKENS_USED, self.kv_tokens_used())
-        page.set(party, Field.WAITING, len(waiting))
-        page.set(party, Field.RUNNING, len(reqs))
+
+    def _room_ns(self, running: Iterable[Any], now_ns: int, worked_ns: int, next_ns: int, share: float) -> int:
+        """What rollouts may still take before the first of the running requests was delayed by more than its share."""
+        rooms = []
+        for request in running:
+            lent = worked_ns - getattr(request, _WORKED, worked_ns)
+            solo = now_ns - arrived_ns(request) - lent + next_ns
+            rooms.append(room_ns(solo_ns=solo, lent_ns=lent, share=share))
+        return min(rooms, default=0)
 
 
-def _context(req: Any) -> int:
-    return len(req.origin_input_ids) + len(req.output_ids)
+class RolloutTelemetry(EngineTelemetry):
+    """A rollout engine's: device time it took, and how long serving would wait for it."""
+
+    def __init__(self, view: SchedulerView, page: ArbiterPage) -> None:
+        super().__init__(view, page, Party.ROLLOUT, Span.ROLLOUT)
+        #: Time that its steps waited, ever: in yields, and for a core that serving had.
+        self.waited_ns = 0
+
+    def _excluded_ns(self, now_ns: int) -> int:
+        return self.waited_ns
+
+    def step_ns(self, chunk_tokens: int) -> tuple[int | None, bool]:
+        """Predicted time of the next step, None if unknown, and whether it will be a prefill."""
+        kind, first, second = self._view.next_step(chunk_tokens)
+        if kind == "prefill":
+            return self.times.prefill_ns(first), True
+        return self.times.decode_ns(first, second), False
+
+    def worked(self, from_ns: int, to_ns: int, *, latency_ns: int = 0, aux: int = 0) -> None:
+        """Rollouts had the device in [from_ns, to_ns): close the span that says so."""
+        page = self._page
+        page.set(Party.ROLLOUT, Field.WORKED_NS, page.get(Party.ROLLOUT, Field.WORKED_NS) + max(0, to_ns - from_ns))
+        page.close_span(Party.ROLLOUT, max(from_ns, to_ns), aux=aux, latency_ns=latency_ns)
+
+    def _close(self, now_ns: int, requests: int) -> None:
+        opened = self._page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
+        if opened and self._page.get(Party.ROLLOUT, Field.OPEN_KIND) == Span.ROLLOUT:
+            wanted = self._page.serving_wants()
+            latency = now_ns - wanted if 0 < opened < wanted < now_ns else 0
+            self.worked(opened, now_ns, latency_ns=latency, aux=requests)
+
+    def say(self) -> None:
+        self._page.set(Party.ROLLOUT, Field.BEAT_NS, monotonic_ns())
+        self._page.set(Party.ROLLOUT, Field.WAITING, len(self._view.waiting))
+        self._page.set(Party.ROLLOUT, Field.RUNNING, len(self._view.running))
+        self._say_memory()

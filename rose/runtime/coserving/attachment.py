@@ -1,0 +1,46 @@
+"""What an engine says of itself when it takes its section of a page: `<page>.<role>.json` beside it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attachment:
+    """The engine as SGLang resolved its arguments, not as it was asked for. `refused`: why nothing is lent beside it.
+
+    `compute_mechanism`: "exclusive" (not gated), "layer-yield" (a step gives way between layers), "step-gate" (between
+    steps only), with "idle-class+" before it where the operating system takes its cores away as soon as serving wakes.
+    `memory_mechanism`: "page-return" (what is cut goes back to the system) or "budget" (pools stay as they are).
+    """
+
+    role: Literal["serving", "rollout"]
+    pid: int
+    model: str = ""
+    kv_tokens: int = 0
+    compute_mechanism: str = ""
+    memory_mechanism: str = ""
+    refused: str | None = None
+
+
+def describe(page: Path, attachment: Attachment) -> None:
+    """Leave the attachment beside the page, whole."""
+    path = _path(page, attachment.role)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(asdict(attachment)))
+    partial.replace(path)
+
+
+def described(page: Path, role: Literal["serving", "rollout"]) -> Attachment | None:
+    """What the last engine of that role said; None if there was none."""
+    try:
+        return Attachment(**json.loads(_path(page, role).read_text()))
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def _path(page: Path, role: str) -> Path:
+    return page.with_name(f"{page.name}.{role}.json")

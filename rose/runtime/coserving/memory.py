@@ -1,0 +1,185 @@
+"""One KV budget for two engines, kept inside the rollout engine: cut within a step, and what was cut really given back.
+
+Each engine has a pool of its own, sized for the most that it may ever hold; what both hold together is the device's
+budget. On CPU cores a slot that nobody holds costs nothing once its pages went back to the system, so the rollout
+engine returns the pages of free slots whenever its budget shrinks and when its lease ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.page import ArbiterPage, CutRecord, Field, Party
+from rose.runtime.coserving.scheduler import SchedulerView
+from rose.runtime.policy.kv import retraction_order, under_pressure
+from rose.runtime.policy.policies import Policy
+from rose.runtime.policy.slack import LeaseTerms
+
+_MADV_DONTNEED = 4
+
+
+class KvGuard:
+    """Keeps a rollout engine within its KV budget; budgets are in slots of a token.
+
+    `pages` gives free slots back to the system; None where the pool's memory stays, as on a GPU without remapping.
+    """
+
+    def __init__(self, page: ArbiterPage, view: SchedulerView, pages: KvPages | None) -> None:
+        self._page, self._view, self._pages = page, view, pages
+        #: What rollouts may hold now, 0 without a lease.
+        self.budget_tokens = 0
+        self._lease_number = 0
+        #: The lease that was cut here, and to what.
+        self._cut_lease = 0
+        self._cut_tokens = 0
+        self._cuts = 0
+        self._pressed_since_ns = 0
+        self._emptied = False
+
+    @property
+    def withheld_tokens(self) -> int:
+        """Slots of the pool that a prefill may not count on."""
+        return max(0, self._view.kv_tokens_total - self.budget_tokens)
+
+    @property
+    def returns_pages(self) -> bool:
+        """Whether what is cut really goes back to the system."""
+        return self._pages is not None
+
+    @property
+    def pressed_now(self) -> bool:
+        """Whether `pressed` was true when it was last asked."""
+        return self._pressed_since_ns != 0
+
+    def pressed(self, policy: Policy) -> bool:
+        """Whether serving grew past the watermark and this lease can still be cut for it."""
+        if not policy.guards or self._cut_lease == self._lease_number or self.budget_tokens == 0:
+            return False
+        memory = self._page.memory()
+        if memory is None or not under_pressure(memory):
+            self._pressed_since_ns = 0
+            return False
+        self._pressed_since_ns = self._pressed_since_ns or monotonic_ns()
+        return True
+
+    def enforce(self, lease: LeaseTerms, policy: Policy, now_ns: int) -> None:
+        """Bring the engine within what its lease and serving's memory allow, between two steps."""
+        lent = lease.expires_ns > now_ns
+        self._lease_number = lease.number
+        granted = lease.kv_budget_tokens if lent else 0
+        cut = lent and self._cut_lease == lease.number
+        self.budget_tokens = min(granted, self._cut_tokens) if cut else granted
+        if lent:
+            self._emptied = False
+            if not lease.frozen and self.pressed(policy):
+                self._cut(policy, lease)
+            else:
+                self._retract_until(self.budget_tokens)
+        elif not self._emptied and not self._view.has_work:
+            # Nothing is lent: serving has the memory, the prefix cache's included.
+            self._view.evict(self._view.kv_tokens_cached())
+            self._give_back()
+            self._emptied = True
+        self._page.set(Party.ROLLOUT, Field.KV_BUDGET_TOKENS, self.budget_tokens)
+
+    def _cut(self, policy: Policy, lease: LeaseTerms) -> None:
+        before = self.budget_tokens
+        after = policy.cut(before, frozen=lease.frozen)
+        self._cut_lease, self._cut_tokens, self.budget_tokens = lease.number, after, after
+        requests, kept = self._retract_until(after)
+        self._view.evict(self._view.kv_tokens_used() + self._view.kv_tokens_cached() - after)
+        returned = self._give_back()
+        self._page.set(Party.ROLLOUT, Field.KV_TOKENS_USED, self._view.kv_tokens_used())
+        self._cuts += 1
+        done = monotonic_ns()
+        self._page.set_cut(
+            CutRecord(
+                count=self._cuts,
+                lease_number=lease.number,
+                at_ns=done,
+                tokens_before=before,
+                tokens_after=after,
+                requests=requests,
+                tokens_kept=kept,
+                took_ns=done - (self._pressed_since_ns or done),
+                bytes_returned=returned,
+            )
+        )
+        self._pressed_since_ns = 0
+
+    def _retract_until(self, budget_tokens: int) -> tuple[int, int]:
+        """End requests, the youngest first, until the rest and its next step fit: (requests, tokens they keep).
+
+        One that waits for a place that its budget will never have is ended as well.
+        """
+        ended = kept = 0
+        view = self._view
+        order = iter(retraction_order(view.held()))
+        while view.kv_tokens_used() and view.kv_tokens_used() + len(view.running) > budget_tokens:
+            youngest = next(order, None)
+            if youngest is None:
+                break
+            requests, tokens = view.end_ids([youngest])
+            ended, kept = ended + requests, kept + tokens
+        if view.waiting and not view.running:
+            first = view.waiting[0]
+            wanted = len(first.origin_input_ids) + int(first.sampling_params.max_new_tokens)
+            if wanted + 1 >= min(budget_tokens, view.kv_tokens_total):
+                requests, tokens = view.end([first])
+                ended, kept = ended + requests, kept + tokens
+        return ended, kept
+
+    def _give_back(self) -> int:
+        return 0 if self._pages is None else self._pages.give_back()
+
+
+class KvPages:
+    """The memory behind a KV pool on CPU cores: pages that hold free slots only go back to the system.
+
+    Reading such a slot gives zeros until it is written again, which SGLang does before it reads one.
+    """
+
+    def __init__(self, scheduler: Any) -> None:
+        self._allocator = scheduler.token_to_kv_pool_allocator
+        pool = self._allocator.get_kvcache()
+        self._buffers = [*pool.k_buffer, *pool.v_buffer]
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+    @classmethod
+    def of_cpu(cls, scheduler: Any) -> KvPages | None:
+        """None where the pool is not plain memory of the host, a row a slot."""
+        pool = scheduler.token_to_kv_pool_allocator.get_kvcache()
+        buffers = getattr(pool, "k_buffer", None) or []
+        plain = any(buffer.device.type == "cpu" and buffer.is_contiguous() for buffer in buffers[:1])
+        return cls(scheduler) if plain and scheduler.page_size == 1 else None
+
+    def give_back(self) -> int:
+        """Return the pages that hold no slot in use; bytes of address space they had, resident or not."""
+        free = np.concatenate([self._allocator.free_pages.numpy(), self._allocator.release_pages.numpy()])
+        returned = 0
+        for begin, end in _runs(free):
+            for buffer in self._buffers:
+                row_bytes = buffer.stride(0) * buffer.element_size()
+                low = -(-(buffer.data_ptr() + begin * row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
+                high = (buffer.data_ptr() + end * row_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+                if high > low and self._libc.madvise(low, high - low, _MADV_DONTNEED) == 0:
+                    returned += high - low
+        return returned
+
+
+def _runs(slots: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """[begin, end) of each run of consecutive numbers."""
+    if len(slots) == 0:
+        return []
+    ordered = np.sort(slots)
+    breaks = np.flatnonzero(np.diff(ordered) != 1)
+    begins = [int(ordered[0]), *(int(ordered[index + 1]) for index in breaks)]
+    ends = [*(int(ordered[index]) + 1 for index in breaks), int(ordered[-1]) + 1]
+    return list(zip(begins, ends, strict=True))

@@ -1,0 +1,143 @@
+"""The plugin's part inside a serving engine, which belongs to somebody else.
+
+It only watches: nothing here changes what SGLang does, and whatever goes wrong here ends the lending, not the serving.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.attachment import Attachment, describe
+from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
+from rose.runtime.coserving.scheduler import SchedulerView
+from rose.runtime.coserving.settings import PAGES
+from rose.runtime.coserving.telemetry import ServingTelemetry
+
+logger = logging.getLogger(__name__)
+
+#: How often an engine looks for a page that is not there, and whether its page was replaced.
+_LOOK_NS = 1_000_000_000
+ATTACH = "rose_attach"
+#: `rose_attach` with this number lets go.
+DETACH = -1
+
+
+class ServingPlugin:
+    """One scheduler's. Its methods never raise."""
+
+    def __init__(self, scheduler: Any, page: Path | None, refused: str | None) -> None:
+        self._scheduler = scheduler
+        self._path = page
+        self._refused = refused
+        self._page: ArbiterPage | None = None
+        self._telemetry: ServingTelemetry | None = None
+        self._looked_ns = 0
+        self._said = ""
+
+    def received(self) -> None:
+        """Requests may have come in; called in each turn of the scheduler's loop, once a second at least."""
+        self._guarded(self._received)
+
+    def begin(self) -> None:
+        telemetry = self._telemetry
+        if telemetry is not None:
+            self._guarded(lambda: telemetry.begin(int(self._scheduler.forward_ct) + 1))
+
+    def end(self, batch: Any) -> None:
+        telemetry = self._telemetry
+        if telemetry is not None:
+            self._guarded(lambda: telemetry.end(int(batch.forward_iter), batch))
+
+    def attach(self, number: int) -> None:
+        """Take the page of this number from now on; `DETACH`: none."""
+        self._let_go()
+        self._looked_ns = 0
+        self._path = None if number == DETACH else (PAGES / str(number))
+
+    def _received(self) -> None:
+        now = monotonic_ns()
+        if now - self._looked_ns >= _LOOK_NS:
+            self._looked_ns = now
+            self._look()
+        if self._telemetry is not None:
+            self._telemetry.arrived()
+
+    def _look(self) -> None:
+        if self._page is not None and self._page.replaced():
+            self._let_go()
+        if self._page is None and self._path is not None and self._path.exists():
+            path = self._path.resolve()
+            if self._refused is not None:
+                describe(path, Attachment(role="serving", pid=os.getpid(), refused=self._refused))
+                self._say(f"not lending: {self._refused}")
+                return
+            try:
+                self._page = ArbiterPage.attach(path, Party.SERVING)
+            except (PageError, OSError) as error:
+                self._say(f"not lending: {error}")
+                return
+            view = SchedulerView(self._scheduler)
+            self._telemetry = ServingTelemetry(view, self._page)
+            arguments = self._scheduler.server_args
+            describe(
+                path,
+                Attachment(
+                    role="serving",
+                    pid=os.getpid(),
+                    model=str(arguments.served_model_name or arguments.model_path),
+                    kv_tokens=view.kv_tokens_total,
+                    compute_mechanism="exclusive",
+                    memory_mechanism="budget",
+                ),
+            )
+            self._say(f"attached to {path}")
+
+    def _let_go(self) -> None:
+        page, self._page, self._telemetry = self._page, None, None
+        if page is not None:
+            page.set(Party.SERVING, Field.WANTED_SINCE_NS, 0)
+            page.close()
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except Exception as error:
+            logger.exception("ROSE lends nothing on this engine any more; serving goes on")
+            self._refused = f"the plugin failed in serving: {type(error).__name__}: {error}"
+            self._give_up()
+
+    def _give_up(self) -> None:
+        page, self._page, self._telemetry, self._path = self._page, None, None, None
+        if page is None:
+            return
+        try:
+            page.set(Party.SERVING, Field.BROKEN, 1)
+            describe(page.path, Attachment(role="serving", pid=os.getpid(), refused=self._refused))
+            page.close()
+        except Exception:
+            logger.exception("ROSE could not say so on its page")
+
+    def _say(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            logger.info("ROSE: %s", text)
+
+
+def refusal() -> str | None:
+    """Why this serving engine cannot be arbitrated; None if it can."""
+    from sglang.srt.runtime_context import get_parallel
+
+    parallel = get_parallel()
+    sizes = {"--tp-size": parallel.tp_size, "--pp-size": parallel.pp_size, "--dp-size": parallel.dp_size}
+    many = [f"{name} {size}" for name, size in sizes.items() if size != 1]
+    if many:
+        return (
+            f"serving runs with {' and '.join(many)}: one page speaks for one device, and its ranks would have to be "
+            "held and let go together"
+        )
+    return None
