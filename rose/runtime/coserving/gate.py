@@ -103,7 +103,6 @@ class RolloutGate:
                 load=self._serving_load(),
                 budgets=self._page.budgets(),
                 lease=self._lease,
-                step_ns=step_ns,
                 preempt_ns=preempt_ns,
                 # A prefill takes no more than fits (`KvGuard.withheld_tokens`), a decode a slot for each request.
                 kv_tokens=self._view.kv_tokens_used() + (0 if prefill else running),

@@ -305,7 +305,9 @@ class ArbiterPage:
         if words is None:
             return None
         values: dict[str, Any] = dict(zip(_LOAD, words, strict=False))
-        return ServingLoad(**{name: None if word == _UNKNOWN else word for name, word in values.items()})
+        for name in [name for name, word in values.items() if word == _UNKNOWN]:
+            values[name] = None
+        return ServingLoad(**values)
 
     def set_cut(self, cut: CutRecord) -> None:
         self._put(Party.ROLLOUT, Block.CUT, [getattr(cut, name) for name in _CUT])

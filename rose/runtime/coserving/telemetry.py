@@ -258,11 +258,11 @@ class RolloutTelemetry(EngineTelemetry):
         return self.waited_ns
 
     def step_ns(self, chunk_tokens: int) -> tuple[int | None, bool]:
-        """Predicted time of the next step, None if unknown, and whether it will be a prefill."""
+        """Predicted time of the next step, None until enough of its sort ran, and whether it will be a prefill."""
         kind, first, second = self._view.next_step(chunk_tokens)
         if kind == "prefill":
-            return self.times.prefill_ns(first), True
-        return self.times.decode_ns(first, second), False
+            return (self.times.prefill_ns(first) if self.times.prefill.fitted else None), True
+        return (self.times.decode_ns(first, second) if self.times.decode.fitted else None), False
 
     def worked(self, from_ns: int, to_ns: int, *, latency_ns: int = 0, aux: int = 0) -> None:
         """Rollouts had the device in [from_ns, to_ns): close the span that says so."""

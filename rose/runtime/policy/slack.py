@@ -2,9 +2,10 @@
 
 Two limits hold for every serving request. *Slack* says when a request is broken: prefill slack = (arrival + TTFT
 budget) - now - T_prefill(all that waits), decode slack = (last token + TPOT budget) - now - T_prefill(all that waits)
-- T_decode(batch). A rollout step is admitted only if every slack stays positive after the step's own predicted time,
-and the next serving request, as large as the configured largest, would still meet its TTFT budget if it came just as
-the step began. *Regret* says what lending costs: the time that rollouts had on the device since a request arrived may
+- T_decode(batch). A rollout step is admitted only if every slack stays positive after the time that it is predicted to
+keep the device once serving wants it, and the next serving request, as large as the configured largest, would still
+meet its TTFT budget if it came just as the step began. That time is the step's own where it runs to its end, and a
+layer's where it gives way between layers. *Regret* says what lending costs: the time that rollouts had on the device since a request arrived may
 be at most a share of what serving alone would have taken over it until then. Where no request lives, the same holds
 for the next one: half of what it would wait for a running step to give way is what it is expected to wait.
 
@@ -100,8 +101,7 @@ class StepFacts:
     load: ServingLoad | None
     budgets: Budgets | None
     lease: LeaseTerms
-    #: Predicted length of the step, and how long serving would wait for it to give way. None: no step like it ran yet.
-    step_ns: int | None
+    #: How long serving would wait for the step to give way, as predicted. None: too few steps like it ran yet.
     preempt_ns: int | None
     #: KV slots that rollouts would hold after the step.
     kv_tokens: int
@@ -163,10 +163,10 @@ def admit(facts: StepFacts) -> Decision:
     alone = load.waiting == 0 and load.running == 0
     if _unknown(load):
         return Decision(False, Hold.UNKNOWN_TIMES)
-    if facts.step_ns is None or facts.preempt_ns is None:
-        # The first step of its sort: it gives way like any other, and only it can tell how long such steps are.
+    if facts.preempt_ns is None:
+        # The first steps of their sort: they give way like any other, and only they can tell how long such steps are.
         return Decision(alone, Hold.NONE if alone else Hold.UNKNOWN_TIMES)
-    decision = _by_slack(load, budgets, facts.step_ns, facts.now_ns)
+    decision = _by_slack(load, budgets, facts.preempt_ns, facts.now_ns)
     if decision.admitted:
         decision = _by_regret(load, lease, facts, alone, decision)
     about_the_next = decision.hold in (Hold.NEXT_REQUEST, Hold.REGRET) and attainable(load, budgets)
@@ -184,8 +184,8 @@ def _unknown(load: ServingLoad) -> bool:
     )
 
 
-def _by_slack(load: ServingLoad, budgets: Budgets, step_ns: int, now_ns: int) -> Decision:
-    slack = budgets.ttft_ns - step_ns - (load.waiting_prefill_ns or 0) - (load.largest_prefill_ns or 0)
+def _by_slack(load: ServingLoad, budgets: Budgets, preempt_ns: int, now_ns: int) -> Decision:
+    slack = budgets.ttft_ns - preempt_ns - (load.waiting_prefill_ns or 0) - (load.largest_prefill_ns or 0)
     if slack <= 0:
         return Decision(False, Hold.NEXT_REQUEST, slack)
     for hold, left in (
@@ -193,7 +193,7 @@ def _by_slack(load: ServingLoad, budgets: Budgets, step_ns: int, now_ns: int) ->
         (Hold.DECODE_SLACK, decode_slack_ns(load, budgets, now_ns)),
     ):
         if left is not None:
-            slack = min(slack, left - step_ns)
+            slack = min(slack, left - preempt_ns)
             if slack <= 0:
                 return Decision(False, hold, slack)
     return Decision(True, Hold.NONE, slack)

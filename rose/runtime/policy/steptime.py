@@ -21,7 +21,7 @@ FORGETTING = 0.98
 #: The first steps of an engine pay for lazy set-up.
 WARM_UP_STEPS = 1
 #: From so many observations on the fit is believed.
-FITTED_STEPS = 8
+FITTED_STEPS = 5
 #: An observation counts as at most this many mean absolute errors away from its prediction, ...
 OUTLIER_SPREADS = 4.0
 #: ... the mean being over about so many steps, and at least this share of the prediction.
@@ -59,11 +59,11 @@ class LinearFit:
 
     def observe(self, features: tuple[float, ...], duration_ns: float) -> LinearFit:
         """The fit after one more step of `duration_ns`."""
+        if self.count < WARM_UP_STEPS:
+            return replace(self, count=self.count + 1)
         bound = self.bound
         if bound is None or duration_ns > _scaled_up(bound, features):
             bound = (features, duration_ns)
-        if self.count < WARM_UP_STEPS:
-            return replace(self, count=self.count + 1, bound=bound)
         predicted = self.predict_ns(features)
         error = duration_ns - (predicted or 0.0)
         spread, share = self.spread_ns, self.error_share
