@@ -297,17 +297,15 @@ class Step(Event):
     total_ns: int
 
 
-#: The `source` of a power event without power: nothing meters the device, or nothing could be read.
+#: The `source` of a power event without power.
 NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Power(Event):
-    """What a device drew and did over [t0_ns, t1_ns).
+    """What a device drew and did over [t0_ns, t1_ns): mean power in milliwatts, and how it was read.
 
-    `power_mw` is its mean power in milliwatts; it is None just where `source` is "not measured", and `reason` says why.
-    Otherwise `source` says how it was read: "nvml-energy" from the difference of a GPU's energy counter, "nvml-power"
-    from readings of power, "rapl" from the counters of whole CPU packages, and what other meters call themselves.
+    `source`: "nvml-energy", "nvml-power", "rapl", or "not measured"; just then `power_mw` is None, and `reason` why.
     """
 
     kind: ClassVar[str] = "power"
@@ -315,27 +313,21 @@ class Power(Event):
     t1_ns: int
     power_mw: int | None
     source: str
-    #: What the device's own energy counter went up by, millijoules.
+    #: What the device's own energy counter went up by, and those of the CPU packages it is only a part of, millijoules.
     energy_mj: int | None = None
-    #: What the CPU packages drew that the device is only a part of, millijoules: never the device's own.
     package_energy_mj: int | None = None
-    #: GPU: share of the time in which a kernel ran, as NVML last sampled it. Cores: share of their time spent working.
+    #: Share of the time in which the GPU ran a kernel, as NVML last sampled it, or the cores worked.
     busy_share: float | None = None
-    #: GPU: memory in use on the card or MIG instance. Cores: resident memory of processes bound to them.
     memory_used_bytes: int | None = None
     sm_clock_mhz: int | None = None
     #: What holds the GPU's clocks where they are, in words; empty: nothing does.
     clock_reasons: str | None = None
-    #: How many MIG instances the card has; None where MIG is off.
     mig_instances: int | None = None
     reason: str | None = None
 
     def __post_init__(self) -> None:
         if (self.power_mw is None) != (self.source == NOT_MEASURED):
-            raise ValueError(
-                f"power of {self.device_id}: source {self.source!r} does not go with power_mw {self.power_mw}; "
-                f"power_mw is None just where source is {NOT_MEASURED!r}"
-            )
+            raise ValueError(f"power: source {self.source!r} does not go with power_mw {self.power_mw}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,7 +25,10 @@ _PACKAGE = re.compile(r"package-(\d+)")
 
 
 class Rapl:
-    """The energy counters of the packages that `cores` lie in. `obstacle` is why they are not the power of these cores, or None."""
+    """The energy counters of the packages that `cores` lie in.
+
+    `obstacle` is why they do not meter these cores, or None.
+    """
 
     def __init__(self, cores: Sequence[int], sysfs: Path = Path("/sys")) -> None:
         packages = dict(_packages(sysfs))
