@@ -108,6 +108,14 @@ class CoservingConfig(Section):
         "is taken out of routing and brought back from an anchor. 0 turns it off.",
     )
 
+    meter_s: float = Field(
+        default=1.0,
+        ge=0,
+        description="How often power, utilisation and memory of a device are read into the ledger, in seconds. CPU "
+        "cores have no power meter of their own: there it is recorded as not measured, and the price book's figure "
+        "is assumed. 0 turns it off.",
+    )
+
     @model_validator(mode="after")
     def _renewed_in_time(self) -> CoservingConfig:
         if self.heartbeat_s * 2 > self.lease_ttl_s:
@@ -115,6 +123,8 @@ class CoservingConfig(Section):
                 f"heartbeat_s {self.heartbeat_s} must be at most half of lease_ttl_s {self.lease_ttl_s}, "
                 "or one late heartbeat ends a lease"
             )
+        if 0 < self.meter_s < 0.1:
+            raise ValueError(f"meter_s {self.meter_s} must be 0 or at least 0.1: meters move in steps of up to 0.1 s")
         return self
 
 

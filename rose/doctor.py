@@ -159,10 +159,36 @@ def _gpus() -> list[Finding]:
     names, why = _gpu_names()
     if names:
         return [
-            Finding("NVML", "ok", "lists the GPUs; power is not recorded, it is the price book's assumed figure"),
+            Finding("NVML", "ok", "lists the GPUs"),
             Finding("GPUs", "ok", ", ".join(names)),
+            _gpu_power(),
         ]
     return [
         Finding("NVML", "absent", why, "not needed on CPU cores; on GPUs it comes with the NVIDIA driver"),
         Finding("GPUs", "absent", "none found", "devices are CPU cores then; a fleet on GPUs needs the NVIDIA driver"),
+        _cores_power(),
     ]
+
+
+def _gpu_power() -> Finding:
+    import pynvml
+
+    from rose.runtime.coserving import meter_gpu
+
+    try:
+        lines = meter_gpu.survey()
+    except pynvml.NVMLError as error:
+        return Finding("power", "absent", f"not measured: {error}", "the price book's figure is assumed meanwhile")
+    good = not any("not measured" in line for line in lines)
+    remedy = "" if good else "the price book's figure is assumed for these"
+    return Finding("power", "ok" if good else "absent", "; ".join(lines), remedy)
+
+
+def _cores_power() -> Finding:
+    from rose.runtime.coserving import meter_cores
+
+    how = meter_cores.survey(sorted(os.sched_getaffinity(0)))
+    detail = f"busy share and resident memory of a device's cores are recorded; {how}"
+    if "not measured" in how:
+        return Finding("power", "absent", detail, "the price book's figure is assumed; nothing to do")
+    return Finding("power", "ok", f"{detail}, for a device that has all cores of its packages")

@@ -297,15 +297,37 @@ class Step(Event):
     total_ns: int
 
 
+#: The `source` of a power event without power.
+NOT_MEASURED = "not measured"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Power(Event):
-    """Mean power of a device over [t0_ns, t1_ns), in milliwatts, and how it was read ("nvml", "rapl")."""
+    """What a device drew and did over [t0_ns, t1_ns): mean power in milliwatts, and how it was read.
+
+    `source`: "nvml-energy", "nvml-power", "rapl", or "not measured"; just then `power_mw` is None, and `reason` why.
+    """
 
     kind: ClassVar[str] = "power"
     t0_ns: int
     t1_ns: int
-    power_mw: int
+    power_mw: int | None
     source: str
+    #: What the device's own energy counter went up by, and those of the CPU packages it is only a part of, millijoules.
+    energy_mj: int | None = None
+    package_energy_mj: int | None = None
+    #: Share of the time in which the GPU ran a kernel, as NVML last sampled it, or the cores worked.
+    busy_share: float | None = None
+    memory_used_bytes: int | None = None
+    sm_clock_mhz: int | None = None
+    #: What holds the GPU's clocks where they are, in words; empty: nothing does.
+    clock_reasons: str | None = None
+    mig_instances: int | None = None
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.power_mw is None) != (self.source == NOT_MEASURED):
+            raise ValueError(f"power: source {self.source!r} does not go with power_mw {self.power_mw}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

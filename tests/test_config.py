@@ -60,6 +60,7 @@ def test_the_demo_needs_two_cores():
         ("[serving]\ntfft_budget_ms = 1", "serving.tfft_budget_ms"),
         ("[coserving]\nheadroom = 1.5", "coserving.headroom"),
         ("[coserving]\nlease_ttl_s = 0.5", "lease_ttl_s 0.5"),
+        ("[coserving]\nmeter_s = 0.01", "meter_s 0.01 must be 0 or at least 0.1"),
         ("[gateway]\nhost = '0.0.0.0'", "set `token`"),
         ("[training]\ngroup_size = 1", "training.group_size"),
         ("[[device]]\nid = 'a'\npool = 'serving'\ndevice_class = 'x'\ncores = [2]\nkv_bytes = 1", "ids must differ"),

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from rose import events
-from rose.events import COMMON_COLUMNS, KINDS, DeviceSlice
+from rose.events import COMMON_COLUMNS, KINDS, DeviceSlice, Power
 
 
 def test_every_kind_is_named_by_its_key_and_may_not_be_changed() -> None:
@@ -54,3 +54,10 @@ def test_a_device_slice_accounts_for_every_nanosecond(idle_ns: int, sums: bool) 
     else:
         with pytest.raises(ValueError, match=f"buckets sum to {60 + idle_ns} ns, not 100"):
             build()
+
+
+@pytest.mark.parametrize(("power_mw", "source"), [(None, "nvml-energy"), (0, "not measured")])
+def test_power_is_missing_just_where_it_was_not_measured(power_mw: int | None, source: str) -> None:
+    with pytest.raises(ValueError, match=f"power: source '{source}' does not go with power_mw {power_mw}"):
+        Power(t0_ns=0, t1_ns=1, power_mw=power_mw, source=source)
+    assert Power(t0_ns=0, t1_ns=1, power_mw=None, source="not measured").power_mw is None

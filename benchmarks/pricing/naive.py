@@ -297,7 +297,7 @@ def _energy(read: Callable[[str], pd.DataFrame], stays: pd.DataFrame, prices: Pr
     devices = {(stay["run_id"], stay["device_id"]): stay for stay in stays.to_dict("records")}
     metered: dict[tuple[str, str, int], int] = defaultdict(int)
     for run_id, device_id, t0_ns, t1_ns, power_mw in read(
-        "SELECT run_id, device_id, t0_ns, t1_ns, power_mw FROM power WHERE t1_ns > t0_ns"
+        "SELECT run_id, device_id, t0_ns, t1_ns, power_mw FROM power WHERE t1_ns > t0_ns AND power_mw IS NOT NULL"
     ).itertuples(index=False):
         for hour in range(t0_ns // HOUR_NS, (t1_ns - 1) // HOUR_NS + 1):
             inside_ns = min(t1_ns, (hour + 1) * HOUR_NS) - max(t0_ns, hour * HOUR_NS)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rose.events import BUCKETS, DeviceSlice, Provenance
+from rose.events import BUCKETS, NOT_MEASURED, DeviceSlice, Power, Provenance
 from rose.ledger import rows
 from rose.ledger.layout import LedgerError
 
@@ -92,6 +92,8 @@ def _check_kinds(columns: Columns) -> None:
             _check_allowed(columns, name, codes, allowed)
     if DeviceSlice.kind in kinds:
         _check_slices(columns, codes == kinds.index(DeviceSlice.kind))
+    if Power.kind in kinds:
+        _check_power(columns, codes == kinds.index(Power.kind))
 
 
 @functools.lru_cache(maxsize=256)
@@ -131,6 +133,17 @@ def _check_slices(columns: Columns, slices: Any) -> None:
             raise _wrong(columns, name, wrong, f"at most {most} nanoseconds")
     if (wrong := slices & (sum(buckets) != t1 - t0)).any():
         raise _wrong(columns, "t1_ns", wrong, "t0_ns and the sum of the seven buckets")
+
+
+def _check_power(columns: Columns, power: Any) -> None:
+    unmeasured = power & np.asarray(pc.equal(columns["source"], NOT_MEASURED).fill_null(False))
+    has_power = _valid(columns["power_mw"]) if "power_mw" in columns else np.zeros(len(power), dtype=bool)
+    if (wrong := power & ~unmeasured & ~has_power).any():
+        if "power_mw" not in columns:
+            raise LedgerError("event {!r}: column {!r} is missing".format(Power.kind, "power_mw"))
+        raise _wrong(columns, "power_mw", wrong, f"a value unless source is {NOT_MEASURED!r}")
+    if (wrong := unmeasured & has_power).any():
+        raise _wrong(columns, "power_mw", wrong, f"empty where source is {NOT_MEASURED!r}")
 
 
 def _valid(column: pa.Array) -> Any:

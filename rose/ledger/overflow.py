@@ -57,10 +57,7 @@ class Overflow:
         self.__init__()  # type: ignore[misc]
 
     def _merge(self, kind: str, named: dict[str, Any]) -> bool:
-        """Lengthen the slice or reading that ends where this one begins, or keep this one; False if there is no room.
-
-        The mean power of the two is rounded down to a milliwatt.
-        """
+        """Lengthen the slice or reading that this one follows, or keep this one; False if there is no room."""
         same = ("device_id", "engine_id", "lease_id", "trajectory_id", "policy_version", "event_id", "source")
         identity = tuple(named.get(name) for name in same)
         before = self._merged.pop((kind, *identity, named["t0_ns"]), None)
@@ -68,8 +65,7 @@ class Overflow:
             return False
         if before is not None:
             if kind == "power":
-                energies = (each["power_mw"] * (each["t1_ns"] - each["t0_ns"]) for each in (before, named))
-                named["power_mw"] = sum(energies) // max(1, named["t1_ns"] - before["t0_ns"])
+                _merge_readings(before, named)
             else:
                 for name in named:
                     if name.endswith("_ns") and name not in _MOMENTS:
@@ -77,3 +73,22 @@ class Overflow:
             named["t0_ns"] = before["t0_ns"]
         self._merged[kind, *identity, named["t1_ns"]] = named
         return True
+
+
+def _merge_readings(before: dict[str, Any], named: dict[str, Any]) -> None:
+    """Make `named`, a power reading, the reading of both: energies summed, power and busy share averaged over time.
+
+    Mean power is rounded down to a milliwatt. Memory, clock and reasons stay those of the later one. What one of the
+    two lacks is unknown of both; power they have or lack together, since their `source` is the same.
+    """
+    lengths_ns = [reading["t1_ns"] - reading["t0_ns"] for reading in (before, named)]
+    for name in ("energy_mj", "package_energy_mj", "busy_share", "power_mw"):
+        values = [before[name], named[name]]
+        if None in values:
+            named[name] = None
+        elif name.startswith(("energy", "package")):
+            named[name] = sum(values)
+        else:
+            weighed = sum(value * ns for value, ns in zip(values, lengths_ns, strict=True))
+            span_ns = max(1, sum(lengths_ns))
+            named[name] = weighed // span_ns if name == "power_mw" else weighed / span_ns

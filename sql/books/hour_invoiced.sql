@@ -9,6 +9,7 @@ WHERE run_id = getvariable('run_id')
   AND device_id = getvariable('device_id')
   AND CASE kind
       WHEN 'sync' THEN at_us >= getvariable('from_ns') // 1000 AND at_us < getvariable('to_ns') // 1000
-      WHEN 'power' THEN t1_ns > t0_ns AND t0_ns < getvariable('to_ns') AND t1_ns > getvariable('from_ns')
+      WHEN 'power' THEN power_mw IS NOT NULL AND t1_ns > t0_ns
+          AND t0_ns < getvariable('to_ns') AND t1_ns > getvariable('from_ns')
       ELSE false END
 ORDER BY writer, seq;

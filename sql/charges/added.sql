@@ -25,7 +25,8 @@ SELECT
     kind, run_id, provenance, trajectory_id, unit, lease_id, writer, seq, at_us, action, tokens_lost, route,
     policy_version, wire_bytes, t0_ns, t1_ns, power_mw, outcome, task, accepted, stale
 FROM of_unit
-WHERE kind NOT IN ('device_slice', 'turn') AND (kind <> 'power' OR t1_ns > t0_ns);
+-- A device that was not measured is charged no energy, and nothing was read of it twice.
+WHERE kind NOT IN ('device_slice', 'turn') AND (kind <> 'power' OR t1_ns > t0_ns AND power_mw IS NOT NULL);
 -- Trajectories of which something new is known.
 CREATE OR REPLACE TEMP TABLE moved AS
 WITH named AS (

@@ -10,6 +10,7 @@ WITH reading AS (
         ON d.run_id = p.run_id AND d.device_id = p.device_id
        AND d.joined_ns <= p.t0_ns AND p.t1_ns <= coalesce(d.left_ns, p.t1_ns)
     WHERE p.run_id = getvariable('run_id') AND d.pool = 'serving' AND p.t1_ns > p.t0_ns
+      AND p.power_mw IS NOT NULL
 ),
 loaded AS (
     SELECT

@@ -16,7 +16,8 @@ SELECT
     sum(power_mw::HUGEINT * (t1_ns - t0_ns)) / nullif(sum(t1_ns - t0_ns), 0) / 1e3 AS power_mean_w,
     max(power_mw) / 1e3 AS power_max_w
 FROM power
-WHERE (getvariable('since') IS NULL OR t0_ns >= epoch_ns(getvariable('since')::TIMESTAMP))
+WHERE power_mw IS NOT NULL
+  AND (getvariable('since') IS NULL OR t0_ns >= epoch_ns(getvariable('since')::TIMESTAMP))
   AND (getvariable('until') IS NULL OR t0_ns < epoch_ns(getvariable('until')::TIMESTAMP))
   AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
   AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))

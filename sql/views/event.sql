@@ -60,7 +60,7 @@
 -- acknowledge_ns: Time to hash what the engine then held and to tell the origin, nanoseconds.
 -- total_ns: The whole time, nanoseconds.
 -- source: Where the bytes came from (`trainer`, `relay`, `object store`; `audit`: none came); for power, how it was
---     read (`nvml`, `rapl`).
+--     read (`nvml-energy`, `nvml-power`, `rapl`, `not measured`).
 -- route: The priced route: `loopback`, `intra-zone`, `inter-region` or `internet`.
 -- sha256: SHA-256 of the result, in hexadecimal.
 -- group_id: The group: trajectories from one starting state, compared with one another.
@@ -109,7 +109,14 @@
 -- kl: Mean divergence from the reference policy, nats.
 -- grad_norm: Norm of the gradient before clipping.
 -- tokens_trained: Tokens the update was computed over.
--- power_mw: Mean power over the interval, milliwatts.
+-- power_mw: Mean power over the interval, milliwatts; NULL where nothing measured it.
+-- energy_mj: What the device's energy counter went up by, millijoules.
+-- package_energy_mj: What the CPU packages drew that the device is only a part of, millijoules.
+-- busy_share: Share of the time in which the GPU ran a kernel, or the cores worked, 0 to 1.
+-- memory_used_bytes: Memory in use on the GPU, or resident in processes bound to the cores, bytes.
+-- sm_clock_mhz: Clock of the GPU's multiprocessors, MHz.
+-- clock_reasons: What holds the GPU's clocks where they are, separated by semicolons; empty: nothing does.
+-- mig_instances: MIG instances of the card; NULL where MIG is off.
 -- detail_json: Details, as JSON.
 CREATE OR REPLACE VIEW event AS
 SELECT

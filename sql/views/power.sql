@@ -1,10 +1,17 @@
--- One row for each reading of a device's mean power over [t0_ns, t1_ns).
+-- One row for each reading of a device over [t0_ns, t1_ns): its mean power, and what it did. Rows without `power_mw`
+-- say that nothing metered the device then; leave them out of means.
 --
--- source: How it was read: `nvml` or `rapl`.
+-- power_mw: Mean power over the interval, milliwatts; NULL where nothing measured it, and never an estimate.
+-- source: How it was read: `nvml-energy` (difference of the GPU's energy counter), `nvml-power` (readings of power summed
+--     over time), `rapl` (counters of whole CPU packages), `not measured`, or what another meter calls itself.
+-- memory_used_bytes: Memory in use on the GPU or MIG instance; for CPU cores, resident memory of the processes that may
+--     run on no others, pages they share counted in each. Bytes.
+-- reason: Why it was not measured, or was not read as usual.
 CREATE OR REPLACE VIEW power AS
 SELECT
     writer, seq, event_id, run_id, provenance, event.at,
     device_id, engine_id, lease_id, trajectory_id, policy_version,
-    t0_ns, t1_ns, power_mw, source
+    t0_ns, t1_ns, power_mw, source, energy_mj, package_energy_mj, busy_share, memory_used_bytes,
+    sm_clock_mhz, clock_reasons, mig_instances, reason
 FROM event
 WHERE kind = 'power';

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import strategies as st
 
-from rose.events import BUCKETS, KINDS, DeviceSlice, Event, Lease, Request
+from rose.events import BUCKETS, KINDS, NOT_MEASURED, DeviceSlice, Event, Lease, Power, Request
 
 _INT64 = st.integers(-(2**63) + 1, 2**63 - 1)
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -38,9 +38,20 @@ def _slices(draw: st.DrawFn) -> DeviceSlice:
     return DeviceSlice(at_us=draw(_AT), device_id=draw(_TEXT), t0_ns=t0, t1_ns=t0 + sum(parts), **named)
 
 
+@st.composite
+def _power(draw: st.DrawFn) -> Power:
+    hints = typing.get_type_hints(Power)
+    names = [field.name for field in dataclasses.fields(Power) if field.name not in ("event_id", "power_mw", "source")]
+    power_mw = draw(st.none() | _INT64)
+    source = NOT_MEASURED if power_mw is None else draw(_TEXT)
+    return Power(power_mw=power_mw, source=source, **{name: draw(_values(name, hints[name])) for name in names})
+
+
 def _of(kind: str) -> st.SearchStrategy[Event]:
     if kind == "device_slice":
         return _slices()
+    if kind == "power":
+        return _power()
     hints = typing.get_type_hints(KINDS[kind])
     names = [field.name for field in dataclasses.fields(KINDS[kind]) if field.name != "event_id"]
     return st.builds(KINDS[kind], **{name: _values(name, hints[name]) for name in names})

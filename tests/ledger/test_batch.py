@@ -50,6 +50,14 @@ def test_other_integer_widths_and_large_text_are_taken() -> None:
     assert batch.checked(table.set_column(0, "kind", kinds)).schema == batch.checked(_power()).schema
 
 
+def test_power_may_be_missing_where_it_was_not_measured() -> None:
+    table = _power(power_mw=[5, None, 5], source=["nvml", "not measured", "rapl"])
+    assert batch.checked(table)["power_mw"].to_pylist() == [5, None, 5]
+    unmeasured = _power(source=["not measured"] * 3)
+    for table in (unmeasured.drop("power_mw"), unmeasured.set_column(6, "power_mw", pa.nulls(3, pa.int64()))):
+        assert "power_mw" not in batch.checked(table).column_names
+
+
 @pytest.mark.parametrize(
     ("table", "says"),
     [
@@ -58,7 +66,15 @@ def test_other_integer_widths_and_large_text_are_taken() -> None:
         (_power().drop("run_id"), "column 'run_id' is missing; every event has kind, run_id, provenance, at_us"),
         (_power().drop("source"), "event 'power': column 'source' is missing"),
         (_power(at_us=[1, None, 3]), "event 'power': at_us must be a value, got None in row 1"),
-        (_power(power_mw=[1, 2, None]), "event 'power': power_mw must be a value, got None in row 2"),
+        (
+            _power(power_mw=[1, 2, None]),
+            "event 'power': power_mw must be a value unless source is 'not measured', got None",
+        ),
+        (_power().drop("power_mw"), "event 'power': column 'power_mw' is missing"),
+        (
+            _power(source=["nvml", "not measured", "nvml"]),
+            "power_mw must be empty where source is 'not measured', got 5",
+        ),
         (_power(power_mw=["x", "y", "z"]), "column 'power_mw' must be int64, not string"),
         (_power(power_mw=[1.5, 2.0, 3.0]), "column 'power_mw' must be int64, not double"),
         (_power(kind=["power", "lunch", "power"]), "'lunch' is not a kind of event"),

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,6 +73,29 @@ def test_power_is_averaged_over_time() -> None:
     _add(into, Power(device_id="d", t0_ns=10, t1_ns=40, power_mw=200, source="nvml"))
     ((kind, values),) = into.drain()
     assert dict(zip(_names(kind), values, strict=True))["power_mw"] == (100 * 10 + 200 * 30) // 40
+
+
+def test_what_a_meter_reads_beside_power_is_merged_with_it() -> None:
+    into = Overflow()
+    first: dict[str, Any] = {"power_mw": 100, "source": "nvml-energy", "energy_mj": 3, "busy_share": 0.2}
+    second: dict[str, Any] = {"power_mw": 100, "source": "nvml-energy", "energy_mj": 4, "busy_share": 0.6}
+    _add(into, Power(device_id="d", t0_ns=0, t1_ns=10, memory_used_bytes=7, sm_clock_mhz=900, **first))
+    _add(into, Power(device_id="d", t0_ns=10, t1_ns=40, memory_used_bytes=8, **second))
+    ((kind, values),) = into.drain()
+    fields = dict(zip(_names(kind), values, strict=True))
+    assert (fields["t0_ns"], fields["t1_ns"], fields["energy_mj"], fields["memory_used_bytes"]) == (0, 40, 7, 8)
+    assert fields["busy_share"] == pytest.approx((10 * 0.2 + 30 * 0.6) / 40)
+    assert fields["sm_clock_mhz"] is None
+
+
+def test_what_was_not_measured_stays_so_and_is_not_merged_with_what_was() -> None:
+    into = Overflow()
+    _add(into, Power(device_id="d", t0_ns=0, t1_ns=10, power_mw=None, source="not measured", busy_share=0.5))
+    _add(into, Power(device_id="d", t0_ns=10, t1_ns=20, power_mw=None, source="not measured"))
+    _add(into, Power(device_id="d", t0_ns=20, t1_ns=30, power_mw=5, source="rapl"))
+    merged = [dict(zip(_names(kind), values, strict=True)) for kind, values in into.drain()]
+    assert [(each["t0_ns"], each["t1_ns"], each["power_mw"]) for each in merged] == [(0, 20, None), (20, 30, 5)]
+    assert merged[0]["busy_share"] is None
 
 
 def test_beyond_its_bound_slices_are_counted_with_their_nanoseconds() -> None:

@@ -143,7 +143,7 @@ def metered(made: Made) -> Counter[Key]:
     devices = {mine: joined for mine, (joined, *_) in made.stays().items()}
     found: Counter[Key] = Counter()
     for _, _, run_id, read in made.facts(events.Power):
-        if devices[run_id, str(read.device_id)].device_class == "owned":
+        if read.power_mw is not None and devices[run_id, str(read.device_id)].device_class == "owned":
             for hour, ns in hours(read.t0_ns, read.t1_ns):
                 found[run_id, read.device_id, hour] += read.power_mw * ns
     return +found

@@ -111,6 +111,10 @@ def test_metered_power_is_compared_within_a_load_bin(sample: Path, write_ledger:
         events.Power(device_id="s1", t0_ns=T0_NS, t1_ns=T0_NS + 100 * S, power_mw=300_000, source="nvml"),
         events.Power(device_id="s0", t0_ns=T0_NS, t1_ns=T0_NS + 60 * S, power_mw=520_000, source="nvml"),
         events.Power(device_id="s0", t0_ns=T0_NS + 60 * S, t1_ns=T0_NS + 80 * S, power_mw=400_000, source="nvml"),
+        # What nothing metered is in no mean.
+        events.Power(
+            device_id="s0", t0_ns=T0_NS + 80 * S, t1_ns=T0_NS + 3600 * S, power_mw=None, source=events.NOT_MEASURED
+        ),
     ]  # fmt: skip
     write_ledger(second, root=sample, writer="second")
     found = priced(sample, book())

@@ -194,6 +194,7 @@ def small_run() -> list[events.Event]:
         _request("q4", 92, 3, None, lease_id="L2", outcome="failed", reason="reset", tpot_mean_ns=None),
         events.Power(at_us=at(50), device_id="s0", t0_ns=ns(0), t1_ns=ns(50), power_mw=100_000, source="nvml"),
         events.Power(at_us=at(100), device_id="s0", t0_ns=ns(50), t1_ns=ns(100), power_mw=200_000, source="nvml"),
+        events.Power(at_us=at(100), device_id="d0", t0_ns=ns(0), t1_ns=ns(100), power_mw=None, source="not measured"),
         events.Ledger(at_us=at(90), action="dropped", detail_json=json.dumps(dropped)),
         events.Run(at_us=at(100), action="ended", name="small"),
     ]  # fmt: skip

@@ -264,6 +264,19 @@ def test_power_that_was_read_twice_is_refused(write_ledger: Any) -> None:
         charges.price(root, BOOK)
 
 
+def test_a_device_that_was_not_measured_is_charged_no_energy(write_ledger: Any) -> None:
+    def meter(t0_s: int, t1_s: int, power_mw: int | None) -> events.Event:
+        source = events.NOT_MEASURED if power_mw is None else "nvml-energy"
+        return events.Power(
+            device_id="d", t0_ns=T0_NS + t0_s * S, t1_ns=T0_NS + t1_s * S, power_mw=power_mw, source=source
+        )
+
+    # One reading crosses the end of an hour; beside a meter, one that measures nothing reads nothing twice.
+    readings = [meter(0, 60, 1000), meter(0, 5400, None)]
+    root = write_ledger([*begin(), slice_(0, idle=5400), *readings])
+    assert charges.price(root, BOOK).frame["energy_mw_ns"].sum() == 60 * 1000 * S
+
+
 def test_power_of_a_device_that_never_joined_is_refused(write_ledger: Any) -> None:
     meter = events.Power(device_id="stranger", t0_ns=T0_NS, t1_ns=T0_NS + 60 * S, power_mw=1, source="nvml")
     root = write_ledger([*begin(), slice_(0, idle=60), meter])

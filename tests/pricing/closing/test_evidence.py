@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from rose.events import Power
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.pricing.closing.evidence import DeviceHour, gather, spans
@@ -22,6 +23,9 @@ def test_the_events_of_an_hour_are_all_there(fleet: Path) -> None:
     assert [row["wire_bytes"] for row in found.syncs] == [10**10]
     assert [row["energy_mw_ns"] for row in found.readings] == [600_000 * 3300 * 10**9]
     assert found.late == 0
+    t0_ns, t1_ns = T0_NS + 3300 * 10**9, T0_NS + HOUR_NS
+    write(fleet, [Power(device_id="s0", t0_ns=t0_ns, t1_ns=t1_ns, power_mw=None, source="not measured")], "unmetered")
+    assert gather(fleet, OF).readings == found.readings
     nothing = gather(fleet, DeviceHour(run_id="run", provenance="replay", device_id="s0", hour_ns=T0_NS))
     assert not any((nothing.slices, nothing.tokens, nothing.syncs, nothing.readings))
 
