@@ -19,8 +19,9 @@ _STOP_TIMEOUT_S = 10.0
 class DriftGuard:
     """One engine's guard, in a thread of its own: audits take long, and heartbeats must not wait for them.
 
-    `take_out` is called with the reason once the engine is no longer trusted, after an audit or after a sync. Each drift and each attempt to
-    bring the engine back is recorded; an audit that found nothing is not. `failure` says why the guard itself ended.
+    `take_out` is called with the reason once the engine is no longer trusted, after an audit or after a sync. Each
+    drift and each attempt to bring the engine back is recorded; an audit that found nothing is not. `failure` says why
+    the guard itself ended.
     """
 
     def __init__(self, sync: EngineSync, audit_s: float, *, take_out: Callable[[str], None], record: Record) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 
 import pytest
 import torch
 
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.page import Party, Span
 from rose.runtime.coserving.sync import EngineSync
 from rose.runtime.transfer.server import StoreServer
 from rose.runtime.transfer.store import VersionStore
@@ -322,6 +325,59 @@ def test_an_audit_gives_way_to_a_sync(engine, sync, server):
     assert (event.ok, event.base_version) == (True, 1)
     assert found == [None]
     assert sync.standing.trusted
+
+
+@one_rank_or_two
+def test_an_engine_that_may_not_step_is_brought_to_a_version_audited_and_brought_back(engine, sync, server):
+    """It holds no lease, its scheduler waits at the gate, and the step that is held goes on being held."""
+    page = engine.updaters[0]._page
+    page.open_span(Party.ROLLOUT, Span.HELD, 5)
+    assert page.lease().expires_ns == 0
+    end = engine.wait_as_gated()
+    try:
+        event = sync.bring_to(1, server.url, None, step=None)
+        assert (event.ok, event.reason, event.base_version) == (True, None, 0)
+        assert sync.audit() is None
+        corrupt(engine, "model.norm.weight")
+        assert sync.audit() is not None
+        assert sync.bring_back().ok
+    finally:
+        end()
+    assert engine.holds(VERSIONS[1], torch.bfloat16)
+    spans, _, _ = page.drain(Party.ROLLOUT, 0)
+    assert [span.kind for span in spans] == [Span.HELD, Span.SYNC] * 2
+    assert page.open(Party.ROLLOUT, monotonic_ns()).kind is Span.HELD
+
+
+def test_a_sync_of_an_engine_without_a_lease_goes_on_between_the_steps_of_serving(tmp_path, server):
+    """What it costs the device waits for serving, not for a lease."""
+    stepping = threading.Event()
+    stepping.set()
+    waited = []
+
+    def between_steps():
+        while stepping.is_set():
+            waited.append(None)
+            time.sleep(0.001)
+
+    engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0], dtype=torch.bfloat16, wait_for_device=between_steps)
+    sync = EngineSync(engine, engine.staging, device_id="d0", route="loopback")
+    end = engine.wait_as_gated()
+    events = []
+    syncing = threading.Thread(target=lambda: events.append(sync.bring_to(1, server.url, None, step=None)))
+    syncing.start()
+    try:
+        while not waited:
+            time.sleep(0.001)
+        assert syncing.is_alive()
+        stepping.clear()
+        syncing.join(30)
+    finally:
+        stepping.clear()
+        syncing.join(30)
+        end()
+    assert events[0].ok, events[0].reason
+    assert engine.holds(VERSIONS[1], torch.bfloat16)
 
 
 def test_an_engine_that_died_is_not_waited_for(engine, sync, server):
