@@ -95,7 +95,7 @@ class Background:
 
         @contextmanager
         def turn() -> Iterator[None]:
-            if not self._host_cores:
+            if not self._host_cores and not given_up.is_set():
                 self._wait_for_device()
             if given_up.is_set():
                 raise GivenUpError

@@ -155,8 +155,10 @@ def test_on_the_host_s_cores_a_job_neither_waits_nor_counts_and_takes_its_thread
 
     made.start(job)
     assert ended.wait(LIMIT_S)
-    nice = max(os.getpriority(os.PRIO_PROCESS, 0), background._HOST_NICE)
-    assert seen == [({CORE}, nice)] * 2
+    # Where that may not be given, the process's own.
+    nices = {background._HOST_NICE, os.getpriority(os.PRIO_PROCESS, 0)}
+    assert [cores for cores, _ in seen] == [{CORE}] * 2
+    assert {nice for _, nice in seen} <= nices
     assert (device.waits, device.spans) == (0, [])
     assert os.sched_getaffinity(0) == before
 
