@@ -8,6 +8,7 @@ set, and graphs captured there go on reading where the parameters lay, so there 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rose.runtime.coserving.ranks import Ranks
     from rose.runtime.transfer.manifest import Manifest
     from rose.runtime.transfer.regions import Region
+    from rose.runtime.transfer.turns import Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +55,23 @@ class EngineWeights:
         )
         return cls(views, None if ranks.size == 1 else _regions(config, manifest, ranks))
 
-    def published(self, manifest: Manifest) -> dict[str, torch.Tensor]:
-        """The parameters in the published types: views where the types agree, else copies."""
+    def published(self, manifest: Manifest, turn: Turn = nullcontext) -> dict[str, torch.Tensor]:
+        """The parameters in the published types: views where the types agree, else copies, made in turns."""
         from rose.runtime.transfer.bits import torch_dtype
 
         types = {tensor.name: torch_dtype(tensor.dtype) for tensor in manifest.tensors}
-        return {name: view.to(types.get(name, view.dtype)) for name, view in self.views.items()}
+        return {name: _in_type(view, types.get(name, view.dtype), turn) for name, view in self.views.items()}
 
 
 class SecondSet:
     """Copies of an engine's parameters in host memory, padding included; what is written there can take their place.
 
-    Takes as much memory as they do.
+    Takes as much memory as they do, and copies in turns.
     """
 
-    def __init__(self, parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def __init__(self, parameters: Iterable[tuple[str, torch.Tensor]], turn: Turn = nullcontext) -> None:
         self._parameters = dict(parameters)
-        self.tensors = {name: parameter.data.clone() for name, parameter in self._parameters.items()}
+        self.tensors = {name: _copy(parameter.data, turn) for name, parameter in self._parameters.items()}
 
     def swap(self) -> None:
         """Have the engine compute with these tensors, which it then owns. Call it between two of its steps.
@@ -85,6 +87,23 @@ class SecondSet:
                 parameter.data.copy_(self.tensors[name])
             else:
                 parameter.data, self.tensors[name] = self.tensors[name], parameter.data
+
+
+def _in_type(tensor: torch.Tensor, dtype: torch.dtype, turn: Turn) -> torch.Tensor:
+    return tensor if tensor.dtype == dtype else _copy(tensor, turn, dtype)
+
+
+def _copy(tensor: torch.Tensor, turn: Turn, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """The tensor in memory of its own."""
+    import torch
+
+    from rose.runtime.transfer.turns import portions
+
+    copied = torch.empty_like(tensor, dtype=dtype)
+    for target, source in portions(copied, tensor):
+        with turn():
+            target.copy_(source)
+    return copied
 
 
 def _pointers(tensor: torch.Tensor) -> int:

@@ -20,7 +20,7 @@ from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.drift import Standing
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.manifest import Manifest
-from rose.runtime.transfer.origin import open_origin
+from rose.runtime.transfer.origin import RefusedError, open_origin
 from rose.runtime.transfer.receiver import Receiver
 
 #: How long an engine may take over one phase, and how many bytes of weights it is given a second more for.
@@ -62,7 +62,9 @@ class EngineSync:
     def bring_to(self, version: int, url: str, token: str | None, *, step: int | None) -> Sync:
         """Returns the event of what happened; `ok` is false, with the reason, if the engine is not at the version.
 
-        A delta that the engine refuses (its weights are not the base) is followed by one try from an anchor.
+        A delta that the engine refuses (its weights are not the base) is followed by one try from an anchor. If the
+        origin refuses the acknowledgement, the engine holds something else than was published: it is not trusted from
+        then on, until a later call or `bring_back` has brought it to a version from an anchor.
         """
         with self._syncing():
             self._origin = (url, token)
@@ -89,6 +91,8 @@ class EngineSync:
                 drift = self._drift(held, gives_way=True)
                 if drift is None:
                     self._tell(held)  # An origin keeps what leads on from here for so long only.
+            except RefusedError as error:
+                drift = str(error)
             except TransferError:
                 pass
             self._note(trusted=drift is None, looked_ns=monotonic_ns())
@@ -114,19 +118,32 @@ class EngineSync:
     def _bring_to(self, version: int, step: int | None) -> Sync:
         began = monotonic_ns()
         self._moved_bytes = 0
-        base = self._base()
         reasons: list[str] = []
+        try:
+            base = self._base()
+        except RefusedError as error:
+            base = None
+            self._note(trusted=False)
+            reasons.append(str(error))
         for have in dict.fromkeys((base, None)):
             try:
                 return self._try(version, have, began, step)
+            except RefusedError as error:
+                reasons.append(str(error))
+                break
             except TransferError as error:
                 reasons.append(str(error))
         if not self._standing.trusted:
-            self._note(looked_ns=monotonic_ns(), failures=self._standing.failures + 1)
+            # Without a base nothing else could be tried than to bring the engine back.
+            self._note(looked_ns=monotonic_ns(), failures=self._standing.failures + (have is None))
         return self._event(version, began, step, base, "; then from an anchor: ".join(reasons))
 
     def _try(self, version: int, base: int | None, began: int, step: int | None) -> Sync:
-        """Fetch, prepare, commit, acknowledge. Raises TransferError if the engine is not at the version."""
+        """Fetch, prepare, commit, acknowledge.
+
+        Raises RefusedError if what the engine holds now is not what the origin published, TransferError if it is not at
+        the version for another reason.
+        """
         assert self._origin is not None
         staged = Receiver(*self._origin, self._staging).fetch(version, base)
         self._moved_bytes += staged.wire_bytes
@@ -152,6 +169,9 @@ class EngineSync:
         reason = None
         try:
             self._tell(manifest)
+        except RefusedError:
+            self._note(trusted=False)
+            raise
         except TransferError as error:
             reason = f"not acknowledged, and told again before the next sync: {error}"
         return dataclasses.replace(
@@ -193,12 +213,17 @@ class EngineSync:
     # ------------------------------------------------------------------ what is held, and who knows
 
     def _base(self) -> int | None:
-        """The version to offer as a base: what the engine holds, if that is acknowledged or can be now. Else None."""
+        """The version to offer as a base: what the engine holds, if that is acknowledged or can be now. Else None.
+
+        Raises RefusedError if the engine does not hold what the origin published.
+        """
         if not self._standing.trusted:
             return None
         if not self._told:
             try:
                 self._acknowledge_late()
+            except RefusedError:
+                raise
             except TransferError:
                 return None
         return self.version

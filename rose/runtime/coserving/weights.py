@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rose.clock import monotonic_ns
+from rose.runtime.coserving.background import Background, GivenUpError, RecordSpan, be_nice
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.parameters import EngineWeights, SecondSet
 from rose.runtime.coserving.ranks import Ranks
@@ -31,12 +30,17 @@ if TYPE_CHECKING:
 
     from rose.runtime.transfer.apply import Prepared
     from rose.runtime.transfer.manifest import Manifest
+    from rose.runtime.transfer.turns import Turn
 
 logger = logging.getLogger(__name__)
 
 _PREPARE, _COMMIT, _AUDIT = "rose_prepare_version", "rose_commit_version", "rose_audit_version"
 #: An audit takes what processor time nobody else wants.
 _AUDIT_NICE = 19
+
+
+def _no_wait() -> None:
+    """A device that is not shared."""
 
 
 class _Handler:
@@ -53,12 +57,21 @@ class _Ready:
 
     manifest: Manifest
     swap: Callable[[], None]
+    #: What it took, in nanoseconds, as it is reported.
+    times: dict[str, object]
 
 
 class WeightUpdater:
     """Prepares in a thread, commits at a step boundary. Its handlers are called by the scheduler's own thread.
 
     `rejected` is the exception that tells SGLang that a setting was not taken.
+
+    Where serving works on the device too, `wait_for_device` returns when work on it is admitted: it is called in the
+    updater's threads before each portion of what a version costs there (a block that is decoded, a few megabytes that
+    are copied or hashed), never for the swap itself. It must not ask for a lease: an engine is brought to a version
+    while it has none. `record_span` learns when such portions ran, in monotonic nanoseconds: never two at once, not
+    always by the same thread, and not the swap, which is on the page. On the CPU none of that happens if there are
+    `host_cores`, none of them the device's: the work is done there instead.
     """
 
     def __init__(
@@ -70,6 +83,10 @@ class WeightUpdater:
         staging: Path,
         ranks: Ranks,
         rejected: type[Exception],
+        *,
+        wait_for_device: Callable[[], None] = _no_wait,
+        host_cores: Sequence[int] = (),
+        record_span: RecordSpan | None = None,
     ) -> None:
         #: The version the engine computes with, None until one was swapped in, and how often one was. The same number
         #: may have been swapped in twice, and other weights been there before: drifted ones, or another trainer's.
@@ -82,9 +99,8 @@ class WeightUpdater:
         self._staging = staging
         self._ranks = ranks
         self._rejected = rejected
-        self._thread: threading.Thread | None = None
-        self._busy = False
-        self._stop_audit = threading.Event()
+        on_host = tuple(host_cores) if self._device.type == "cpu" else ()
+        self._background = Background(wait_for_device, on_host, record_span)
         self._ready: _Ready | None = None
         #: Kept from one version to the next: to touch memory anew takes longer than to decode there.
         self._second: SecondSet | None = None
@@ -103,12 +119,12 @@ class WeightUpdater:
         if key == _COMMIT and not self._ranks.all_say(ready == int(value)):
             raise self._rejected(f"version {int(value)} is not prepared on every rank (on this one: {ready})")
         # A version under way is worth more than an audit, and nothing may keep the scheduler waiting for a thread.
-        if key == _AUDIT and not self._ranks.all_say(ready is None and not self._busy):
+        if key == _AUDIT and not self._ranks.all_say(ready is None and not self._background.busy):
             raise self._rejected("no audit now: a version is being brought in, or another audit goes on")
 
     def _on_prepare(self, _key: str, value: Any) -> None:
         version = int(value)
-        self._start("prepare", version, lambda: self._prepare(version))
+        self._start("prepare", version, lambda turn: self._prepare(version, turn))
 
     def _on_commit(self, _key: str, value: Any) -> None:
         ready = self._ready
@@ -116,44 +132,49 @@ class WeightUpdater:
         outcome = self._commit(ready)
         # Not `ready` itself: what it holds on to goes before all is hashed, not after.
         manifest = ready.manifest
-        self._start("commit", manifest.version, lambda: self._acknowledge(manifest, outcome))
+        self._start("commit", manifest.version, lambda turn: self._acknowledge(manifest, outcome, turn))
 
     def _on_audit(self, _key: str, value: Any) -> None:
         version = int(value)
-        self._start("audit", version, lambda: self._audit(version))
+        self._start("audit", version, lambda turn: self._audit(version, turn))
 
     # ------------------------------------------------------------------ the thread
 
-    def _start(self, verb: str, version: int, work: Callable[[], dict[str, object]]) -> None:
-        """One thread at a time: a version is checked before the next is prepared. An audit gives way."""
-        self._stop_audit.set()
-        if self._thread is not None:
-            self._thread.join()
-        self._stop_audit.clear()
-        self._ready, self._busy = None, True
-        self._thread = threading.Thread(target=self._run, args=(verb, version, work), name="rose-weights", daemon=True)
-        self._thread.start()
+    def _start(self, verb: str, version: int, work: Callable[[Turn], dict[str, object] | _Ready]) -> None:
+        """Whoever asks for the next thing waits no longer for the one before; of a job given up there is no report."""
+        self._background.give_up()
+        self._ready = None
+        self._background.start(lambda turn: self._run(verb, version, work, turn))
 
-    def _run(self, verb: str, version: int, work: Callable[[], dict[str, object]]) -> None:
-        """Do the work and leave what came of it as a file for the agent."""
-        from rose.runtime.transfer.audit import AuditStoppedError
+    def _run(
+        self, verb: str, version: int, work: Callable[[Turn], dict[str, object] | _Ready], turn: Turn
+    ) -> Callable[[], None]:
+        """Do the work; what is returned leaves what came of it as a file for the agent."""
         from rose.runtime.transfer.errors import TransferError
 
+        ready = None
         try:
+            self._background.settle()
             with self._aside():
-                outcome = {"ok": True, **work()}
+                done = work(turn)
+            ready = done if isinstance(done, _Ready) else None
+            outcome = {"ok": True, **(done.times if isinstance(done, _Ready) else done)}
+        except GivenUpError:
+            raise
         except TransferError as error:
             outcome = {"ok": False, "reason": str(error)}
-        except AuditStoppedError:
-            outcome = {"ok": False, "reason": "the audit gave way to a new version"}
         except Exception as error:
             logger.exception("ROSE could not %s version %d", verb, version)
             outcome = {"ok": False, "reason": f"{type(error).__name__}: {error}"}
-        self._busy = False  # Before the agent is told: it may ask for more at once.
-        path = self._staging / f"{version}.{verb}.{self._ranks.rank}.json"
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps({"ranks": self._ranks.size, **outcome}))
-        partial.replace(path)
+
+        def report() -> None:
+            self._ready = ready
+            path = self._staging / f"{version}.{verb}.{self._ranks.rank}.json"
+            partial = path.with_suffix(".partial")
+            partial.write_text(json.dumps({"ranks": self._ranks.size, **outcome}))
+            partial.replace(path)
+
+        return report
 
     def _aside(self) -> AbstractContextManager[Any]:
         """On an accelerator a stream of the thread's own: neither does it wait for a step, nor a step for it."""
@@ -170,51 +191,55 @@ class WeightUpdater:
         device: torch.device = parameter.device
         return device
 
-    def _prepare(self, version: int) -> dict[str, object]:
+    def _prepare(self, version: int, turn: Turn) -> _Ready:
         from rose.runtime.transfer.apply import prepare
         from rose.runtime.transfer.manifest import Manifest
         from rose.runtime.transfer.staged import Staged
 
         began = monotonic_ns()
+        cpu = self._device.type == "cpu"
+        # Chunks are read and hashed by the host; that is the device on the CPU only.
+        beside = turn if cpu else nullcontext
         folder = self._staging / f"v{version}"
         # All manifests of a chain name the same tensors; which chunks of it to check follows from them.
         first = Manifest.from_bytes((folder / "00.json").read_bytes())
         weights = EngineWeights.of(self._model_runner, first, self._ranks)
-        staged = Staged.open(folder, weights.regions)
-        if self._device.type == "cpu":
+        staged = Staged.open(folder, weights.regions, beside)
+        if cpu:
             if self._second is None:
-                self._second = SecondSet(self._model_runner.model.named_parameters())
+                self._second = SecondSet(self._model_runner.model.named_parameters(), turn)
             views = EngineWeights.of(self._model_runner, first, self._ranks, self._second.tensors).views
-            prepare(staged, weights.published(first), weights.regions, views).commit(views)
+            published = weights.published(first, turn)
+            prepare(staged, published, weights.regions, views, turn).commit(views, turn)
             swap = self._second.swap
         else:
-            prepared = prepare(staged, weights.published(first), weights.regions)
+            prepared = prepare(staged, weights.published(first, turn), weights.regions, turn=turn)
             swap = partial(_write_in_place, prepared, weights)
-        self._ready = _Ready(staged.manifests[-1], swap)
-        return {"verify_ns": staged.verify_ns, "stage_ns": monotonic_ns() - began - staged.verify_ns}
+        stage_ns = monotonic_ns() - began - staged.verify_ns
+        return _Ready(staged.manifests[-1], swap, {"verify_ns": staged.verify_ns, "stage_ns": stage_ns})
 
-    def _acknowledge(self, manifest: Manifest, outcome: dict[str, int]) -> dict[str, object]:
+    def _acknowledge(self, manifest: Manifest, outcome: dict[str, int], turn: Turn) -> dict[str, object]:
         """Hash what the engine now holds: only a version that was found there, bit for bit, is acknowledged."""
         from rose.runtime.transfer.audit import find_drift
         from rose.runtime.transfer.errors import TransferError
 
         began = monotonic_ns()
         weights = EngineWeights.of(self._model_runner, manifest, self._ranks)
-        drift = find_drift(weights.views, manifest, weights.regions)
+        drift = find_drift(weights.views, manifest, weights.regions, turn)
         if drift is not None:
             raise TransferError(drift)
         self._page.set(self._party, Field.POLICY_VERSION, manifest.version)
         return {**outcome, "sha256": manifest.weights_sha256, "acknowledge_ns": monotonic_ns() - began}
 
-    def _audit(self, version: int) -> dict[str, object]:
+    def _audit(self, version: int, turn: Turn) -> dict[str, object]:
         """Whether the engine still holds `version`; with `drift` None it does."""
         from rose.runtime.transfer.audit import find_drift
         from rose.runtime.transfer.manifest import Manifest
 
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _AUDIT_NICE)
+        be_nice(_AUDIT_NICE)
         manifest = Manifest.from_bytes((self._staging / f"held-{version}.json").read_bytes())
         weights = EngineWeights.of(self._model_runner, manifest, self._ranks)
-        drift = find_drift(weights.views, manifest, weights.regions, self._stop_audit.is_set)
+        drift = find_drift(weights.views, manifest, weights.regions, turn)
         return {"drift": drift, "sha256": manifest.weights_sha256}
 
     # ------------------------------------------------------------------ the pause

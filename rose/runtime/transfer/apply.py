@@ -7,8 +7,10 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from rose.runtime.transfer.bits import dtype_name, from_bits, integers, to_bits
@@ -19,6 +21,7 @@ from rose.runtime.transfer.header import Bits
 from rose.runtime.transfer.manifest import Chunk, PieceEntry, TensorInfo
 from rose.runtime.transfer.regions import Region
 from rose.runtime.transfer.staged import Staged
+from rose.runtime.transfer.turns import Turn, at_once, portions
 
 
 def prepare(
@@ -26,6 +29,7 @@ def prepare(
     current: Mapping[str, torch.Tensor],
     regions: Mapping[str, Region] | None = None,
     into: Mapping[str, torch.Tensor] | None = None,
+    turn: Turn = at_once,
 ) -> Prepared:
     """Decode a staged version into second buffers. Runs beside the engine; `current` is only read.
 
@@ -37,6 +41,9 @@ def prepare(
 
     `into` are second buffers that a version was decoded into before, contiguous in host memory and in the published
     types; where they are not, they are passed over. To touch memory anew takes longer than to decode there.
+
+    `turn` is entered around each portion of work on the parameters' device, in several threads: a block that is decoded
+    or hashed, a tensor that is read from an accelerator. What it raises ends the work, and is raised here.
 
     Raises TransferError naming the tensor, what was expected and what was found. `current` has not been changed then;
     what `into` holds means nothing.
@@ -61,9 +68,12 @@ def prepare(
 
     def one(name: str) -> Patch:
         chain = [inside(name, regions[name], link[name]) for link in links]
-        old = to_bits(name, current[name])
+        # An accelerator does no more than to hand its bits over; the rest is the host's work.
+        beside = at_once if current[name].is_cuda else turn
+        with turn():
+            old = to_bits(name, current[name])
         out = None if into is None else _buffer(name, tensors[name], regions[name], into[name])
-        new = from_bits(follow(regions[name], old, chain, blobs.blob, out), tensors[name].dtype)
+        new = from_bits(follow(regions[name], old, chain, blobs.blob, out, beside), tensors[name].dtype)
         return _patch(current[name], from_bits(old, tensors[name].dtype), new)
 
     # Threads of its own: none may read a chunk's file any more once this has failed.
@@ -88,12 +98,13 @@ class Prepared:
         self._current = current
         self._patches = patches
 
-    def commit(self, into: Mapping[str, torch.Tensor] | None = None) -> int:
+    def commit(self, into: Mapping[str, torch.Tensor] | None = None, turn: Turn = at_once) -> int:
         """Write the version into the parameters in place, and return how long that took, in nanoseconds.
 
         Call it where the engine runs no forward pass. In host memory every tensor is written whole, so the result is
         this version whatever the parameters held by now; on an accelerator only what changes may be. `into` are other
-        tensors to write to, of the same shapes, perhaps of wider types; what was decoded there is left as it is. The
+        tensors to write to, of the same shapes, perhaps of wider types; what was decoded there is left as it is. Where
+        those are beside the running engine, in host memory, `turn` is entered around each portion that is written. The
         second buffers are given up: it can be called once.
         """
         if not self._patches:
@@ -106,9 +117,18 @@ class Prepared:
                 continue
             if _is_plain_copy(into[name], patch):
                 plain.append((integers(into[name]).numpy(), integers(patch.values).numpy()))
-            else:
+            elif into[name].is_cuda:
                 patch.write(into[name])
-        list(_copiers().map(lambda pair: np.copyto(*pair), plain))
+            else:
+                for target, values in portions(into[name], patch.values):
+                    with turn():
+                        target.copy_(values)
+
+        def copy(pair: tuple[npt.NDArray[Any], npt.NDArray[Any]]) -> None:
+            with turn():
+                np.copyto(*pair)
+
+        list(_copiers().map(copy, plain))
         if any(tensor.is_cuda for tensor in into.values()):
             torch.cuda.synchronize()
         pause_ns = time.monotonic_ns() - started_ns

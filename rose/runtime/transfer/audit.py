@@ -1,12 +1,12 @@
 """Hashes tensors as they lie in an engine, piece by piece, against the manifest of the version they should be.
 
-They are read in blocks, so that a large tensor needs no second copy of itself, and whoever waits for the auditing
-thread waits for one block at most.
+They are read in portions, so that a large tensor needs no second copy of itself, and whoever waits for the device or
+for the auditing thread waits for one portion at most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 import xxhash
@@ -15,26 +15,22 @@ from rose.runtime.transfer.bits import to_bits, torch_dtype
 from rose.runtime.transfer.chain import inside
 from rose.runtime.transfer.manifest import Manifest, PieceEntry
 from rose.runtime.transfer.regions import Region
-
-_BLOCK_BYTES = 16 << 20
-
-
-class AuditStoppedError(Exception):
-    """Somebody needs the weights, or the thread, before all was hashed: nothing was found out."""
+from rose.runtime.transfer.turns import Turn, at_once, portions
 
 
 def find_drift(
     views: Mapping[str, torch.Tensor],
     manifest: Manifest,
     regions: Mapping[str, Region] | None = None,
-    stopped: Callable[[], bool] = lambda: False,
+    turn: Turn = at_once,
 ) -> str | None:
     """The first piece that is not what `manifest` says, in words; None if all are.
 
     `views` are the engine's parameters under the published names, in the type it computes in; `regions` are the boxes
     of the whole tensors that they are (None: all of each). A value that the published type cannot hold is a finding.
+    `turn` is entered around each portion that is read; what it raises ends the audit, and is raised here.
 
-    Raises AuditStoppedError once `stopped` says so, TransferError if the pieces are not cut at the regions' edges.
+    Raises TransferError if the pieces are not cut at the regions' edges.
     """
     for name, found in manifest.pieces_by_name().items():
         box = Region.whole(found[0].shape) if regions is None else regions.get(name)
@@ -44,7 +40,7 @@ def find_drift(
         if view is None or tuple(view.shape) != box.shape:
             return f"tensor {name!r} of the engine is {None if view is None else list(view.shape)}, expected {box}"
         for piece in inside(name, box, found):
-            actual = _digest(piece, view[piece.region.within(box).slices], stopped)
+            actual = _digest(piece, view[piece.region.within(box).slices], turn)
             if piece.elements and actual != piece.result_xxh3:
                 return (
                     f"tensor {name!r} at {list(piece.start)} of the engine is {actual}, expected {piece.result_xxh3} "
@@ -53,23 +49,18 @@ def find_drift(
     return None
 
 
-def _digest(piece: PieceEntry, box: torch.Tensor, stopped: Callable[[], bool]) -> str:
+def _digest(piece: PieceEntry, box: torch.Tensor, turn: Turn) -> str:
     """XXH3-128 of the box in the published type, or why it has none."""
     published = torch_dtype(piece.dtype)
+    # An accelerator does no more than to hand its bits over; the host hashes them.
+    beside = at_once if box.is_cuda else turn
     hasher = xxhash.xxh3_128()
-    for block in _blocks(box):
-        if stopped():
-            raise AuditStoppedError
-        exact = block.to(published)
-        if published != block.dtype and not torch.equal(exact.to(block.dtype), block):
-            return f"in part no {piece.dtype}"
-        hasher.update(to_bits(piece.name, exact).reshape(-1).data)
+    for (portion,) in portions(box):
+        with turn():
+            exact = portion.to(published)
+            if published != portion.dtype and not torch.equal(exact.to(portion.dtype), portion):
+                return f"in part no {piece.dtype}"
+            bits = to_bits(piece.name, exact)
+        with beside():
+            hasher.update(bits.reshape(-1).data)
     return hasher.hexdigest()
-
-
-def _blocks(box: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The box in C order, some rows at a time."""
-    rows = box.detach().reshape(1) if box.ndim == 0 else box.detach()
-    count = max(1, _BLOCK_BYTES * len(rows) // max(1, rows.numel() * rows.element_size()))
-    for start in range(0, len(rows), count):
-        yield rows[start : start + count]

@@ -12,6 +12,7 @@ import xxhash
 from rose.runtime.transfer.dtypes import NAMES, bits_dtype
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.header import Bits
+from rose.runtime.transfer.turns import PORTION_BYTES, Turn, at_once
 
 _TORCH = {name: cast(torch.dtype, getattr(torch, name)) for name in NAMES}
 _NAMES = {dtype: name for name, dtype in _TORCH.items()}
@@ -57,6 +58,11 @@ def from_bits(bits: Bits, dtype: str) -> torch.Tensor:
     return torch.from_numpy(signed).view(torch_dtype(dtype)).reshape(bits.shape)
 
 
-def digest(bits: Bits) -> str:
+def digest(bits: Bits, turn: Turn = at_once) -> str:
     """XXH3-128 of the array's memory, in hex: it finds accidents at memory speed, and is not a signature."""
-    return xxhash.xxh3_128_hexdigest(bits.reshape(-1).data)
+    memory = bits.reshape(-1).view(np.uint8)
+    hasher = xxhash.xxh3_128()
+    for start in range(0, memory.size, PORTION_BYTES):
+        with turn():
+            hasher.update(memory[start : start + PORTION_BYTES].data)
+    return hasher.hexdigest()

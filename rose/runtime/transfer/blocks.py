@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from typing import TypeVar
 
@@ -43,7 +43,7 @@ def cuts(elements: int) -> list[slice]:
 
 def in_threads(act: Callable[[_T], _R], jobs: Sequence[_T]) -> Iterator[_R]:
     """Results in the order of the jobs, one for each block; those of a large array on all cores."""
-    return map(act, jobs) if len(jobs) < _IN_THREADS or _cores() == 1 else _threads().map(act, jobs)
+    return map(act, jobs) if len(jobs) < _IN_THREADS or _cores() == 1 else _on_all_cores(act, jobs)
 
 
 def room(elements: int) -> tuple[Words, Steps]:
@@ -115,6 +115,18 @@ def _exponents(base: Bits, header: Header) -> npt.NDArray[np.uint8]:
     """Of each element, or its lowest eight bits if it has more."""
     exponent_bits = min(8 * header.item_bytes - 1 - header.mantissa_bits, 8)
     return (base >> header.mantissa_bits & (1 << exponent_bits) - 1).astype(np.uint8)
+
+
+def _on_all_cores(act: Callable[[_T], _R], jobs: Sequence[_T]) -> Iterator[_R]:
+    futures = [_threads().submit(act, job) for job in jobs]
+    try:
+        for future in futures:
+            yield future.result()
+    finally:
+        # None may write any more once this has failed: whoever tries again uses the same memory.
+        for future in futures:
+            future.cancel()
+        wait(futures)
 
 
 def _cores() -> int:

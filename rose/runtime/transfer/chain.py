@@ -14,13 +14,19 @@ from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.header import Bits, Buffer
 from rose.runtime.transfer.manifest import PieceEntry
 from rose.runtime.transfer.regions import Region
+from rose.runtime.transfer.turns import Turn, at_once
 
 #: Where the encoded bytes of a piece of the package at an index are.
 Blobs = Callable[[int, PieceEntry], Buffer]
 
 
 def follow(
-    box: Region, bits: Bits, links: Sequence[Sequence[PieceEntry]], blobs: Blobs, out: Bits | None = None
+    box: Region,
+    bits: Bits,
+    links: Sequence[Sequence[PieceEntry]],
+    blobs: Blobs,
+    out: Bits | None = None,
+    turn: Turn = at_once,
 ) -> Bits:
     """What `bits`, the elements in `box`, become by the packages of `links`: in `out`, or in a buffer of its own.
 
@@ -31,12 +37,12 @@ def follow(
     new = np.empty_like(bits) if out is None else out
     if not any(piece.encoding == "dense" and piece.base_xxh3 is not None for pieces in links for piece in pieces):
         with suppress(TransferError):
-            return _walk(box, bits, links, blobs, new, every=False)
-    return _walk(box, bits, links, blobs, new, every=True)
+            return _walk(box, bits, links, blobs, new, turn, every=False)
+    return _walk(box, bits, links, blobs, new, turn, every=True)
 
 
 def _walk(
-    box: Region, bits: Bits, links: Sequence[Sequence[PieceEntry]], blobs: Blobs, new: Bits, *, every: bool
+    box: Region, bits: Bits, links: Sequence[Sequence[PieceEntry]], blobs: Blobs, new: Bits, turn: Turn, *, every: bool
 ) -> Bits:
     known: dict[object, str] = {}
     for index, pieces in enumerate(links):
@@ -44,14 +50,17 @@ def _walk(
             if piece.elements:
                 # With the dots a scalar's place is an array too.
                 place: Any = (*piece.region.within(box).slices, ...)
-                # Not ascontiguousarray, which makes an axis for a scalar.
-                old, target = np.asarray((new if index else bits)[place], order="C"), new[place]
+                target = new[place]
+                with turn():
+                    # Not ascontiguousarray, which makes an axis for a scalar.
+                    old = np.asarray((new if index else bits)[place], order="C")
                 if every and piece.base_xxh3 is not None and known.get(piece.key) != piece.base_xxh3:
-                    _check_base(piece, old)
+                    _check_base(piece, old, turn)
                 out = old if index or not target.flags.c_contiguous else target
-                _decode(piece, old, blobs(index, piece), out, checked=every or index == len(links) - 1)
+                _decode(piece, old, blobs(index, piece), out, turn, checked=every or index == len(links) - 1)
                 if not target.flags.c_contiguous:
-                    target[...] = out
+                    with turn():
+                        target[...] = out
         known = {piece.key: piece.result_xxh3 for piece in pieces}
     return new
 
@@ -79,20 +88,20 @@ def reach(box: Region, links: Sequence[Iterable[PieceEntry]]) -> Region:
     return box if wider == box else reach(wider, links)
 
 
-def _check_base(piece: PieceEntry, old: Bits) -> None:
-    if (actual := digest(old)) != piece.base_xxh3:
+def _check_base(piece: PieceEntry, old: Bits, turn: Turn) -> None:
+    if (actual := digest(old, turn)) != piece.base_xxh3:
         raise TransferError(
             f"{_where(piece)} is {actual}, expected base {piece.base_xxh3}: it is not at the version the delta starts "
             "from; fetch from an anchor instead"
         )
 
 
-def _decode(piece: PieceEntry, old: Bits, blob: Buffer, out: Bits, *, checked: bool) -> None:
+def _decode(piece: PieceEntry, old: Bits, blob: Buffer, out: Bits, turn: Turn, *, checked: bool) -> None:
     try:
-        codec.decode(old, blob, out)
+        codec.decode(old, blob, out, turn)
     except TransferError as error:
         raise TransferError(f"{_where(piece)}: {error}")
-    if checked and (actual := digest(out)) != piece.result_xxh3:
+    if checked and (actual := digest(out, turn)) != piece.result_xxh3:
         raise TransferError(f"{_where(piece)} decodes to {actual}, expected {piece.result_xxh3}; fetch it again")
 
 

@@ -30,6 +30,7 @@ from rose.runtime.transfer.blocks import FastBlock, SentBlock
 from rose.runtime.transfer.changes import Changes, check_alike
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.header import Bits, Buffer, Encoding, Header, check_array, read_body
+from rose.runtime.transfer.turns import Turn, at_once
 
 #: Of bf16 for two bytes, of e4m3 for one: `encode` is told where it is another.
 _MANTISSA_BITS = {1: 3, 2: 7, 4: 23}
@@ -94,8 +95,8 @@ def redo(base: Bits, changes: Changes, *, mantissa_bits: int | None = None) -> b
     return _joined(header, list(blocks.in_threads(run, changes.cut())), base)
 
 
-def decode(base: Bits, blob: Buffer, out: Bits | None = None) -> Bits:
-    """The array that `encode` was given, in `out`, or in a buffer of its own; `base` is only read.
+def decode(base: Bits, blob: Buffer, out: Bits | None = None, turn: Turn = at_once) -> Bits:
+    """The array that `encode` was given, in `out`, or in a buffer of its own; `base` is only read. A block is a turn.
 
     `base` gives shape and dtype; where `blob` is dense its values do not matter. `out` may be `base` itself, which is
     fastest. A wrong base of the right shape cannot be noticed here: compare hashes before and after. Raises
@@ -114,13 +115,17 @@ def decode(base: Bits, blob: Buffer, out: Bits | None = None) -> Bits:
     if header.encoding == "dense":
         if len(body) != base.nbytes:
             raise TransferError(f"dense array is {len(body)} bytes, expected {base.nbytes}")
-        new[...] = np.frombuffer(body, base.dtype).reshape(base.shape)
+        flat, sent = new.reshape(-1), np.frombuffer(body, base.dtype)
+        for cut in blocks.cuts(new.size):
+            with turn():
+                flat[cut] = sent[cut]
         return new
     flat, old = new.reshape(-1), base.reshape(-1)
 
     def run(block: _Block) -> None:
         part = flat[block.cut]
-        blocks.decode(part if new is base else old[block.cut], part, block.changed, block.code, header)
+        with turn():
+            blocks.decode(part if new is base else old[block.cut], part, block.changed, block.code, header)
 
     list(blocks.in_threads(run, _blocks(header, body)))
     return new

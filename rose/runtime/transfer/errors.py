@@ -1,4 +1,4 @@
-"""The one error of weight transfer."""
+"""The error of weight transfer; `origin` has the kinds of it that an origin's answer can be."""
 
 from __future__ import annotations
 

@@ -33,6 +33,10 @@ class GoneError(TransferError):
     """The origin does not hold what was asked for, or no longer."""
 
 
+class RefusedError(TransferError):
+    """The origin does not take an acknowledgement: it knows the version as other weights, so the receiver drifted."""
+
+
 class BrokenError(TransferError):
     """The connection failed, or the origin did; the same request may succeed later."""
 
@@ -70,7 +74,8 @@ class Route:
 class Origin(ABC):
     """What a receiver and a relay pull from. Its methods may be called from several threads at once.
 
-    All of them raise GoneError, BrokenError, or TransferError for what will not get better by asking again.
+    All of them raise GoneError, BrokenError, or TransferError for what will not get better by asking again;
+    `acknowledge` also RefusedError.
     """
 
     def __init__(self, url: str, throttle: Throttle) -> None:
@@ -282,6 +287,8 @@ class HttpOrigin(Origin):
         message = f"{self.url}{path} answered {response.status} {response.reason}: {detail}"
         if response.status == 404:
             raise GoneError(message)
+        if response.status == 409:
+            raise RefusedError(message)
         raise BrokenError(message) if response.status >= 500 else TransferError(message)
 
     def _blocks(self, path: str, response: http.client.HTTPResponse, expected: int) -> Iterator[memoryview]:

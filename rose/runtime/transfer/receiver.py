@@ -109,7 +109,8 @@ class Receiver:
     def acknowledge(self, version: int, weights_sha256: str) -> None:
         """Tell the origin that `version` is held, as found by hashing it: from now on it may be a base.
 
-        Raises TransferError if the origin cannot be reached, or knows the version by another hash.
+        Raises RefusedError if the origin knows the version by another hash: what is held is not what was published.
+        Raises TransferError if it cannot be told, which says nothing of what is held.
         """
         with self._origin() as origin:
             persist(lambda: origin.acknowledge(self.name, version, weights_sha256), self._retries)

@@ -8,8 +8,9 @@
     DELETE /v1/pins/PIN            let go of it
     POST /v1/acks                  {"receiver", "version", "weights_sha256"}: a receiver holds a version
 
-404: not there, or no longer. 409: it cannot be done, and asking again will not help. 502: the relay's own origin
-failed. Nothing that is sent can run code at the receiver: JSON, and bytes that are checked against it.
+404: not there, or no longer. 409: an acknowledgement is refused, since the version is other weights here. 422: it
+cannot be done, and asking again will not help. 502: the relay's own origin failed. Nothing that is sent can run code at
+the receiver: JSON, and bytes that are checked against it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from aiohttp import web
 from rose.ledger.address import is_loopback
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.manifest import Package, index_bytes, plan
-from rose.runtime.transfer.origin import PIN, BrokenError, GoneError, Route
+from rose.runtime.transfer.origin import PIN, BrokenError, GoneError, RefusedError, Route
 
 if TYPE_CHECKING:
     from rose.runtime.transfer.store import VersionStore
@@ -188,7 +189,7 @@ class _StoreBackend:
     def __init__(self, store: VersionStore, pin_ttl_s: float) -> None:
         self._store = store
         self._pin_ttl_s = pin_ttl_s
-        #: Identity of the version that was acknowledged last: a thousand receivers acknowledge the same one.
+        #: The version that was acknowledged last, and its hash: a thousand receivers acknowledge the same one.
         self._known: tuple[int, str] | None = None
 
     async def packages(self) -> list[Package]:
@@ -222,16 +223,18 @@ class _StoreBackend:
         raise BrokenError(f"packages that lead to version {version} are removed as fast as they are found; try again")
 
     def _acknowledge(self, receiver: str, version: int, weights_sha256: str) -> None:
-        if self._known is None or self._known[0] != version:
+        # A run that begins anew in this folder uses the same numbers: nobody is refused for what was known before.
+        if self._known != (version, weights_sha256):
             package = next((package for package in self._store.packages() if package.version == version), None)
             if package is None:
                 raise GoneError(f"the store holds no version {version}")
-            self._known = (version, self._store.manifest(package).weights_sha256)
-        if self._known[1] != weights_sha256:
-            raise TransferError(
-                f"receiver {receiver!r} holds weights {weights_sha256} as version {version}, expected "
-                f"{self._known[1]}: it has drifted; bring it back from an anchor"
-            )
+            expected = self._store.manifest(package).weights_sha256
+            self._known = (version, expected)
+            if weights_sha256 != expected:
+                raise RefusedError(
+                    f"receiver {receiver!r} holds weights {weights_sha256} as version {version}, expected "
+                    f"{expected}: it has drifted; bring it back from an anchor"
+                )
         self._store.acknowledge(receiver, version)
 
 
@@ -255,8 +258,10 @@ async def _explained(request: web.Request, handler: _Handler) -> web.StreamRespo
         raise web.HTTPNotFound(text=str(error))
     except BrokenError as error:
         raise web.HTTPBadGateway(text=str(error))
-    except TransferError as error:
+    except RefusedError as error:
         raise web.HTTPConflict(text=str(error))
+    except TransferError as error:
+        raise web.HTTPUnprocessableEntity(text=str(error))
 
 
 def _file(path: Any, what: str) -> web.StreamResponse:

@@ -19,6 +19,7 @@ from rose.runtime.transfer.chunks import map_file
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.manifest import Chunk, Manifest, check_chain
 from rose.runtime.transfer.regions import Region
+from rose.runtime.transfer.turns import PORTION_BYTES, Turn, at_once
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,8 +72,10 @@ class Staged:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @classmethod
-    def open(cls, folder: Path, regions: Mapping[str, Region] | None = None) -> Staged:
+    def open(cls, folder: Path, regions: Mapping[str, Region] | None = None, turn: Turn = at_once) -> Staged:
         """Open a staged folder, checking again every byte of what a holder of `regions` needs (None: of what is there).
+
+        Chunks are hashed in portions, with a `turn` around each.
 
         Raises TransferError if any of it is missing or altered.
         """
@@ -92,11 +95,15 @@ class Staged:
             raise TransferError(f"staged folder {folder} holds {sorted(odd)}, which no manifest in it names")
         for chunk in {chunk for manifest in manifests for chunk in manifest.chunks_for(regions)}:
             if regions is not None or chunk.sha256 in there:
-                staged._check(chunk)
+                staged._check(chunk, turn)
         return dataclasses.replace(staged, verify_ns=time.monotonic_ns() - started_ns)
 
-    def _check(self, chunk: Chunk) -> None:
-        actual = hashlib.sha256(self.chunk(chunk)).hexdigest()
+    def _check(self, chunk: Chunk, turn: Turn) -> None:
+        content, hasher = self.chunk(chunk), hashlib.sha256()
+        for start in range(0, len(content), PORTION_BYTES):
+            with turn():
+                hasher.update(content[start : start + PORTION_BYTES])
+        actual = hasher.hexdigest()
         if actual != chunk.sha256:
             raise TransferError(
                 f"chunk {self._path(chunk)} of version {self.version} has SHA-256 {actual}; fetch it again"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import threading
+from contextlib import suppress
 from types import SimpleNamespace
 
 import torch
@@ -90,7 +92,7 @@ class Agreement:
 class HandMadeEngine:
     """Takes requests as a server would: each goes to all ranks, at the same point of their loops."""
 
-    def __init__(self, folder, weights, *, tp=1, dtype=torch.float32, device="cpu"):
+    def __init__(self, folder, weights, *, tp=1, dtype=torch.float32, device="cpu", **of_updaters):
         folder.mkdir(parents=True, exist_ok=True)
         self.staging = folder / "staging"
         self.staging.mkdir()
@@ -119,6 +121,7 @@ class HandMadeEngine:
                 self.staging,
                 Ranks(rank, tp, agreement.all_say),
                 RejectedError,
+                **of_updaters,
             )
             for rank in range(tp)
         ]
@@ -149,6 +152,32 @@ class HandMadeEngine:
             thread.join()
         # The server answers with what rank 0 says.
         return [taken[0]]
+
+    def wait_as_gated(self):
+        """From now on what it is asked is served as a gated scheduler does that may not step: when its wait comes to
+        it, one request after the other, in one thread. Returns what ends that."""
+        post, asked, ended = self.post, queue.SimpleQueue(), threading.Event()
+
+        def enqueue(path, body):
+            answer = queue.SimpleQueue()
+            asked.put((path, body, answer))
+            return answer.get(timeout=10)
+
+        def wait():
+            while not ended.is_set():
+                with suppress(queue.Empty):
+                    path, body, answer = asked.get(timeout=0.001)
+                    answer.put(post(path, body))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        self.post = enqueue
+
+        def end():
+            ended.set()
+            thread.join()
+
+        return end
 
     def holds(self, weights, dtype=torch.float32):
         """Whether every rank holds its part of these weights, bit for bit."""

@@ -81,6 +81,32 @@ def test_a_drifted_engine_is_taken_out_brought_back_and_trusted_again(guarded):
     assert back == (True, "trainer", None)
 
 
+def test_an_engine_whose_acknowledgement_was_refused_is_taken_out_once_and_brought_back(guarded, tmp_path):
+    def store(name, weights):
+        made = VersionStore(tmp_path / name, tp=2, model=shape())
+        made.publish(2, weights)
+        return made
+
+    expected = stepped(V1, 3)
+    other, true = store("other", stepped(V1, 2)), store("true", expected)
+    servers = [StoreServer(other).start()]
+    url = servers[0].url
+
+    def hand_over():
+        servers.pop().stop()
+        servers.append(StoreServer(true, port=int(url.rpartition(":")[2])).start())
+
+    guarded.engine.before["commit"] = hand_over
+    assert not guarded.sync.bring_to(2, url, None, step=None).ok
+    guarded.guard.look(monotonic_ns())
+    guarded.guard.look(monotonic_ns())
+    servers.pop().stop()
+    out, back = guarded.said
+    assert "a sync left it" in out
+    assert back == (True, "trainer", None)
+    assert guarded.engine.holds(expected, torch.bfloat16)
+
+
 def test_the_gateway_places_nothing_on_an_engine_until_it_is_trusted_again(guarded, tmp_path):
     """The agent of a dedicated device, with a real gateway."""
     port = free_port()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 
 import pytest
 import torch
 
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.page import Party, Span
 from rose.runtime.coserving.sync import EngineSync
 from rose.runtime.transfer.server import StoreServer
 from rose.runtime.transfer.store import VersionStore
@@ -176,6 +179,88 @@ def test_what_the_origin_does_not_believe_is_no_base(tmp_path, store):
     assert engine.holds(VERSIONS[2], torch.bfloat16)
 
 
+def other_run(folder):
+    """A store of another run: its version 1 has the number, not the weights."""
+    return publish(folder / "other", 1, [VERSIONS[0], VERSIONS[3]])
+
+
+@pytest.fixture
+def handed_over(tmp_path, server):
+    """Returns a call after which another run's store answers at the server's address."""
+    other = other_run(tmp_path)
+    servers = []
+
+    def hand_over():
+        port = int(server.url.rpartition(":")[2])
+        server.stop()
+        servers.append(StoreServer(other, port=port).start())
+
+    yield hand_over
+    for running in servers:
+        running.stop()
+
+
+@one_rank_or_two
+def test_a_refused_acknowledgement_is_a_failed_sync_and_the_engine_is_brought_back(engine, sync, server, handed_over):
+    engine.before["commit"] = handed_over
+    event = sync.bring_to(1, server.url, None, step=3)
+    assert not event.ok
+    assert "has drifted" in event.reason
+    assert (event.policy_version, event.step) == (1, 3)
+    # Not an attempt to bring it back that failed: that is due at once.
+    assert (sync.standing.trusted, sync.standing.failures) == (False, 0)
+    back = sync.bring_back()
+    assert (back.ok, back.reason, back.base_version, back.policy_version) == (True, None, None, 1)
+    assert engine.holds(VERSIONS[3], torch.bfloat16)
+    assert (sync.standing.trusted, sync.standing.failures) == (True, 0)
+
+
+def test_an_engine_that_was_refused_is_offered_no_delta_by_the_next_sync(engine, sync, server, handed_over):
+    engine.before["commit"] = handed_over
+    sync.bring_to(1, server.url, None, step=None)
+    event = sync.bring_to(1, server.url, None, step=None)
+    assert (event.ok, event.base_version) == (True, None)
+    assert engine.holds(VERSIONS[3], torch.bfloat16)
+
+
+def test_what_an_anchor_led_to_and_was_refused_is_tried_again_later(engine, sync, server, handed_over):
+    corrupt(engine, "model.norm.weight")
+    engine.before["commit"] = handed_over
+    event = sync.bring_to(1, server.url, None, step=None)
+    assert (event.ok, event.base_version) == (False, None)
+    assert (sync.standing.trusted, sync.standing.failures) == (False, 1)
+
+
+def test_a_late_acknowledgement_that_is_refused_leaves_an_engine_that_is_not_trusted(tmp_path, store):
+    engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0])
+    sync = EngineSync(engine, engine.staging, device_id="d0", route="loopback")
+    first = StoreServer(store).start()
+    engine.before["commit"] = first.stop
+    assert sync.bring_to(1, first.url, None, step=None).ok
+    with StoreServer(other_run(tmp_path)) as server:
+        event = sync.bring_to(9, server.url, None, step=None)
+    assert not event.ok
+    assert "has drifted" in event.reason
+    assert not sync.standing.trusted
+
+
+def test_an_audit_that_is_refused_is_a_drift(sync, server, handed_over):
+    sync.bring_to(1, server.url, None, step=None)
+    published = sync._published
+
+    def and_then_handed_over(version):
+        manifest = published(version)
+        handed_over()
+        return manifest
+
+    sync._published = and_then_handed_over
+    event = sync.audit()
+    assert (event.ok, event.source) == (False, "audit")
+    assert event.reason.startswith("drift: ")
+    assert "has drifted" in event.reason
+    assert not sync.standing.trusted
+
+
 def test_an_audit_finds_nothing_where_nothing_is(engine, sync, server, store):
     assert sync.audit() is None  # It has acknowledged nothing yet.
     sync.bring_to(1, server.url, None, step=None)
@@ -240,6 +325,59 @@ def test_an_audit_gives_way_to_a_sync(engine, sync, server):
     assert (event.ok, event.base_version) == (True, 1)
     assert found == [None]
     assert sync.standing.trusted
+
+
+@one_rank_or_two
+def test_an_engine_that_may_not_step_is_brought_to_a_version_audited_and_brought_back(engine, sync, server):
+    """It holds no lease, its scheduler waits at the gate, and the step that is held goes on being held."""
+    page = engine.updaters[0]._page
+    page.open_span(Party.ROLLOUT, Span.HELD, 5)
+    assert page.lease().expires_ns == 0
+    end = engine.wait_as_gated()
+    try:
+        event = sync.bring_to(1, server.url, None, step=None)
+        assert (event.ok, event.reason, event.base_version) == (True, None, 0)
+        assert sync.audit() is None
+        corrupt(engine, "model.norm.weight")
+        assert sync.audit() is not None
+        assert sync.bring_back().ok
+    finally:
+        end()
+    assert engine.holds(VERSIONS[1], torch.bfloat16)
+    spans, _, _ = page.drain(Party.ROLLOUT, 0)
+    assert [span.kind for span in spans] == [Span.HELD, Span.SYNC] * 2
+    assert page.open(Party.ROLLOUT, monotonic_ns()).kind is Span.HELD
+
+
+def test_a_sync_of_an_engine_without_a_lease_goes_on_between_the_steps_of_serving(tmp_path, server):
+    """What it costs the device waits for serving, not for a lease."""
+    stepping = threading.Event()
+    stepping.set()
+    waited = []
+
+    def between_steps():
+        while stepping.is_set():
+            waited.append(None)
+            time.sleep(0.001)
+
+    engine = HandMadeEngine(tmp_path / "engine", VERSIONS[0], dtype=torch.bfloat16, wait_for_device=between_steps)
+    sync = EngineSync(engine, engine.staging, device_id="d0", route="loopback")
+    end = engine.wait_as_gated()
+    events = []
+    syncing = threading.Thread(target=lambda: events.append(sync.bring_to(1, server.url, None, step=None)))
+    syncing.start()
+    try:
+        while not waited:
+            time.sleep(0.001)
+        assert syncing.is_alive()
+        stepping.clear()
+        syncing.join(30)
+    finally:
+        stepping.clear()
+        syncing.join(30)
+        end()
+    assert events[0].ok, events[0].reason
+    assert engine.holds(VERSIONS[1], torch.bfloat16)
 
 
 def test_an_engine_that_died_is_not_waited_for(engine, sync, server):

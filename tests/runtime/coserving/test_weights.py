@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 import time
 
 import pytest
@@ -182,3 +184,114 @@ def test_an_audit_is_not_taken_while_a_version_waits_to_be_swapped_in(engine, or
     assert ask(engine, "audit") == (False, [])
     assert ask(engine, "commit")[0]
     assert engine.holds(V1, engine.dtype)
+
+
+class Device:
+    """A device that is open to work on weights, or not; `waits` are those that began, `spans` the work that ended."""
+
+    def __init__(self):
+        self.open = threading.Event()
+        self.open.set()
+        self.asked = threading.Event()
+        self.waits, self.spans = 0, []
+
+    def wait(self):
+        self.waits += 1
+        self.asked.set()
+        assert self.open.wait(10)
+
+    def record(self, start_ns, end_ns):
+        self.spans.append((start_ns, end_ns))
+
+
+@pytest.fixture
+def lent(tmp_path, device):
+    """An engine on a device that is lent, and the device."""
+    shared = Device()
+    made = HandMadeEngine(
+        tmp_path, V0, dtype=torch.float32, device=device, wait_for_device=shared.wait, record_span=shared.record
+    )
+    return made, shared
+
+
+def held_to(engine, staged):
+    (engine.staging / "held-1.json").write_bytes(staged.manifests[-1].to_bytes())
+
+
+def test_each_tensor_is_prepared_hashed_and_audited_when_the_device_is_free_and_told_of(lent, origin):
+    engine, device = lent
+    held_to(engine, stage(engine, origin))
+    for verb in ("prepare", "commit", "audit"):
+        device.waits, device.spans = 0, []
+        began = time.monotonic_ns()
+        assert ask(engine, verb)[1][0]["ok"]
+        # The published tensors are these and more.
+        assert device.waits >= len(engine.ranks[0])
+        assert device.spans
+        flat = [at for span in device.spans for at in span]
+        assert flat == sorted(flat)
+        assert began <= flat[0]
+        assert flat[-1] <= time.monotonic_ns()
+    assert engine.holds(V1)
+
+
+def test_the_swap_itself_does_not_wait(lent, origin):
+    engine, device = lent
+    stage(engine, origin)
+    ask(engine, "prepare")
+    device.open.clear()
+    assert engine.post("/set_internal_state", {"server_args": {"rose_commit_version": 1}}) == [True]
+    assert engine.holds(V1)
+    assert not list(engine.staging.glob("1.commit.*.json"))
+    device.open.set()
+    engine.updaters[0]._background._thread.join(10)
+    assert json.loads((engine.staging / "1.commit.0.json").read_text())["ok"]
+
+
+@pytest.mark.parametrize("verb", ["prepare", "audit"])
+def test_the_scheduler_waits_for_no_thread_that_waits_for_the_device(lent, origin, verb):
+    """And of what was given up there is no report, which could be taken for that of the next."""
+    engine, device = lent
+    held_to(engine, stage(engine, origin))
+    device.open.clear()
+    assert engine.post("/set_internal_state", {"server_args": {f"rose_{verb}_version": 1}}) == [True]
+    assert device.asked.wait(10)
+    first = engine.updaters[0]._background._thread
+    assert engine.post("/set_internal_state", {"server_args": {"rose_prepare_version": 1}}) == [True]
+    assert first.is_alive()
+    device.open.set()
+    engine.updaters[0]._background._thread.join(10)
+    assert not first.is_alive()
+    reports = [path.name for path in engine.staging.glob("1.*.json")]
+    assert reports == ["1.prepare.0.json"]
+    assert ask(engine, "commit")[1][0]["ok"]
+    assert engine.holds(V1)
+
+
+@pytest.mark.parametrize("device", ["cpu"], indirect=True)
+def test_with_cores_of_the_host_nothing_is_done_on_the_device_s(tmp_path, device, origin):
+    core = max(os.sched_getaffinity(0))
+    shared, places = Device(), []
+    engine = HandMadeEngine(
+        tmp_path, V0, dtype=torch.bfloat16,
+        wait_for_device=shared.wait, record_span=shared.record, host_cores=[core],
+    )  # fmt: skip
+    held_to(engine, stage(engine, origin))
+    aside = engine.updaters[0]._aside
+    engine.updaters[0]._aside = lambda: (places.append(os.sched_getaffinity(0)), aside())[1]
+    before = os.sched_getaffinity(0)
+    for verb in ("prepare", "commit", "audit"):
+        assert ask(engine, verb)[1][0]["ok"]
+    assert places == [{core}] * 3
+    assert (shared.waits, shared.spans) == (0, [])
+    assert os.sched_getaffinity(0) == before
+    assert engine.holds(V1, torch.bfloat16)
+
+
+@pytest.mark.parametrize("device", ["cpu"], indirect=True)
+def test_cores_that_are_not_there_are_reported(tmp_path, device, origin):
+    engine = HandMadeEngine(tmp_path, V0, host_cores=[4000])
+    stage(engine, origin)
+    _, (report,) = ask(engine, "prepare")
+    assert not report["ok"]
+    assert "host_cores [4000]" in report["reason"]

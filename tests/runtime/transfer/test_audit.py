@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import threading
+from contextlib import contextmanager
 
 import pytest
 import torch
 
-from rose.runtime.transfer import audit
-from rose.runtime.transfer.audit import AuditStoppedError, find_drift
+from rose.runtime.transfer import turns
+from rose.runtime.transfer.audit import find_drift
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.shards import receiver_regions
 from rose.runtime.transfer.store import VersionStore
@@ -27,10 +27,10 @@ def test_weights_that_are_as_published_have_not_drifted(published, dtype):
     assert find_drift({name: tensor.to(dtype) for name, tensor in weights.items()}, manifest) is None
 
 
-@pytest.mark.parametrize("block_bytes", [100, 1 << 20])
+@pytest.mark.parametrize("portion_bytes", [100, 1 << 20])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_one_bit_is_found_wherever_it_is_and_however_it_is_read(published, dtype, block_bytes, monkeypatch):
-    monkeypatch.setattr(audit, "_BLOCK_BYTES", block_bytes)
+def test_one_bit_is_found_wherever_it_is_and_however_it_is_read(published, dtype, portion_bytes, monkeypatch):
+    monkeypatch.setattr(turns, "PORTION_BYTES", portion_bytes)
     weights, manifest = published
     for name, tensor in weights.items():
         for index in (0, tensor.numel() - 1):
@@ -75,9 +75,27 @@ def test_a_version_that_was_not_cut_for_these_ranks_cannot_be_compared(published
         find_drift({name: weights[name][box.slices] for name, box in regions.items()}, whole, regions)
 
 
-def test_it_stops_when_told_to(published):
+class StopError(Exception):
+    """What ends an audit."""
+
+
+def test_each_portion_waits_for_its_turn_and_a_turn_can_end_the_audit(published, monkeypatch):
+    monkeypatch.setattr(turns, "PORTION_BYTES", 100)
     weights, manifest = published
-    stop = threading.Event()
-    stop.set()
-    with pytest.raises(AuditStoppedError):
-        find_drift(weights, manifest, stopped=stop.is_set)
+    entered = []
+
+    @contextmanager
+    def turn():
+        entered.append(None)
+        yield
+
+    assert find_drift(weights, manifest, turn=turn) is None
+    assert len(entered) >= sum(tensor.nbytes for tensor in weights.values()) / 100
+
+    @contextmanager
+    def no_turn():
+        raise StopError
+        yield
+
+    with pytest.raises(StopError):
+        find_drift(weights, manifest, turn=no_turn)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -26,6 +28,31 @@ def test_only_a_large_array_is_given_to_several_threads(jobs: int, own: bool, mo
     names = list(blocks.in_threads(lambda job: (job, threading.current_thread().name), range(jobs)))
     assert [job for job, _ in names] == list(range(jobs))
     assert {name.startswith("rose-codec") for _, name in names} == {not own}
+
+
+def test_once_one_block_has_failed_nothing_is_done_to_the_others_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "_cores", lambda: 2)
+    begun = threading.Event()
+    failed = threading.Event()
+    ended = []
+
+    def act(job: int) -> None:
+        if job == 0:
+            assert begun.wait(10)
+            failed.set()
+            raise InterruptedError
+        begun.set()
+        assert failed.wait(10)
+        time.sleep(0.01)
+        ended.append(job)
+
+    with ThreadPoolExecutor(2) as pool:
+        monkeypatch.setattr(blocks, "_threads", lambda: pool)
+        with pytest.raises(InterruptedError):
+            list(blocks.in_threads(act, range(16)))
+        after = list(ended)
+        time.sleep(0.05)
+    assert ended == after
 
 
 def test_a_code_longer_than_the_array_is_not_sent_and_the_block_is_brought_there_all_the_same(

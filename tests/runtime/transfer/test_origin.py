@@ -21,6 +21,7 @@ from rose.runtime.transfer.origin import (
     BrokenError,
     GoneError,
     Origin,
+    RefusedError,
     Route,
     open_origin,
 )
@@ -196,7 +197,15 @@ def answering(answer: Callable[[web.Request], Awaitable[web.StreamResponse]]) ->
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(404, GoneError), (401, TransferError), (302, TransferError), (500, BrokenError)]
+    ("status", "kind"),
+    [
+        (404, GoneError),
+        (409, RefusedError),
+        (422, TransferError),
+        (401, TransferError),
+        (302, TransferError),
+        (500, BrokenError),
+    ],
 )
 def test_what_is_said_of_a_bad_answer(status: int, kind: type[TransferError]) -> None:
     async def answer(_: web.Request) -> web.StreamResponse:

@@ -14,7 +14,7 @@ from rose.runtime.transfer.apply import prepare
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.fused import hf_views
 from rose.runtime.transfer.manifest import Package
-from rose.runtime.transfer.origin import BLOCK_BYTES, GoneError
+from rose.runtime.transfer.origin import BLOCK_BYTES, GoneError, RefusedError
 from rose.runtime.transfer.receiver import Receiver
 from rose.runtime.transfer.regions import Region
 from rose.runtime.transfer.server import StoreServer
@@ -125,7 +125,7 @@ def test_store_to_engine_over_http(tmp_path: Path) -> None:
             staged.remove()
             have = version
             step(masters, version)
-        with pytest.raises(TransferError, match=r"answered 409 Conflict: .*has drifted; bring it back from an anchor"):
+        with pytest.raises(RefusedError, match=r"answered 409 Conflict: .*has drifted; bring it back from an anchor"):
             receiver.acknowledge(4, "0" * 64)
         with pytest.raises(GoneError, match="holds no version 9"):
             receiver.acknowledge(9, "0" * 64)

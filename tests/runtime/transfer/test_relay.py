@@ -99,7 +99,7 @@ def test_many_receivers_cost_the_origin_one_fetch(tmp_path: Path) -> None:
             with pytest.raises(TransferError, match="answered 401"):
                 Receiver(second.url, wrong, tmp_path / "wrong").latest()
         with RelayServer(first.url, tmp_path / "c", 1 << 30, origin_token="b") as third:
-            with pytest.raises(TransferError, match=r"answered 409 Conflict: .*answered 401"):
+            with pytest.raises(TransferError, match=r"answered 422 Unprocessable Entity: .*answered 401"):
                 Receiver(third.url, None, tmp_path / "wrong").latest()
 
 
@@ -147,7 +147,7 @@ def test_the_budget_holds_whatever_is_asked_for(tmp_path: Path) -> None:
         assert scripted.gets[chunks[-1].sha256] == 2
     with scripted.served() as origin, RelayServer(origin, tmp_path / "small", 99_999) as relay:
         code, _, why = get(relay.url, chunks[0].sha256)
-        assert (code, b"enlarge it" in why) == (409, True)
+        assert (code, b"enlarge it" in why) == (422, True)
 
 
 def test_a_client_is_cut_off_when_the_rest_does_not_come(tmp_path: Path) -> None:

@@ -110,9 +110,9 @@ def test_a_pin_keeps_a_way_until_it_is_let_go_of_or_expires(store: VersionStore,
         store.prune()
         assert first not in store.packages()
         status, why = ask(f"{server.url}/v1/pins/{routes[1].pin}", "PUT")
-        assert (status, b"has expired" in why) == (409, True)
+        assert (status, b"has expired" in why) == (422, True)
         assert ask(f"{server.url}/v1/pins", "POST", {"version": 0, "have": 5}) == (
-            409,
+            422,
             b"no way from version 5 to version 0: the store holds versions [1]",
         )
 
@@ -133,6 +133,24 @@ def test_an_acknowledgement_is_noted_only_if_the_hash_is_that_of_the_version(sto
         assert acknowledge(0, sha256) == (200, b"")
         (noted,) = (store.folder / "acks").iterdir()
         assert json.loads(noted.read_bytes())["version"] == 0
+
+
+def test_a_version_that_was_published_anew_under_its_number_is_known_by_its_new_hash(
+    store: VersionStore, tmp_path: Path
+) -> None:
+    before = store.manifest(Package(0, None)).weights_sha256
+    again = VersionStore(tmp_path / "again").publish(0, {"w": torch.zeros(10)}).manifest.weights_sha256
+    with StoreServer(store) as server:
+
+        def acknowledge(weights_sha256: str) -> int:
+            body = {"receiver": "engine-0", "version": 0, "weights_sha256": weights_sha256}
+            return ask(f"{server.url}/v1/acks", "POST", body)[0]
+
+        assert acknowledge(before) == 200
+        store.folder.rename(tmp_path / "before")
+        (tmp_path / "again").rename(store.folder)
+        assert acknowledge(again) == 200
+        assert acknowledge(before) == 409
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,27 @@
+"""Turns on a device that others work on too: what takes long is done in portions, and there is a turn around each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+#: Is entered before each portion of work and left after it, perhaps in several threads at once. To enter it may take
+#: long, while others need the device, or raise what ends the work.
+Turn = Callable[[], AbstractContextManager[object]]
+#: Where nobody else needs the device.
+at_once: Turn = nullcontext
+#: The most that is copied or hashed in one turn, where rows are not longer. It takes about a millisecond.
+PORTION_BYTES = 4 << 20
+
+
+def portions(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """The same rows of tensors of one shape, in C order, as many at a time as a turn takes."""
+    flat = [tensor.detach().reshape(1) if tensor.ndim == 0 else tensor.detach() for tensor in tensors]
+    rows = len(flat[0])
+    count = max(1, PORTION_BYTES * rows // max(1, *(tensor.nbytes for tensor in flat)))
+    for start in range(0, rows, count):
+        yield tuple(tensor[start : start + count] for tensor in flat)
