@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from typing import Any
 
 from rose.clock import monotonic_ns
@@ -19,6 +20,7 @@ from rose.runtime.coserving.weights import WeightUpdater
 
 logger = logging.getLogger(__name__)
 
+_DEVICE_POLL_S = 0.001
 #: What a request's client gave as `extra_key`, kept on the request itself.
 _CLIENT_KEY = "_rose_client_key"
 
@@ -61,13 +63,27 @@ class RolloutPlugin:
             layers = add_layer_hooks(model_runner.model, self.gate)
             logger.info("ROSE gates this engine: %d layers yield to serving", layers)
         self.weights = WeightUpdater(
-            scheduler, model_runner, self.page, Party.ROLLOUT, settings.staging, Ranks.of_engine(), UpdateRejected
+            scheduler,
+            model_runner,
+            self.page,
+            Party.ROLLOUT,
+            settings.staging,
+            Ranks.of_engine(),
+            UpdateRejected,
+            wait_for_device=self._wait_for_device if settings.gated else lambda: None,
+            host_cores=settings.host_cores,
+            record_span=self.telemetry.synced,
         )
         self._began: dict[int, int] = {}
         self._describe()
 
     def _set_chunk_tokens(self, tokens: int) -> None:
         self._scheduler.chunked_prefill_size = tokens
+
+    def _wait_for_device(self) -> None:
+        """Return when serving does not want the device: a version is brought in with or without a lease."""
+        while self.page.serving_wants() and self.page.alive(Party.SERVING):
+            time.sleep(_DEVICE_POLL_S)
 
     def _describe(self) -> None:
         arguments = self._scheduler.server_args

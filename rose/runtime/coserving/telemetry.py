@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.coserving.scheduler import SchedulerView, arrived_ns, context_tokens
 from rose.runtime.policy.slack import ServingLoad, late_by, room_ns
 from rose.runtime.policy.steptime import StepTimes
@@ -253,6 +254,12 @@ class RolloutTelemetry(EngineTelemetry):
         super().__init__(view, page, Party.ROLLOUT, Span.ROLLOUT)
         #: Time that its steps waited, ever: in yields, and for a core that serving had.
         self.waited_ns = 0
+        #: Spans of weights that other threads worked on; the ring has one writer, the scheduler's thread.
+        self._synced: deque[SpanRecord] = deque()
+
+    def synced(self, began_ns: int, ended_ns: int) -> None:
+        """Another thread worked on a new version on the device, in [began_ns, ended_ns)."""
+        self._synced.append(SpanRecord(Span.SYNC, began_ns, ended_ns))
 
     def _excluded_ns(self, now_ns: int) -> int:
         return self.waited_ns
@@ -278,6 +285,8 @@ class RolloutTelemetry(EngineTelemetry):
             self.worked(opened, now_ns, latency_ns=latency, aux=requests)
 
     def say(self) -> None:
+        while self._synced:
+            self._page.write_span(Party.ROLLOUT, self._synced.popleft())
         self._page.set(Party.ROLLOUT, Field.BEAT_NS, monotonic_ns())
         self._page.set(Party.ROLLOUT, Field.WAITING, len(self._view.waiting))
         self._page.set(Party.ROLLOUT, Field.RUNNING, len(self._view.running))

@@ -5,9 +5,11 @@ budget) - now - T_prefill(all that waits), decode slack = (last token + TPOT bud
 - T_decode(batch). A rollout step is admitted only if every slack stays positive after the time that it is predicted to
 keep the device once serving wants it, and the next serving request, as large as the configured largest, would still
 meet its TTFT budget if it came just as the step began. That time is the step's own where it runs to its end, and a
-layer's where it gives way between layers. *Regret* says what lending costs: the time that rollouts had on the device since a request arrived may
-be at most a share of what serving alone would have taken over it until then. Where no request lives, the same holds
-for the next one: half of what it would wait for a running step to give way is what it is expected to wait.
+layer's where it gives way between layers.
+
+*Regret* says what lending costs: the time that rollouts had on the device since a request arrived may be at most a
+share of what serving alone would have taken over it until then. Where no request lives, the same holds for the next
+one: half of what it would wait for a running step to give way is what it is expected to wait.
 
 Predictions come from steps that ran; a time that nobody knows admits nothing beside a serving request.
 """
