@@ -56,13 +56,15 @@ class ArbiterPage:
     def __init__(self, path: Path) -> None:
         self.path = path
         size = len(Party) * _SECTION_WORDS * 8
+        # Opened for locks alone: they go when this is closed, not with the mapping.
         self._file = path.open("r+b")
-        stat = os.fstat(self._file.fileno())
-        if stat.st_size != size:
-            self._file.close()
-            raise PageError(f"{path} is not an arbiter page of this version: remove it and restart the agent")
+        with path.open("r+b") as file:
+            stat = os.fstat(file.fileno())
+            if stat.st_size != size:
+                self._file.close()
+                raise PageError(f"{path} is not an arbiter page of this version: remove it and restart the agent")
+            self._map = mmap.mmap(file.fileno(), size)
         self.inode = stat.st_ino
-        self._map = mmap.mmap(self._file.fileno(), size)
         words = np.frombuffer(self._map, dtype=np.int64)
         self._sections = [words[i * _SECTION_WORDS : (i + 1) * _SECTION_WORDS] for i in range(len(Party))]
 

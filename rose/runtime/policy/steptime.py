@@ -1,10 +1,12 @@
 """How long an engine's next step will take, fitted online from the steps it has run.
 
-T_prefill(tokens) = a + b * tokens and T_decode(batch, context) = a + b * batch + c * context, each by recursive
-least squares with exponential forgetting (Ljung, "System Identification", 2nd ed., section 11.2), so that a model
-follows a change of clocks or of neighbours within a few tens of steps. What is fitted is time on the device alone: the
-caller leaves out what a step waited. All coefficients are at least 0; an observation far from what was predicted is
-taken as far as the spread of the ones before it allows (Huber's rule), so that one stalled step moves little.
+T_prefill(tokens) = a + b * tokens and T_decode(batch, context) = a + b * batch + c * context, each by least squares
+with exponential forgetting (Ljung, "System Identification", 2nd ed., section 11.2), so that a model follows a change
+of clocks or of neighbours within a few tens of steps. What is fitted is time on the device alone: the caller leaves
+out what a step waited. No coefficient is negative: the fit is the best of those without one (non-negative least
+squares; Lawson and Hanson, "Solving Least Squares Problems", chapter 23, by trying every set of coefficients that are
+0). An observation far from what was predicted is taken as far as the spread of the ones before it allows (Huber's
+rule), so that one stalled step moves little.
 
 Until a fit has seen enough, the prediction is what the largest observation bounds it by: with no negative
 coefficient, T grows at most in proportion to its features.
@@ -13,6 +15,7 @@ coefficient, T grows at most in proportion to its features.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +30,9 @@ OUTLIER_SPREADS = 4.0
 #: ... the mean being over about so many steps, and at least this share of the prediction.
 _SPREAD_WEIGHT = 0.05
 _SPREAD_MIN_SHARE = 0.05
+_SPREAD_FIRST_SHARE = 0.5
+#: Keeps a fit defined whose observations were all alike.
+_RIDGE = 1e-6
 #: Features are scaled so that a typical step has entries near one, which keeps the covariance well conditioned.
 _PREFILL_SCALE = np.array([1.0, 1 / 256])
 _DECODE_SCALE = np.array([1.0, 1 / 16, 1 / 4096])
@@ -40,9 +46,11 @@ class LinearFit:
     learned from.
     """
 
-    weights: NDArray[np.float64]
-    covariance: NDArray[np.float64]
+    #: Sums over the observations, each counted less the older it is: x times x transposed, and x times duration.
+    gram: NDArray[np.float64]
+    moment: NDArray[np.float64]
     scale: NDArray[np.float64]
+    weights: NDArray[np.float64]
     count: int = 0
     spread_ns: float = 0.0
     error_share: float = 0.0
@@ -51,7 +59,7 @@ class LinearFit:
 
     @classmethod
     def prior(cls, scale: NDArray[np.float64]) -> LinearFit:
-        return cls(np.zeros(len(scale)), np.eye(len(scale)) * 1e6, scale)
+        return cls(np.eye(len(scale)) * _RIDGE, np.zeros(len(scale)), scale, np.zeros(len(scale)))
 
     @property
     def fitted(self) -> bool:
@@ -67,28 +75,42 @@ class LinearFit:
         predicted = self.predict_ns(features)
         error = duration_ns - (predicted or 0.0)
         spread, share = self.spread_ns, self.error_share
-        if self.fitted and predicted is not None:
+        if not self.fitted:
+            # How far off the first fit may be, until it is known.
+            spread = _SPREAD_FIRST_SHARE * duration_ns
+        elif predicted is not None:
             limit = OUTLIER_SPREADS * max(spread, _SPREAD_MIN_SHARE * predicted)
             taken = min(max(error, -limit), limit)
             duration_ns = predicted + taken
             spread += _SPREAD_WEIGHT * (abs(taken) - spread)
             share += _SPREAD_WEIGHT * (min(1.0, abs(error) / max(1.0, duration_ns)) - share)
         x = np.asarray(features) * self.scale
-        px = self.covariance @ x
-        gain = px / (FORGETTING + x @ px)
-        weights = np.maximum(0.0, self.weights + gain * (duration_ns - self.weights @ x))
-        covariance = (self.covariance - np.outer(gain, px)) / FORGETTING
-        # Forgetting without new directions inflates the covariance without bound; the cap keeps it finite.
-        trace = float(np.trace(covariance))
-        if trace > 1e7:
-            covariance *= 1e7 / trace
-        return LinearFit(weights, covariance, self.scale, self.count + 1, spread, share, bound)
+        gram = FORGETTING * self.gram + np.outer(x, x)
+        moment = FORGETTING * self.moment + x * duration_ns
+        weights = _non_negative(gram + _RIDGE * np.eye(len(x)), moment)
+        return LinearFit(gram, moment, self.scale, weights, self.count + 1, spread, share, bound)
 
     def predict_ns(self, features: tuple[float, ...]) -> float | None:
         """Predicted nanoseconds; None before anything was observed."""
         if not self.fitted:
             return None if self.bound is None else _scaled_up(self.bound, features)
         return float(self.weights @ (np.asarray(features) * self.scale))
+
+
+def _non_negative(gram: NDArray[np.float64], moment: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The w >= 0 that minimises w @ gram @ w - 2 * w @ moment."""
+    weights: NDArray[np.float64] = np.linalg.solve(gram, moment)
+    if (weights >= 0).all():
+        return weights
+    best, best_cost = np.zeros(len(moment)), 0.0
+    for size in range(1, len(moment)):
+        for kept in combinations(range(len(moment)), size):
+            part = np.linalg.solve(gram[np.ix_(kept, kept)], moment[list(kept)])
+            cost = -float(part @ moment[list(kept)])
+            if (part >= 0).all() and cost < best_cost:
+                best, best_cost = np.zeros(len(moment)), cost
+                best[list(kept)] = part
+    return best
 
 
 def _scaled_up(bound: tuple[tuple[float, ...], float], features: tuple[float, ...]) -> float:

@@ -1,12 +1,39 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
+from dataclasses import replace
 
 import pytest
 
-from rose.runtime.coserving.page import RING_SPANS, ArbiterPage, Field, PageError, Party, Span
-from rose.runtime.policy.slack import Budgets, LeaseTerms
+from rose.runtime.coserving.page import RING_SPANS, ArbiterPage, CutRecord, Field, PageError, Party, Span, SpanRecord
+from rose.runtime.policy.kv import KvMemory
+from rose.runtime.policy.slack import Budgets, LeaseTerms, ServingLoad
+
+LOAD = ServingLoad(
+    wanted=True,
+    waiting=7,
+    waiting_prefill_ns=None,
+    earliest_arrival_ns=3,
+    running=2,
+    oldest_token_ns=4,
+    decode_ns=5,
+    largest_prefill_ns=None,
+    usual_prefill_ns=6,
+    regret_room_ns=-8,
+    worked_ns=9,
+    finished=10,
+    late_alone=11,
+    late_by_lending=12,
+)
+MEMORY = KvMemory(
+    device_bytes=1 << 40, serving_bytes_per_token=70, rollout_bytes_per_token=30, headroom=0.2, high_watermark=0.5
+)
+TERMS = LeaseTerms(
+    number=3, expires_ns=10, compute_share=0.75, kv_budget_tokens=4242, regret_share=0.05, frozen=True, policy=2
+)
 
 
 @pytest.fixture
@@ -14,31 +41,148 @@ def page(tmp_path):
     return ArbiterPage.create(tmp_path / "page")
 
 
-def test_what_one_process_writes_another_reads(page):
+def in_another_process(page, party, act):
+    """Run `act` on the page in a process that takes the party's section, and say what it printed."""
     script = f"""
+import sys, time
 from pathlib import Path
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
-page = ArbiterPage.attach(Path({str(page.path)!r}), Party.SERVING)
+page = ArbiterPage.attach(Path({str(page.path)!r}), Party.{party})
+{act}
+"""
+    return subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_what_one_process_writes_another_reads(page):
+    page.set_lease(TERMS)
+    act = """
 page.set(Party.SERVING, Field.WAITING, 7)
 page.open_span(Party.SERVING, Span.SERVING, 100)
-page.close_span(Party.SERVING, 250, aux=3)
+page.close_span(Party.SERVING, 250, aux=3, latency_ns=12)
 print(page.lease().kv_budget_tokens)
 """
-    page.set_lease(1, LeaseTerms(10, 0.75, 4242))
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "4242"
-    assert page.serving_load().waiting == 7
-    spans, tail, lost = page.drain(Party.SERVING, 0)
-    assert [(span.kind, span.start_ns, span.end_ns, span.aux) for span in spans] == [(Span.SERVING, 100, 250, 3)]
-    assert (tail, lost) == (1, 0)
+    out, err = in_another_process(page, "SERVING", act).communicate(timeout=60)
+    assert out.strip() == "4242", err
+    assert page.get(Party.SERVING, Field.WAITING) == 7
+    assert page.drain(Party.SERVING, 0) == ([SpanRecord(Span.SERVING, 100, 250, 3, 12)], 1, 0)
 
 
-def test_lease_and_budgets_come_back_as_they_went_in(page):
-    page.set_lease(3, LeaseTerms(123, 0.25, 99))
-    page.set_budgets(Budgets(5, 6), 7)
-    assert page.lease() == LeaseTerms(123, 0.25, 99)
-    assert page.budgets() == Budgets(5, 6)
-    assert page.get(Party.AGENT, Field.MAX_PROMPT_TOKENS) == 7
+def test_facts_come_back_as_they_went_in(page):
+    cut = CutRecord(
+        count=1,
+        lease_number=2,
+        at_ns=3,
+        tokens_before=4,
+        tokens_after=5,
+        requests=6,
+        tokens_kept=7,
+        took_ns=8,
+        bytes_returned=9,
+    )
+    assert (page.lease(), page.budgets(), page.memory(), page.serving_load(), page.cut()) == (
+        LeaseTerms(),
+        None,
+        None,
+        None,
+        None,
+    )
+    page.set_lease(TERMS)
+    page.set_terms(Budgets(5, 6), 7, MEMORY)
+    page.set_load(LOAD)
+    page.set_cut(cut)
+    page.set(Party.SERVING, Field.KV_TOKENS_USED, 20)
+    page.set(Party.ROLLOUT, Field.KV_TOKENS_USED, 21)
+    assert page.lease() == TERMS
+    assert (page.budgets(), page.max_prompt_tokens()) == (Budgets(5, 6), 7)
+    assert page.memory() == replace(MEMORY, serving_tokens=20, rollout_tokens=21)
+    assert page.serving_load() == LOAD
+    assert page.cut() == cut
+
+
+def test_facts_that_belong_together_are_never_read_torn(page):
+    """One thread writes loads whose numbers all agree; no reader ever sees two that do not."""
+    reader = ArbiterPage(page.path)
+    stop = threading.Event()
+
+    def write():
+        number = 0
+        while not stop.is_set():
+            number += 1
+            page.set_load(replace(LOAD, waiting=number, running=number, finished=number, worked_ns=number))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    torn, seen = [], set()
+    try:
+        for _ in range(20_000):
+            load = reader.serving_load()
+            if load is not None:
+                seen.add(load.waiting)
+                if len({load.waiting, load.running, load.finished, load.worked_ns}) != 1:
+                    torn.append(load)
+    finally:
+        stop.set()
+        writer.join()
+    assert torn == []
+    assert len(seen) > 1
+
+
+def test_a_block_whose_writer_stopped_in_the_middle_is_not_taken_for_the_truth(page):
+    page.set_load(LOAD)
+    section = page._sections[Party.SERVING]
+    changed = [index for index in range(len(section)) if section[index] == LOAD.waiting]
+    assert changed
+    section[changed[0]] += 1
+    assert page.serving_load() is None
+
+
+def test_a_restarted_agent_takes_the_page_up_and_nobody_who_has_it_mapped_is_harmed(page):
+    page.set_lease(TERMS)
+    serving = in_another_process(
+        page,
+        "SERVING",
+        """
+page.set(Party.SERVING, Field.WAITING, 7)
+print("ready", flush=True)
+sys.stdin.readline()
+print(page.lease().number, page.replaced(), flush=True)
+""",
+    )
+    assert serving.stdout.readline().strip() == "ready"
+    inode = page.inode
+    page.close()
+    again = ArbiterPage.create(page.path)
+    assert again.inode == inode
+    assert again.get(Party.SERVING, Field.WAITING) == 7
+    assert again.lease() == LeaseTerms(), "what the agent before lent has ended"
+    again.set_lease(replace(TERMS, number=8))
+    out, err = serving.communicate("go\n", timeout=60)
+    assert out.strip() == "8 False", err
+
+
+def test_a_page_of_another_version_is_replaced_not_truncated(tmp_path):
+    path = tmp_path / "page"
+    path.write_bytes(b"another version")
+    with path.open("rb") as held:
+        page = ArbiterPage.create(path)
+        assert held.read() == b"another version"
+    assert page.lease() == LeaseTerms()
+
+
+def test_a_section_has_one_writer(page):
+    with pytest.raises(PageError, match=f"pid {os.getpid()}, writes the section AGENT"):
+        ArbiterPage.create(page.path)
+    assert not page.alive(Party.SERVING)
+    first = in_another_process(page, "SERVING", "print('have it', flush=True); sys.stdin.readline()")
+    assert first.stdout.readline().strip() == "have it"
+    assert page.alive(Party.SERVING)
+    _, err = in_another_process(page, "SERVING", "pass").communicate(timeout=60)
+    assert "PageError" in err
+    first.kill()
+    first.wait()
+    assert not page.alive(Party.SERVING), "the kernel says so, whatever the process left on the page"
 
 
 def test_a_full_ring_says_how_many_spans_it_lost(page):
@@ -55,9 +199,18 @@ def test_a_full_ring_says_how_many_spans_it_lost(page):
 def test_open_work_is_seen_up_to_now(page):
     assert page.open(Party.ROLLOUT, 50) is None
     page.open_span(Party.ROLLOUT, Span.HELD, 20)
-    span = page.open(Party.ROLLOUT, 50)
-    assert (span.kind, span.start_ns, span.end_ns) == (Span.HELD, 20, 50)
+    assert page.open(Party.ROLLOUT, 50) == SpanRecord(Span.HELD, 20, 50)
     assert page.open(Party.ROLLOUT, 20) is None
+
+
+def test_a_step_whose_core_was_taken_counts_until_serving_woke(page):
+    page.set(Party.ROLLOUT, Field.WORKED_NS, 1000)
+    page.open_span(Party.ROLLOUT, Span.ROLLOUT, 20)
+    page.set(Party.SERVING, Field.WANTED_SINCE_NS, 30)
+    assert page.rollout_worked_ns(50) == 1030, "a step that gives way by itself works until it does"
+    page.set(Party.ROLLOUT, Field.PREEMPTIBLE, 1)
+    assert page.rollout_worked_ns(50) == 1010
+    assert page.open(Party.ROLLOUT, 50).end_ns == 30
 
 
 def test_a_foreign_file_is_refused(tmp_path):

@@ -1,42 +1,51 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.runtime.policy.kv import KvMemory, cut_budget_bytes, initial_budget_bytes, under_pressure
+from rose.runtime.policy.kv import (
+    HeldKv,
+    KvMemory,
+    cut_budget,
+    initial_budget_bytes,
+    retraction_order,
+    under_pressure,
+)
 
-sizes = st.integers(0, 1 << 40)
-shares = st.floats(0, 1)
-
-
-def memory(device=1000, serving=0, rollout=0, headroom=0.2, high_watermark=0.5):
-    return KvMemory(device, serving, rollout, headroom, high_watermark)
-
-
-def test_a_budget_leaves_serving_what_it_holds_and_the_headroom():
-    assert initial_budget_bytes(memory(serving=300)) == 500
-    assert initial_budget_bytes(memory(serving=900)) == 0
-
-
-def test_pressure_begins_past_the_high_watermark_of_the_headroom():
-    assert not under_pressure(memory(serving=500, rollout=400))
-    assert under_pressure(memory(serving=501, rollout=400))
+EMPTY = KvMemory(
+    device_bytes=1000, serving_bytes_per_token=2, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5
+)
 
 
-def test_a_budget_is_halved_once_and_then_frozen():
-    assert cut_budget_bytes(500, frozen=False) == 250
-    assert cut_budget_bytes(250, frozen=True) == 250
+def test_two_models_of_different_shape_share_one_budget():
+    memory = replace(EMPTY, serving_tokens=100, rollout_tokens=300)
+    assert (memory.serving_bytes, memory.rollout_bytes, memory.free_bytes) == (200, 300, 500)
 
 
-@given(device=sizes, serving=sizes, headroom=shares, high_watermark=shares)
-def test_rollouts_that_fill_their_first_budget_cause_no_pressure(device, serving, headroom, high_watermark):
-    before = memory(device, serving, 0, headroom, high_watermark)
-    budget = initial_budget_bytes(before)
-    if budget > 0:
-        assert not under_pressure(memory(device, serving, budget, headroom, high_watermark))
+def test_a_new_lease_gets_what_serving_neither_holds_nor_keeps():
+    assert initial_budget_bytes(replace(EMPTY, serving_tokens=150)) == 500
+    assert initial_budget_bytes(replace(EMPTY, serving_tokens=450)) == 0
 
 
-@given(device=sizes, serving=sizes, rollout=sizes, more=sizes, headroom=shares, high_watermark=shares)
-def test_pressure_only_grows_with_serving(device, serving, rollout, more, headroom, high_watermark):
-    if under_pressure(memory(device, serving, rollout, headroom, high_watermark)):
-        assert under_pressure(memory(device, serving + more, rollout, headroom, high_watermark))
+def test_pressure_begins_when_half_of_the_headroom_is_used():
+    assert not under_pressure(replace(EMPTY, serving_tokens=200, rollout_tokens=500))
+    assert under_pressure(replace(EMPTY, serving_tokens=200, rollout_tokens=501))
+
+
+@given(budget=st.integers(0, 10**12), cuts=st.integers(1, 5))
+def test_a_budget_is_halved_once_however_often_it_is_cut(budget, cuts):
+    left, frozen = budget, False
+    for _ in range(cuts):
+        left, frozen = cut_budget(left, frozen=frozen), True
+    assert left == budget // 2
+
+
+@given(st.lists(st.integers(0, 1000), max_size=20))
+def test_the_youngest_gives_its_memory_back_first_and_everyone_is_asked(arrivals):
+    requests = [HeldKv(f"r{index}", arrived_ns) for index, arrived_ns in enumerate(arrivals)]
+    order = retraction_order(requests)
+    assert sorted(order) == sorted(request.request_id for request in requests)
+    came = {request.request_id: request.arrived_ns for request in requests}
+    assert [came[name] for name in order] == sorted(arrivals, reverse=True)

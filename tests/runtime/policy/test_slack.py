@@ -2,42 +2,67 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.policy.slack import (
     PROBE_AFTER_NS,
+    REGRET_SPENT_SHARE,
     Budgets,
     Hold,
     LeaseTerms,
     ServingLoad,
+    StepFacts,
     admit,
+    admit_any,
+    admit_none,
+    admit_share,
+    attainable,
     decode_slack_ns,
+    late_by,
     prefill_slack_ns,
+    room_ns,
 )
 
 MS = 1_000_000
-IDLE = ServingLoad(False, 0, 0, 0, 0, 0, 0, 100 * MS)
-BUDGETS = Budgets(ttft_ns=1000 * MS, tpot_ns=200 * MS)
-LEASE = LeaseTerms(expires_ns=10_000 * MS, compute_share=1.0, kv_budget_tokens=1000)
 NOW = 5_000 * MS
+BUDGETS = Budgets(ttft_ns=1000 * MS, tpot_ns=200 * MS)
+IDLE = ServingLoad(
+    wanted=False,
+    waiting=0,
+    waiting_prefill_ns=0,
+    earliest_arrival_ns=0,
+    running=0,
+    oldest_token_ns=0,
+    decode_ns=None,
+    largest_prefill_ns=400 * MS,
+    usual_prefill_ns=200 * MS,
+    regret_room_ns=0,
+    worked_ns=0,
+    finished=0,
+    late_alone=0,
+    late_by_lending=0,
+)
+#: One request runs, and rollouts may take ten seconds of it: slack alone decides.
+RUNNING = replace(IDLE, running=1, oldest_token_ns=NOW, decode_ns=20 * MS, regret_room_ns=10_000 * MS)
+WAITING = replace(IDLE, waiting=1, earliest_arrival_ns=NOW, waiting_prefill_ns=20 * MS, regret_room_ns=10_000 * MS)
+LEASE = LeaseTerms(number=1, expires_ns=10_000 * MS, compute_share=1.0, kv_budget_tokens=1000, regret_share=0.05)
+FACTS = StepFacts(
+    load=IDLE,
+    budgets=BUDGETS,
+    lease=LEASE,
+    preempt_ns=10 * MS,
+    kv_tokens=0,
+    busy_share=0.0,
+    worked_ns=0,
+    held_ns=0,
+    now_ns=NOW,
+)
 
 
-def decide(load=IDLE, lease=LEASE, step_ns=10 * MS, kv_tokens=0, busy_share=0.0, held_ns=0, now_ns=NOW):
-    return admit(
-        load, BUDGETS, lease, step_ns=step_ns, kv_tokens=kv_tokens, busy_share=busy_share, held_ns=held_ns,
-        now_ns=now_ns,
-    )  # fmt: skip
-
-
-def test_a_prediction_alone_cannot_keep_an_unused_device_for_ever():
-    """A slow first step must not be the last one that is ever measured."""
-    slow = {"step_ns": 5000 * MS}
-    assert decide(**slow, held_ns=PROBE_AFTER_NS - 1).hold is Hold.NEXT_REQUEST
-    assert decide(**slow, held_ns=PROBE_AFTER_NS).admitted
-    for busy in (replace(IDLE, waiting=1, earliest_arrival_ns=NOW), replace(IDLE, running=1, oldest_token_ns=NOW)):
-        assert decide(**slow, load=busy, held_ns=10 * PROBE_AFTER_NS).hold is Hold.NEXT_REQUEST
-    assert decide(**slow, load=replace(IDLE, in_step=True), held_ns=10 * PROBE_AFTER_NS).hold is Hold.SERVING_STEP
+def decide(**changes):
+    return admit(replace(FACTS, **changes))
 
 
 def test_an_idle_device_under_a_lease_admits():
@@ -47,7 +72,7 @@ def test_an_idle_device_under_a_lease_admits():
 
 
 def test_without_a_lease_nothing_runs():
-    assert decide(lease=replace(LEASE, expires_ns=0)).hold is Hold.NO_LEASE
+    assert decide(lease=LeaseTerms()).hold is Hold.NO_LEASE
 
 
 def test_a_lease_ends_by_itself_at_its_expiry():
@@ -55,26 +80,46 @@ def test_a_lease_ends_by_itself_at_its_expiry():
     assert decide(now_ns=LEASE.expires_ns).hold is Hold.NO_LEASE
 
 
-def test_serving_in_a_step_holds_a_rollout_step():
-    assert decide(load=replace(IDLE, in_step=True)).hold is Hold.SERVING_STEP
+def test_nothing_runs_beside_an_engine_that_said_nothing():
+    assert decide(load=None).hold is Hold.NO_SERVING
+    assert decide(budgets=None).hold is Hold.NO_SERVING
 
 
-def test_decode_slack_is_what_the_tpot_budget_leaves():
-    load = replace(IDLE, running=2, oldest_token_ns=NOW - 50 * MS, decode_ns=60 * MS)
+def test_a_step_waits_from_the_arrival_of_a_request_on():
+    assert decide(load=replace(IDLE, wanted=True)).hold is Hold.SERVING_STEP
+
+
+def test_a_time_that_nobody_knows_admits_nothing():
+    assert decide(load=replace(IDLE, largest_prefill_ns=None)).hold is Hold.UNKNOWN_TIMES
+    assert decide(load=replace(RUNNING, decode_ns=None)).hold is Hold.UNKNOWN_TIMES
+    assert decide(load=replace(WAITING, waiting_prefill_ns=None)).hold is Hold.UNKNOWN_TIMES
+
+
+def test_first_steps_run_only_where_nobody_is_served():
+    assert decide(preempt_ns=None).admitted
+    assert decide(preempt_ns=None, load=RUNNING).hold is Hold.UNKNOWN_TIMES
+
+
+def test_decode_slack_is_what_the_tpot_budget_leaves_after_prefills_that_go_first():
+    load = replace(RUNNING, oldest_token_ns=NOW - 50 * MS, decode_ns=60 * MS)
     assert decode_slack_ns(load, BUDGETS, NOW) == 90 * MS
-    assert decide(load=load, step_ns=89 * MS).admitted
-    assert decide(load=load, step_ns=90 * MS).hold is Hold.DECODE_SLACK
+    assert decide(load=load, preempt_ns=89 * MS).admitted
+    assert decide(load=load, preempt_ns=90 * MS).hold is Hold.DECODE_SLACK
+    behind = replace(load, waiting=1, earliest_arrival_ns=NOW, waiting_prefill_ns=30 * MS)
+    assert decode_slack_ns(behind, BUDGETS, NOW) == 60 * MS
 
 
 def test_prefill_slack_is_what_the_ttft_budget_leaves():
-    load = replace(IDLE, waiting=1, earliest_arrival_ns=NOW - 300 * MS, waiting_prefill_ns=500 * MS)
+    load = replace(WAITING, earliest_arrival_ns=NOW - 300 * MS, waiting_prefill_ns=500 * MS, largest_prefill_ns=0)
     assert prefill_slack_ns(load, BUDGETS, NOW) == 200 * MS
-    assert decide(load=load, step_ns=199 * MS).admitted
-    assert decide(load=load, step_ns=200 * MS).hold is Hold.PREFILL_SLACK
+    assert decide(load=load, preempt_ns=199 * MS).admitted
+    assert decide(load=load, preempt_ns=200 * MS).hold is Hold.PREFILL_SLACK
 
 
-def test_the_largest_next_request_must_still_fit():
+def test_the_largest_next_request_must_still_fit_behind_those_that_wait():
     assert decide(load=replace(IDLE, largest_prefill_ns=991 * MS)).hold is Hold.NEXT_REQUEST
+    ahead = replace(WAITING, waiting_prefill_ns=600 * MS)
+    assert decide(load=ahead).hold is Hold.NEXT_REQUEST
 
 
 def test_a_kv_budget_and_a_compute_share_hold_too():
@@ -82,33 +127,110 @@ def test_a_kv_budget_and_a_compute_share_hold_too():
     assert decide(lease=replace(LEASE, compute_share=0.5), busy_share=0.51).hold is Hold.COMPUTE_SHARE
 
 
+def test_what_the_next_request_is_expected_to_wait_is_at_most_its_share():
+    """Half a layer, on average, beside five percent of the usual 200 ms."""
+    assert decide(preempt_ns=20 * MS).admitted
+    assert decide(preempt_ns=21 * MS).hold is Hold.REGRET
+
+
+def test_a_living_request_is_delayed_by_at_most_its_share():
+    load = replace(RUNNING, regret_room_ns=15 * MS, worked_ns=100 * MS)
+    assert decide(load=load, preempt_ns=15 * MS, worked_ns=100 * MS).admitted
+    assert decide(load=load, preempt_ns=16 * MS, worked_ns=100 * MS).hold is Hold.REGRET
+    # What rollouts took since the load was said is gone from the room.
+    assert decide(load=load, preempt_ns=10 * MS, worked_ns=106 * MS).hold is Hold.REGRET
+
+
+def test_a_prediction_about_the_next_request_alone_cannot_keep_an_unused_device_for_ever():
+    """A slow first step must not be the last one that is ever measured."""
+    for slow in (5000 * MS, 100 * MS):  # beyond slack, beyond regret
+        assert not decide(preempt_ns=slow, held_ns=PROBE_AFTER_NS - 1).admitted
+        assert decide(preempt_ns=slow, held_ns=PROBE_AFTER_NS).admitted
+    for load in (WAITING, RUNNING):
+        assert not decide(preempt_ns=5000 * MS, load=load, held_ns=10 * PROBE_AFTER_NS).admitted
+
+
+def test_a_budget_that_serving_alone_cannot_meet_is_not_probed():
+    load = replace(IDLE, largest_prefill_ns=1000 * MS)
+    assert not attainable(load, BUDGETS)
+    assert decide(load=load, held_ns=10 * PROBE_AFTER_NS).hold is Hold.NEXT_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("took", "lent", "late"),
+    [(100, 0, None), (100, 50, None), (101, 0, "alone"), (150, 40, "alone"), (150, 50, "lending")],
+)
+def test_a_late_request_is_put_down_to_who_made_it_late(took, lent, late):
+    assert late_by(took_ns=took, lent_ns=lent, budget_ns=100) == late
+
+
+def test_the_policies_that_it_is_compared_with():
+    busy = replace(FACTS, load=replace(IDLE, wanted=True), kv_tokens=2000, busy_share=1.0)
+    assert admit_any(busy).admitted
+    assert admit_share(busy).hold is Hold.KV_BUDGET
+    assert admit_share(replace(busy, kv_tokens=0, lease=replace(LEASE, compute_share=0.5))).hold is Hold.COMPUTE_SHARE
+    assert admit_share(replace(busy, kv_tokens=0, busy_share=0.3)).admitted
+    assert admit_none(FACTS).hold is Hold.POLICY
+    for policy in (admit_any, admit_share, admit_none):
+        assert policy(replace(FACTS, lease=LeaseTerms())).hold is Hold.NO_LEASE
+
+
 @given(
     running=st.integers(0, 4),
     waiting=st.integers(0, 4),
     age_ns=st.integers(0, 2_000 * MS),
-    decode_ns=st.integers(0, 300 * MS),
-    prefill_ns=st.integers(0, 1500 * MS),
-    largest_ns=st.integers(0, 1500 * MS),
-    step_ns=st.integers(0, 1500 * MS),
+    decode_ns=st.none() | st.integers(0, 300 * MS),
+    prefill_ns=st.none() | st.integers(0, 1500 * MS),
+    largest_ns=st.none() | st.integers(0, 1500 * MS),
+    room=st.integers(-100 * MS, 1500 * MS),
+    preempt_ns=st.none() | st.integers(0, 1500 * MS),
+    worked_ns=st.integers(0, 100 * MS),
+    held_ns=st.integers(0, 2 * PROBE_AFTER_NS),
 )
-def test_an_admitted_step_leaves_every_slack_positive(
-    running, waiting, age_ns, decode_ns, prefill_ns, largest_ns, step_ns
+def test_an_admitted_step_breaks_no_limit(
+    running, waiting, age_ns, decode_ns, prefill_ns, largest_ns, room, preempt_ns, worked_ns, held_ns
 ):
-    load = ServingLoad(False, waiting, prefill_ns, NOW - age_ns, running, NOW - age_ns, decode_ns, largest_ns)
-    decision = decide(load=load, step_ns=step_ns)
-    slacks = [BUDGETS.ttft_ns - largest_ns - step_ns]
-    if waiting:
-        slacks.append(prefill_slack_ns(load, BUDGETS, NOW) - step_ns)
-    if running:
-        slacks.append(decode_slack_ns(load, BUDGETS, NOW) - step_ns)
-    assert decision.admitted == (min(slacks) > 0)
+    load = replace(
+        IDLE,
+        running=running,
+        waiting=waiting,
+        waiting_prefill_ns=prefill_ns,
+        earliest_arrival_ns=NOW - age_ns,
+        oldest_token_ns=NOW - age_ns,
+        decode_ns=decode_ns,
+        largest_prefill_ns=largest_ns,
+        regret_room_ns=room,
+    )
+    decision = decide(load=load, preempt_ns=preempt_ns, worked_ns=worked_ns, held_ns=held_ns)
     assert decision.admitted == (decision.hold is Hold.NONE)
-    if decision.admitted:
-        assert decision.slack_ns == min(slacks)
+    if not decision.admitted:
+        return
+    assert largest_ns is not None
+    if running or waiting:
+        assert preempt_ns is not None
+        assert preempt_ns + worked_ns <= room
+        assert BUDGETS.ttft_ns - largest_ns - (prefill_ns or 0) - preempt_ns > 0
+    if waiting:
+        assert prefill_slack_ns(load, BUDGETS, NOW) > preempt_ns
+    if running:
+        assert decode_slack_ns(load, BUDGETS, NOW) > preempt_ns
 
 
 @given(shorter_ns=st.integers(0, 500 * MS), more_ns=st.integers(0, 500 * MS), age_ns=st.integers(0, 400 * MS))
-def test_a_longer_step_is_never_admitted_where_a_shorter_is_not(shorter_ns, more_ns, age_ns):
-    load = replace(IDLE, running=1, oldest_token_ns=NOW - age_ns, decode_ns=20 * MS)
-    if decide(load=load, step_ns=shorter_ns + more_ns).admitted:
-        assert decide(load=load, step_ns=shorter_ns).admitted
+def test_a_step_that_keeps_the_device_longer_is_never_admitted_where_a_shorter_is_not(shorter_ns, more_ns, age_ns):
+    load = replace(RUNNING, oldest_token_ns=NOW - age_ns, regret_room_ns=300 * MS)
+    if decide(load=load, preempt_ns=shorter_ns + more_ns).admitted:
+        assert decide(load=load, preempt_ns=shorter_ns).admitted
+
+
+@given(st.lists(st.tuples(st.integers(1, 500 * MS), st.integers(0, 60 * MS)), max_size=60), st.floats(0.01, 0.5))
+def test_a_request_is_never_delayed_by_more_than_its_share(turns, share):
+    """Serving's steps and rollout's, in any order: what rollouts took of a request stays within its room."""
+    elapsed_ns = lent_ns = 0
+    for serving_ns, rollout_ns in turns:
+        elapsed_ns += serving_ns
+        room = room_ns(solo_ns=elapsed_ns - lent_ns, lent_ns=lent_ns, share=share)
+        load = replace(RUNNING, regret_room_ns=room, worked_ns=lent_ns)
+        if decide(load=load, preempt_ns=rollout_ns, worked_ns=lent_ns).admitted:
+            elapsed_ns, lent_ns = elapsed_ns + rollout_ns, lent_ns + rollout_ns
+        assert lent_ns <= share * REGRET_SPENT_SHARE * (elapsed_ns - lent_ns) + 1

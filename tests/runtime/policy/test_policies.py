@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rose.runtime.policy.lease import BorrowCase
+from rose.runtime.policy.policies import NAMES, POLICIES, numbered
+from rose.runtime.policy.routing import TurnFacts, WorkerFacts
+
+WORTH = BorrowCase(wanted_ns=10**9, idle_share=0.5, switch_ns=10**6)
+WORKER = WorkerFacts(
+    engine_id="lent", alive=True, policy_version=0, in_flight=0, capacity=4, lease_left_ns=10**9, slack_ok=True
+)
+DEDICATED = replace(WORKER, engine_id="dedicated", lease_left_ns=None, in_flight=2)
+TURN = TurnFacts(prefix_engine_id=None, version_min=0, expected_ns=10**9)
+
+
+def test_a_policy_travels_over_the_page_as_its_number():
+    for number, name in enumerate(NAMES):
+        assert numbered(number) is POLICIES[name]
+    for unknown in (-1, len(NAMES)):
+        assert numbered(unknown) is POLICIES["solo"], "what nobody knows lends nothing"
+
+
+@pytest.mark.parametrize(
+    ("name", "placed", "borrows", "cut"),
+    [
+        ("rose", "lent", True, 50),
+        ("solo", "dedicated", False, 100),
+        ("share_all", "lent", True, 100),
+        ("static_split", "lent", True, 100),
+    ],
+)
+def test_what_each_decides(name, placed, borrows, cut):
+    policy = POLICIES[name]
+    assert policy.place(TURN, [WORKER, DEDICATED]).engine_id == placed
+    assert policy.borrow(WORTH) is borrows
+    assert policy.cut(100, frozen=False) == cut
