@@ -119,7 +119,7 @@ class Server:
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            connection.detach()
+            connection.close()
             self._become(request, requester, log)
         os.setpgid(pid, pid)
         engine = _Engine(pid, os.pidfd_open(pid), connection)

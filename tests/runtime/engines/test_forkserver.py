@@ -199,6 +199,15 @@ time.sleep(600)
     assert not (tmp_path / "socket").exists()
 
 
+def test_a_server_that_cannot_start_forks_nothing_and_says_where_it_was_asked(tmp_path):
+    server = ForkServer.start(tmp_path / "socket", tmp_path / "log", {"PYTHONHOME": str(tmp_path / "nowhere")})
+    with (tmp_path / "engine").open("wb") as log, pytest.raises(ForkError, match=str(server.path)):
+        fork_engine(server.path, [], os.environ, log)
+    assert not server.alive or server.process.wait(10) != 0
+    assert not wait_until_loaded(server.path)
+    server.stop()
+
+
 def test_settings_that_were_read_while_loading_are_refused_by_name(fork_server, tmp_path):
     environment = {**os.environ, "SGLANG_FORCE_STREAM_INTERVAL": "7"}
     with (
