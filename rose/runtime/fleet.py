@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,8 @@ class FleetPlan:
     serving_model: Path
     rollout_model: Path
     gateway_url: str
+    #: The socket of the fork server that engines start from, if there is one.
+    fork_server: Path | None = None
 
     def page(self, device: DeviceConfig) -> Path:
         """Where the device's arbiter page lies."""
@@ -61,6 +64,12 @@ class FleetPlan:
     def _staging(self, device: DeviceConfig) -> Path:
         return self.folder / device.id / "staging"
 
+    def _host_cores(self) -> list[int]:
+        """The cores that are not a serving device's: those for the HTTP and the text of what runs on them."""
+        available = os.sched_getaffinity(0)
+        serving = {core for device in self.config.device if device.pool == "serving" for core in device.cores}
+        return sorted((available - serving) or available)
+
     def _serving(self, device: DeviceConfig) -> EngineSpec:
         config = self.config.serving
         number = [other.id for other in self.config.device if other.pool == "serving"].index(device.id)
@@ -74,11 +83,15 @@ class FleetPlan:
             log=self.logs / f"{device.id}-serving.log",
             gpu=device.gpu,
             cores=device.cores,
+            host_cores=self._host_cores() if device.gpu is None else (),
+            fork_server=self.fork_server,
             extra_args=config.extra_args,
         )
 
     def _rollout(self, device: DeviceConfig, *, gated: bool) -> EngineSpec:
         config = self.config.rollout
+        # A lent engine that starts anew must not delay serving either.
+        host_cores = self._host_cores() if gated and device.gpu is None else ()
         return EngineSpec(
             engine_id=f"{device.id}-rollout",
             model=str(self.rollout_model),
@@ -89,6 +102,10 @@ class FleetPlan:
             log=self.logs / f"{device.id}-rollout.log",
             gpu=device.gpu,
             cores=device.cores,
+            host_cores=host_cores,
+            start_cores=host_cores,
+            idle_class=gated and device.gpu is None,
+            fork_server=self.fork_server,
             nice=LENT_NICE if gated else BACKGROUND_NICE,
             token_ids_only=True,
             extra_args=[

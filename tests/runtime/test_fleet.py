@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,21 @@ def test_a_serving_device_serves_and_lends_a_rollout_device_only_rolls_out(model
     assert lends.serving.plugin.page == lends.rollout.plugin.page == lends.page
     assert lends.page != dedicated.page
     assert lends.serving_kv_bytes_per_token in (2 * 3 * 2 * 64 * 2, 2 * 3 * 2 * 64 * 4)
+
+
+def test_only_what_computes_runs_on_the_cores_of_a_serving_device(model, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2})
+    fleet = config.demo([0, 1], ledger=Path("x"))
+    lends, dedicated = (plan(fleet, model).agent_spec(device) for device in fleet.device)
+    serving = set(lends.serving.cores)
+    assert set(lends.serving.host_cores) == set(lends.rollout.host_cores) == {0, 1, 2} - serving
+    # A lent engine keeps off them while it starts, and gives way on them to whatever wakes.
+    assert lends.rollout.start_cores == lends.rollout.host_cores
+    assert lends.rollout.idle_class
+    assert not lends.serving.idle_class
+    assert not lends.serving.start_cores
+    assert not dedicated.rollout.idle_class
+    assert not dedicated.rollout.host_cores
 
 
 def test_without_coserving_nothing_is_lent(model):

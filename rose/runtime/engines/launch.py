@@ -3,7 +3,8 @@
 The arguments are `sglang.launch_server`'s. What ROSE adds comes from the environment, set by
 `rose.runtime.engines.sglang`: the plugin's settings and, with no GPU, the CPU stand-ins. Those are installed when this
 module is imported, not in `main()`: SGLang spawns its scheduler and detokenizer, and a spawned Python imports the main
-module again, so one place serves the children too.
+module again, so one place serves the children too. A fork server has imported all of it before: see
+`rose.runtime.engines.forkserver`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 if os.environ.get("ROSE_ENGINE_ON_CPU") == "1":
     from rose.runtime.engines import cpu
@@ -31,13 +33,20 @@ def die_with_parent(parent_pid: int) -> None:
         sys.exit(f"the process {parent_pid} that started this engine is gone")
 
 
-def main() -> None:
-    """Run the server until it is told to stop."""
-    die_with_parent(int(os.environ["ROSE_PARENT_PID"]))
-    if os.environ.get("ROSE_ENGINE_ON_CPU") == "1":
-        # The whole host, whatever the parent is kept to: an engine is pinned to its device once it is up.
+def use_start_cores() -> None:
+    """Take the cores to start on, whatever this process was kept to: it is pinned to its device once it is up.
+
+    They are in `ROSE_ENGINE_START_CORES`, as "0,1"; without it they are all of a CPU host's.
+    """
+    named = os.environ.get("ROSE_ENGINE_START_CORES")
+    if named:
+        os.sched_setaffinity(0, [int(core) for core in named.split(",")])
+    elif os.environ.get("ROSE_ENGINE_ON_CPU") == "1":
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
 
+
+def serve(arguments: Sequence[str]) -> None:
+    """Load the plugins, and run SGLang's server with these arguments until it is told to stop."""
     from sglang.launch_server import run_server
     from sglang.srt.plugins import load_plugins
     from sglang.srt.server_args import prepare_server_args
@@ -47,11 +56,18 @@ def main() -> None:
 
     load_plugins()
     require_hooks()
-    server_args = prepare_server_args(sys.argv[1:])
+    server_args = prepare_server_args(list(arguments))
     try:
         run_server(server_args)
     finally:
         kill_process_tree(os.getpid(), include_parent=False)
+
+
+def main() -> None:
+    """Run the server until it is told to stop."""
+    die_with_parent(int(os.environ["ROSE_PARENT_PID"]))
+    use_start_cores()
+    serve(sys.argv[1:])
 
 
 if __name__ == "__main__":

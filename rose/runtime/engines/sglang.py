@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,8 @@ import psutil
 
 from rose.errors import UserError
 from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.engines import placement
+from rose.runtime.engines.forkserver import UNKNOWN_EXIT, ForkedProcess, ForkError, fork_engine, start_cores
 
 START_TIMEOUT_S = 300.0
 _STOP_GRACE_S = 10.0
@@ -35,7 +38,11 @@ class EngineError(UserError):
 class EngineSpec:
     """How to start an engine. `gpu` None runs it on `cores`; `nice` lets serving win the cores it shares.
 
-    `model` is the checkpoint's folder, `model_name` what the user calls it.
+    `model` is the checkpoint's folder, `model_name` what the user calls it. Only the processes that compute are kept
+    to `cores`; those for HTTP and text go to `host_cores`, or to `cores` if there are none. Until it is settled all of
+    it runs on `start_cores`, or anywhere on the host. `idle_class` has its computing give way at once to anything else
+    that wakes on its cores. `fork_server` is the socket of one that forks it; without one, or if it is gone, the
+    engine is a fresh process.
     """
 
     engine_id: str
@@ -51,6 +58,10 @@ class EngineSpec:
     token_ids_only: bool = False
     extra_args: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    host_cores: Sequence[int] = ()
+    start_cores: Sequence[int] = ()
+    idle_class: bool = False
+    fork_server: Path | None = None
 
 
 def free_port(host: str = "127.0.0.1") -> int:
@@ -79,7 +90,8 @@ class EngineProcess:
     def __init__(self, spec: EngineSpec) -> None:
         self.spec = spec
         self.url = f"http://127.0.0.1:{spec.port}"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
+        self._killed = False
 
     @property
     def pid(self) -> int | None:
@@ -90,18 +102,29 @@ class EngineProcess:
         return self._process is not None and self._process.poll() is None
 
     def launch(self) -> None:
-        """Start the process without waiting for it. Call from a thread that lives as long as the engine should:
-        the kernel ties the engine's life to that thread."""
+        """Start the process without waiting for it; a fork server that still loads SGLang is waited for.
+
+        A fresh process lives as long as the calling thread, a forked one as long as the calling process: the kernel
+        kills it then.
+        """
         spec = self.spec
         require_free_port(spec.port, f"engine {spec.engine_id}")
         spec.log.parent.mkdir(parents=True, exist_ok=True)
+        environment = {**os.environ, **self._environment()}
         with spec.log.open("wb") as log:
+            if spec.fork_server is not None:
+                try:
+                    self._process = fork_engine(spec.fork_server, self._arguments(), environment, log)
+                    return
+                except ForkError as error:
+                    log.write(f"{error}: this engine starts as a fresh process\n".encode())
+                    log.flush()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "rose.runtime.engines.launch", *self._arguments()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **self._environment()},
+                env=environment,
                 start_new_session=True,
             )
 
@@ -111,7 +134,8 @@ class EngineProcess:
         while time.monotonic() < deadline:
             if not self.alive:
                 code = None if self._process is None else self._process.poll()
-                raise EngineError(self._diagnosis(f"ended with exit code {code} before it was ready"))
+                known = "an unknown exit code" if code == UNKNOWN_EXIT else f"exit code {code}"
+                raise EngineError(self._diagnosis(f"ended with {known} before it was ready"))
             try:
                 self.post("/generate", {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 2}}, timeout_s=60)
                 return
@@ -121,19 +145,15 @@ class EngineProcess:
         raise EngineError(self._diagnosis(f"did not answer within {timeout_s:.0f} s"))
 
     def settle(self) -> None:
-        """Keep the engine to its cores and niceness from now on.
-
-        While it starts it may use any core: loading SGLang three times over takes most of a minute of processor
-        time, and nothing else runs on the device yet.
-        """
-        for process in self._group():
-            for thread in process.threads():
-                try:
-                    if self.spec.cores:
-                        os.sched_setaffinity(thread.id, self.spec.cores)
-                    os.setpriority(os.PRIO_PROCESS, thread.id, self.spec.nice)
-                except ProcessLookupError:
-                    continue
+        """Keep the engine to its cores, class and niceness from now on. Call it when the engine is ready."""
+        spec = self.spec
+        placement.place(
+            self._group(),
+            cores=spec.cores,
+            host_cores=spec.host_cores or spec.cores,
+            nice=spec.nice,
+            idle_class=spec.idle_class,
+        )
 
     def _group(self) -> list[psutil.Process]:
         assert self._process is not None
@@ -156,21 +176,20 @@ class EngineProcess:
         # To the leader alone: a child that ends before it looks to SGLang like a crash, which it stops to examine.
         if self.alive:
             self._process.send_signal(signal.SIGTERM)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(_STOP_GRACE_S)
-        except subprocess.TimeoutExpired:
-            pass
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL the process group and wait for its leader."""
-        if self._process is None:
+        """SIGKILL the process group and wait for its leader. Safe to call twice."""
+        if self._process is None or self._killed:
             return
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
+        if isinstance(self._process, ForkedProcess):
+            self._process.close()
+        self._killed = True
 
     def log_tail(self) -> str:
         """The last lines of the engine's log."""
@@ -213,6 +232,7 @@ class EngineProcess:
             "ROSE_PARENT_PID": str(os.getpid()),
             "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1" if Path(spec.model).is_dir() else "0"),
             **spec.plugin.to_environment(),
+            **start_cores(spec.start_cores),
         }
         if spec.cores:
             environment["OMP_NUM_THREADS"] = str(len(spec.cores))

@@ -25,10 +25,14 @@ from rose.runtime.training.policy_model import Policy, PolicyShape
 from rose.runtime.transfer.server import StoreServer
 from rose.runtime.transfer.shards import ModelShape
 from rose.runtime.transfer.store import VersionStore
+from tests.runtime.engines.conftest import ENVIRONMENT
 
 pytestmark = pytest.mark.live
 
 FOREVER_NS = 3_600_000_000_000
+
+#: In bfloat16 an untrained policy's two likeliest tokens are often closer than one rank's rounding is to two ranks'.
+EXACT = "--dtype=float32"
 
 
 def make_spec(folder, model, *, gated=True, **changes):
@@ -46,6 +50,7 @@ def make_spec(folder, model, *, gated=True, **changes):
         log=folder / "engine.log",
         cores=[min(os.sched_getaffinity(0))],
         token_ids_only=True,
+        environment=ENVIRONMENT,
     )
     return page, EngineSpec(**{**{name: getattr(spec, name) for name in spec.__slots__}, **changes})
 
@@ -61,7 +66,7 @@ class StartedElsewhere(EngineProcess):
 
 
 @pytest.fixture(scope="module")
-def starting(tmp_path_factory, tiny_policy):
+def starting(tmp_path_factory, tiny_policy, fork_server):
     """(page, engine, the process that starts it): an engine of two tensor-parallel ranks, not waited for."""
     folder = tmp_path_factory.mktemp("sharded")
     cores = sorted(os.sched_getaffinity(0))
@@ -69,13 +74,13 @@ def starting(tmp_path_factory, tiny_policy):
         folder,
         tiny_policy,
         gated=False,
-        extra_args=["--tp-size=2"],
+        extra_args=["--tp-size=2", EXACT],
         environment={
             "OMP_NUM_THREADS": "1",
             "SGLANG_CPU_OMP_THREADS_BIND": f"{cores[0]}|{cores[-1]}",
-            # SGLang would compile the lookup of the sharded vocabulary, for half a minute.
-            "TORCHDYNAMO_DISABLE": "1",
+            **ENVIRONMENT,
         },
+        fork_server=fork_server.path,
     )
     (folder / "spec").write_bytes(pickle.dumps(spec))
     script = f"""
@@ -97,9 +102,11 @@ time.sleep(600)
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory, tiny_policy, starting):
+def both(tmp_path_factory, tiny_policy, starting, fork_server):
     """(page, engine) of one rank, and what `starting` gives: both start side by side, and are ready."""
-    page, spec = make_spec(tmp_path_factory.mktemp("engine"), tiny_policy)
+    page, spec = make_spec(
+        tmp_path_factory.mktemp("engine"), tiny_policy, fork_server=fork_server.path, extra_args=[EXACT]
+    )
     engine = EngineProcess(spec)
     lend(page, 1)
     engine.launch()

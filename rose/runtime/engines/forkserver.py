@@ -1,0 +1,206 @@
+"""A process that has SGLang loaded and forks engines on request, so that each starts without loading it three times.
+
+`ForkServer` starts and stops one; `fork_engine` asks one for an engine, from any process of the user that knows its
+path. The server dies with the process that started it. An engine lives as long as the process that asked for it, and
+does not need the server any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+#: A request is one packet: arguments and environment.
+PACKET_BYTES_MAX = 1 << 20
+#: How long to wait for an answer: the server may still be loading SGLang, beside others that do.
+_ANSWER_TIMEOUT_S = 60.0
+#: How long an engine's exit code may be under way after the engine has ended.
+_EXIT_TIMEOUT_S = 5.0
+_STOP_GRACE_S = 5.0
+
+#: `ForkedProcess.poll` of an engine that ended after its server did, which alone could know more.
+UNKNOWN_EXIT = 256
+
+
+class ForkError(Exception):
+    """No engine was forked; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForkServer:
+    """A running server. `path` is its socket, in a folder that only its user may enter."""
+
+    path: Path
+    process: subprocess.Popen[bytes]
+
+    @classmethod
+    def start(
+        cls, path: Path, log: Path, environment: Mapping[str, str] | None = None, cores: Sequence[int] = ()
+    ) -> ForkServer:
+        """Start one that listens at `path`; it answers once SGLang is loaded, and keeps who asks before waiting.
+
+        `environment` is added to this process's. An engine whose environment would have had SGLang load otherwise is
+        refused. It loads on `cores`, or anywhere on the host. Raises OSError if the socket or the log cannot be made.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        creator = os.pidfd_open(os.getpid())
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening, log.open("wb") as output:
+                path.unlink(missing_ok=True)
+                listening.bind(str(path))
+                path.chmod(0o600)
+                listening.listen(16)
+                process = subprocess.Popen(
+                    [
+                        sys.executable,
+                        "-m",
+                        "rose.runtime.engines.forkserver_main",
+                        str(path),
+                        str(listening.fileno()),
+                        str(creator),
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **server_environment(), **start_cores(cores), **(environment or {})},
+                    pass_fds=(listening.fileno(), creator),
+                    # One session for it and its engines: with autogroups the kernel weighs them within one only.
+                    start_new_session=True,
+                )
+        finally:
+            os.close(creator)
+        return cls(path, process)
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def stop(self) -> None:
+        """End the server; engines go on. Safe to call twice."""
+        self.process.terminate()
+        try:
+            self.process.wait(_STOP_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.path.unlink(missing_ok=True)
+
+
+def server_environment() -> dict[str, str]:
+    """What a server for engines on CPU cores loads SGLang under.
+
+    One OpenMP thread: a pool of them does not survive a fork. Each engine sets its own number.
+    """
+    from rose.runtime.engines import cpu
+
+    return {"ROSE_ENGINE_ON_CPU": "1", **cpu.ENVIRONMENT, "OMP_NUM_THREADS": "1"}
+
+
+def start_cores(cores: Sequence[int]) -> dict[str, str]:
+    """The environment of a process that is to start on these cores; on any, if there are none."""
+    return {"ROSE_ENGINE_START_CORES": ",".join(map(str, cores))} if cores else {}
+
+
+class ForkedProcess:
+    """An engine's first process, as far as `subprocess.Popen` has the same: it is no child of this process."""
+
+    def __init__(self, pid: int, pidfd: int, connection: socket.socket) -> None:
+        self.pid = pid
+        self._pidfd = pidfd
+        self._connection = connection
+        self._exit: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal, or `UNKNOWN_EXIT`; None while it runs."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        if self._exit is None:
+            poller = select.poll()
+            poller.register(self._pidfd, select.POLLIN)
+            if not poller.poll(None if timeout is None else timeout * 1000):
+                raise subprocess.TimeoutExpired(f"engine process {self.pid}", timeout or 0.0)
+            self._exit = self._exit_code()
+        return self._exit
+
+    def send_signal(self, number: int) -> None:
+        """Signal it, or nothing if it has ended."""
+        try:
+            signal.pidfd_send_signal(self._pidfd, number)
+        except ProcessLookupError:
+            pass
+
+    def close(self) -> None:
+        """Let the server forget an engine that has ended: until then nothing else can get its process id."""
+        self.wait()
+        self._connection.close()
+
+    def _exit_code(self) -> int:
+        self._connection.settimeout(_EXIT_TIMEOUT_S)
+        try:
+            answer = self._connection.recv(PACKET_BYTES_MAX)
+        except OSError:
+            return UNKNOWN_EXIT
+        return int(json.loads(answer)["exit"]) if answer else UNKNOWN_EXIT
+
+
+def fork_engine(
+    path: Path, arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes], timeout_s: float | None = None
+) -> ForkedProcess:
+    """Have the server at `path` fork an engine with these SGLang arguments and this whole environment.
+
+    It writes to `log`, and is killed with its children when this process ends. Blocks while the server loads SGLang.
+    Raises ForkError if there is no server, or it refuses.
+    """
+    request = json.dumps({"arguments": list(arguments), "environment": dict(environment)}).encode()
+    try:
+        requester = os.pidfd_open(os.getpid())
+    except OSError as error:
+        raise ForkError(f"this kernel gives no handle of a process ({error})") from None
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        connection.settimeout(_ANSWER_TIMEOUT_S if timeout_s is None else timeout_s)
+        connection.connect(str(path))
+        socket.send_fds(connection, [request], [requester, log.fileno()])
+        packet, received, _, _ = socket.recv_fds(connection, PACKET_BYTES_MAX, 1)
+    except OSError as error:
+        connection.close()
+        raise ForkError(f"no fork server answers at {path} ({error})") from None
+    finally:
+        os.close(requester)
+    if not packet:
+        connection.close()
+        raise ForkError(f"the fork server at {path} ended")
+    answer = json.loads(packet)
+    if "refused" in answer:
+        connection.close()
+        raise ForkError(f"the fork server at {path} refused: {answer['refused']}")
+    return ForkedProcess(answer["pid"], received[0], connection)
+
+
+def wait_until_loaded(path: Path, timeout_s: float = _ANSWER_TIMEOUT_S) -> bool:
+    """Whether the server at `path` has loaded SGLang, waiting up to `timeout_s` for it."""
+    deadline = time.monotonic() + timeout_s
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        try:
+            connection.settimeout(max(0.0, deadline - time.monotonic()))
+            connection.connect(str(path))
+            connection.send(b"{}")
+            return bool(connection.recv(PACKET_BYTES_MAX))
+        except OSError:
+            return False

@@ -1,0 +1,258 @@
+"""`python -m rose.runtime.engines.forkserver_main`: loads SGLang once, then forks an engine for each request.
+
+It never starts a thread, an OpenMP region or CUDA: a fork would inherit them broken. What an engine is told through
+its environment takes effect in it although SGLang is loaded: the plugins are loaded after the fork, and the two
+settings that libraries keep a copy of (OpenMP threads, Hugging Face offline) are set again. Other settings that are
+read while SGLang is loaded have to be the server's, or the request is refused.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import setproctitle
+
+from rose.runtime.engines import launch
+from rose.runtime.engines.forkserver import PACKET_BYTES_MAX
+
+#: Beginnings of names that SGLang and its libraries read while they are loaded.
+_READ_AT_LOAD = (
+    *("SGLANG_", "ROSE_ENGINE_ON_CPU", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_", "LD_"),
+    *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_"),
+)
+#: Among those, what takes effect in an engine all the same: read later, or set again in `_apply`.
+_READ_LATER = {"OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_TOKEN", "SGLANG_CPU_OMP_THREADS_BIND"}
+#: A requester sends at once after it connects.
+_REQUEST_TIMEOUT_S = 5.0
+
+
+@dataclass(slots=True)
+class _Engine:
+    pid: int
+    pidfd: int
+    connection: socket.socket | None
+    ended: bool = False
+
+
+def differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    """Names of variables under whose values in `theirs` SGLang would have loaded otherwise than under `ours`."""
+    return sorted(
+        name
+        for name in ours.keys() | theirs.keys()
+        if name.startswith(_READ_AT_LOAD) and name not in _READ_LATER and ours.get(name) != theirs.get(name)
+    )
+
+
+def cuda_in_use() -> bool:
+    """Whether this process has CUDA open; it would not survive a fork."""
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if str(entry.readlink()).startswith("/dev/nvidia"):
+                return True
+    return False
+
+
+def load() -> None:
+    """Import what an engine's three processes need."""
+
+    import rose.runtime.coserving.plugin  # noqa: F401
+
+
+class Server:
+    """Answers requests until the process behind `creator`, a pidfd, has ended."""
+
+    def __init__(self, listening: socket.socket, creator: int) -> None:
+        #: As SGLang is loaded under, and what it sets while it is.
+        self._environment = dict(os.environ)
+        load()
+        self._set_by_load = {k: v for k, v in os.environ.items() if self._environment.get(k) != v}
+        # What is loaded stays: collections in the engines would only copy its pages.
+        gc.collect()
+        gc.freeze()
+        self._listening = listening
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listening, selectors.EVENT_READ, self._accept)
+        self._selector.register(creator, selectors.EVENT_READ, None)
+
+    def run(self) -> None:
+        while True:
+            for key, _ in self._selector.select():
+                if key.data is None:
+                    return
+                key.data()
+
+    def _accept(self) -> None:
+        connection, _ = self._listening.accept()
+        connection.settimeout(_REQUEST_TIMEOUT_S)
+        descriptors: list[int] = []
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(connection, PACKET_BYTES_MAX, 2)
+            self._answer(connection, json.loads(packet), descriptors)
+        except (OSError, ValueError):
+            connection.close()
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+    def _answer(self, connection: socket.socket, request: dict[str, Any], descriptors: list[int]) -> None:
+        reason = self._refusal(request)
+        if reason is not None:
+            connection.send(json.dumps({"refused": reason}).encode())
+            connection.close()
+            return
+        requester, log = descriptors
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            connection.close()
+            self._become(request, requester, log)
+        os.setpgid(pid, pid)
+        engine = _Engine(pid, os.pidfd_open(pid), connection)
+        self._selector.register(engine.pidfd, selectors.EVENT_READ, lambda: self._ended(engine))
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._forgotten(engine))
+        try:
+            socket.send_fds(connection, [json.dumps({"pid": pid}).encode()], [engine.pidfd])
+        except OSError:  # nobody waits for it any more
+            os.killpg(pid, signal.SIGKILL)
+
+    def _refusal(self, request: dict[str, Any]) -> str | None:
+        if "arguments" not in request:
+            return "no arguments"
+        names = differing(self._environment, request["environment"])
+        if names:
+            return f"SGLang is loaded under other values of {', '.join(names)}"
+        if cuda_in_use():
+            return "CUDA is in use in it"
+        if len(list(Path("/proc/self/task").iterdir())) > 1:
+            return "more than one thread runs in it"
+        return None
+
+    def _ended(self, engine: _Engine) -> None:
+        """Say how it ended. It is not reaped while its requester may signal it: its number would be free."""
+        self._selector.unregister(engine.pidfd)
+        engine.ended = True
+        status = os.waitid(os.P_PIDFD, engine.pidfd, os.WEXITED | os.WNOWAIT)
+        assert status is not None
+        code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+        if engine.connection is None:
+            self._reap(engine)
+            return
+        with suppress(OSError):
+            engine.connection.send(json.dumps({"exit": code}).encode())
+
+    def _forgotten(self, engine: _Engine) -> None:
+        """The requester has let go of it, or has ended; then the engine ends by itself."""
+        assert engine.connection is not None
+        self._selector.unregister(engine.connection)
+        engine.connection.close()
+        engine.connection = None
+        if engine.ended:
+            self._reap(engine)
+
+    def _reap(self, engine: _Engine) -> None:
+        os.waitpid(engine.pid, 0)
+        os.close(engine.pidfd)
+
+    def _close(self) -> None:
+        """Close what is the server's alone, in the process of an engine."""
+        for key in list(self._selector.get_map().values()):
+            os.close(key.fd)
+        self._selector.close()
+
+    def _become(self, request: dict[str, Any], requester: int, log: int) -> None:
+        """Be an engine from here on, in the process that was forked for it. Never returns."""
+        code = 1
+        try:
+            os.setpgid(0, 0)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.close(log)
+            self._close()
+            end_with(requester)
+            _apply({**request["environment"], **self._set_by_load})
+            _fork_children()
+            launch.serve(request["arguments"])
+            code = 0
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+            if isinstance(error.code, str):
+                print(error.code, file=sys.stderr)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with suppress(BaseException):
+                atexit._run_exitfuncs()
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+
+def end_with(requester: int) -> None:
+    """Kill this process's group, itself included, once the process behind the pidfd has ended."""
+
+    def watch() -> None:
+        watching = selectors.DefaultSelector()
+        watching.register(requester, selectors.EVENT_READ)
+        watching.select()
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="rose-requester", daemon=True).start()
+
+
+def _apply(environment: Mapping[str, str]) -> None:
+    """Take over an engine's environment, with what was copied from the server's when SGLang was loaded."""
+    import torch
+
+    os.environ.clear()
+    os.environ.update(environment)
+    setproctitle.setproctitle("rose.runtime.engines.launch forked")
+    launch.use_start_cores()
+    torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", len(os.sched_getaffinity(0)))))
+    offline = environment.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE")
+    for module in list(sys.modules.values()):
+        if "HF_HUB_OFFLINE" in getattr(module, "__dict__", {}):
+            module.HF_HUB_OFFLINE = offline  # type: ignore[attr-defined]
+
+
+def _fork_children() -> None:
+    """Have SGLang fork its scheduler and detokenizer instead of spawning them, unless CUDA is in use by then."""
+    import multiprocessing
+
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    def choose(_result: object, *_args: object) -> None:
+        if not cuda_in_use():
+            multiprocessing.set_start_method("fork", force=True)
+
+    HookRegistry.register("sglang.srt.entrypoints.engine._set_envs_and_config", choose, HookType.AFTER)
+
+
+def main() -> None:
+    """Serve at the socket PATH, which is open as a descriptor, until the process behind a pidfd has ended."""
+    path, listening, creator = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    # Before the environment changes: the first call looks for the room that titles are written to.
+    setproctitle.setproctitle(f"rose.runtime.engines.forkserver {path}")
+    launch.use_start_cores()
+    try:
+        Server(socket.socket(fileno=listening), creator).run()
+    finally:
+        Path(path).unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()

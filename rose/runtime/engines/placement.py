@@ -1,0 +1,84 @@
+"""Which cores a running engine's threads use, and how the kernel ranks them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+#: SGLang names the processes that compute; its others serve HTTP and turn tokens into text.
+_SCHEDULER_TITLE = "sglang::scheduler"
+#: Threads start while they are placed: passes until one finds nothing to do, and never more than these.
+_PASSES_MAX = 10
+#: The least a session of its own can weigh against the others.
+_LEAST_SESSION_NICE = 19
+
+
+def is_scheduler(process: psutil.Process) -> bool:
+    """Whether this is a process of SGLang that computes on the device."""
+    try:
+        return any(part.startswith(_SCHEDULER_TITLE) for part in process.cmdline()[:1])
+    except psutil.Error:
+        return False
+
+
+def place(
+    processes: Iterable[psutil.Process],
+    *,
+    cores: Sequence[int],
+    host_cores: Sequence[int],
+    nice: int,
+    idle_class: bool,
+) -> None:
+    """Keep schedulers to `cores` and all other processes to `host_cores`, where those are named.
+
+    `idle_class` gives schedulers SCHED_IDLE, under which any other thread that wakes on the core preempts them at
+    once; whatever else there is gets niceness `nice`. A thread passes both on to the threads it starts.
+    """
+    for process in processes:
+        scheduler = is_scheduler(process)
+        idle = idle_class and scheduler
+        for _ in range(_PASSES_MAX):
+            threads = _threads(process.pid)
+            if not [t for t in threads if _place_thread(t, set(cores if scheduler else host_cores), nice, idle)]:
+                break
+        if idle:
+            _weigh_session_least(process.pid)
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        return [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
+    except FileNotFoundError:
+        return []
+
+
+def _place_thread(thread: int, cores: set[int], nice: int, idle: bool) -> bool:
+    """Whether anything had to be changed."""
+    changed = False
+    with suppress(ProcessLookupError):
+        if cores and os.sched_getaffinity(thread) != cores:
+            os.sched_setaffinity(thread, cores)
+            changed = True
+        if idle:
+            if os.sched_getscheduler(thread) != os.SCHED_IDLE:
+                os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+                changed = True
+        elif os.getpriority(os.PRIO_PROCESS, thread) != nice:
+            os.setpriority(os.PRIO_PROCESS, thread, nice)
+            changed = True
+    return changed
+
+
+def _weigh_session_least(pid: int) -> None:
+    """Let an engine that leads a session give way to the other sessions too.
+
+    With autogroups the kernel first divides a core among sessions, and looks at niceness and SCHED_IDLE only within
+    one. Engines of one fork server share a session; one that was started by itself has its own.
+    """
+    with suppress(OSError):
+        if os.getsid(pid) == os.getpgid(pid):
+            Path(f"/proc/{pid}/autogroup").write_text(str(_LEAST_SESSION_NICE))

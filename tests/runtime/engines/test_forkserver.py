@@ -1,0 +1,231 @@
+"""Engines forked from a server: they start, keep to their own settings, and outlive nobody they should not."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.page import ArbiterPage
+from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.engines.forkserver import ForkError, ForkServer, fork_engine, wait_until_loaded
+from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec, free_port
+from rose.runtime.policy.slack import Budgets, LeaseTerms
+from tests.runtime.engines.conftest import ENVIRONMENT
+
+pytestmark = pytest.mark.live
+
+#: Starts engines of these specs from a process of its own, and says their process ids, and when they are ready.
+REQUESTER = """
+import pickle, sys, time
+from pathlib import Path
+from rose.runtime.engines.sglang import EngineProcess
+engines = [EngineProcess(spec) for spec in pickle.loads(Path(sys.argv[1]).read_bytes())]
+for engine in engines:
+    engine.launch()
+print(*(engine.pid for engine in engines), flush=True)
+for engine in engines:
+    engine.wait_ready()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def make_spec(folder, model, server, name="engine", *, gated=False, **changes):
+    """(page, spec) of an engine of that server."""
+    folder = folder / name
+    folder.mkdir()
+    page = ArbiterPage.create(folder / "page")
+    page.set_budgets(Budgets(2_000_000_000, 250_000_000), 64)
+    cores = sorted(os.sched_getaffinity(0))
+    spec = EngineSpec(
+        engine_id=name,
+        model=str(model),
+        model_name="untrained",
+        port=free_port(),
+        max_total_tokens=1024,
+        plugin=PluginSettings("rollout", page.path, folder, gated),
+        log=folder / "engine.log",
+        cores=cores[:1],
+        host_cores=cores[-1:],
+        token_ids_only=True,
+        environment=ENVIRONMENT,
+        fork_server=server.path,
+    )
+    return page, dataclasses.replace(spec, **changes)
+
+
+def requester(folder, *specs):
+    """A process that starts engines, and their process ids."""
+    (folder / "specs").write_bytes(pickle.dumps(specs))
+    process = subprocess.Popen(
+        [sys.executable, "-c", REQUESTER, str(folder / "specs")], stdout=subprocess.PIPE, text=True
+    )
+    return process, [int(word) for word in process.stdout.readline().split()]
+
+
+def titles(engine):
+    return sorted(" ".join(process.cmdline()).strip() for process in engine._group())
+
+
+def generate(engine):
+    return engine.post("/generate", {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 2}}, timeout_s=60)
+
+
+def test_engines_are_forked_with_settings_of_their_own(fork_server, tmp_path, tiny_policy, gone):
+    """A gated engine and one that is not, from one server."""
+    cores = sorted(os.sched_getaffinity(0))
+    page, lent_spec = make_spec(
+        tmp_path, tiny_policy, fork_server, "lent", gated=True, idle_class=True, start_cores=cores[-1:], nice=5
+    )
+    _, own_spec = make_spec(tmp_path, tiny_policy, fork_server, "own", cores=cores)
+    page.set_lease(1, LeaseTerms(monotonic_ns() + 600_000_000_000, 1.0, 1 << 30))
+    lent, own = EngineProcess(lent_spec), EngineProcess(own_spec)
+    try:
+        lent.launch()
+        own.launch()
+        assert {core for process in lent._group() for core in process.cpu_affinity()} == {cores[-1]}
+        lent.wait_ready()
+        own.wait_ready()
+        assert titles(lent) == titles(own)
+        assert titles(lent) == ["rose.runtime.engines.launch forked", "sglang::detokenizer", "sglang::scheduler"]
+        # The kernel weighs threads by class and niceness within a session only.
+        assert os.getsid(lent.pid) == os.getsid(own.pid) == fork_server.process.pid
+        assert "ROSE gates this engine" in lent_spec.log.read_text()
+        assert "ROSE gates this engine" not in own_spec.log.read_text()
+        lent.settle()
+        own.settle()
+        for process in lent._group():
+            scheduler = process.cmdline()[0] == "sglang::scheduler"
+            for thread in process.threads():
+                assert os.sched_getaffinity(thread.id) == ({cores[0]} if scheduler else {cores[-1]})
+                assert os.sched_getscheduler(thread.id) == (os.SCHED_IDLE if scheduler else os.SCHED_OTHER)
+        generate(lent)
+        own.stop()
+        assert not own.alive
+        assert gone(own.pid) == []
+        assert lent.alive
+    finally:
+        own.stop()
+        lent.stop()
+    assert gone(lent.pid) == []
+    assert fork_server.alive
+
+
+def test_killing_the_requester_ends_its_engines_alone(fork_server, tmp_path, tiny_policy, gone):
+    one, two = (make_spec(tmp_path, tiny_policy, fork_server, name)[1] for name in ("one", "two"))
+    engine = EngineProcess(one)
+    try:
+        engine.launch()
+        process, (pid,) = requester(tmp_path, two)
+        assert process.stdout.readline().strip() == "ready"
+        process.kill()
+        process.wait()
+        assert gone(pid) == []
+        engine.wait_ready()
+        assert fork_server.alive
+    finally:
+        engine.stop()
+
+
+def test_an_engine_whose_scheduler_is_killed_ends_and_says_how(fork_server, tmp_path, tiny_policy, gone):
+    engine = EngineProcess(make_spec(tmp_path, tiny_policy, fork_server)[1])
+    try:
+        engine.launch()
+        engine.wait_ready()
+        scheduler = next(p for p in engine._group() if p.cmdline()[0].startswith("sglang::scheduler"))
+        scheduler.send_signal(signal.SIGKILL)
+        deadline = time.monotonic() + 60
+        while engine.alive and time.monotonic() < deadline:
+            time.sleep(0.1)
+        with pytest.raises(EngineError, match=r"ended with exit code -?\d+ before"):
+            engine.wait_ready()
+        assert gone(engine.pid) == []
+    finally:
+        engine.kill()
+
+
+def test_killing_the_server_leaves_engines_and_the_next_is_a_fresh_process(tmp_path, tiny_policy, gone):
+    server = ForkServer.start(tmp_path / "socket", tmp_path / "log", ENVIRONMENT)
+    engine = EngineProcess(make_spec(tmp_path, tiny_policy, server)[1])
+    fresh_spec = make_spec(tmp_path, tiny_policy, server, "fresh")[1]
+    try:
+        engine.launch()
+        engine.wait_ready()
+        server.process.kill()
+        server.process.wait()
+        generate(engine)
+        process, (pid,) = requester(tmp_path, fresh_spec)
+        first = fresh_spec.log.read_text().splitlines()[0]
+        assert "this engine starts as a fresh process" in first
+        assert str(server.path) in first
+        assert "rose.runtime.engines.launch" in psutil.Process(pid).cmdline()
+        # A fresh one dies with its requester too.
+        process.kill()
+        process.wait()
+        assert gone(pid) == []
+        generate(engine)
+        engine.stop()
+        assert not engine.alive
+        assert gone(engine.pid) == []
+    finally:
+        engine.kill()
+        server.stop()
+
+
+def test_a_server_dies_with_the_process_that_started_it_and_its_engines_of_others_go_on(tmp_path, tiny_policy):
+    creating = f"""
+import time
+from pathlib import Path
+from rose.runtime.engines.forkserver import ForkServer, wait_until_loaded
+server = ForkServer.start(Path({str(tmp_path / "socket")!r}), Path({str(tmp_path / "log")!r}), {ENVIRONMENT!r})
+print(server.process.pid, flush=True)
+time.sleep(600)
+"""
+    creator = subprocess.Popen([sys.executable, "-c", creating], stdout=subprocess.PIPE, text=True)
+    server = psutil.Process(int(creator.stdout.readline()))
+    assert wait_until_loaded(tmp_path / "socket")
+    creator.kill()
+    creator.wait()
+    assert psutil.wait_procs([server], timeout=10)[1] == []
+    assert not (tmp_path / "socket").exists()
+
+
+def test_a_server_that_cannot_start_forks_nothing_and_says_where_it_was_asked(tmp_path):
+    server = ForkServer.start(tmp_path / "socket", tmp_path / "log", {"PYTHONHOME": str(tmp_path / "nowhere")})
+    with (tmp_path / "engine").open("wb") as log, pytest.raises(ForkError, match=str(server.path)):
+        fork_engine(server.path, [], os.environ, log)
+    assert not server.alive or server.process.wait(10) != 0
+    assert not wait_until_loaded(server.path)
+    server.stop()
+
+
+def test_settings_that_were_read_while_loading_are_refused_by_name(fork_server, tmp_path):
+    environment = {**os.environ, "SGLANG_FORCE_STREAM_INTERVAL": "7"}
+    with (
+        (tmp_path / "log").open("wb") as log,
+        pytest.raises(ForkError, match=r"refused: .*SGLANG_FORCE_STREAM_INTERVAL"),
+    ):
+        fork_engine(fork_server.path, [], environment, log)
+    assert fork_server.alive
+
+
+def test_an_engine_that_cannot_start_says_why(fork_server, tmp_path, gone):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_text("{}")
+    engine = EngineProcess(make_spec(tmp_path, broken, fork_server)[1])
+    engine.launch()
+    with pytest.raises(EngineError, match=r"engine .*ended with exit code \d+ before"):
+        engine.wait_ready()
+    assert "Traceback" in engine.spec.log.read_text()
+    assert gone(engine.pid) == []
+    engine.stop()

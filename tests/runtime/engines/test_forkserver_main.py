@@ -1,0 +1,57 @@
+"""What a fork server refuses, and what it makes of an engine's environment, without SGLang."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from rose.runtime.engines.forkserver_main import differing
+
+#: Applies an environment in a process that has loaded what keeps copies, and prints what became of it.
+APPLYING = """
+import os
+import huggingface_hub, torch
+from huggingface_hub import constants
+from rose.runtime.engines import forkserver_main
+assert not constants.HF_HUB_OFFLINE and torch.get_num_threads() == 1
+cores = sorted(os.sched_getaffinity(0))
+forkserver_main._apply({
+    "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2", "ROSE_PLUGIN_ROLE": "serving",
+    "ROSE_ENGINE_START_CORES": str(cores[-1]),
+})
+from rose.runtime.coserving.settings import PluginSettings
+assert huggingface_hub.is_offline_mode() and constants.HF_HUB_OFFLINE
+assert torch.get_num_threads() == 2
+assert "OTHER" not in os.environ and os.environ["ROSE_PLUGIN_ROLE"] == "serving"
+assert os.sched_getaffinity(0) == {cores[-1]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "matters"),
+    [
+        ("SGLANG_USE_CPU_ENGINE", True),
+        ("TORCHDYNAMO_DISABLE", True),
+        ("HF_HOME", True),
+        ("OMP_WAIT_POLICY", True),
+        ("ROSE_ENGINE_ON_CPU", True),
+        ("OMP_NUM_THREADS", False),
+        ("HF_HUB_OFFLINE", False),
+        ("SGLANG_CPU_OMP_THREADS_BIND", False),
+        ("ROSE_PLUGIN_ROLE", False),
+        ("RAY_JOB_ID", False),
+    ],
+)
+def test_only_what_is_read_while_sglang_loads_has_to_be_the_same(name, matters):
+    assert differing({}, {name: "1"}) == differing({name: "1"}, {}) == ([name] if matters else [])
+    assert differing({name: "1"}, {name: "1"}) == []
+
+
+def test_an_environment_takes_effect_after_the_libraries_are_loaded():
+    environment = {"OMP_NUM_THREADS": "1", "OTHER": "1", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [sys.executable, "-c", APPLYING], env=environment, capture_output=True, text=True, cwd=".", check=False
+    )
+    assert done.returncode == 0, done.stderr

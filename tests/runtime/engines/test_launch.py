@@ -1,0 +1,48 @@
+"""What a fresh engine process does before it loads SGLang."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+CORES = """
+import os
+from rose.runtime.engines import launch
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+launch.use_start_cores()
+print(*sorted(os.sched_getaffinity(0)))
+"""
+
+#: Starts a process that is to die with it, and ends when it is killed.
+PARENT = """
+import os, subprocess, sys, time
+child = "import time; from rose.runtime.engines import launch; launch.die_with_parent(%d); print(flush=True); "
+child += "time.sleep(600)"
+process = subprocess.Popen([sys.executable, "-c", child % os.getpid()], stdout=subprocess.PIPE, text=True)
+process.stdout.readline()
+print(process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def cores_under(environment):
+    done = subprocess.run(
+        [sys.executable, "-c", CORES], env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    return [int(word) for word in done.stdout.split()]
+
+
+def test_it_starts_on_the_cores_it_is_given():
+    cores = sorted(os.sched_getaffinity(0))
+    assert cores_under({"ROSE_ENGINE_START_CORES": str(cores[-1])}) == cores[-1:]
+    assert cores_under({"ROSE_ENGINE_START_CORES": ",".join(map(str, cores))}) == cores
+    assert cores_under({}) == cores[:1]
+
+
+def test_it_dies_with_its_parent(gone):
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    parent.stdout.readline()
+    parent.kill()
+    parent.wait()
+    assert gone(parent.pid) == []

@@ -1,0 +1,111 @@
+"""Where a running engine's threads go, on real processes that carry SGLang's titles."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rose.runtime.engines import placement
+
+#: A process under a title, with a thread; it starts another when it reads a line, and says their ids.
+PROGRAM = """
+import sys, threading, setproctitle
+setproctitle.setproctitle(sys.argv[1])
+def start():
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait, daemon=True)
+    thread.start()
+    print(thread.native_id, flush=True)
+start()
+sys.stdin.readline()
+start()
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def titled():
+    """Start a process under a title: (process, id of its thread)."""
+    started = []
+
+    def start(title):
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, title],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process, int(process.stdout.readline())
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def more(process):
+    """The id of a thread that the process starts now."""
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return int(process.stdout.readline())
+
+
+def standing(thread):
+    return os.sched_getaffinity(thread), os.sched_getscheduler(thread), os.getpriority(os.PRIO_PROCESS, thread)
+
+
+def place(processes, **changes):
+    cores = sorted(os.sched_getaffinity(0))
+    how = {"cores": cores[:1], "host_cores": cores[-1:], "nice": 7, "idle_class": True}
+    placement.place([psutil.Process(process.pid) for process in processes], **{**how, **changes})
+    return {cores[0]}, {cores[-1]}
+
+
+def test_schedulers_go_to_the_device_and_all_else_to_the_host(titled):
+    scheduler, computing = titled("sglang::scheduler_TP0")
+    detokenizer, writing = titled("sglang::detokenizer")
+    device, host = place([scheduler, detokenizer])
+    for thread in (scheduler.pid, computing, more(scheduler)):
+        assert standing(thread) == (device, os.SCHED_IDLE, 0)
+    for thread in (detokenizer.pid, writing, more(detokenizer)):
+        assert standing(thread) == (host, os.SCHED_OTHER, 7)
+
+
+def test_without_the_idle_class_a_scheduler_has_the_niceness(titled):
+    scheduler, computing = titled("sglang::scheduler")
+    device, _ = place([scheduler], idle_class=False)
+    assert standing(computing) == standing(more(scheduler)) == (device, os.SCHED_OTHER, 7)
+
+
+def test_no_cores_named_means_none_changed(titled):
+    scheduler, computing = titled("sglang::scheduler")
+    before = os.sched_getaffinity(computing)
+    place([scheduler], cores=(), host_cores=())
+    assert standing(computing) == (before, os.SCHED_IDLE, 0)
+
+
+def test_a_session_of_its_own_weighs_least(titled):
+    scheduler, _ = titled("sglang::scheduler")
+    autogroup = Path(f"/proc/{scheduler.pid}/autogroup")
+    if not autogroup.exists() or not autogroup.read_text().strip():
+        pytest.skip("this kernel has no autogroups")
+    place([scheduler])
+    assert autogroup.read_text().split()[-1] == "19"
+
+
+def test_a_process_that_ended_is_passed_over(titled):
+    scheduler, _ = titled("sglang::scheduler")
+    alive, _ = titled("sglang::scheduler")
+    gone = psutil.Process(scheduler.pid)
+    scheduler.kill()
+    scheduler.wait()
+    core = min(os.sched_getaffinity(0))
+    placement.place([gone, psutil.Process(alive.pid)], cores=[core], host_cores=[core], nice=0, idle_class=True)
+    assert os.sched_getscheduler(alive.pid) == os.SCHED_IDLE
