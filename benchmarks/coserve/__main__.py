@@ -30,6 +30,7 @@ _BUDGET_FACTOR = 3
 _WARM_UP_S = 4.0
 _SEEDS_PER_ROUND = 16
 _SHARED_MEMORY = Path("/dev/shm")
+_INTERRUPTED = 130
 _UNLIMITED = Budgets(1 << 60, 1 << 60)
 
 
@@ -63,6 +64,8 @@ def main() -> None:
     )
     try:
         measure(report, scope)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
     finally:
         # What was measured before a part failed is worth having.
         finish(report, given.json)
