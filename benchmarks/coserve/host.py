@@ -53,24 +53,31 @@ class Cores:
         return cls((cores[0],), (cores[1],))
 
 
-class BareEngine(EngineProcess):
-    """An engine that knows nothing of ROSE."""
+class Engine(EngineProcess):
+    """An engine in a process group of its own, but in the session of whoever started it.
+
+    Linux gives each session a share of the cores (sched_autogroup): between sessions niceness has no effect, and one
+    whose processes run on several cores can be kept off one of them for seconds. `plugin` False is SGLang without ROSE.
+    """
+
+    def __init__(self, spec: EngineSpec, *, plugin: bool = True) -> None:
+        super().__init__(spec)
+        self._plugin = plugin
 
     def launch(self) -> None:
         """Start the process without waiting for it."""
-        environment = {
-            name: value
-            for name, value in {**os.environ, **self._environment()}.items()
-            if not name.startswith("ROSE_PLUGIN_")
-        }
+        environment = {**os.environ, **self._environment()}
+        if not self._plugin:
+            environment = {name: value for name, value in environment.items() if not name.startswith("ROSE_PLUGIN_")}
+        module = "rose.runtime.engines.launch" if self._plugin else "benchmarks.coserve.bare"
         with self.spec.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.coserve.bare", *self._arguments()],
+                [sys.executable, "-m", module, *self._arguments()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                start_new_session=True,
+                process_group=0,
             )
 
 
@@ -167,7 +174,7 @@ class Host:
             token_ids_only=not serves,
             extra_args=() if serves else (f"--chunked-prefill-size={_PREFILL_CHUNK_TOKENS}",),
         )
-        return BareEngine(spec) if name == "bare" else EngineProcess(spec)
+        return Engine(spec, plugin=name != "bare")
 
 
 @contextmanager

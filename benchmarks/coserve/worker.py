@@ -33,7 +33,7 @@ class Worker:
     def __init__(self, what: str) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.coserve.worker", what],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0,
         )  # fmt: skip
         self.pid = self._process.pid
         self.hear()
