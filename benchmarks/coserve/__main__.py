@@ -70,7 +70,9 @@ def main() -> None:
         # What was measured before a part failed is worth having.
         finish(report, given.json)
     if given.picture is not None:
-        given.picture.write_text(svg(f"Latency by policy, {report.benchmark}", report.detail["distributions_ms"]))
+        given.picture.write_text(
+            svg(f"Latency by policy, {report.benchmark}", report.detail.get("distributions_ms", {}))
+        )
 
 
 def measure(report: Report, scope: Scope) -> None:

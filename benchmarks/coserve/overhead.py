@@ -26,6 +26,8 @@ def measure(report: Report, host: Host, client: Worker, pairs: int) -> None:
     """Needs the engines `serving` and `bare`; claims the median of the pairs' ratios."""
     arrivals = Arrivals("plugin", (0,), (_PROMPT_TOKENS,), (_OUTPUT_TOKENS,))
     served: dict[str, list[Served]] = {name: [] for name in _SEATS}
+    for seat in _SEATS.values():
+        host.seats[seat].engine.post("/flush_cache", {})  # One of them may have served for long.
     for pair in range(-2, pairs):  # The first two are to warm up.
         for name in sorted(_SEATS, reverse=bool(pair % 2)):
             client.tell(**serving_command(host.seats[_SEATS[name]].engine.url, arrivals, _SEED + pair))
