@@ -161,7 +161,7 @@ class Host:
     def _engine(self, name: str, page: Path) -> EngineProcess:
         serves = name in ("serving", "bare")
         staging = self.folder / f"staging-{name}"
-        staging.mkdir()
+        staging.mkdir(exist_ok=True)
         spec = EngineSpec(
             engine_id=name,
             model=str(self.serving_model if serves else self._rollout_model),
