@@ -1,0 +1,1 @@
+"""What lending costs serving and what it harvests, on real engines that share a core."""

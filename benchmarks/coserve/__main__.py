@@ -1,0 +1,208 @@
+"""`python -m benchmarks.coserve`: what lending costs serving and what it harvests, beside serving alone, sharing
+without a gate and a fixed split; on real engines that share a core, with no GPU."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.coserve import claims, figures, overhead, traffic
+from benchmarks.coserve.host import Cores, Host, opened
+from benchmarks.coserve.picture import svg
+from benchmarks.coserve.policies import BARE, INSTALLED, POLICIES, SOLO
+from benchmarks.coserve.rounds import Round, Scene, order
+from benchmarks.coserve.worker import Worker
+from benchmarks.report import Report, arguments, finish, phase
+from rose.runtime.policy.slack import Budgets
+from rose.runtime.traffic.trace import Trace
+
+#: Serving alone keeps the device busy for a share between these.
+_BUSY_LOW, _BUSY_HIGH, _BUSY_WANTED = 0.35, 0.50, 0.42
+_REQUESTS_PER_S = 1.3
+_CALIBRATIONS_MAX = 3
+#: A latency budget is this many times the 99th percentile of serving alone.
+_BUDGET_FACTOR = 3
+_WARM_UP_S = 4.0
+_SEEDS_PER_ROUND = 16
+_SHARED_MEMORY = Path("/dev/shm")
+_INTERRUPTED = 130
+_UNLIMITED = Budgets(1 << 60, 1 << 60)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scope:
+    """How much is measured; `policies` may have `installed` and `bare` among them."""
+
+    rounds: int
+    seconds: float
+    calibration_s: float
+    #: Of the plugin's own cost: starts of both engines, and pairs of requests for each start.
+    starts: int
+    pairs: int
+    turns: int
+    policies: Sequence[str]
+    trace: Path
+
+
+def main() -> None:
+    """Measure; the exit code is 0 when the measuring itself worked."""
+    given = _arguments()
+    report = Report("coserve", given.quick)
+    signal.signal(signal.SIGTERM, _leave)  # As Ctrl-C does: what was started is stopped.
+    quick = given.quick
+    scope = Scope(
+        rounds=given.rounds or (1 if quick else 5),
+        seconds=given.seconds or (8.0 if quick else 60.0),
+        calibration_s=8.0 if quick else 40.0,
+        starts=1 if quick else 4,
+        pairs=5 if quick else 20,
+        turns=given.turns,
+        policies=given.policies or ([SOLO, "rose"] if quick else [*POLICIES, INSTALLED, BARE]),
+        trace=given.trace or traffic.default_trace(),
+    )
+    try:
+        measure(report, scope)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    finally:
+        # What was measured before a part failed is worth having.
+        finish(report, given.json)
+    if given.picture is not None:
+        given.picture.write_text(
+            svg(f"Latency by policy, {report.benchmark}", report.detail.get("distributions_ms", {}))
+        )
+
+
+def measure(report: Report, scope: Scope) -> None:
+    """Start the engines, play the rounds, and stop everything."""
+    home = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+    trace = traffic.load(scope.trace)
+    cores = Cores.available()
+    report.detail["setup"] = {
+        "trace": trace.name, "rounds": scope.rounds, "seconds": scope.seconds, "turns_in_flight": scope.turns,
+        "device_core": cores.device[0], "host_core": cores.host[0],
+    }  # fmt: skip
+    with (
+        tempfile.TemporaryDirectory(prefix="coserve-benchmark-", dir=home) as folder,
+        opened(Path(folder), cores) as host,
+        Worker("serving") as serving,
+        Worker("rollout") as rollout,
+    ):
+        shared = [name for name in scope.policies if name in POLICIES]
+        if shared:
+            _compare(report, scope, host, trace, (serving, rollout), shared)
+        if BARE in scope.policies:
+            overhead.measure(report, host, serving, scope.starts, scope.pairs)
+
+
+def _compare(
+    report: Report, scope: Scope, host: Host, trace: Trace, workers: tuple[Worker, Worker], policies: list[str]
+) -> None:
+    engines = {POLICIES[name].engine for name in policies if POLICIES[name].lends} or {"gated"}
+    with phase(f"engines: serving, {', '.join(sorted(engines))}"):
+        host.start(["serving", *sorted(engines)])
+    longest = int(trace.prompt_tokens.max())
+    scene = Scene(
+        host=host, serving=workers[0], rollout=workers[1], turns=scope.turns, budgets=_UNLIMITED,
+        max_prompt_tokens=min(longest, traffic.PROMPT_TOKENS_MAX),
+    )  # fmt: skip
+    with phase("warm-up"):
+        for index, name in enumerate(policies):
+            warm_up = traffic.window(trace, 0, _WARM_UP_S, _REQUESTS_PER_S)
+            scene.play(name, -1, warm_up, _WARM_UP_S, seed=_SEEDS_PER_ROUND * 100_000 + index)
+    with phase("calibration: serving alone"):
+        rate, budgets = _calibrate(report, scope, scene, trace)
+    scene = Scene(
+        host=host, serving=workers[0], rollout=workers[1], turns=scope.turns, budgets=budgets,
+        max_prompt_tokens=scene.max_prompt_tokens,
+    )  # fmt: skip
+    played: dict[str, list[Round]] = {name: [] for name in policies}
+    try:
+        for number in range(scope.rounds):
+            arrivals = traffic.window(trace, number, scope.seconds, rate)
+            for name in order(policies, number):
+                seed = number * _SEEDS_PER_ROUND + policies.index(name)
+                one = scene.play(name, number, arrivals, scope.seconds, seed)
+                played[name].append(one)
+                print(f"round {number + 1} of {scope.rounds}, {_line(one, budgets)}", file=sys.stderr, flush=True)
+    finally:
+        # Rounds that have no counterpart are left out: the last one may have been cut short.
+        whole = min(len(each) for each in played.values())
+        if whole:
+            claims.claim(report, {name: each[:whole] for name, each in played.items()}, budgets, scope.seconds)
+
+
+def _calibrate(report: Report, scope: Scope, scene: Scene, trace: Trace) -> tuple[float, Budgets]:
+    """A rate at which serving alone is busy for the share wanted, and the budgets that it then meets."""
+    rate, detail = _REQUESTS_PER_S, []
+    for attempt in range(_CALIBRATIONS_MAX):
+        arrivals = traffic.window(trace, 0, scope.calibration_s, rate)
+        seed = _SEEDS_PER_ROUND * 200_000 + attempt
+        one = scene.play(SOLO, -1, arrivals, scope.calibration_s, seed)
+        busy = one.device["serving_ns"] / one.device["length_ns"]
+        budgets = Budgets(
+            *(
+                round(_BUDGET_FACTOR * 1e6 * figures.quantile(figures.values_ms([one], latency), 0.99))
+                for latency in figures.LATENCIES.values()
+            )
+        )
+        detail.append({"requests_per_s": rate, "busy_share": busy, "requests": len(one.requests)})
+        print(f"{rate:.2f} requests/s: busy {busy:.0%}; {_line(one, budgets)}", file=sys.stderr, flush=True)
+        if _BUSY_LOW <= busy <= _BUSY_HIGH or report.quick:
+            break
+        rate *= _BUSY_WANTED / busy
+    report.detail["calibration"] = detail
+    return detail[-1]["requests_per_s"], budgets
+
+
+def _line(one: Round, budgets: Budgets) -> str:
+    device, latencies = one.device, []
+    for name, latency in figures.LATENCIES.items():
+        values = figures.values_ms([one], latency)
+        latencies.append(f"{name} {figures.quantile(values, 0.5):.0f} / {figures.quantile(values, 0.99):.0f}")
+    parts = {
+        "serving": device["serving_ns"],
+        "rollout": device["rollout_ns"],
+        "held": device["headroom_ns"],
+        "idle": device["idle_ns"],
+    }
+    shares = ", ".join(f"{name} {part_ns / device['length_ns']:.0%}" for name, part_ns in parts.items())
+    return (
+        f"{one.policy}: {len(one.requests)} requests, p50 / p99 ms of {', '.join(latencies)}, "
+        f"{figures.over_budget(one, budgets)} over budget; "
+        f"{shares}; "
+        f"{one.tokens_per_s:.0f} rollout tokens/s"
+    )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = arguments(__doc__ or "")
+    names = [*POLICIES, INSTALLED, BARE]
+    parser.add_argument("--rounds", type=int, help="rounds of each policy; 5 if left out")
+    parser.add_argument("--seconds", type=float, help="length of a round; 60 if left out")
+    parser.add_argument("--policies", type=_names, help=f"some of {','.join(names)}; all if left out")
+    parser.add_argument("--turns", type=int, default=32, help="rollout turns kept in flight")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="serving traffic: a CSV, or Mooncake's JSON lines")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the latencies' distributions, as SVG")
+    return parser.parse_args()
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in (*POLICIES, INSTALLED, BARE):
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join([*POLICIES, INSTALLED, BARE])}")
+    return names
+
+
+def _leave(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

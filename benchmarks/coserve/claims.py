@@ -1,0 +1,137 @@
+"""What is claimed of the rounds, and the detail behind it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+
+from benchmarks.coserve import figures
+from benchmarks.coserve.account import harvest_share, lost_idle_ns
+from benchmarks.coserve.host import ROLLOUT_LAYERS
+from benchmarks.coserve.policies import POLICIES, ROSE, SHARE_ALL, SOLO
+from benchmarks.coserve.rounds import Round
+from benchmarks.report import Report
+from rose.runtime.policy.slack import Budgets
+
+#: (latency, quantile, target of the ratio, whether it is about a tail)
+_RATIOS = (
+    ("TTFT", 0.5, 1.05, False),
+    ("TTFT", 0.99, 1.05, True),
+    ("TPOT", 0.5, 1.05, False),
+    ("TPOT", 0.99, 1.10, True),
+)
+_YIELD_MARGIN_MS = 2.0
+
+
+def claim(report: Report, rounds: dict[str, list[Round]], budgets: Budgets, seconds: float) -> None:
+    """Claim what the rounds that were played allow, and keep every round in the detail."""
+    report.detail["policies"] = {name: POLICIES[name].about for name in rounds}
+    report.detail["budgets_ms"] = {"ttft": budgets.ttft_ns / 1e6, "tpot": budgets.tpot_ns / 1e6}
+    report.detail["rounds"] = [figures.round_figures(one, budgets) for each in rounds.values() for one in each]
+    report.detail["distributions_ms"] = {
+        what: {name: figures.distribution(figures.values_ms(each, latency)) for name, each in rounds.items()}
+        for what, latency in figures.LATENCIES.items()
+    }
+    report.detail["ratios_to_solo"] = {
+        name: {
+            f"{what} p{share * 100:g}": figures.summary(_latency_ratios(rounds, name, what, share))
+            for what in figures.LATENCIES
+            for share in figures.QUANTILES
+        }
+        for name in rounds
+        if name != SOLO
+    }
+    report.detail["harvest"] = {
+        name: _harvest(rounds, name) for name, each in rounds.items() if POLICIES[name].lends and SOLO in rounds
+    }
+    if ROSE in rounds and SOLO in rounds:
+        _claim_latency(report, rounds, budgets)
+        report.claim("idle time harvested", statistics.median(_shares(rounds, ROSE)), "share", 0.80, "higher")
+    if ROSE in rounds and SHARE_ALL in rounds:
+        ratios = figures.ratios(rounds, ROSE, SHARE_ALL, lambda one: one.tokens_per_s)
+        report.detail["tokens_to_share_all"] = figures.summary(ratios)
+        report.claim("rollout tokens, rose / share_all", _median(ratios), "x", 0.85, "higher")
+    if ROSE in rounds:
+        _claim_yield(report, rounds[ROSE], seconds)
+
+
+def _claim_latency(report: Report, rounds: dict[str, list[Round]], budgets: Budgets) -> None:
+    for what, share, target, tail in _RATIOS:
+        if not (tail and report.quick):
+            ratios = _latency_ratios(rounds, ROSE, what, share)
+            report.claim(f"{what} p{share * 100:g}, rose / solo", _median(ratios), "x", target, "lower")
+    over = {name: sum(figures.over_budget(one, budgets) for one in rounds[name]) for name in (ROSE, SOLO)}
+    report.claim("requests over budget, rose less solo", over[ROSE] - over[SOLO], "requests", 0, "lower")
+
+
+def _claim_yield(report: Report, rounds: list[Round], seconds: float) -> None:
+    """From an arrival in serving to rollouts off the device: at most one layer of a rollout step, and a margin."""
+    steps = sum(one.device["rollout_steps"] for one in rounds)
+    step_ms = sum(one.device["rollout_ns"] for one in rounds) / max(1, steps) / 1e6
+    target_ms = step_ms / ROLLOUT_LAYERS + _YIELD_MARGIN_MS
+    on_page = [wait / 1e6 for one in rounds for wait in one.yield_latency_ns or ()]
+    still_open = [wait / 1e6 for one in rounds for wait in one.open_ns]
+    detail: dict[str, object] = {
+        "layer_ms": step_ms / ROLLOUT_LAYERS,
+        "serving_steps_that_met_a_rollout_step": len(still_open),
+        "which_was_still_open_for_ms": {
+            f"p{share * 100:g}": figures.quantile(still_open, share) for share in figures.QUANTILES
+        }
+        if still_open
+        else None,
+    }
+    if not on_page:
+        detail["reason"] = (
+            "not measured: nothing on the page says when rollouts were off the device after an arrival; "
+            "the figure is the length of a round, which it cannot exceed"
+        )
+    report.detail["yield_latency"] = detail
+    value_ms = figures.quantile(on_page, 0.99) if on_page else seconds * 1e3
+    report.claim("serving arrival to rollouts off the device, p99", value_ms, "ms", round(target_ms, 3), "lower")
+
+
+def _harvest(rounds: dict[str, list[Round]], name: str) -> dict[str, object]:
+    """Idle time of serving alone: the share that rollouts got, and where the rest went, of all rounds together.
+
+    Beside it the share by the published rule of slices, and by the scheduler's CPU seconds, polls of the gate included.
+    """
+    solo = {one.number: one.device for one in rounds[SOLO]}
+    lost: dict[str, int] = {}
+    idle_ns = rollout_ns = by_halves_ns = 0
+    cpu_s = 0.0
+    for one in rounds[name]:
+        alone = solo[one.number]
+        idle_ns += alone["length_ns"] - alone["serving_ns"]
+        rollout_ns += one.device["rollout_ns"]
+        by_halves_ns += one.device["rollout_by_halves_ns"]
+        cpu_s += one.cpu_s["rollout scheduler"]
+        for cause, length_ns in lost_idle_ns(alone, one.device).items():
+            lost[cause] = lost.get(cause, 0) + length_ns
+    return {
+        "share": figures.summary(_shares(rounds, name)),
+        "share_by_halves": by_halves_ns / idle_ns,
+        "share_by_cpu_time": cpu_s / (idle_ns / 1e9),
+        "idle_alone_s": idle_ns / 1e9,
+        "rollout_s": rollout_ns / 1e9,
+        "lost_s": {cause: round(length_ns / 1e9, 3) for cause, length_ns in sorted(lost.items())},
+        "lost_share": {cause: round(length_ns / idle_ns, 4) for cause, length_ns in sorted(lost.items())},
+    }
+
+
+def _shares(rounds: dict[str, list[Round]], name: str) -> list[float]:
+    solo = {one.number: one.device for one in rounds[SOLO]}
+    return [harvest_share(solo[one.number], one.device) for one in rounds[name]]
+
+
+def _latency_ratios(rounds: dict[str, list[Round]], name: str, what: str, share: float) -> list[float]:
+    latency = figures.LATENCIES[what]
+    return figures.ratios(rounds, name, SOLO, _quantile_of(latency, share))
+
+
+def _quantile_of(latency: figures.Latency, share: float) -> Callable[[Round], float]:
+    return lambda one: figures.quantile(figures.values_ms([one], latency), share)
+
+
+def _median(values: list[float]) -> float:
+    assert values, "both policies were played, and every round has requests that completed"
+    return statistics.median(values)

@@ -1,0 +1,195 @@
+"""The engines of the benchmark, the page they share, and who runs on which core.
+
+The device is one core: of each engine only the scheduler, which does the model's work, runs there. What is the host's
+work (HTTP, tokenizers, detokenizers, load generators, this process) runs on the other core, as it would on a GPU host.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.coserve.policies import Policy
+from rose.clock import monotonic_ns
+from rose.config import FleetConfig
+from rose.errors import UserError
+from rose.runtime.coserving.page import ArbiterPage
+from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.engines import models
+from rose.runtime.engines.sglang import EngineProcess, EngineSpec, free_port
+from rose.runtime.policy.slack import LeaseTerms
+from rose.runtime.training.policy_model import Policy as Model
+from rose.runtime.training.policy_model import PolicyShape
+
+CACHE: Path = FleetConfig.model_fields["cache"].default.expanduser()
+SERVING_TOKENS, ROLLOUT_TOKENS = 8192, 16384
+#: Layers of the rollout model: between two of them a step may yield.
+ROLLOUT_LAYERS = PolicyShape().num_hidden_layers
+_PREFILL_CHUNK_TOKENS = 512
+_START_LEASE_NS = 600_000_000_000
+_SCHEDULER = "sglang::scheduler"
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """The core that is the device, and those of the host's work."""
+
+    device: tuple[int, ...]
+    host: tuple[int, ...]
+
+    @classmethod
+    def available(cls) -> Cores:
+        """The first core this process may use, and the second. Raises UserError where there is one."""
+        cores = sorted(os.sched_getaffinity(0))
+        if len(cores) < 2:
+            raise UserError(f"this benchmark needs two cores, and may use {cores} alone: give it another")
+        return cls((cores[0],), (cores[1],))
+
+
+class Engine(EngineProcess):
+    """An engine in a process group of its own, but in the session of whoever started it.
+
+    Linux gives each session a share of the cores (sched_autogroup): between sessions niceness has no effect, and one
+    whose processes run on several cores can be kept off one of them for seconds. `plugin` False is SGLang without ROSE.
+    """
+
+    def __init__(self, spec: EngineSpec, *, plugin: bool = True) -> None:
+        super().__init__(spec)
+        self._plugin = plugin
+
+    def launch(self) -> None:
+        """Start the process without waiting for it."""
+        environment = {**os.environ, **self._environment()}
+        if not self._plugin:
+            environment = {name: value for name, value in environment.items() if not name.startswith("ROSE_PLUGIN_")}
+        module = "rose.runtime.engines.launch" if self._plugin else "benchmarks.coserve.bare"
+        with self.spec.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *self._arguments()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                process_group=0,
+            )
+
+
+@dataclass(slots=True)
+class Seat:
+    """An engine and the page it writes to."""
+
+    engine: EngineProcess
+    page: ArbiterPage
+
+
+class Host:
+    """Everything that was started, by name; made by `opened`."""
+
+    def __init__(self, folder: Path, cores: Cores) -> None:
+        self.folder = folder
+        self.cores = cores
+        self.serving_model = models.resolve(models.SMOLLM2, CACHE, lambda text: print(text, file=sys.stderr))
+        rollout_model = folder / "rollout-model"
+        rollout_model.mkdir()
+        Model(PolicyShape()).save(rollout_model)
+        self._rollout_model = rollout_model
+        self._page = ArbiterPage.create(folder / "page")
+        self.seats: dict[str, Seat] = {}
+
+    @property
+    def page(self) -> ArbiterPage:
+        """The page of the device: the serving engine's and the gated rollout engine's."""
+        return self._page
+
+    def start(self, names: list[str]) -> None:
+        """Start engines side by side and keep each to its cores. Names: serving, gated, ungated, bare."""
+        self._page.set_lease(0, LeaseTerms(monotonic_ns() + _START_LEASE_NS, 1.0, ROLLOUT_TOKENS))
+        for name in names:
+            page = self._page
+            if name == "ungated":
+                # It may not write where the gated engine does, which is up as well.
+                page = ArbiterPage.create(self.folder / "page-ungated")
+            seat = Seat(self._engine(name, page.path), page)
+            self.seats[name] = seat
+            seat.engine.launch()
+        for name in names:
+            self.seats[name].engine.wait_ready()
+            self.place(name, nice=0, scheduling=os.SCHED_OTHER)
+        self._page.set_lease(0, LeaseTerms(0, 0.0, 0))
+
+    def place(self, name: str, nice: int, scheduling: int) -> None:
+        """Keep an engine's scheduler to the device and all else of it to the host's core, at this niceness.
+
+        Raises PermissionError where niceness may not be lowered again: run it as root, or one policy a run.
+        """
+        for process in self.processes(name):
+            cores = self.cores.device if is_scheduler(process) else self.cores.host
+            for thread in process.threads():
+                try:
+                    os.sched_setaffinity(thread.id, cores)
+                    os.sched_setscheduler(thread.id, scheduling, os.sched_param(0))
+                    if os.getpriority(os.PRIO_PROCESS, thread.id) != nice:
+                        os.setpriority(os.PRIO_PROCESS, thread.id, nice)
+                except ProcessLookupError:
+                    continue
+
+    def adopt(self, policy: Policy) -> None:
+        """Run the rollout engine of a policy as that policy says."""
+        if policy.lends:
+            self.place(policy.engine, policy.nice, policy.scheduling)
+
+    def processes(self, name: str) -> list[psutil.Process]:
+        """The live processes of an engine."""
+        pid = self.seats[name].engine.pid
+        assert pid is not None
+        leader = psutil.Process(pid)
+        return [leader, *leader.children(recursive=True)]
+
+    def stop(self, names: list[str]) -> None:
+        """Stop engines; those that do not run are passed over."""
+        for name in names:
+            if name in self.seats:
+                self.seats.pop(name).engine.stop()
+
+    def _engine(self, name: str, page: Path) -> EngineProcess:
+        serves = name in ("serving", "bare")
+        staging = self.folder / f"staging-{name}"
+        staging.mkdir(exist_ok=True)
+        spec = EngineSpec(
+            engine_id=name,
+            model=str(self.serving_model if serves else self._rollout_model),
+            model_name=models.SMOLLM2 if serves else "untrained policy",
+            port=free_port(),
+            max_total_tokens=SERVING_TOKENS if serves else ROLLOUT_TOKENS,
+            plugin=PluginSettings("serving" if serves else "rollout", page, staging, gated=name == "gated"),
+            log=self.folder / f"{name}.log",
+            cores=self.cores.device,
+            token_ids_only=not serves,
+            extra_args=() if serves else (f"--chunked-prefill-size={_PREFILL_CHUNK_TOKENS}",),
+        )
+        return Engine(spec, plugin=name != "bare")
+
+
+@contextmanager
+def opened(folder: Path, cores: Cores) -> Iterator[Host]:
+    """A host whose engines are all stopped at the end. This process is kept to the host's core meanwhile."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores.host)
+    with ExitStack() as stack:
+        stack.callback(os.sched_setaffinity, 0, before)
+        host = Host(folder, cores)
+        # Asked at the end for what runs then: engines are started and stopped in between.
+        stack.callback(lambda: host.stop(list(host.seats)))
+        yield host
+
+
+def is_scheduler(process: psutil.Process) -> bool:
+    """Whether it is the process of an engine that does the model's work."""
+    return any(_SCHEDULER in word for word in process.cmdline()[:1])

@@ -1,0 +1,334 @@
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.coserve import claims, figures, traffic
+from benchmarks.coserve.account import WorkSample, device_time, harvest_share, lost_idle_ns, still_open_ns
+from benchmarks.coserve.keeper import Keeper
+from benchmarks.coserve.picture import svg
+from benchmarks.coserve.policies import POLICIES, ROSE, SHARE_ALL, SOLO
+from benchmarks.coserve.rounds import Round, Served, order
+from benchmarks.coserve.worker import posts
+from benchmarks.report import ROOT, Report
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
+from rose.runtime.policy.slack import Budgets, Hold
+from rose.runtime.traffic.trace import Trace
+
+BUDGETS = Budgets(100_000_000, 20_000_000)
+MS = 1_000_000
+
+
+def span(kind: Span, start: int, end: int, aux: int = 0) -> SpanRecord:
+    return SpanRecord(kind, start, end, aux)
+
+
+def one_round(policy: str, number: int, ttft_ms: list[float], spans: list[SpanRecord], tokens: int = 0) -> Round:
+    served = tuple(Served(True, round(value * MS), round(value * MS / 10), None, 0, None) for value in ttft_ms)
+    lent = POLICIES[policy].lends
+    return Round(
+        policy=policy,
+        number=number,
+        requests=served,
+        device=device_time(spans, [], 0, 1000, lent=lent, core_share=0.0),
+        rollout={"tokens": tokens},
+        rollout_s=2.0,
+        cpu_s={"rollout scheduler": 0.0},
+        open_ns=(),
+        yield_latency_ns=None,
+        lost_spans=0,
+    )
+
+
+# ------------------------------------------------------------------ where the time went
+
+
+def test_what_rollouts_did_not_get_adds_up_by_cause() -> None:
+    solo = device_time([span(Span.SERVING, 0, 300)], [], 0, 1000, lent=False)
+    spans = [
+        span(Span.SERVING, 0, 200),
+        span(Span.SERVING, 500, 640),
+        span(Span.HELD, 100, 250, Hold.SERVING_STEP),
+        span(Span.ROLLOUT, 250, 500),
+        span(Span.YIELD, 500, 650),
+        span(Span.ROLLOUT, 650, 700),
+        span(Span.HELD, 900, 1000, Hold.NO_LEASE),
+    ]
+    samples = [WorkSample(at, requests) for at, requests in ((300, 0), (710, 3), (750, 0), (800, 0), (850, 0))]
+    lent = device_time(spans, samples, 0, 1000, lent=True)
+    assert lent["held_ns"] == {"held: SERVING_STEP": 50, "yield between layers": 10, "held: NO_LEASE": 100}
+    # The sample at 300 is not of idle time.
+    assert lent["idle_by_cause_ns"] == {"engine without work": 150, "engine between steps": 50}
+    assert (lent["yields"], lent["yield_ns"], lent["rollout_steps"]) == (1, 150, 2)
+    assert solo["idle_by_cause_ns"] == {"not lent": 700}
+    assert harvest_share(solo, lent) == pytest.approx(300 / 700)
+    assert lost_idle_ns(solo, lent)["serving itself ran longer"] == 40
+    assert sum(lost_idle_ns(solo, lent).values()) == 700 - 300
+
+
+RECORDS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.sampled_from(Span)), max_size=20)
+
+
+@given(serving=RECORDS, rollout=RECORDS, share=st.sampled_from([0.0, 0.014, 0.5]))
+def test_causes_and_buckets_add_up_whatever_the_spans(
+    serving: list[tuple[int, int, Span]], rollout: list[tuple[int, int, Span]], share: float
+) -> None:
+    spans: list[SpanRecord] = []
+    for records, kinds in ((serving, (Span.SERVING,)), (rollout, (Span.ROLLOUT, Span.HELD, Span.YIELD))):
+        at = -20
+        for gap, length, kind in records:  # Those of one party follow one another.
+            spans.append(span(kind if kind in kinds else kinds[0], at + gap, at + gap + length, Hold.NO_LEASE))
+            at += gap + length
+    lent = device_time(spans, [WorkSample(5, 0), WorkSample(50, 1)], 0, 300, lent=True, core_share=share)
+    assert lent["serving_ns"] + lent["rollout_ns"] + lent["headroom_ns"] + lent["idle_ns"] == 300
+    assert sum(lent["held_ns"].values()) == lent["headroom_ns"]
+    assert sum(lent["idle_by_cause_ns"].values()) == lent["idle_ns"]
+    assert min(lent["serving_ns"], lent["rollout_ns"]) >= 0
+    solo = device_time([], [], 0, 300, lent=False)
+    assert sum(lost_idle_ns(solo, lent).values()) == 300 - lent["rollout_ns"]
+
+
+def test_a_step_that_waits_for_the_core_is_not_on_it() -> None:
+    spans = [span(Span.ROLLOUT, 0, 100), span(Span.SERVING, 40, 90)]
+    assert device_time(spans, [], 0, 100, lent=True, core_share=0.0)["rollout_ns"] == 50
+    assert device_time(spans, [], 0, 100, lent=True, core_share=0.5)["rollout_ns"] == 75
+    assert POLICIES[SHARE_ALL].core_share == 0.5
+    assert POLICIES[ROSE].core_share == pytest.approx(0.0142, abs=1e-3)
+    assert still_open_ns([*spans, span(Span.SERVING, 200, 300)], 0, 300) == [60]
+
+
+# ------------------------------------------------------------------ claims and figures
+
+
+def played() -> dict[str, list[Round]]:
+    solo = [span(Span.SERVING, 0, 400)]
+    rose = [*solo, span(Span.ROLLOUT, 450, 1000)]
+    return {
+        SOLO: [one_round(SOLO, number, [10, 20, 30 + number], solo) for number in range(3)],
+        ROSE: [one_round(ROSE, number, [11, 22, 300], rose, tokens=90) for number in range(3)],
+        SHARE_ALL: [one_round(SHARE_ALL, number, [40, 80, 90], rose, tokens=100) for number in range(3)],
+    }
+
+
+def test_what_is_claimed_of_rounds() -> None:
+    report = Report("coserve", quick=False)
+    claims.claim(report, played(), BUDGETS, 60.0)
+    claimed = {claim.name: claim for claim in report.claims}
+    assert claimed["TTFT p50, rose / solo"].value == pytest.approx(1.1)
+    assert claimed["TTFT p99, rose / solo"].value > 5
+    assert claimed["requests over budget, rose less solo"].value == 3
+    assert claimed["idle time harvested"].value == pytest.approx(550 / 600)
+    assert claimed["rollout tokens, rose / share_all"].value == pytest.approx(0.9)
+    # What was not measured does not hold.
+    assert not claimed["serving arrival to rollouts off the device, p99"].holds
+    assert "not measured" in report.detail["yield_latency"]["reason"]
+    lost = report.detail["harvest"][ROSE]["lost_s"]
+    assert sum(lost.values()) == pytest.approx(report.detail["harvest"][ROSE]["idle_alone_s"] - 3 * 550e-9, abs=1e-3)
+    assert len(report.detail["rounds"]) == 9
+    json.dumps(report.to_json(), allow_nan=False)
+
+
+def test_a_quick_run_claims_nothing_about_tails() -> None:
+    report = Report("coserve", quick=True)
+    claims.claim(report, {name: played()[name][:1] for name in (SOLO, ROSE)}, BUDGETS, 8.0)
+    assert [claim.name for claim in report.claims if "p99, rose" in claim.name] == []
+    assert report.detail["ratios_to_solo"][ROSE]["TTFT p50"]["interval_95"] is None
+
+
+def test_a_yield_latency_on_the_page_is_claimed_as_measured() -> None:
+    import dataclasses
+
+    rounds = played()
+    rounds[ROSE] = [dataclasses.replace(one, yield_latency_ns=(100_000, 200_000)) for one in rounds[ROSE]]
+    report = Report("coserve", quick=False)
+    claims.claim(report, rounds, BUDGETS, 60.0)
+    (claim,) = (claim for claim in report.claims if "off the device" in claim.name)
+    assert claim.holds
+    assert claim.value == pytest.approx(0.2, abs=0.01)
+
+
+def test_ratios_are_of_the_same_round() -> None:
+    rounds = played()
+    del rounds[SOLO][1]
+    ratios = figures.ratios(rounds, ROSE, SOLO, lambda one: float(one.number + 1))
+    assert ratios == [1.0, 1.0]
+
+
+def test_an_interval_covers_the_median_and_needs_three_values() -> None:
+    low, high = figures.interval([1.0, 1.1, 1.2, 1.3, 5.0]) or (0.0, 0.0)
+    assert low <= 1.2 <= high
+    assert figures.interval([1.0, 2.0]) is None
+
+
+def test_a_request_that_failed_is_over_budget() -> None:
+    failed = Served(False, 1, None, None, 0, "HTTP 500")
+    assert not failed.within(BUDGETS)
+    assert Served(True, BUDGETS.ttft_ns, BUDGETS.tpot_ns, None, 0, None).within(BUDGETS)
+    assert Served(True, BUDGETS.ttft_ns, None, None, 0, None).within(BUDGETS)
+    assert not Served(True, 1, BUDGETS.tpot_ns + 1, None, 0, None).within(BUDGETS)
+
+
+def test_the_order_of_policies_rotates() -> None:
+    assert [order("abc", number) for number in range(3)] == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]]
+
+
+def test_the_picture_is_an_svg_with_a_curve_for_each_policy() -> None:
+    curves = {"solo": [1.0, 2.0, 4.0], "rose": [1.5, 2.5, 30.0]}
+    root = ElementTree.fromstring(svg("a < b", {"TTFT": curves, "TPOT": curves, "none": {}}))
+    assert len([element for element in root.iter() if element.tag.endswith("polyline")]) == 4
+
+
+# ------------------------------------------------------------------ traffic
+
+
+def test_a_tenth_of_each_minute_has_three_times_the_mean_rate() -> None:
+    at_s = traffic.with_bursts(np.arange(0, 150, 0.01), 150)
+    assert (np.diff(at_s) >= 0).all()
+    assert at_s.min() >= 0
+    assert at_s.max() < 150
+    for begin in (36.0, 96.0, 120 + 18.0):
+        length = 6.0 if begin < 120 else 3.0
+        rate = ((at_s >= begin) & (at_s < begin + length)).sum() / length
+        assert rate == pytest.approx(300, rel=0.02)
+
+
+def test_windows_of_the_sample_trace_have_the_rate_that_is_wanted() -> None:
+    trace = traffic.load(traffic.SAMPLE)
+    windows = [traffic.window(trace, number, 60, 1.2) for number in (0, 1, 2, 1000)]
+    for arrivals in windows:
+        assert len(arrivals.arrival_ns) == 72
+        assert 0 <= arrivals.arrival_ns[0] <= arrivals.arrival_ns[-1] < 60e9
+        assert list(arrivals.arrival_ns) == sorted(arrivals.arrival_ns)
+        assert np.median(arrivals.prompt_tokens) < traffic.PROMPT_TOKENS_MAX
+    assert windows[0] != windows[1]
+    assert windows[1] == traffic.window(trace, 1, 60, 1.2)
+
+
+def test_a_trace_with_too_few_requests_is_compressed() -> None:
+    lengths = np.full(40, 5, np.int64)
+    sparse = Trace("sparse", np.arange(40, dtype=np.int64) * 10_000_000_000, lengths, lengths)
+    assert len(traffic.window(sparse, 3, 10, 1.0).arrival_ns) == 10
+    assert len(traffic.window(sparse, 0, 100, 5.0).arrival_ns) == 40
+
+
+def test_mooncake_s_lines_are_read_and_spread_within_their_grain(tmp_path: Path) -> None:
+    rows = [{"timestamp": 3000 * (row // 10), "input_length": 9 + row, "output_length": 3} for row in range(100)]
+    file = tmp_path / "made.jsonl.gz"
+    file.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
+    trace = traffic.load(file)
+    assert (trace.name, len(trace)) == ("made", 100)
+    assert len(set(trace.arrival_ns.tolist())) == 100
+    assert sorted(trace.prompt_tokens.tolist()) == list(range(9, 109))
+
+
+def test_turns_are_spread_over_posts() -> None:
+    assert posts(32) == [4] * 8
+    assert posts(6) == [4, 2]
+    assert posts(1) == [1]
+
+
+# ------------------------------------------------------------------ the page
+
+
+def test_the_keeper_renews_the_lease_reads_the_rings_and_takes_the_lease_back(tmp_path: Path) -> None:
+    page = ArbiterPage.create(tmp_path / "page")
+    page.open_span(Party.SERVING, Span.SERVING, 1)
+    page.close_span(Party.SERVING, 2)  # Of an earlier round.
+    keeper = Keeper(page, page, POLICIES[ROSE], BUDGETS, 64)
+    keeper.start()
+    assert page.lease().expires_ns > monotonic_ns()
+    assert page.budgets() == BUDGETS
+    first = page.lease().expires_ns
+    page.open_span(Party.ROLLOUT, Span.ROLLOUT, 3)
+    page.close_span(Party.ROLLOUT, 4)
+    deadline = time.monotonic() + 30
+    while page.lease().expires_ns == first and time.monotonic() < deadline:
+        time.sleep(0.05)
+    page.open_span(Party.ROLLOUT, Span.HELD, 5)
+    page.set(Party.ROLLOUT, Field.LAST_HOLD, Hold.NO_LEASE)
+    keeper.stop()
+    assert first < monotonic_ns() + 3_000_000_000
+    assert page.lease().expires_ns == 0
+    # That of an engine that still waits is read as it stands.
+    assert [(record.start_ns, record.aux) for record in keeper.spans] == [(3, 0), (5, Hold.NO_LEASE)]
+    assert keeper.samples
+    keeper.stop()
+
+
+def test_alone_nothing_is_lent_and_a_fixed_split_knows_no_budget(tmp_path: Path) -> None:
+    page = ArbiterPage.create(tmp_path / "page")
+    for name, lent, late in ((SOLO, False, True), ("static_split", True, False)):
+        keeper = Keeper(page, page, POLICIES[name], BUDGETS, 64)
+        keeper.start()
+        assert (page.lease().expires_ns > 0) is lent
+        assert (page.budgets() == BUDGETS) is late
+        keeper.stop()
+
+
+# ------------------------------------------------------------------ the command
+
+
+COMMAND = [sys.executable, "-m", "benchmarks.coserve"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["--policies", "solo,sole"], "'sole' is none of solo, rose"), (["--seconds", "x"], "invalid float")],
+)
+def test_an_option_that_is_wrong_is_named(options: list[str], message: str) -> None:
+    done = subprocess.run([*COMMAND, *options], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+@pytest.mark.live
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the device and the host need a core each")
+def test_a_quick_run_on_real_engines(tmp_path: Path) -> None:
+    written = [f"--json={tmp_path / 'report.json'}", f"--picture={tmp_path / 'picture.svg'}"]
+    done = subprocess.run([*COMMAND, "--quick", *written], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    report = json.loads((tmp_path / "report.json").read_text())
+    rounds = {one["policy"]: one for one in report["detail"]["rounds"]}
+    assert set(rounds) == {SOLO, ROSE}
+    for one in rounds.values():
+        device = one["device"]
+        assert one["failed"] == 0, one["failures"]
+        assert one["lost_spans"] == 0
+        parts = ("serving_ns", "rollout_ns", "headroom_ns", "idle_ns")
+        assert sum(device[part] for part in parts) == device["length_ns"] == 8_000_000_000
+        assert device["serving_steps"] > 0
+        assert one["cpu_s"]["serving scheduler"] > 0
+    assert rounds[SOLO]["device"]["rollout_ns"] == 0
+    assert rounds[ROSE]["rollout"]["tokens"] > 0
+    assert rounds[ROSE]["rollout"]["failed"] == rounds[ROSE]["rollout"]["not_aborted"] == 0
+    assert "idle time harvested" in {claim["name"] for claim in report["claims"]}
+    ElementTree.fromstring((tmp_path / "picture.svg").read_text())
+
+
+@pytest.mark.live
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the device and the host need a core each")
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_what_was_started_is_stopped_when_it_is_told_to_end(how: signal.Signals) -> None:
+    with subprocess.Popen([*COMMAND, "--quick"], cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.PIPE) as run:
+        deadline = time.monotonic() + 60
+        # Two engines and two load generators at least.
+        while len(started := psutil.Process(run.pid).children(recursive=True)) < 4 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        run.send_signal(how)
+        run.communicate(timeout=60)
+    assert len(started) >= 4
+    assert psutil.wait_procs(started, timeout=20)[1] == []
