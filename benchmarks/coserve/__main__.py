@@ -103,9 +103,8 @@ def measure(report: Report, scope: Scope) -> None:
 def _compare(
     report: Report, scope: Scope, host: Host, trace: Trace, workers: tuple[Worker, Worker], policies: list[str]
 ) -> None:
-    engines = {POLICIES[name].engine for name in policies if POLICIES[name].lends} or {"gated"}
-    with phase(f"engines: serving, {', '.join(sorted(engines))}"):
-        host.start(["serving", *sorted(engines)])
+    with phase("engines: serving, rollout"):
+        host.start(["serving", "rollout"])
     longest = int(trace.prompt_tokens.max())
     scene = Scene(
         host=host, serving=workers[0], rollout=workers[1], turns=scope.turns, budgets=_UNLIMITED,

@@ -69,7 +69,7 @@ def _claim_yield(report: Report, rounds: list[Round], seconds: float) -> None:
     steps = sum(one.device["rollout_steps"] for one in rounds)
     step_ms = sum(one.device["rollout_ns"] for one in rounds) / max(1, steps) / 1e6
     target_ms = step_ms / ROLLOUT_LAYERS + _YIELD_MARGIN_MS
-    on_page = [wait / 1e6 for one in rounds for wait in one.yield_latency_ns or ()]
+    on_page = [wait / 1e6 for one in rounds for wait in one.yield_latency_ns]
     still_open = [wait / 1e6 for one in rounds for wait in one.open_ns]
     detail: dict[str, object] = {
         "layer_ms": step_ms / ROLLOUT_LAYERS,

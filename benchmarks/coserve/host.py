@@ -17,23 +17,23 @@ from pathlib import Path
 import psutil
 
 from benchmarks.coserve.policies import Policy
-from rose.clock import monotonic_ns
-from rose.config import FleetConfig
+from rose.config import CoservingConfig, FleetConfig
 from rose.errors import UserError
 from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.coserving.settings import PluginSettings
-from rose.runtime.engines import models
+from rose.runtime.engines import cpu, models
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec, free_port
-from rose.runtime.policy.slack import LeaseTerms
+from rose.runtime.engines.shape import kv_bytes_per_token
+from rose.runtime.policy.kv import KvMemory
 from rose.runtime.training.policy_model import Policy as Model
 from rose.runtime.training.policy_model import PolicyShape
 
+SERVING, ROLLOUT = "serving", "rollout"
 CACHE: Path = FleetConfig.model_fields["cache"].default.expanduser()
 SERVING_TOKENS, ROLLOUT_TOKENS = 8192, 16384
 #: Layers of the rollout model: between two of them a step may yield.
 ROLLOUT_LAYERS = PolicyShape().num_hidden_layers
 _PREFILL_CHUNK_TOKENS = 512
-_START_LEASE_NS = 600_000_000_000
 _SCHEDULER = "sglang::scheduler"
 
 
@@ -69,6 +69,7 @@ class Engine(EngineProcess):
         environment = {**os.environ, **self._environment()}
         if not self._plugin:
             environment = {name: value for name, value in environment.items() if not name.startswith("ROSE_PLUGIN_")}
+            environment["ROSE_PLUGIN_ROLE"] = "off"
         module = "rose.runtime.engines.launch" if self._plugin else "benchmarks.coserve.bare"
         with self.spec.log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -83,10 +84,9 @@ class Engine(EngineProcess):
 
 @dataclass(slots=True)
 class Seat:
-    """An engine and the page it writes to."""
+    """An engine that was started."""
 
     engine: EngineProcess
-    page: ArbiterPage
 
 
 class Host:
@@ -104,25 +104,32 @@ class Host:
         self.seats: dict[str, Seat] = {}
 
     @property
+    def memory(self) -> KvMemory:
+        """A device on which both pools fit: memory is measured by itself."""
+        serving, rollout = (
+            kv_bytes_per_token(model, cpu.dtype()) for model in (self.serving_model, self._rollout_model)
+        )
+        return KvMemory(
+            device_bytes=2 * (SERVING_TOKENS * serving + ROLLOUT_TOKENS * rollout),
+            serving_bytes_per_token=serving,
+            rollout_bytes_per_token=rollout,
+            headroom=CoservingConfig().headroom,
+            high_watermark=CoservingConfig().high_watermark,
+        )
+
+    @property
     def page(self) -> ArbiterPage:
-        """The page of the device: the serving engine's and the gated rollout engine's."""
+        """The page of the device."""
         return self._page
 
     def start(self, names: list[str]) -> None:
-        """Start engines side by side and keep each to its cores. Names: serving, gated, ungated, bare."""
-        self._page.set_lease(0, LeaseTerms(monotonic_ns() + _START_LEASE_NS, 1.0, ROLLOUT_TOKENS))
+        """Start engines side by side and keep each to its cores. Names: serving, rollout, bare."""
         for name in names:
-            page = self._page
-            if name == "ungated":
-                # It may not write where the gated engine does, which is up as well.
-                page = ArbiterPage.create(self.folder / "page-ungated")
-            seat = Seat(self._engine(name, page.path), page)
-            self.seats[name] = seat
-            seat.engine.launch()
+            self.seats[name] = Seat(self._engine(name, self._page.path))
+            self.seats[name].engine.launch()
         for name in names:
             self.seats[name].engine.wait_ready()
             self.place(name, nice=0, scheduling=os.SCHED_OTHER)
-        self._page.set_lease(0, LeaseTerms(0, 0.0, 0))
 
     def place(self, name: str, nice: int, scheduling: int) -> None:
         """Keep an engine's scheduler to the device and all else of it to the host's core, at this niceness.
@@ -143,7 +150,7 @@ class Host:
     def adopt(self, policy: Policy) -> None:
         """Run the rollout engine of a policy as that policy says."""
         if policy.lends:
-            self.place(policy.engine, policy.nice, policy.scheduling)
+            self.place(ROLLOUT, policy.nice, policy.scheduling)
 
     def processes(self, name: str) -> list[psutil.Process]:
         """The live processes of an engine."""
@@ -168,7 +175,7 @@ class Host:
             model_name=models.SMOLLM2 if serves else "untrained policy",
             port=free_port(),
             max_total_tokens=SERVING_TOKENS if serves else ROLLOUT_TOKENS,
-            plugin=PluginSettings("serving" if serves else "rollout", page, staging, gated=name == "gated"),
+            plugin=PluginSettings("serving" if serves else "rollout", page, staging, gated=not serves),
             log=self.folder / f"{name}.log",
             cores=self.cores.device,
             token_ids_only=not serves,

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from benchmarks.coserve.account import WorkSample
 from benchmarks.coserve.host import ROLLOUT_TOKENS
-from benchmarks.coserve.policies import NO_BUDGET_NS, Policy
+from benchmarks.coserve.policies import Policy
 from rose.clock import monotonic_ns
+from rose.config import CoservingConfig
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, SpanRecord
+from rose.runtime.policy.kv import KvMemory
+from rose.runtime.policy.policies import NAMES
 from rose.runtime.policy.slack import Budgets, LeaseTerms
 
 #: A lease is renewed this often, for that long.
 RENEW_NS, TTL_NS = 500_000_000, 3_000_000_000
 _SAMPLE_S = 0.02
+_PARTIES = (Party.SERVING, Party.ROLLOUT)
 #: Before a ring of spans can be full.
 _DRAIN_NS = 10_000_000_000
 
 
 @dataclass(slots=True)
 class Keeper:
-    """A thread between `start` and `stop`. `serving` is the device's page, `rollout` that of the engine lent to."""
+    """A thread between `start` and `stop`, beside the device's page."""
 
-    serving: ArbiterPage
-    rollout: ArbiterPage
+    page: ArbiterPage
+    memory: KvMemory
     policy: Policy
     budgets: Budgets
     max_prompt_tokens: int
@@ -35,13 +38,14 @@ class Keeper:
     _tails: dict[Party, int] = field(default_factory=dict)
     _stopping: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
+    _number: int = 0
 
     def start(self) -> None:
         """Put the policy on the page, and keep it there."""
-        never_late = Budgets(NO_BUDGET_NS, NO_BUDGET_NS)
-        self.serving.set_budgets(self.budgets if self.policy.slack else never_late, self.max_prompt_tokens)
-        for party, page in self._rings():
-            self._tails[party] = page.get(party, Field.HEAD)
+        self.page.set_terms(self.budgets, self.max_prompt_tokens, self.memory)
+        for party in _PARTIES:
+            self._tails[party] = self.page.get(party, Field.HEAD)
+        self._number = self.page.lease().number + 1
         if self.policy.lends:
             self._renew()
         self._thread = threading.Thread(target=self._loop, name="keeper", daemon=True)
@@ -54,22 +58,18 @@ class Keeper:
         self._stopping.set()
         self._thread.join()
         self._thread = None
-        self.serving.set_lease(self._number, LeaseTerms(0, 0.0, 0))
+        self.page.set_lease(LeaseTerms(number=self._number))
         self._drain()
-        for party, page in self._rings():
-            span = page.open(party, monotonic_ns())
+        for party in _PARTIES:
+            span = self.page.open(party, monotonic_ns())
             if span is not None:  # An engine that waits writes its span when it goes on.
-                self.spans.append(replace(span, aux=page.get(party, Field.LAST_HOLD)))
-
-    @property
-    def _number(self) -> int:
-        return self.serving.get(Party.AGENT, Field.LEASE_NUMBER)
+                self.spans.append(replace(span, aux=self.page.get(party, Field.LAST_HOLD)))
 
     def _loop(self) -> None:
         renewed_ns = drained_ns = monotonic_ns()
         while not self._stopping.wait(_SAMPLE_S):
             now = monotonic_ns()
-            requests = sum(self.rollout.get(Party.ROLLOUT, word) for word in (Field.WAITING, Field.RUNNING))
+            requests = sum(self.page.get(Party.ROLLOUT, word) for word in (Field.WAITING, Field.RUNNING))
             self.samples.append(WorkSample(now, requests))
             if self.policy.lends and now - renewed_ns >= RENEW_NS:
                 renewed_ns = now
@@ -79,14 +79,19 @@ class Keeper:
                 self._drain()
 
     def _renew(self) -> None:
-        terms = LeaseTerms(monotonic_ns() + TTL_NS, self.policy.compute_share, ROLLOUT_TOKENS)
-        self.serving.set_lease(self._number, terms)
+        self.page.set_lease(
+            LeaseTerms(
+                number=self._number,
+                expires_ns=monotonic_ns() + TTL_NS,
+                compute_share=self.policy.compute_share,
+                kv_budget_tokens=ROLLOUT_TOKENS,
+                regret_share=CoservingConfig().regret_share,
+                policy=NAMES.index(self.policy.decides),
+            )
+        )
 
     def _drain(self) -> None:
-        for party, page in self._rings():
-            spans, self._tails[party], lost = page.drain(party, self._tails[party])
+        for party in _PARTIES:
+            spans, self._tails[party], lost = self.page.drain(party, self._tails[party])
             self.spans += spans
             self.lost_spans += lost
-
-    def _rings(self) -> Sequence[tuple[Party, ArbiterPage]]:
-        return (Party.SERVING, self.serving), (Party.ROLLOUT, self.rollout)

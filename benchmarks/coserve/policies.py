@@ -1,19 +1,15 @@
 """The ways of sharing a device that are compared: what is on the page, and how the rollout engine runs, in each.
 
-To add one, add a line to `POLICIES`; nothing else knows the names. A gate that reads its policy from the page would get
-it where `rounds.play` puts the lease and the budgets there.
+To add one, add a line to `POLICIES`; nothing else knows the names.
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Literal
 
 from rose.runtime.actors import LENT_NICE
 
-#: A latency budget under which nothing is ever late: slack never holds a step.
-NO_BUDGET_NS = 1 << 60
 #: What the kernel gives a process of niceness 0, and one that is to run only when nothing else does: see sched(7) and
 #: `sched_prio_to_weight` in Linux; a step of niceness is a factor of 1.25.
 _WEIGHT, _IDLE_WEIGHT = 1024, 3
@@ -23,16 +19,14 @@ _WEIGHT, _IDLE_WEIGHT = 1024, 3
 class Policy:
     """How the device is shared in a round.
 
-    `lends` starts rollout turns and keeps a lease of `compute_share` renewed. `engine` is the rollout engine that gets
-    the turns: only the gated one looks at the page. `slack` puts the round's latency budgets on the page, else such as
-    never hold a step. `nice` and `scheduling` are those of the rollout engine's processes.
+    `lends` starts rollout turns and keeps a lease of `compute_share` renewed, by which the rollout engine decides as
+    `decides` says (`rose.runtime.policy.policies`). `nice` and `scheduling` are those of its processes.
     """
 
     about: str
     lends: bool = True
-    engine: Literal["gated", "ungated"] = "gated"
+    decides: str = "rose"
     compute_share: float = 1.0
-    slack: bool = True
     nice: int = LENT_NICE
     scheduling: int = os.SCHED_OTHER
 
@@ -46,10 +40,12 @@ class Policy:
 SOLO, ROSE, SHARE_ALL = "solo", "rose", "share_all"
 POLICIES = {
     SOLO: Policy(about="serving alone; the rollout engine is up and has nothing to do", lends=False),
-    ROSE: Policy(about="the gate, under a lease that is renewed"),
-    SHARE_ALL: Policy(about="no gate; the rollout engine runs like the serving one", engine="ungated", nice=0),
-    "static_split": Policy(about="a fixed half of the device for rollouts, whatever slack there is", compute_share=0.5,
-                           slack=False),
+    ROSE: Policy(about="slack, regret and the kernel's idle class, as a lent engine runs on CPU cores",
+                 scheduling=os.SCHED_IDLE),
+    "rose_layers": Policy(about="slack, regret and yields between layers alone, where no kernel takes a core away"),
+    SHARE_ALL: Policy(about="no guard; the rollout engine runs like the serving one", decides="share_all", nice=0),
+    "static_split": Policy(about="a fixed half of the device for rollouts, whatever serving does",
+                           decides="static_split", compute_share=0.5, nice=0),
 }  # fmt: skip
 #: A stage of its own: the same serving engine with the plugin, nothing lent, and without it.
 INSTALLED, BARE = "installed", "bare"

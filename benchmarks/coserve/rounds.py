@@ -10,13 +10,13 @@ from typing import Any
 import psutil
 
 from benchmarks.coserve.account import DeviceTime, device_time, still_open_ns
-from benchmarks.coserve.host import Host, is_scheduler
+from benchmarks.coserve.host import ROLLOUT, Host, is_scheduler
 from benchmarks.coserve.keeper import Keeper
 from benchmarks.coserve.policies import POLICIES
 from benchmarks.coserve.traffic import Arrivals
 from benchmarks.coserve.worker import Worker
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.page import ArbiterPage
+from rose.runtime.coserving.page import Span, SpanRecord
 from rose.runtime.engines import models
 from rose.runtime.policy.slack import Budgets
 
@@ -57,7 +57,7 @@ class Round:
     cpu_s: dict[str, float]
     #: See `still_open_ns`, and what the page itself says of it (`yield_latency_ns`).
     open_ns: tuple[int, ...]
-    yield_latency_ns: tuple[int, ...] | None
+    yield_latency_ns: tuple[int, ...]
     lost_spans: int
 
     @property
@@ -81,18 +81,14 @@ class Scene:
         """Play a round of `seconds`; `seed` is of the prompts' text. Rollouts end with it, serving's last do after."""
         host, way = self.host, POLICIES[policy]
         host.adopt(way)
-        lent_to = host.seats.get(way.engine)
-        keeper = Keeper(
-            host.page, host.page if lent_to is None else lent_to.page, way, self.budgets, self.max_prompt_tokens
-        )
+        keeper = Keeper(host.page, host.memory, way, self.budgets, self.max_prompt_tokens)
         made: dict[str, Any] = {}
         cpu = CpuTimes(self._roles())
         keeper.start()
         try:
             rollouts_began_ns = monotonic_ns()
             if way.lends:
-                assert lent_to is not None
-                self.rollout.tell(url=lent_to.engine.url, turns=self.turns, seed=seed)
+                self.rollout.tell(url=host.seats[ROLLOUT].engine.url, turns=self.turns, seed=seed)
             time.sleep(_RAMP_S)
             began_cpu = cpu.read()
             self.serving.tell(**serving_command(host.seats["serving"].engine.url, arrivals, seed))
@@ -116,7 +112,7 @@ class Scene:
             rollout_s=(rollouts_ended_ns - rollouts_began_ns) / 1e9,
             cpu_s={role: round(ended_cpu[role] - began_cpu[role], 3) for role in ended_cpu},
             open_ns=tuple(still_open_ns(keeper.spans, t0_ns, t1_ns)),
-            yield_latency_ns=yield_latency_ns(host.page, t0_ns, t1_ns),
+            yield_latency_ns=yield_latency_ns(keeper.spans, t0_ns, t1_ns),
             lost_spans=keeper.lost_spans,
         )
 
@@ -134,12 +130,20 @@ class Scene:
         return roles
 
 
-def yield_latency_ns(page: ArbiterPage, t0_ns: int, t1_ns: int) -> tuple[int, ...] | None:
-    """From a request's arrival in serving to rollouts off the device, as the gate measured it in [t0_ns, t1_ns).
+def yield_latency_ns(spans: Sequence[SpanRecord], t0_ns: int, t1_ns: int) -> tuple[int, ...]:
+    """From serving's wish for the device to rollouts off it, for each wish in [t0_ns, t1_ns) that met a rollout step.
 
-    None: the page has no such measurement yet. It is claimed as soon as this returns one.
+    A step that gives way by itself says how long it took. Where the kernel takes the core away, serving's first look at
+    the request is the proof that it has it: that time is from when the request reached the server, text and all.
     """
-    return None
+    waits = []
+    for span in spans:
+        if not (t0_ns <= span.start_ns < t1_ns and span.latency_ns):
+            continue
+        # A yield repeats what the span that it ended says.
+        if span.kind is Span.ROLLOUT or span.kind is Span.SERVING:
+            waits.append(span.latency_ns)
+    return tuple(waits)
 
 
 def serving_command(url: str, arrivals: Arrivals, seed: int) -> dict[str, object]:

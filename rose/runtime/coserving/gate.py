@@ -179,8 +179,10 @@ class RolloutGate:
         wanted = self._page.serving_wants()
         if not wanted or not self._policy.yields:
             return
-        began = monotonic_ns()
-        self._telemetry.worked(self._page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS), began, latency_ns=began - wanted)
+        began, opened = monotonic_ns(), self._page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
+        # A step that had its core taken and given back since the wish was off the device in between.
+        latency_ns = max(0, began - wanted) if opened < wanted else 0
+        self._telemetry.worked(opened, began, latency_ns=latency_ns)
         self._page.open_span(Party.ROLLOUT, Span.YIELD, began)
         try:
             while self._page.serving_wants():
@@ -188,7 +190,7 @@ class RolloutGate:
                 self._check_worth(began)
         finally:
             ended = monotonic_ns()
-            self._page.close_span(Party.ROLLOUT, ended, aux=layers_left, latency_ns=max(0, began - wanted))
+            self._page.close_span(Party.ROLLOUT, ended, aux=layers_left, latency_ns=latency_ns)
             self._telemetry.waited_ns += ended - began
         self._page.open_span(Party.ROLLOUT, Span.ROLLOUT, ended)
         self.step_begins()
