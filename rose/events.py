@@ -95,7 +95,8 @@ class Engine(Event):
 
     kind: ClassVar[str] = "engine"
     durable: ClassVar[bool] = True
-    action: Literal["started", "activated", "deactivated", "stopped", "died"]
+    #: `attached` and `detached`: an engine of somebody else came to the device's page, or left it.
+    action: Literal["started", "activated", "deactivated", "stopped", "died", "attached", "detached"]
     role: Literal["serving", "rollout"]
     model: str
     pid: int | None = None
@@ -112,20 +113,26 @@ class Lease(Event):
 
     kind: ClassVar[str] = "lease"
     durable: ClassVar[bool] = True
-    action: Literal["granted", "renewed", "resized", "frozen", "released", "preempted", "expired"]
+    #: `throttled`: its compute and regret shares were halved; `restored`: one step of what lateness took was undone.
+    action: Literal[
+        "granted", "renewed", "throttled", "restored", "resized", "frozen", "released", "preempted", "expired"
+    ]
     kv_budget_bytes: int
     compute_share: float
     expires_at_us: int
     step: int | None = None
     reason: str | None = None
+    #: How much longer lending may make a serving request take than serving alone would, as a share.
+    regret_share: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preemption(Event):
     """Serving took something back from a rollout engine.
 
-    `yield`: a running rollout step waited between layers (`duration_ns`). `cut`: the KV budget was reduced and the
-    requests that no longer fit were aborted and rerouted. `revoke`: the whole lease ended.
+    `yield`: running rollout steps waited between layers: `count` times within a second, for `duration_ns` together
+    (one event for each of them, without a count, in older ledgers). `cut`: the KV budget was reduced and the requests
+    that no longer fit were ended with their tokens; it took `duration_ns`. `revoke`: the whole lease ended.
     """
 
     kind: ClassVar[str] = "preemption"
@@ -139,6 +146,39 @@ class Preemption(Event):
     tokens_lost: int | None = None
     kv_budget_bytes_before: int | None = None
     kv_budget_bytes_after: int | None = None
+    count: int | None = None
+    #: The longest of them.
+    longest_ns: int | None = None
+    #: From serving's wish for the device until the rollout was off it: the longest, and the mean.
+    latency_ns: int | None = None
+    latency_mean_ns: int | None = None
+    #: Memory that went back to the system.
+    returned_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hold(Event):
+    """Rollouts that had work were refused the device for one reason, `count` times within a second."""
+
+    kind: ClassVar[str] = "hold"
+    #: The rule that refused, such as "serving_step", "prefill_slack" or "regret".
+    reason: str
+    step: int | None = None
+    count: int
+    duration_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTime(Event):
+    """How well an engine's step times are predicted, which every admission relies on."""
+
+    kind: ClassVar[str] = "step_time"
+    role: Literal["serving", "rollout"]
+    mode: Literal["prefill", "decode"]
+    #: Steps of the engine since the last such event, of both modes.
+    steps: int
+    #: Mean of |predicted - measured| / measured over the last steps of the mode.
+    error_share: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -354,6 +394,8 @@ KINDS: dict[str, type[Event]] = {
         Engine,
         Lease,
         Preemption,
+        Hold,
+        StepTime,
         Sync,
         Turn,
         Trajectory,
