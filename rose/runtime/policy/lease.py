@@ -131,8 +131,8 @@ class LeaseFacts:
     step: int | None = None
     #: Why the rollout engine cannot be lent to; None if it can.
     engine_fault: str | None = None
-    #: Whether a serving engine holds its section of the page, what it says, and what it did of late.
-    serving_alive: bool
+    #: Why no serving engine can be shared with, None if one can; what it says, and what it did of late.
+    serving_fault: str | None = None
     load: ServingLoad | None
     history: ServingHistory
     memory: KvMemory
@@ -164,10 +164,8 @@ def next_change(facts: LeaseFacts, now_ns: int) -> Change | None:
 
 def refusal(facts: LeaseFacts, now_ns: int) -> str | None:
     """Why nothing is granted however much it is wanted; None if something could be."""
-    if not facts.serving_alive:
-        return "no serving engine is attached to the device's page"
-    if facts.engine_fault is not None:
-        return facts.engine_fault
+    if (fault := facts.serving_fault or facts.engine_fault) is not None:
+        return fault
     if facts.load is None:
         return "the serving engine has not said what it is doing"
     if not facts.rules.guards:
@@ -263,10 +261,8 @@ def _end(facts: LeaseFacts, now_ns: int) -> Change | None:
     if state.expires_ns <= now_ns:
         reason = "not renewed: the gateway was away, or no longer asked for it"
         return Change("expire", reason, replace(state, ended="expired"))
-    if facts.engine_fault is not None:
-        return released(state, facts.engine_fault)
-    if not facts.serving_alive:
-        return released(state, "the serving engine is gone from the device's page")
+    if (fault := facts.engine_fault or facts.serving_fault) is not None:
+        return released(state, fault)
     if facts.wanted_ns <= 0:
         return released(state, "no rollout wants the device any more")
     if state.level is Level.SHRUNK and (late := _newly_late(facts)):

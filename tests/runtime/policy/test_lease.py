@@ -40,7 +40,7 @@ IDLE = ServingLoad(
 
 def facts(state=None, now=1000, **changes):
     usual = {
-        "rules": RULES, "answered_ns": now, "wanted_ns": 500, "lease_named": False, "serving_alive": True,
+        "rules": RULES, "answered_ns": now, "wanted_ns": 500, "lease_named": False,
         "load": IDLE, "history": ServingHistory(), "memory": MEMORY, "idle_share": 1.0, "switch_ns": 0,
     }  # fmt: skip
     return LeaseFacts(state=state or LeaseState(), **{**usual, **changes})
@@ -81,7 +81,7 @@ def test_a_lease_gives_what_serving_neither_holds_nor_keeps_free():
     [
         {"wanted_ns": 0},
         {"answered_ns": 0},
-        {"serving_alive": False},
+        {"serving_fault": "none is attached"},
         {"load": None},
         {"engine_fault": "the rollout engine starts"},
         {"memory": replace(MEMORY, serving_tokens=400)},
@@ -136,7 +136,7 @@ def test_a_lease_is_renewed_by_an_answer_that_names_it_and_ends_without():
     ("changes", "reason"),
     [
         ({"wanted_ns": 0}, "no rollout wants the device any more"),
-        ({"serving_alive": False}, "the serving engine is gone from the device's page"),
+        ({"serving_fault": "none is attached"}, "none is attached"),
         ({"engine_fault": "the rollout engine died"}, "the rollout engine died"),
     ],
 )
@@ -287,7 +287,7 @@ class Device:
         answer_holds = 0 < known.answered_ns <= self.now < known.answered_ns + TTL and known.wanted_ns > 0
         if change.action == "grant":
             assert answer_holds
-            assert known.serving_alive
+            assert known.serving_fault is None
             assert known.engine_fault is None
             self.granted.append(after.number)
             same_term = before.frozen and self.now < before.expires_ns
@@ -318,7 +318,7 @@ class Device:
             budget = known.state.kv_budget_bytes // 2
             self.facts = replace(known, cut=EngineCut(known.cut.count + 1, number, budget))
         elif move == "serving":
-            self.facts = replace(known, serving_alive=not known.serving_alive)
+            self.facts = replace(known, serving_fault=None if known.serving_fault else "it is gone")
         elif move == "engine":
             self.facts = replace(known, engine_fault=None if known.engine_fault else "it died")
         elif move == "step":
