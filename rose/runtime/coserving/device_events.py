@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from rose.events import Device, Engine, Record, StepTime
+from rose.runtime.coserving.attachment import Attachment, described
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
 
 if TYPE_CHECKING:
@@ -19,34 +17,6 @@ _PARTIES: dict[Role, Party] = {"serving": Party.SERVING, "rollout": Party.ROLLOU
 _PPM = 1e6
 #: After so many looks an engine is recorded without the note that it never left.
 _LOOKS_FOR_NOTE = 20
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EngineNote:
-    """What an engine's plugin says of itself in a file beside the page, written when it attaches.
-
-    `refused`: why it will not be shared with, although it serves.
-    """
-
-    pid: int | None = None
-    model: str | None = None
-    kv_tokens: int | None = None
-    compute_mechanism: str | None = None
-    memory_mechanism: str | None = None
-    refused: str | None = None
-
-
-def note_path(page: Path, role: Role) -> Path:
-    return page.with_name(f"{page.name}.{role}.json")
-
-
-def read_note(page: Path, role: Role) -> EngineNote | None:
-    """The note of the engine of that role; None if there is none that can be read."""
-    try:
-        stored: dict[str, Any] = json.loads(note_path(page, role).read_text())
-        return EngineNote(**{name: stored.get(name) for name in EngineNote.__dataclass_fields__})
-    except (OSError, ValueError, AttributeError):
-        return None
 
 
 def record_device(record: Record, spec: AgentSpec, action: Literal["joined", "left"], at_ns: int) -> None:
@@ -70,7 +40,7 @@ def rollout_event(
     """A change in the life of the device's rollout engine."""
     engine = spec.rollout
     assert engine is not None, "a device without a rollout engine has no events of one"
-    note = read_note(spec.page, "rollout") or EngineNote()
+    note = described(spec.page, "rollout") or Attachment(role="rollout", pid=0)
     return Engine(
         device_id=spec.device.id,
         engine_id=engine.engine_id,
@@ -92,19 +62,22 @@ class ServingWatch:
     def __init__(self, spec: AgentSpec, page: ArbiterPage, record: Record) -> None:
         self._spec, self._page, self._record = spec, page, record
         #: The one that is attached, as the ledger was told of it.
-        self._attached: EngineNote | None = None
-        #: How often an engine was seen that has not left a note yet, and its pid.
-        self._looked, self._looked_at = 0, 0
+        self._attached: Attachment | None = None
+        #: How often one was seen that has not said anything of itself yet, and its pid.
+        self._looks, self._looked_at = 0, 0
+        #: Whether it had something to do when it was last seen.
+        self._busy = False
 
     @property
     def fault(self) -> str | None:
         """Why no serving engine can be shared with; None while one is attached."""
-        if self._page.alive(Party.SERVING):
-            return None
-        note = read_note(self._spec.page, "serving")
-        if note is not None and note.refused is not None:
-            return f"the serving engine does not share its device: {note.refused}"
-        return "no serving engine is attached to the device's page"
+        if not self._page.alive(Party.SERVING):
+            return "no serving engine is attached to the device's page"
+        if self._page.get(Party.SERVING, Field.BROKEN):
+            return "ROSE's hooks in the serving engine failed; its log says why"
+        if self._attached is not None and self._attached.refused is not None:
+            return f"nothing is lent beside the serving engine: {self._attached.refused}"
+        return None
 
     def look(self) -> None:
         """Record what changed since the last look."""
@@ -118,14 +91,9 @@ class ServingWatch:
             self._leave(attached)
             attached = None
         if attached is None:
-            note = read_note(self._spec.page, "serving")
-            # What an engine before this one left says nothing of this one, whose own comes a moment after it.
-            own = note is not None and note.pid == pid
-            self._looked = self._looked + 1 if pid == self._looked_at else 1
-            self._looked_at = pid
-            if own or self._looked >= _LOOKS_FOR_NOTE:
-                self._attached = note if note is not None and own else EngineNote(pid=pid)
-                self._tell("attached", self._attached, self._attached.refused)
+            self._meet(pid)
+        load = self._page.serving_load()
+        self._busy = load is not None and (load.wanted or load.waiting > 0 or load.running > 0)
 
     def close(self, reason: str) -> None:
         """The agent looks no more."""
@@ -133,27 +101,35 @@ class ServingWatch:
             self._tell("detached", self._attached, reason)
             self._attached = None
 
-    def _leave(self, attached: EngineNote) -> None:
-        self._attached = None
-        # An engine that is stopped in order takes its note along, one that is killed does not.
-        note = read_note(self._spec.page, "serving")
-        died = note is not None and note.pid == attached.pid and not Path(f"/proc/{attached.pid}").exists()
-        self._tell("died" if died else "detached", attached, "its process ended" if died else None)
+    def _meet(self, pid: int) -> None:
+        said = described(self._spec.page, "serving")
+        # What an engine before this one said is not about this one, whose own words come a moment after it.
+        own = said if said is not None and said.pid == pid else None
+        self._looks = self._looks + 1 if pid == self._looked_at else 1
+        self._looked_at = pid
+        if own is not None or self._looks >= _LOOKS_FOR_NOTE:
+            self._attached = own or Attachment(role="serving", pid=pid)
+            self._tell("attached", self._attached, self._attached.refused)
 
-    def _tell(self, action: EngineAction, note: EngineNote, reason: str | None) -> None:
+    def _leave(self, attached: Attachment) -> None:
+        self._attached, self._looks = None, 0
+        # Nobody stops a server in the middle of a request if he can help it.
+        died, self._busy = self._busy, False
+        self._tell("died" if died else "detached", attached, "it was serving requests" if died else None)
+
+    def _tell(self, action: EngineAction, attached: Attachment, reason: str | None) -> None:
         spec = self._spec
-        kv_bytes = None if note.kv_tokens is None else note.kv_tokens * spec.serving_kv_bytes_per_token
         self._record(
             Engine(
                 device_id=spec.device.id,
                 engine_id=spec.serving_engine_id or f"{spec.device.id}-serving",
                 action=action,
                 role="serving",
-                model=note.model or spec.serving_model,
-                pid=note.pid,
-                kv_bytes=kv_bytes,
-                memory_mechanism=note.memory_mechanism,
-                compute_mechanism=note.compute_mechanism,
+                model=attached.model or spec.serving_model,
+                pid=attached.pid,
+                kv_bytes=attached.kv_tokens * spec.serving_kv_bytes_per_token or None,
+                memory_mechanism=attached.memory_mechanism or None,
+                compute_mechanism=attached.compute_mechanism or None,
                 reason=reason,
             )
         )

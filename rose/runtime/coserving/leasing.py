@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rose.clock import Anchor, monotonic_ns
+from rose.clock import Anchor, monotonic_ns, utc_us
 from rose.events import Lease, Preemption, Record
 from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.lease_file import LeaseFile, Remembered
@@ -201,10 +201,16 @@ class Leasing:
         """End what an agent before this one left open; returns the state that it left."""
         left = self._file.read()
         if left.granted is not None:
-            end = replace(left.granted, action="expired", reason=_SUCCEEDED, event_id=f"{left.granted.lease_id}/end")
+            end = replace(
+                left.granted,
+                at_us=utc_us(),
+                event_id=f"{left.granted.lease_id}/end",
+                action="expired",
+                reason=_SUCCEEDED,
+            )
             # Its grant may not have reached the ledger.
             told = self._tell(left.granted)
-            if self._tell(replace(end, at_us=self._anchor.utc_us(monotonic_ns()))) and told:
+            if self._tell(end) and told:
                 self._remember(Remembered(left.number))
         return LeaseState(number=left.number)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose.clock import Anchor, monotonic_ns
@@ -16,7 +15,7 @@ from rose.events import Lease, Preemption
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.leasing import Leasing
-from rose.runtime.coserving.page import ArbiterPage, CutRecord, Party
+from rose.runtime.coserving.page import ArbiterPage, CutRecord
 from rose.runtime.policy.lease import LeaseFacts, LeaseRules
 from rose.runtime.policy.policies import POLICIES
 from rose.runtime.policy.serving import ServingHistory
@@ -25,9 +24,7 @@ from tests.runtime.policy.test_lease import IDLE, MEMORY
 
 TTL_NS = 60_000_000_000
 BYTES = 4
-RULES = LeaseRules(
-    ttl_ns=TTL_NS, compute_share=0.5, regret_share=0.05, borrow=POLICIES["rose"].borrow, guards=True
-)  # fmt: skip
+RULES = LeaseRules(ttl_ns=TTL_NS, compute_share=0.5, regret_share=0.05, borrow=POLICIES["rose"].borrow, guards=True)
 
 
 class Borrower:
@@ -100,7 +97,8 @@ def test_a_revocation_clears_the_page_then_tells_the_gateway_then_the_ledger(bor
     assert (throttled.action, throttled.compute_share, throttled.regret_share) == ("throttled", 0.25, 0.025)
     assert (shrunk.action, shrunk.kv_budget_bytes) == ("resized", 400)
     assert (revoke.action, revoke.requests, revoke.kv_budget_bytes_after) == ("revoke", 2, 0)
-    assert (preempted.action, preempted.reason) == ("preempted", "1 request late by lending, although throttled and shrunk")
+    assert preempted.action == "preempted"
+    assert preempted.reason == "1 request late by lending, although throttled and shrunk"
     assert borrower.page.lease() == LeaseTerms()
 
 
@@ -191,7 +189,7 @@ def test_however_far_it_came_the_ledger_has_one_grant_and_one_end(tmp_path, told
     with LedgerWriter.open(ledger, "agent", "run") as writer:
         restarted(tmp_path, before, writer.record)
     with catalog.connect(ledger) as connection:
-        changes = connection.execute("SELECT action FROM lease_event ORDER BY at_us, seq").fetchall()
+        changes = connection.execute("SELECT action FROM lease_event ORDER BY lease_event.at, seq").fetchall()
         (row,) = connection.execute("SELECT closed_by FROM lease").fetchall()
     assert [action for (action,) in changes] == ["granted", row[0]]
     assert row[0] == ("released" if told == "granted and ended" else "expired")
@@ -203,13 +201,12 @@ def test_a_file_of_another_run_is_forgotten(tmp_path):
     path = tmp_path / "page.lease.json"
     path.write_text(path.read_text().replace('"run_id": "run"', '"run_id": "other"'))
     assert restarted(tmp_path, before).told == []
-    path.write_text("{")
-    assert Borrower.__init__ and SimpleNamespace(**vars(before)).told
 
 
 MOVES = st.lists(st.sampled_from(["wanted", "unwanted", "late", "cut", "end", "restart"]), max_size=25)
 
 
+@settings(max_examples=40)
 @given(MOVES)
 def test_granted_is_released_preempted_expired_and_open(tmp_path_factory, moves):
     folder = tmp_path_factory.mktemp("moves")
@@ -283,8 +280,3 @@ def test_while_the_ledger_is_known_to_fail_no_lease_is_tried(tmp_path):
     borrower.act()
     assert borrower.leasing.state.in_force
     assert borrower.leasing.failure is None
-
-
-def test_nothing_is_written_to_sections_of_others(borrower):
-    borrower.act()
-    assert not borrower.page.alive(Party.SERVING)
