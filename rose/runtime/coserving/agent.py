@@ -25,7 +25,7 @@ from rose.runtime.coserving.engine_lives import EngineLives
 from rose.runtime.coserving.leasing import Leasing
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.rollout_engine import RolloutEngine
-from rose.runtime.engines.sglang import EngineError, EngineSpec
+from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.lease import LeaseFacts, LeaseRules, LeaseState, refusal
 from rose.runtime.policy.policies import NAMES, POLICIES
@@ -75,7 +75,11 @@ class DeviceAgent:
     """Start with `start()`, `sync` as versions are published, end with `stop()`. Demand is the gateway's to say."""
 
     def __init__(
-        self, spec: AgentSpec, record: Record, ledger_failure: Callable[[], str | None] = lambda: None
+        self,
+        spec: AgentSpec,
+        record: Record,
+        ledger_failure: Callable[[], str | None] = lambda: None,
+        make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess,
     ) -> None:
         self._spec, self._record = spec, record
         self._page = ArbiterPage.create(spec.page)
@@ -129,7 +133,7 @@ class DeviceAgent:
         self._serving = ServingWatch(spec, self._page, self._note)
         self._step_times = StepTimeWatch(spec, self._page, self._note)
         self._lives = EngineLives(spec, self._accountant, self._note, changed=self._act, take_out=self._take_out)
-        self._engine = None if spec.rollout is None else RolloutEngine(spec.rollout, self._lives)
+        self._engine = None if spec.rollout is None else RolloutEngine(spec.rollout, self._lives, make_engine)
         self._watch_thread = threading.Thread(target=self._watch, name=f"agent-{spec.device.id}", daemon=True)
 
     # ------------------------------------------------------------------ life
