@@ -94,8 +94,8 @@ class CoservingConfig(Section):
     enabled: bool = Field(default=True, description="False keeps rollouts off serving devices altogether.")
     policy: Literal["rose", "solo", "share_all", "static_split"] = Field(
         default="rose",
-        description="How a device is shared. `rose` lends what serving's slack leaves and takes it back; the others are "
-        "for comparison: `solo` lends nothing, `share_all` lends without regard to serving, `static_split` a fixed "
+        description="How a device is shared. `rose` lends what serving's slack leaves and takes it back; the others "
+        "are for comparison: `solo` lends nothing, `share_all` lends without regard to serving, `static_split` a fixed "
         "share of time (`compute_share`) and memory.",
     )
     headroom: Share = Field(default=0.2, description="Share of a device's KV memory kept free for serving.")

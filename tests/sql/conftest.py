@@ -162,7 +162,8 @@ def small_run() -> list[events.Event]:
         ),
         events.Hold(at_us=at(76), device_id="s0", lease_id="L2", reason="regret", count=5, duration_ns=SECOND),
         events.StepTime(
-            at_us=at(80), device_id="s0", engine_id="s0-serving", role="serving", mode="decode", steps=9, error_share=0.1
+            at_us=at(80), device_id="s0", engine_id="s0-serving", role="serving", mode="decode", steps=9,
+            error_share=0.1,
         ),
         _taken("revoke", 89.9, "L2", reason="serving is late", requests=2, tokens_lost=7),
         _sync("d0", 52, 40, ok=False, reason="the hash differs", pause_ns=None),

@@ -23,6 +23,7 @@ from rose.runtime.coserving.control import Control
 from rose.runtime.coserving.device_events import ServingWatch, StepTimeWatch, record_device, rollout_event
 from rose.runtime.coserving.engine_lives import EngineLives
 from rose.runtime.coserving.leasing import Leasing
+from rose.runtime.coserving.meter import DeviceMeter
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.rollout_engine import RolloutEngine
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
@@ -132,6 +133,7 @@ class DeviceAgent:
         )
         self._serving = ServingWatch(spec, self._page, self._note)
         self._step_times = StepTimeWatch(spec, self._page, self._note)
+        self._meter = DeviceMeter(spec.device, self._note, spec.anchor, coserving.meter_s)
         self._lives = EngineLives(spec, self._accountant, self._note, changed=self._act, take_out=self._take_out)
         self._engine = None if spec.rollout is None else RolloutEngine(spec.rollout, self._lives, make_engine)
         self._watch_thread = threading.Thread(target=self._watch, name=f"agent-{spec.device.id}", daemon=True)
@@ -143,6 +145,7 @@ class DeviceAgent:
         record_device(self._record, self._spec, "joined", self._began_ns)
         self._spec.staging.mkdir(parents=True, exist_ok=True)
         self._watch_thread.start()
+        self._meter.start()
         if self._engine is None:
             return
         try:
@@ -168,6 +171,7 @@ class DeviceAgent:
             pid = None if self._lives.engine is None else self._lives.engine.pid
             if self._engine.stop():
                 self._note(rollout_event(self._spec, "stopped", pid))
+        self._meter.stop()
         self._serving.close("the agent stopped")
         self._step_times.tell()
         left_ns = monotonic_ns()

@@ -280,9 +280,7 @@ def _cut(facts: LeaseFacts, now_ns: int) -> Change | None:
     if cut.count == state.cuts_taken or cut.lease_number != state.number:
         return None
     budget = min(state.kv_budget_bytes, cut.kv_budget_bytes)
-    frozen = replace(
-        state, kv_budget_bytes=budget, kv_budget_full_bytes=budget, frozen=True, cuts_taken=cut.count
-    )
+    frozen = replace(state, kv_budget_bytes=budget, kv_budget_full_bytes=budget, frozen=True, cuts_taken=cut.count)
     return Change("cut", "serving grew into its headroom", frozen)
 
 

@@ -1,4 +1,4 @@
-"""What serving did of late, as far as lending must know it: how often it was late by itself, and how long it is idle."""
+"""What serving did of late, as far as lending must know it: how often it was late by itself, how long it is idle."""
 
 from __future__ import annotations
 

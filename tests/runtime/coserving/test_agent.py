@@ -134,9 +134,7 @@ def test_demand_lends_and_its_end_gives_back(start, gateway):
     assert device.rows("SELECT DISTINCT step FROM lease_event") == [(5,)]
     actions = device.rows("SELECT role, action FROM engine ORDER BY engine.at, seq")
     assert actions == [("serving", "attached"), ("rollout", "started"), ("rollout", "stopped"), ("serving", "detached")]
-    ((activation_ns, sums),) = device.rows(
-        "SELECT sum(activation_ns), bool_and(t1_ns - t0_ns = ns) FROM device_slice"
-    )
+    ((activation_ns, sums),) = device.rows("SELECT sum(activation_ns), bool_and(t1_ns - t0_ns = ns) FROM device_slice")
     assert sums
     ((duration_ns,),) = device.rows("SELECT duration_ns FROM engine WHERE action = 'started'")
     assert abs(activation_ns - duration_ns) < SECOND // 2, "the start is charged to the engine that was started"
@@ -289,4 +287,7 @@ def test_an_engine_that_is_started_again_comes_up_with_the_version_that_was_aske
     until(lambda: device.agent._lives.fault is not None)
     until(lambda: device.agent._lives.fault is None)
     device.close()
-    assert device.rows("SELECT policy_version, step, ok FROM sync ORDER BY sync.at") == [(7, 2, False), (7, None, False)]
+    assert device.rows("SELECT policy_version, step, ok FROM sync ORDER BY sync.at") == [
+        (7, 2, False),
+        (7, None, False),
+    ]

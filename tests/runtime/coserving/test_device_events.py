@@ -52,7 +52,12 @@ def test_an_engine_comes_says_what_it_is_and_leaves(device):
     device.watch.look()
     device.watch.look()
     attached, detached = device.told
-    assert (attached.action, attached.engine_id, attached.role, attached.pid) == ("attached", "s0", "serving", serving.pid)
+    assert (attached.action, attached.engine_id, attached.role, attached.pid) == (
+        "attached",
+        "s0",
+        "serving",
+        serving.pid,
+    )
     assert (attached.model, attached.kv_bytes, attached.compute_mechanism) == ("m", 100, "exclusive")
     assert (detached.action, detached.reason) == ("detached", None)
     assert device.watch.fault is not None

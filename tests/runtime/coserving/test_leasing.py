@@ -92,7 +92,7 @@ def test_a_revocation_clears_the_page_then_tells_the_gateway_then_the_ledger(bor
     borrower.act()
     for late in (1, 2, 3):
         borrower.act(load=replace(IDLE, finished=late, late_by_lending=late))
-    granted, throttled, shrunk, taken, revoke, preempted = borrower.told
+    _, throttled, shrunk, taken, revoke, preempted = borrower.told
     assert taken == "taken back, page at 0"
     assert (throttled.action, throttled.compute_share, throttled.regret_share) == ("throttled", 0.25, 0.025)
     assert (shrunk.action, shrunk.kv_budget_bytes) == ("resized", 400)
