@@ -92,6 +92,12 @@ class RolloutConfig(Section):
 
 class CoservingConfig(Section):
     enabled: bool = Field(default=True, description="False keeps rollouts off serving devices altogether.")
+    policy: Literal["rose", "solo", "share_all", "static_split"] = Field(
+        default="rose",
+        description="How a device is shared. `rose` lends what serving's slack leaves and takes it back; the others "
+        "are for comparison: `solo` lends nothing, `share_all` lends without regard to serving, `static_split` a fixed "
+        "share of time (`compute_share`) and memory.",
+    )
     headroom: Share = Field(default=0.2, description="Share of a device's KV memory kept free for serving.")
     high_watermark: Share = Field(
         default=0.5, description="Pressure begins when serving has used this share of the headroom."
@@ -100,6 +106,10 @@ class CoservingConfig(Section):
     heartbeat_s: PositiveFloat = Field(default=0.5, description="How often leases are renewed and loads are read.")
     compute_share: Share = Field(
         default=1.0, description="Largest share of any second that rollouts may work on a lent device."
+    )
+    regret_share: Share = Field(
+        default=0.05,
+        description="How much longer lending may make a serving request take than serving alone is predicted to.",
     )
     drift_audit_s: float = Field(
         default=300.0,

@@ -8,8 +8,6 @@ microseconds since the epoch, `*_ns` fields are integer nanoseconds (`t0_ns` and
 from __future__ import annotations
 
 import dataclasses
-import functools
-import types
 import typing
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -95,7 +93,8 @@ class Engine(Event):
 
     kind: ClassVar[str] = "engine"
     durable: ClassVar[bool] = True
-    action: Literal["started", "activated", "deactivated", "stopped", "died"]
+    #: `attached` and `detached`: an engine of somebody else came to the device's page, or left it.
+    action: Literal["started", "activated", "deactivated", "stopped", "died", "attached", "detached"]
     role: Literal["serving", "rollout"]
     model: str
     pid: int | None = None
@@ -112,20 +111,26 @@ class Lease(Event):
 
     kind: ClassVar[str] = "lease"
     durable: ClassVar[bool] = True
-    action: Literal["granted", "renewed", "resized", "frozen", "released", "preempted", "expired"]
+    #: `throttled`: its compute and regret shares were halved; `restored`: one step of what lateness took was undone.
+    action: Literal[
+        "granted", "renewed", "throttled", "restored", "resized", "frozen", "released", "preempted", "expired"
+    ]
     kv_budget_bytes: int
     compute_share: float
     expires_at_us: int
     step: int | None = None
     reason: str | None = None
+    #: How much longer lending may make a serving request take than serving alone would, as a share.
+    regret_share: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preemption(Event):
     """Serving took something back from a rollout engine.
 
-    `yield`: a running rollout step waited between layers (`duration_ns`). `cut`: the KV budget was reduced and the
-    requests that no longer fit were aborted and rerouted. `revoke`: the whole lease ended.
+    `yield`: running rollout steps waited between layers: `count` times within a second, for `duration_ns` together
+    (one event for each of them, without a count, in older ledgers). `cut`: the KV budget was reduced and the requests
+    that no longer fit were ended with their tokens; it took `duration_ns`. `revoke`: the whole lease ended.
     """
 
     kind: ClassVar[str] = "preemption"
@@ -139,6 +144,39 @@ class Preemption(Event):
     tokens_lost: int | None = None
     kv_budget_bytes_before: int | None = None
     kv_budget_bytes_after: int | None = None
+    count: int | None = None
+    #: The longest of them.
+    longest_ns: int | None = None
+    #: From serving's wish for the device until the rollout was off it: the longest, and the mean.
+    latency_ns: int | None = None
+    latency_mean_ns: int | None = None
+    #: Memory that went back to the system.
+    returned_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hold(Event):
+    """Rollouts that had work were refused the device for one reason, `count` times within a second."""
+
+    kind: ClassVar[str] = "hold"
+    #: The rule that refused, such as "serving_step", "prefill_slack" or "regret".
+    reason: str
+    step: int | None = None
+    count: int
+    duration_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTime(Event):
+    """How well an engine's step times are predicted, which every admission relies on."""
+
+    kind: ClassVar[str] = "step_time"
+    role: Literal["serving", "rollout"]
+    mode: Literal["prefill", "decode"]
+    #: Steps of the engine since the last such event, of both modes.
+    steps: int
+    #: Mean of |predicted - measured| / measured over the last steps of the mode.
+    error_share: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -349,52 +387,7 @@ class Record(typing.Protocol):
 KINDS: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (
-        Run,
-        Device,
-        Engine,
-        Lease,
-        Preemption,
-        Sync,
-        Turn,
-        Trajectory,
-        Verdict,
-        Request,
-        DeviceSlice,
-        Step,
-        Power,
-        Ledger,
+        Run, Device, Engine, Lease, Preemption, Hold, StepTime, Sync, Turn, Trajectory, Verdict, Request, DeviceSlice,
+        Step, Power, Ledger,
     )
-}
-
-_SQL_TYPES: dict[type, str] = {int: "BIGINT", str: "VARCHAR", float: "DOUBLE", bool: "BOOLEAN"}
-
-
-@functools.cache
-def columns(kind: str) -> dict[str, str]:
-    """The fields of a kind beyond the common columns, with the SQL type of each, in order.
-
-    Raises KeyError for a kind that is not in KINDS.
-    """
-    cls = KINDS[kind]
-    hints = typing.get_type_hints(cls)
-    return {f.name: _sql_type(hints[f.name]) for f in dataclasses.fields(cls) if f.name not in COMMON_COLUMNS}
-
-
-def _sql_type(hint: object) -> str:
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        (hint,) = (arg for arg in typing.get_args(hint) if arg is not types.NoneType)
-    if typing.get_origin(hint) is Literal:
-        hint = type(typing.get_args(hint)[0])
-    assert isinstance(hint, type)
-    return _SQL_TYPES[hint]
-
-
-@functools.cache
-def all_columns() -> dict[str, str]:
-    """Every column of the ledger: the common ones, then those of each kind. A name has one type in all kinds."""
-    merged = dict(COMMON_COLUMNS)
-    for kind in KINDS:
-        for name, sql_type in columns(kind).items():
-            if merged.setdefault(name, sql_type) != sql_type:
-                raise TypeError(f"column {name!r} is {merged[name]} in one kind of event and {sql_type} in {kind!r}")
-    return merged
+}  # fmt: skip

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from rose import events
+from rose.event_columns import all_columns, columns
 from rose.events import COMMON_COLUMNS, KINDS, DeviceSlice, Power
 
 
@@ -15,22 +15,22 @@ def test_every_kind_is_named_by_its_key_and_may_not_be_changed() -> None:
 
 
 def test_a_column_has_one_type_in_all_kinds() -> None:
-    merged = events.all_columns()
+    merged = all_columns()
     assert list(merged)[: len(COMMON_COLUMNS)] == list(COMMON_COLUMNS)
     for kind in KINDS:
-        for name, sql_type in events.columns(kind).items():
+        for name, sql_type in columns(kind).items():
             assert merged[name] == sql_type
 
 
 def test_the_columns_of_a_kind_are_its_own_fields() -> None:
     for kind, cls in KINDS.items():
         fields = {field.name for field in dataclasses.fields(cls)}
-        assert set(events.columns(kind)) == fields - set(COMMON_COLUMNS)
+        assert set(columns(kind)) == fields - set(COMMON_COLUMNS)
 
 
 def test_an_unknown_kind_has_no_columns() -> None:
     with pytest.raises(KeyError):
-        events.columns("lunch")
+        columns("lunch")
 
 
 @pytest.mark.parametrize(("idle_ns", "sums"), [(40, True), (39, False), (41, False)])

@@ -33,7 +33,7 @@ TESTED_ELSEWHERE = {
     "rose/runtime/actors.py": ("runtime/test_deployment.py", "processes of a live deployment"),
     "rose/runtime/cluster.py": ("runtime/test_deployment.py", "Ray, as a live deployment uses it"),
     "rose/runtime/preflight.py": ("test_cli.py", "what `rose up` refuses"),
-    "rose/runtime/coserving/agent.py": ("runtime/test_deployment.py", "needs engines and a gateway"),
+    "rose/runtime/coserving/engine_lives.py": ("runtime/coserving/test_agent.py", "what an agent does with an engine"),
     "rose/runtime/coserving/gate.py": ("runtime/engines/test_sglang.py", "lives inside an engine"),
     "rose/runtime/coserving/telemetry.py": ("runtime/engines/test_sglang.py", "lives inside an engine"),
     "rose/runtime/rollout/trajectory.py": ("runtime/rollout/test_agent.py", "what an agent returns"),

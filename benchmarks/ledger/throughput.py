@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from benchmarks.ledger import traffic
 from benchmarks.report import Report
-from rose.events import all_columns
+from rose.event_columns import all_columns
 from rose.ledger.writer import LedgerWriter
 
 BATCH = 1000

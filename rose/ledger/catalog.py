@@ -35,6 +35,8 @@ VIEWS = (
     "lease",
     "lease_event",
     "preemption",
+    "hold",
+    "step_time",
     "sync",
     "turn",
     "trajectory",

@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from rose.events import KINDS, Event, all_columns, columns
+from rose.event_columns import all_columns, columns
+from rose.events import KINDS, Event
 from rose.ledger.layout import LedgerError
 
 _ARROW: dict[str, pa.DataType] = {

@@ -11,7 +11,7 @@ SELECT
     coalesce(device_id, 'unknown') AS device_id,
     action,
     make_timestamp(from_us + bin_us * ((epoch_us(preemption.at) - from_us) // bin_us)) AS t,
-    count(*) AS preemptions,
+    sum(coalesce(count, 1))::BIGINT AS preemptions,
     coalesce(sum(duration_ns), 0) / 1e6 AS waited_ms,
     coalesce(sum(tokens_lost), 0) AS tokens_lost
 FROM preemption, span

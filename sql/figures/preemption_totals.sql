@@ -2,7 +2,7 @@
 -- By hand: SET VARIABLE run_id = '...';
 SELECT
     action,
-    count(*) AS preemptions,
+    coalesce(sum(coalesce(count, 1)), 0)::BIGINT AS preemptions,
     coalesce(sum(duration_ns), 0) AS waited_ns,
     coalesce(sum(requests), 0) AS requests,
     coalesce(sum(tokens_kept), 0) AS tokens_kept,

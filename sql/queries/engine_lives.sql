@@ -5,13 +5,14 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- One row for each life: a restarted engine has several. `start_ns` is from the launch until it answered. `ended_by` is
--- `stopped` or `died`, NULL while it lives or when the process that would have said so is gone. `activated_ns` is what
--- later activations of its model took.
+-- One row for each life: a restarted engine has several. `start_ns` is from the launch until it answered; an engine
+-- that its owner started is there from when it attached, and `start_ns` is NULL. `ended_by` is `stopped`, `detached` or
+-- `died`, NULL while it lives or when the process that would have said so is gone. `activated_ns` is what later
+-- activations of its model took.
 WITH change AS (
     SELECT
         *,
-        count(*) FILTER (action = 'started') OVER (
+        count(*) FILTER (action IN ('started', 'attached')) OVER (
             PARTITION BY run_id, provenance, engine_id ORDER BY engine.at, writer, seq
         ) AS life
     FROM engine
@@ -24,13 +25,13 @@ lived AS (
         arg_min(device_id, change.at) AS device_id,
         arg_min(role, change.at) AS role,
         arg_min(model, change.at) AS model,
-        min(change.at) FILTER (action = 'started') AS started_at,
+        min(change.at) FILTER (action IN ('started', 'attached')) AS started_at,
         min(duration_ns) FILTER (action = 'started') AS start_ns,
         count(*) FILTER (action = 'activated') AS activations,
         coalesce(sum(duration_ns) FILTER (action = 'activated'), 0)::BIGINT AS activated_ns,
-        arg_max(action, change.at) FILTER (action IN ('stopped', 'died')) AS ended_by,
-        max(change.at) FILTER (action IN ('stopped', 'died')) AS ended_at,
-        arg_max(reason, change.at) FILTER (action IN ('stopped', 'died')) AS reason,
+        arg_max(action, change.at) FILTER (action IN ('stopped', 'detached', 'died')) AS ended_by,
+        max(change.at) FILTER (action IN ('stopped', 'detached', 'died')) AS ended_at,
+        arg_max(reason, change.at) FILTER (action IN ('stopped', 'detached', 'died')) AS reason,
         arg_min(memory_mechanism, change.at) AS memory_mechanism,
         arg_min(compute_mechanism, change.at) AS compute_mechanism
     FROM change

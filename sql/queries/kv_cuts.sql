@@ -5,13 +5,14 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- Newest first. A cut halves the budget once and freezes it for the rest of the step, so a lease with two rows here was
--- granted again or had outgrown its budget; a budget that did not change means that only requests were taken back.
+-- Newest first. A cut halves the budget once and freezes it for the rest of the lease. `took_ns` is from serving's
+-- crossing the watermark until the memory was free, and `returned_bytes` what of it went back to the system. In older
+-- ledgers a budget that did not change means that only requests were taken back.
 SELECT
     preemption.at, provenance, run_id, device_id, engine_id, lease_id, step, reason,
     kv_budget_bytes_before, kv_budget_bytes_after,
     kv_budget_bytes_before - kv_budget_bytes_after AS cut_bytes,
-    requests, tokens_kept, tokens_lost
+    requests, tokens_kept, tokens_lost, duration_ns AS took_ns, returned_bytes
 FROM preemption
 WHERE action = 'cut'
   AND (getvariable('since') IS NULL OR preemption.at >= getvariable('since')::TIMESTAMP)

@@ -7,7 +7,8 @@
 -- lease_id (VARCHAR): only this lease.
 --
 -- In order of time, lease by lease; set `lease_id` to follow one. `since_grant_ns` counts from the grant, to the
--- microsecond. A yield stands at its start and a sync at its end; `duration_ns` is theirs.
+-- microsecond. Yields are told by the second and stand at the start of the first, a sync at its end; `duration_ns` is
+-- theirs.
 WITH happened AS (
     SELECT
         lease_event.at, provenance, run_id, lease_id, device_id, engine_id, 'lease' AS kind, action, reason,

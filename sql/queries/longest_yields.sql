@@ -1,15 +1,18 @@
 -- For the infra lead: when did a rollout engine wait longest for serving in the middle of a step?
 --
--- since (TIMESTAMP): only yields that begin at or after this time, UTC.
--- until (TIMESTAMP): only yields that begin before this time, UTC.
+-- since (TIMESTAMP): only yields at or after this time, UTC.
+-- until (TIMESTAMP): only yields before this time, UTC.
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- Longest first. `serving_share` is serving's share of the slice the yield began in, 0 to 1: a long yield where serving
--- did little is a sign of a stuck step.
+-- The longest yield of each lease and second, longest first; `yields` is how many there were, and `yielded_ns` how long
+-- together. `latency_ns` is the longest time from serving's wish for the device until the rollout was off it.
+-- `serving_share` is serving's share of the slice, 0 to 1: a long yield where serving did little is a sign of a stuck
+-- step.
 SELECT
     waited.at, waited.provenance, waited.run_id, waited.device_id, waited.engine_id, waited.lease_id, waited.step,
-    waited.reason, waited.duration_ns,
+    waited.reason, coalesce(waited.longest_ns, waited.duration_ns) AS duration_ns,
+    coalesce(waited.count, 1) AS yields, waited.duration_ns AS yielded_ns, waited.latency_ns, waited.latency_mean_ns,
     CASE WHEN epoch_ns(waited.at) < slice.t1_ns THEN slice.serving_ns / nullif(slice.ns, 0) END AS serving_share
 FROM preemption AS waited
 ASOF LEFT JOIN device_slice AS slice
@@ -20,4 +23,4 @@ WHERE waited.action = 'yield'
     AND (getvariable('until') IS NULL OR waited.at < getvariable('until')::TIMESTAMP)
     AND (getvariable('run_id') IS NULL OR waited.run_id = getvariable('run_id'))
     AND (getvariable('device_id') IS NULL OR waited.device_id = getvariable('device_id'))
-ORDER BY waited.duration_ns DESC NULLS LAST, waited.at, waited.writer, waited.seq;
+ORDER BY coalesce(waited.longest_ns, waited.duration_ns) DESC NULLS LAST, waited.at, waited.writer, waited.seq;

@@ -11,7 +11,7 @@
 -- One row for each attempt, in order; the worker is the engine, and `writer` the process that played the trajectory.
 -- Attempts are recorded when their turn is over, so `began_at` and `ended_at` are reckoned back from there by the
 -- durations: right to within what the worker spent between its attempts. `yields` and `yielded_ns` are waits of the
--- engine within the attempt; `taken_back` is the cut or revocation that ended a preempted attempt.
+-- engine within the attempt, to the second; `taken_back` is the cut or revocation that ended a preempted attempt.
 WITH attempt AS (
     SELECT *, sum(queue_ns + duration_ns) OVER attempts AS spent_ns
     FROM turn
@@ -39,7 +39,7 @@ spans AS (
 taken AS (
     SELECT
         spans.writer, spans.seq,
-        count(*) FILTER (p.action = 'yield' AND epoch_ns(p.at) < ended_ns) AS yields,
+        sum(coalesce(p.count, 1)) FILTER (p.action = 'yield' AND epoch_ns(p.at) < ended_ns)::BIGINT AS yields,
         sum(p.duration_ns) FILTER (p.action = 'yield' AND epoch_ns(p.at) < ended_ns) AS yielded_ns,
         -- It is recorded when the engine has let go, so a little after the attempts it ended.
         arg_min(p.action || ': ' || p.reason, p.at)

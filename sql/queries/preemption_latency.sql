@@ -6,18 +6,23 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- `yield`: how long the rollout engine waited for serving between layers. `revoke`: from the revocation until the lease
--- is closed in the ledger, which includes writing both down. Percentiles are measured values, in nanoseconds.
+-- `yield`: how long the rollout engine waited for serving between layers, the longest of each second where yields were
+-- recorded by the second. `cut`: from serving's crossing the watermark until the memory was free. `revoke`: from the
+-- revocation until the lease is closed in the ledger, which includes writing both down. `off_device_max_ns`: longest
+-- time from serving's wish for the device until the rollout was off it. Percentiles are measured values, nanoseconds.
 WITH taken AS (
     SELECT
         preemption.provenance, preemption.run_id, preemption.device_id, preemption.action, preemption.reason,
         CASE preemption.action
-            WHEN 'yield' THEN preemption.duration_ns
+            WHEN 'yield' THEN coalesce(preemption.longest_ns, preemption.duration_ns)
+            WHEN 'cut' THEN preemption.duration_ns
             WHEN 'revoke' THEN 1000 * (epoch_us(lease.closed_at) - epoch_us(preemption.at))
-        END AS latency_ns
+        END AS latency_ns,
+        preemption.latency_ns AS off_device_ns,
+        coalesce(preemption.count, 1) AS times
     FROM preemption
     LEFT JOIN lease USING (run_id, provenance, lease_id)
-    WHERE preemption.action IN ('yield', 'revoke')
+    WHERE preemption.action IN ('yield', 'cut', 'revoke')
       AND (getvariable('since') IS NULL OR preemption.at >= getvariable('since')::TIMESTAMP)
         AND (getvariable('until') IS NULL OR preemption.at < getvariable('until')::TIMESTAMP)
         AND (getvariable('run_id') IS NULL OR preemption.run_id = getvariable('run_id'))
@@ -25,12 +30,13 @@ WITH taken AS (
 )
 SELECT
     provenance, run_id, device_id, action, reason,
-    count(*) AS preemptions,
+    sum(times)::BIGINT AS preemptions,
     count(latency_ns) AS measured,
     quantile_disc(latency_ns, 0.5) AS latency_p50_ns,
     quantile_disc(latency_ns, 0.9) AS latency_p90_ns,
     quantile_disc(latency_ns, 0.99) AS latency_p99_ns,
-    max(latency_ns) AS latency_max_ns
+    max(latency_ns) AS latency_max_ns,
+    max(off_device_ns) AS off_device_max_ns
 FROM taken
 GROUP BY ALL
 ORDER BY run_id, provenance, device_id, action, reason;

@@ -12,7 +12,7 @@ taken AS (
     SELECT
         run_id, provenance,
         count(*) FILTER (action <> 'yield') AS preemptions,
-        count(*) FILTER (action = 'yield') AS yields
+        coalesce(sum(coalesce(count, 1)) FILTER (action = 'yield'), 0)::BIGINT AS yields
     FROM preemption
     GROUP BY ALL
 ),

@@ -6,8 +6,8 @@
 -- device_id (VARCHAR): only this device.
 --
 -- Slowest first; those that never had a first token come before all others. `yields_waited` and `revocations` are
--- preemptions on the device between arrival and end. A large `send_delay_ns` is the load generator's fault, not the
--- server's.
+-- preemptions on the device between arrival and end, yields to the second. A large `send_delay_ns` is the load
+-- generator's fault, not the server's.
 WITH sent AS (
     SELECT *, request.at - to_microseconds(e2e_ns // 1000) AS arrived_at
     FROM request
@@ -21,7 +21,7 @@ SELECT
     sent.outcome, sent.reason, sent.slo_ok, sent.prompt_tokens, sent.output_tokens,
     sent.ttft_ns, sent.ttft_budget_ns, sent.tpot_mean_ns, sent.tpot_max_ns, sent.tpot_budget_ns, sent.e2e_ns,
     sent.send_delay_ns,
-    count(*) FILTER (p.action = 'yield') AS yields_waited,
+    coalesce(sum(coalesce(p.count, 1)) FILTER (p.action = 'yield'), 0)::BIGINT AS yields_waited,
     count(*) FILTER (p.action = 'revoke') AS revocations,
     sent.trace, sent.trace_length_scale, sent.trace_output_length_scale, sent.trace_time_scale
 FROM sent

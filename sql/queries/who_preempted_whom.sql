@@ -6,8 +6,9 @@
 -- run_id (VARCHAR): only this run.
 -- device_id (VARCHAR): only this device.
 --
--- Newest first. `requests_in_flight` are serving requests of the device that had arrived and were not over, reckoned
--- back from their ends; `serving_share` is serving's share of the slice it fell into, 0 to 1, NULL where there is none.
+-- Newest first; yields are told by the second, `times` of them. `requests_in_flight` are serving requests of the device
+-- that had arrived and were not over, reckoned back from their ends; `serving_share` is serving's share of the slice it
+-- fell into, 0 to 1, NULL where there is none.
 WITH taken AS (
     SELECT *
     FROM preemption
@@ -19,7 +20,7 @@ WITH taken AS (
 served AS (
     SELECT run_id, provenance, device_id, arg_max(engine_id, engine.at) AS serving_engine_id
     FROM engine
-    WHERE role = 'serving' AND action = 'started'
+    WHERE role = 'serving' AND action IN ('started', 'attached')
     GROUP BY ALL
 ),
 -- What is in flight at a time is what arrived until then less what ended before: one pass over both.
@@ -43,7 +44,7 @@ flying AS (
 SELECT
     taken.at, taken.provenance, taken.run_id, taken.device_id,
     served.serving_engine_id, taken.action, taken.engine_id AS rollout_engine_id, taken.lease_id, taken.reason,
-    taken.step, taken.duration_ns, taken.requests, taken.tokens_lost,
+    taken.step, coalesce(taken.count, 1) AS times, taken.duration_ns, taken.requests, taken.tokens_lost,
     taken.kv_budget_bytes_before, taken.kv_budget_bytes_after,
     flying.requests::BIGINT AS requests_in_flight,
     CASE WHEN epoch_ns(taken.at) < slice.t1_ns THEN slice.serving_ns / nullif(slice.ns, 0) END AS serving_share

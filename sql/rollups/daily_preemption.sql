@@ -5,7 +5,7 @@ SELECT
     device_id,
     action,
     reason,
-    1 AS preemptions,
+    coalesce(count, 1) AS preemptions,
     duration_ns,
     requests,
     tokens_kept,

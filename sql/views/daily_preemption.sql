@@ -2,8 +2,8 @@
 --
 -- day: The UTC day it happened on.
 -- action: `yield`, `cut` or `revoke`.
--- preemptions: Preemptions counted.
--- duration_ns: Time rollout steps waited, nanoseconds; NULL where none was measured.
+-- preemptions: Preemptions counted, each yield as one.
+-- duration_ns: Time rollout steps waited or cuts took, nanoseconds; NULL where none was measured.
 CREATE OR REPLACE VIEW daily_preemption AS
 SELECT
     day, run_id, provenance, device_id, action, reason,

@@ -1,6 +1,7 @@
 -- One row for each change in the life of an engine: one SGLang server on a device.
 --
--- action: `started`, `activated`, `deactivated`, `stopped` or `died`.
+-- action: `started`, `activated`, `deactivated`, `stopped` or `died`; `attached` and `detached` of a serving engine
+--     that its owner starts and stops.
 CREATE OR REPLACE VIEW engine AS
 SELECT
     writer, seq, event_id, run_id, provenance, event.at,

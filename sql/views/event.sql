@@ -39,12 +39,21 @@
 -- kv_budget_bytes: KV-cache memory the lease allows, bytes.
 -- compute_share: Share of the device's idle compute that is lent, 0 to 1.
 -- expires_at_us: When the lease ends unless it is renewed, UTC microseconds since the Unix epoch.
+-- regret_share: How much longer lending may make a serving request take than serving alone would, as a share.
 -- step: Number of the RL step.
 -- requests: Rollout requests that were aborted and rerouted.
 -- tokens_kept: Rollout tokens that survived the preemption.
 -- tokens_lost: Rollout tokens that must be made again.
 -- kv_budget_bytes_before: KV budget before the cut, bytes.
 -- kv_budget_bytes_after: KV budget after the cut, bytes.
+-- count: How often it happened in that second; NULL where an event is one time.
+-- longest_ns: The longest of them, nanoseconds.
+-- latency_ns: Longest time from serving's wish for the device until the rollout was off it, nanoseconds.
+-- latency_mean_ns: Mean time from serving's wish for the device until the rollout was off it, nanoseconds.
+-- returned_bytes: Memory that went back to the system, bytes.
+-- mode: `prefill` or `decode`.
+-- steps: Steps of the engine since the last such event, of both modes.
+-- error_share: Mean of |predicted - measured| / measured over the last steps.
 -- ok: Whether the engine reached the version.
 -- base_version: The version a delta was applied to; NULL for dense weights.
 -- encoding: `delta` or `dense`.

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 import sql
-from rose import events
+from rose.event_columns import all_columns
 from rose.ledger import catalog, layout
 from rose.ledger.growth.rolled import ROLLUPS
 from rose.ledger.layout import LedgerError
@@ -50,7 +50,7 @@ def test_every_view_and_every_column_of_it_is_explained(root: Path) -> None:
 def test_the_event_view_has_every_column_of_every_kind(root: Path) -> None:
     with catalog.connect(root) as connection:
         named = [row[0] for row in connection.execute("DESCRIBE event").fetchall()]
-    assert named == [*events.all_columns(), "at"]
+    assert named == [*all_columns(), "at"]
 
 
 def test_a_view_file_runs_by_itself(root: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rose import events
+from rose.event_columns import all_columns
 from rose.events import Event
 from rose.ledger import catalog, layout, rows, segments
 from rose.ledger.layout import LedgerError
@@ -44,7 +44,7 @@ def test_any_events_come_back_as_they_were_recorded(any_event: st.SearchStrategy
         given = {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
         given |= {"writer": "w", "seq": seq, "event_id": f"w/{seq}", "run_id": "r", "provenance": "replay"}
         given |= {"kind": event.kind}
-        for name in events.all_columns():
+        for name in all_columns():
             assert _same(row[name], given.get(name)), name
 
 

@@ -156,6 +156,15 @@ def small_run() -> list[events.Event]:
         _taken("cut", 40, "L1", reason="pressure", kv_budget_bytes_before=100, kv_budget_bytes_after=50, requests=1),
         _taken("yield", 65, "L2", reason="serving_step", duration_ns=SECOND // 2),
         _taken("yield", 70, "L2", reason="serving_step", duration_ns=3 * SECOND // 2),
+        _taken(
+            "yield", 75.5, "L2", reason="serving_step",
+            count=3, duration_ns=6 * SECOND // 10, longest_ns=3 * SECOND // 10, latency_ns=4_000, latency_mean_ns=3_000,
+        ),
+        events.Hold(at_us=at(76), device_id="s0", lease_id="L2", reason="regret", count=5, duration_ns=SECOND),
+        events.StepTime(
+            at_us=at(80), device_id="s0", engine_id="s0-serving", role="serving", mode="decode", steps=9,
+            error_share=0.1,
+        ),
         _taken("revoke", 89.9, "L2", reason="serving is late", requests=2, tokens_lost=7),
         _sync("d0", 52, 40, ok=False, reason="the hash differs", pause_ns=None),
         _sync("s0", 55, 100),

@@ -118,17 +118,29 @@ def test_a_preemption_is_told_with_the_load_of_serving(rows):
         ("revoke", "s0-serving", "s0-rollout", "L2", 2, 20 / 30),
         ("yield", "s0-serving", "s0-rollout", "L2", 0, 20 / 30),
         ("yield", "s0-serving", "s0-rollout", "L2", 0, 20 / 30),
+        ("yield", "s0-serving", "s0-rollout", "L2", 0, 20 / 30),
         ("cut", "s0-serving", "s0-rollout", "L1", 0, 10 / 30),
     ]
     assert rows("kv_cuts", "lease_id", "cut_bytes", "requests") == [("L1", 50, 1)]
-    assert rows("longest_yields", "at", "duration_ns") == [(time(70), 3 * SECOND // 2), (time(65), SECOND // 2)]
+    # Two yields with an event each, and three that share one.
+    assert rows("longest_yields", "at", "yields", "duration_ns", "latency_ns") == [
+        (time(70), 1, 3 * SECOND // 2, None),
+        (time(65), 1, SECOND // 2, None),
+        (time(75.5), 3, 3 * SECOND // 10, 4_000),
+    ]
+
+
+def test_headroom_has_a_cause(rows):
+    columns = ("device_id", "leased", "reason", "holds", "held_ns", "held_share")
+    assert rows("holds_by_reason", *columns) == [("s0", True, "regret", 5, SECOND, 1)]
 
 
 def test_a_revocation_takes_until_the_lease_is_closed(rows):
-    columns = ("action", "preemptions", "latency_p50_ns", "latency_max_ns")
+    columns = ("action", "preemptions", "latency_p50_ns", "latency_max_ns", "off_device_max_ns")
     assert rows("preemption_latency", *columns) == [
-        ("revoke", 1, *seconds(0.1, 0.1)),
-        ("yield", 2, *seconds(0.5, 1.5)),
+        ("cut", 1, None, None, None),
+        ("revoke", 1, *seconds(0.1, 0.1), None),
+        ("yield", 5, *seconds(0.5, 1.5), 4_000),
     ]
 
 
@@ -182,6 +194,7 @@ def test_leases_are_told_from_grant_to_close(rows):
         ("lease", "granted", 0),
         ("preemption", "yield", 5 * SECOND),
         ("preemption", "yield", 10 * SECOND),
+        ("preemption", "yield", 15_500_000_000),
         ("preemption", "revoke", 29_900_000_000),
         ("lease", "preempted", 30 * SECOND),
     ]
@@ -227,7 +240,7 @@ def test_a_run_is_told_in_one_row(rows):
         "accepted", "accepted_share", "output_tokens", "requests", "slo_share",
     )  # fmt: skip
     # Of t1, t2 and t5, which are judged and not stale, t1 and t5 are accepted.
-    assert rows("run_overview", *columns) == [("ended", 2, 3, 2, 2, 3, 1, 2, 5, 2, 2 / 3, 104, 4, 0.5)]
+    assert rows("run_overview", *columns) == [("ended", 2, 3, 2, 5, 3, 1, 2, 5, 2, 2 / 3, 104, 4, 0.5)]
 
 
 def test_energy_is_power_by_time(rows):
@@ -242,7 +255,7 @@ def test_what_was_dropped_is_listed_by_kind(rows):
         ("turn", 3, '{"count":3,"output_tokens":9}'),
     ]
     grown = dict(rows("ledger_growth", "kind", "events"))
-    assert (grown["lease"], grown["turn"], sum(grown.values())) == (7, 7, 59)
+    assert (grown["lease"], grown["turn"], sum(grown.values())) == (7, 7, 62)
     assert rows("late_writers", "writer", "newest_at", "behind_ns") == [("w-live", time(100), 0)]
 
 

@@ -20,6 +20,7 @@ from rose.ledger.reading import named
 NONE_IN_SAMPLE = {
     "dropped_events",
     "energy_by_device_and_day",
+    "holds_by_reason",
     "kv_cuts",
     "open_leases",
     "sync_failures",

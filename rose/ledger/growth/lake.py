@@ -15,7 +15,7 @@ from pathlib import Path
 import duckdb
 
 import sql
-from rose.events import all_columns
+from rose.event_columns import all_columns
 from rose.ledger import catalog, layout
 from rose.ledger.catalog import quoted
 from rose.ledger.growth.rolled import ROLLUPS

@@ -19,7 +19,8 @@ from typing import Any
 import duckdb
 
 import sql
-from rose.events import BUCKETS, COMMON_COLUMNS, columns
+from rose.event_columns import columns
+from rose.events import BUCKETS, COMMON_COLUMNS
 from rose.ledger import catalog, layout, rows
 from rose.ledger.reading import increment
 from rose.ledger.reading.increment import Increment, Mark

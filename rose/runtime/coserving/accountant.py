@@ -1,12 +1,15 @@
-"""Turns what the parties of a device wrote to its page into ledger events: device slices, and each yield."""
+"""Turns what the parties of a device wrote to its page into ledger events: device slices, and what was waited for."""
 
 from __future__ import annotations
 
+import threading
+
 from rose.clock import Anchor
-from rose.events import DeviceSlice, Preemption, Record
+from rose.events import DeviceSlice, Record
 from rose.runtime.coserving.leasing import LeaseChange
-from rose.runtime.coserving.page import ArbiterPage, Party, Span, SpanRecord
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.coserving.slices import slice_time
+from rose.runtime.coserving.waits import Waits
 
 #: A slice ends this long before the time it is made: a span that began just before must have been announced by then.
 LAG_NS = 50_000_000
@@ -38,9 +41,13 @@ class Accountant:
         self._anchor = anchor
         self._until_ns = began_ns
         self._record = record
-        self._engine_id = engine_id
         self._leases = leases
-        self._tails = dict.fromkeys(_WORKERS, 0)
+        self._waits = Waits(device_id, engine_id, anchor, record, lambda at_ns: self._lease_at(at_ns, last=True))
+        # What an agent before this one has accounted for lies in the rings still.
+        self._tails = {party: page.get(party, Field.HEAD) for party in _WORKERS}
+        #: Since when an engine of the agent's is being started, 0: none is. It cannot write to the page yet.
+        self._starting_since_ns = 0
+        self._lock = threading.Lock()
         self._pending: list[SpanRecord] = []
         #: Spans that were counted up to the last slice's end while still in progress.
         self._seen_open: set[tuple[Span, int]] = set()
@@ -48,16 +55,27 @@ class Accountant:
         self.lost_spans = 0
         self.late_ns = 0
 
-    def add(self, span: SpanRecord) -> None:
-        """A span that no party wrote: an engine's start, which happens before the engine can."""
-        self._pending.append(span)
+    def starts(self, at_ns: int) -> None:
+        """The agent begins to start its engine."""
+        self._starting_since_ns = at_ns
+
+    def started(self, at_ns: int) -> None:
+        """The engine answers, or its start was given up. It is charged to the engine that was started alone."""
+        with self._lock:
+            if self._starting_since_ns:
+                self._pending.append(SpanRecord(Span.ACTIVATION, self._starting_since_ns, at_ns))
+                self._starting_since_ns = 0
 
     def close(self, now_ns: int, *, final: bool = False) -> list[DeviceSlice]:
         """Record the slices from the end of the last one to `now_ns` less the lag (`final`: to `now_ns`)."""
         until_ns = now_ns if final else now_ns - LAG_NS
         if until_ns <= self._until_ns:
             return []
-        open_spans = [span for party in _WORKERS if (span := self._page.open(party, until_ns)) is not None]
+        with self._lock:
+            return self._close(until_ns, final=final)
+
+    def _close(self, until_ns: int, *, final: bool) -> list[DeviceSlice]:
+        open_spans = self._open_spans(until_ns)
         for party in _WORKERS:
             spans, self._tails[party], lost = self._page.drain(party, self._tails[party])
             self.lost_spans += lost
@@ -67,7 +85,7 @@ class Accountant:
                 if (span.kind, span.start_ns) not in self._seen_open
             )
             self._pending += spans
-            self._record_yields(spans)
+            self._waits.add(spans)
         # A span that was read as open and then closed meanwhile is in the ring as well: count it once.
         closed = {(span.kind, span.start_ns) for span in self._pending}
         counted = self._pending + [span for span in open_spans if (span.kind, span.start_ns) not in closed]
@@ -75,10 +93,19 @@ class Accountant:
         edges = [change.at_ns for change in self._leases if self._until_ns < change.at_ns < until_ns]
         events = [self._slice(counted, edge) for edge in (*edges, until_ns)]
         self._pending = [span for span in self._pending if span.end_ns > until_ns]
+        self._waits.tell(None if final else until_ns)
         # A yield is read when it has ended, and belongs to the lease it began under: keep the history a while.
         while len(self._leases) > 1 and self._leases[1].at_ns <= until_ns - _HISTORY_NS:
             del self._leases[0]
         return events
+
+    def _open_spans(self, until_ns: int) -> list[SpanRecord]:
+        """Work in progress. A party that died in the middle of some does nothing any more."""
+        living = [party for party in _WORKERS if self._page.alive(party)]
+        spans = [span for party in living if (span := self._page.open(party, until_ns)) is not None]
+        if 0 < self._starting_since_ns < until_ns:
+            spans.append(SpanRecord(Span.ACTIVATION, self._starting_since_ns, until_ns))
+        return spans
 
     def _slice(self, spans: list[SpanRecord], until_ns: int) -> DeviceSlice:
         part = slice_time(spans, self._until_ns, until_ns)
@@ -110,24 +137,3 @@ class Accountant:
             if change.at_ns <= at_ns and not (last and change.lease_id is None):
                 found = (change.lease_id, change.step)
         return found
-
-    def _record_yields(self, spans: list[SpanRecord]) -> None:
-        for span in spans:
-            if span.kind is not Span.YIELD:
-                continue
-            # A step may still end what a lease began after the lease was taken back: that yield is the lease's too.
-            lease_id, step = self._lease_at(span.start_ns, last=True)
-            self._record(
-                Preemption(
-                    at_us=self._anchor.utc_us(span.start_ns),
-                    device_id=self._device_id,
-                    engine_id=self._engine_id,
-                    lease_id=lease_id,
-                    action="yield",
-                    reason="serving_step",
-                    step=step,
-                    duration_ns=span.end_ns - span.start_ns,
-                ),
-                # Tens a second, and what they say is in the slices too: they need not each wait for the disk.
-                durable=False,
-            )

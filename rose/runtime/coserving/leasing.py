@@ -1,4 +1,4 @@
-"""The life of a device's leases: granted, renewed, cut, frozen, ended; every change on the page and in the ledger."""
+"""Carries out what the lease machine decides: every change of a lease on the page, at the gateway and in the ledger."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rose.clock import Anchor, monotonic_ns
+from rose.clock import Anchor, monotonic_ns, utc_us
 from rose.events import Lease, Preemption, Record
 from rose.ledger.layout import LedgerError
+from rose.runtime.coserving.lease_file import LeaseFile, Remembered
 from rose.runtime.coserving.page import ArbiterPage
-from rose.runtime.policy.kv import cut_budget_bytes
+from rose.runtime.policy.lease import Change, EngineCut, LeaseFacts, LeaseState, next_change, noted, released
 from rose.runtime.policy.slack import LeaseTerms
 
-LeaseAction = Literal["granted", "renewed", "resized", "frozen", "released", "preempted", "expired"]
+LeaseAction = Literal[
+    "granted", "renewed", "throttled", "restored", "resized", "frozen", "released", "preempted", "expired"
+]
+#: More changes than this at one look would be a mistake in the machine.
+_CHANGES_MAX = 8
+_SUCCEEDED = "its agent ended while it was in force"
 
 
 def lease_id_of(run_id: str, device_id: str, number: int) -> str:
@@ -30,21 +36,12 @@ class LeaseChange:
     step: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseState:
-    """The lease in force. `expires_ns` is monotonic."""
-
-    number: int
-    lease_id: str
-    step: int
-    expires_ns: int
-    kv_budget_bytes: int
-    compute_share: float
-    frozen: bool = False
-
-
 class Leasing:
-    """At most one lease at a time on one device. Times are monotonic nanoseconds, given by the caller."""
+    """At most one lease at a time on one device. Times are monotonic nanoseconds. Not thread-safe.
+
+    `take_back` has the gateway take all turns off the engine, for a reason, and returns how many there were. A lease
+    that an agent before this one left open is ended here, at once.
+    """
 
     def __init__(
         self,
@@ -53,113 +50,212 @@ class Leasing:
         engine_id: str,
         page: ArbiterPage,
         anchor: Anchor,
-        ttl_ns: int,
         kv_bytes_per_token: int,
         id_prefix: str,
+        policy_number: int,
         record: Record,
+        take_back: Callable[[str], int],
         ledger_failure: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._device_id, self._engine_id, self._page, self._anchor = device_id, engine_id, page, anchor
-        self._ttl_ns, self._kv_bytes_per_token = ttl_ns, kv_bytes_per_token
-        self._id_prefix, self._record = id_prefix, record
+        self._kv_bytes_per_token, self._id_prefix = kv_bytes_per_token, id_prefix
+        self._policy_number, self._record, self._take_back = policy_number, record, take_back
         self._ledger_failure = ledger_failure
-        self._number = 0
-        self.state: LeaseState | None = None
+        self._file = LeaseFile(page.path, id_prefix)
         #: Why the ledger could not be told of the last change; what cannot be recorded is not lent.
         self.failure: str | None = None
         #: Every grant and end not yet accounted for, oldest first; the accountant forgets what it has used.
         self.history: list[LeaseChange] = []
+        cut = page.cut()
+        #: When the last cut was that the ledger knows.
+        self._cut_told_ns = 0 if cut is None else cut.at_ns
+        page.set_lease(LeaseTerms())
+        self.state = self._succeed()
 
-    def grant(
-        self, *, step: int, kv_budget_bytes: int, compute_share: float, now_ns: int, frozen: bool = False
-    ) -> LeaseState | None:
-        """Lend the device; None, and nothing is lent, if the ledger cannot be written."""
-        assert self.state is None, f"lease {self.state.lease_id if self.state else ''} is still in force"
+    @property
+    def lease_id(self) -> str | None:
+        """The lease in force."""
+        return self._lease_id(self.state.number) if self.state.in_force else None
+
+    def engine_cut(self) -> EngineCut:
+        """The rollout engine's last cut of its own, in bytes."""
+        cut = self._page.cut()
+        if cut is None:
+            return EngineCut()
+        return EngineCut(cut.count, cut.lease_number, cut.tokens_after * self._kv_bytes_per_token)
+
+    def act(self, facts: Callable[[LeaseState], LeaseFacts]) -> None:
+        """Carry out whatever is due now. `facts` gives what is known, with the state it is given."""
+        for _ in range(_CHANGES_MAX):
+            known = facts(self.state)
+            now_ns = monotonic_ns()
+            self.state = noted(self.state, known.load, now_ns)
+            change = next_change(replace(known, state=self.state), now_ns)
+            if change is None or not self._carry_out(change):
+                break
+        self._tell_cut()
+
+    def end(self, reason: str) -> None:
+        """Give the lease in force back, if there is one."""
+        if self.state.in_force:
+            self._carry_out(released(self.state, reason))
+        self._tell_cut()
+
+    # ------------------------------------------------------------------ one change
+
+    def _carry_out(self, change: Change) -> bool:
+        """Returns whether it was carried out."""
+        if change.action == "grant":
+            return self._grant(change.state)
+        before, self.state = self.state, change.state
+        if before.in_force and not change.state.in_force:
+            self._end(change)
+        elif change.state.in_force:
+            self._publish()
+            self._say(change)
+        return True
+
+    def _grant(self, state: LeaseState) -> bool:
         # Known beforehand, so that a ledger that is away for hours is not told of a lease at each heartbeat.
         if (failure := self._ledger_failure()) is not None:
             self.failure = failure
-            return None
-        self._number += 1
-        self.state = LeaseState(
-            number=self._number,
-            lease_id=lease_id_of(self._id_prefix, self._device_id, self._number),
-            step=step,
-            expires_ns=now_ns + self._ttl_ns,
-            kv_budget_bytes=kv_budget_bytes,
-            compute_share=compute_share,
-            frozen=frozen,
-        )
-        # In the ledger first: a lease that was in force is never missing there.
-        if not self._log("granted", None):
+            return False
+        event = replace(self._event(state, "granted", None), event_id=f"{self._lease_id(state.number)}/granted")
+        self._remember(Remembered(state.number, event))
+        # In the ledger before on the page: a lease that was in force is never missing there.
+        if not self._tell(event):
             # The grant waits in the writer's queue, so its end must follow it there.
-            self._log("released", "never in force: the ledger could not be written", durable=False)
-            self.state = None
-            return None
-        # A lease that expired at this heartbeat ended a moment after `now_ns`.
-        at_ns = max(now_ns, self.history[-1].at_ns) if self.history else now_ns
-        self.history.append(LeaseChange(at_ns, self.state.lease_id, step))
+            self.state = replace(state, ended="released")
+            self._tell(self._closing(self.state, "never in force: the ledger could not be written"), durable=False)
+            self._remember(Remembered(state.number))
+            return False
+        self.state = state
+        # A lease may be granted at the very look that ended another.
+        at_ns = max(monotonic_ns(), self.history[-1].at_ns) if self.history else monotonic_ns()
+        self.history.append(LeaseChange(at_ns, self.lease_id, state.step))
         self._publish()
-        return self.state
+        return True
 
-    def renew(self, now_ns: int) -> None:
-        """Move the expiry on, or end the lease if the ledger cannot be written."""
-        assert self.state is not None
-        self.state = replace(self.state, expires_ns=now_ns + self._ttl_ns)
-        self._publish()
-        # Twice a second, and any later event of the lease says as much: a renewal need not wait for the disk.
-        if not self._log("renewed", None, durable=False):
-            self.end("released", "the ledger cannot be written")
-
-    def cut(self, reason: str) -> int | None:
-        """Halve the budget once and freeze it. Returns the new budget in bytes, or None if it was frozen already."""
-        assert self.state is not None
-        before = self.state.kv_budget_bytes
-        after = cut_budget_bytes(before, frozen=self.state.frozen)
-        if after == before:
-            return None
-        self.state = replace(self.state, kv_budget_bytes=after, frozen=True)
-        self._publish()
-        self._log("resized", reason)
-        self._log("frozen", "until the next RL step")
-        return after
-
-    def record_preemption(
-        self, action: Literal["cut", "revoke"], reason: str, *, before: int, after: int, requests: int
-    ) -> None:
-        assert self.state is not None
-        self._tell(
-            Preemption(
-                device_id=self._device_id,
-                engine_id=self._engine_id,
-                lease_id=self.state.lease_id,
-                action=action,
-                reason=reason,
-                step=self.state.step,
-                requests=requests,
-                # A turn keeps the tokens it has and goes on elsewhere.
-                tokens_lost=0,
-                kv_budget_bytes_before=before,
-                kv_budget_bytes_after=after,
-            )
-        )
-
-    def end(self, how: Literal["released", "preempted", "expired"], reason: str | None) -> None:
-        """Withdraw the lease from the page, then say so in the ledger, now or as soon as it can be written."""
-        assert self.state is not None
-        self._page.set_lease(self.state.number, LeaseTerms(0, 0.0, 0))
+    def _end(self, change: Change) -> None:
+        """Withdraw the lease from the page, then have its turns taken off, then say so in the ledger."""
+        self._page.set_lease(LeaseTerms())
         self.history.append(LeaseChange(monotonic_ns(), None, None))
-        self._log(how, reason)
-        self.state = None
+        reason = change.reason or ""
+        if change.action == "preempt":
+            self._tell(self._preemption("revoke", reason, requests=self._take_back(reason)))
+        if self._tell(self._closing(change.state, reason)):
+            self._remember(Remembered(change.state.number))
+
+    def _say(self, change: Change) -> None:
+        if change.action == "renew":
+            # Twice a second, and any later event of the lease says as much: a renewal need not wait for the disk.
+            if not self._tell(self._event(self.state, "renewed", None), durable=False):
+                self.end("the ledger cannot be written")
+        elif change.action == "throttle":
+            self._tell(self._event(self.state, "throttled", change.reason))
+        elif change.action == "restore":
+            self._tell(self._event(self.state, "restored", change.reason))
+        elif change.action == "shrink":
+            self._tell(self._event(self.state, "resized", change.reason))
+        elif change.action == "cut":
+            self._tell(self._event(self.state, "resized", change.reason))
+            self._tell(self._event(self.state, "frozen", "until the next term"))
 
     def _publish(self) -> None:
-        assert self.state is not None
         self._page.set_lease(
-            self.state.number,
             LeaseTerms(
+                number=self.state.number,
                 expires_ns=self.state.expires_ns,
                 compute_share=self.state.compute_share,
                 kv_budget_tokens=self.state.kv_budget_bytes // self._kv_bytes_per_token,
-            ),
+                regret_share=self.state.regret_share,
+                frozen=self.state.frozen,
+                policy=self._policy_number,
+            )
+        )
+
+    # ------------------------------------------------------------------ what the engine cut by itself
+
+    def _tell_cut(self) -> None:
+        """Record a cut that the rollout engine carried out, whether or not its lease is still in force."""
+        cut = self._page.cut()
+        if cut is None or cut.at_ns == self._cut_told_ns:
+            return
+        self._cut_told_ns = cut.at_ns
+        self._tell(
+            replace(
+                self._preemption("cut", "serving grew into its headroom", requests=cut.requests),
+                at_us=self._anchor.utc_us(cut.at_ns),
+                lease_id=self._lease_id(cut.lease_number),
+                tokens_kept=cut.tokens_kept,
+                duration_ns=cut.took_ns,
+                returned_bytes=cut.bytes_returned,
+                kv_budget_bytes_before=cut.tokens_before * self._kv_bytes_per_token,
+                kv_budget_bytes_after=cut.tokens_after * self._kv_bytes_per_token,
+            )
+        )
+
+    # ------------------------------------------------------------------ the agent before this one
+
+    def _succeed(self) -> LeaseState:
+        """End what an agent before this one left open; returns the state that it left."""
+        left = self._file.read()
+        if left.granted is not None:
+            end = replace(
+                left.granted,
+                at_us=utc_us(),
+                event_id=f"{left.granted.lease_id}/end",
+                action="expired",
+                reason=_SUCCEEDED,
+            )
+            # Its grant may not have reached the ledger.
+            told = self._tell(left.granted)
+            if self._tell(end) and told:
+                self._remember(Remembered(left.number))
+        return LeaseState(number=left.number)
+
+    def _remember(self, remembered: Remembered) -> None:
+        try:
+            self._file.write(remembered)
+        except OSError as error:
+            self.failure = f"{self._page.path.parent} cannot be written ({error.strerror})"
+
+    # ------------------------------------------------------------------ events
+
+    def _lease_id(self, number: int) -> str:
+        return lease_id_of(self._id_prefix, self._device_id, number)
+
+    def _event(self, state: LeaseState, action: LeaseAction, reason: str | None) -> Lease:
+        return Lease(
+            device_id=self._device_id,
+            engine_id=self._engine_id,
+            lease_id=self._lease_id(state.number),
+            action=action,
+            kv_budget_bytes=state.kv_budget_bytes,
+            compute_share=state.compute_share,
+            regret_share=state.regret_share,
+            expires_at_us=self._anchor.utc_us(state.expires_ns),
+            step=state.step,
+            reason=reason,
+        )
+
+    def _closing(self, state: LeaseState, reason: str) -> Lease:
+        assert state.ended is not None, f"lease {state.number} is in force"
+        return replace(self._event(state, state.ended, reason), event_id=f"{self._lease_id(state.number)}/end")
+
+    def _preemption(self, action: Literal["cut", "revoke"], reason: str, *, requests: int) -> Preemption:
+        return Preemption(
+            device_id=self._device_id,
+            engine_id=self._engine_id,
+            lease_id=self._lease_id(self.state.number),
+            action=action,
+            reason=reason,
+            step=self.state.step,
+            requests=requests,
+            # A turn keeps the tokens it has and goes on elsewhere.
+            tokens_lost=0,
+            kv_budget_bytes_before=self.state.kv_budget_bytes,
+            kv_budget_bytes_after=0,
         )
 
     def _tell(self, event: Lease | Preemption, durable: bool | None = None) -> bool:
@@ -171,20 +267,3 @@ class Leasing:
             return False
         self.failure = None
         return True
-
-    def _log(self, action: LeaseAction, reason: str | None, *, durable: bool | None = None) -> bool:
-        assert self.state is not None
-        return self._tell(
-            Lease(
-                device_id=self._device_id,
-                engine_id=self._engine_id,
-                lease_id=self.state.lease_id,
-                action=action,
-                kv_budget_bytes=self.state.kv_budget_bytes,
-                compute_share=self.state.compute_share,
-                expires_at_us=self._anchor.utc_us(self.state.expires_ns),
-                step=self.state.step,
-                reason=reason,
-            ),
-            durable=durable,
-        )

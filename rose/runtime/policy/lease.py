@@ -1,11 +1,29 @@
-"""When to borrow a serving device, and how a lease lives: granted, renewed, throttled, cut, ended.
+"""When to borrow a serving device, and how a lease lives: granted, renewed, throttled, shrunk, cut, ended.
 
-`next_change` is the lease machine: facts and a time in, at most one change out. Every change is an event.
+`next_change` is the lease machine: facts and a time in, at most one change out, and every change is an event. A lease
+is in force for no longer than its time to live after the gateway last asked for it, so that a gateway or an agent that
+is gone never leaves a device lent. What lending costs serving takes it back step by step; what serving does to itself
+takes nothing back, and lets nothing new be granted.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Literal
+
+from rose.runtime.policy.kv import KvMemory, initial_budget_bytes
+from rose.runtime.policy.serving import ServingHistory
+from rose.runtime.policy.slack import ServingLoad
+
+Ending = Literal["released", "preempted", "expired"]
+Action = Literal["grant", "renew", "throttle", "shrink", "restore", "cut", "release", "preempt", "expire"]
+
+#: Serving that misses a budget by itself for more than this share of its last requests leaves nothing to lend.
+LATE_ALONE_SHARE_MAX = 0.05
+#: A renewal moves the expiry by at least this share of the time to live: answers may come faster than that.
+_RENEWED_SHARE_MIN = 1 / 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,3 +49,292 @@ def always_borrow(case: BorrowCase) -> bool:
 
 def never_borrow(case: BorrowCase) -> bool:
     return False
+
+
+class Level(IntEnum):
+    """How much of a lease lateness has taken back. The next step after the last one ends the lease."""
+
+    FULL = 0
+    #: Half the compute share and half the regret share.
+    THROTTLED = 1
+    #: And half the KV budget.
+    SHRUNK = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeaseRules:
+    """What every lease of a device is granted by. `borrow` and `guards` are the policy's."""
+
+    ttl_ns: int
+    compute_share: float
+    regret_share: float
+    borrow: Callable[[BorrowCase], bool]
+    #: Whether rollouts answer to serving's load: lateness, and what it holds in memory.
+    guards: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeaseState:
+    """The lease in force, or the last one. Times are monotonic nanoseconds; number 0: there was none yet."""
+
+    number: int = 0
+    #: How it ended; None while it is in force.
+    ended: Ending | None = "released"
+    expires_ns: int = 0
+    step: int | None = None
+    kv_budget_bytes: int = 0
+    #: The budget that a lease which lateness shrank goes back to.
+    kv_budget_full_bytes: int = 0
+    compute_share: float = 0.0
+    regret_share: float = 0.0
+    frozen: bool = False
+    level: Level = Level.FULL
+    #: The engine's cuts that are in the budget.
+    cuts_taken: int = 0
+    #: Requests that were late by lending before the last step down; none of those that were still in flight then
+    #: speaks against what was left, so none counts until `settled_at` requests in all have finished.
+    late_seen: int = 0
+    settled_at: int = 0
+    #: Since when no request was late by lending.
+    clean_since_ns: int = 0
+    #: Requests that serving had finished in time when the lease ended.
+    in_time_at_end: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.kv_budget_bytes <= self.kv_budget_full_bytes, "a budget never exceeds what was granted"
+
+    @property
+    def in_force(self) -> bool:
+        return self.ended is None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCut:
+    """The rollout engine's last cut of its own: `count` so far, of which lease, and the budget that was left."""
+
+    count: int = 0
+    lease_number: int = 0
+    kv_budget_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeaseFacts:
+    """What is known of a device when its lease is looked at. Times are monotonic nanoseconds."""
+
+    rules: LeaseRules
+    state: LeaseState
+    #: The gateway's last answer: when it came (0: never), for how long it wants the rollout engine, whether it names
+    #: the lease in force, and the RL step it is at.
+    answered_ns: int
+    wanted_ns: int
+    lease_named: bool
+    step: int | None = None
+    #: Why the rollout engine cannot be lent to; None if it can.
+    engine_fault: str | None = None
+    #: Why no serving engine can be shared with, None if one can; what it says, and what it did of late.
+    serving_fault: str | None = None
+    load: ServingLoad | None
+    history: ServingHistory
+    memory: KvMemory
+    idle_share: float
+    switch_ns: int
+    cut: EngineCut = EngineCut()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of a lease, why, and what it leaves."""
+
+    action: Action
+    reason: str | None
+    state: LeaseState
+
+
+def next_change(facts: LeaseFacts, now_ns: int) -> Change | None:
+    """The change that is due at `now_ns`; None if there is none. Look again after each."""
+    if not facts.state.in_force:
+        # A cut may be seen only when its lease is over: the next lease of the term is bound by it all the same.
+        return _cut(facts, now_ns) or _grant(facts, now_ns)
+    for rule in (_end, _cut, _lateness, _renew):
+        change = rule(facts, now_ns)
+        if change is not None:
+            return change
+    return None
+
+
+def refusal(facts: LeaseFacts, now_ns: int) -> str | None:
+    """Why nothing is granted however much it is wanted; None if something could be."""
+    if (fault := facts.serving_fault or facts.engine_fault) is not None:
+        return fault
+    if facts.load is None:
+        return "the serving engine has not said what it is doing"
+    if not facts.rules.guards:
+        return None
+    share = facts.history.late_alone_share
+    if share > LATE_ALONE_SHARE_MAX:
+        return f"serving alone misses its latency budgets for {share:.0%} of requests"
+    if facts.state.ended == "preempted" and not _recovered(facts, facts.load, now_ns):
+        return "serving has finished no request in time since the last lease was taken back"
+    return None
+
+
+def released(state: LeaseState, reason: str) -> Change:
+    """A lease that its owner gives back, whatever the facts."""
+    assert state.in_force, f"lease {state.number} is not in force"
+    return Change("release", reason, replace(state, ended="released"))
+
+
+def _answer_holds(facts: LeaseFacts, now_ns: int) -> bool:
+    return facts.answered_ns > 0 and now_ns < facts.answered_ns + facts.rules.ttl_ns
+
+
+def _recovered(facts: LeaseFacts, load: ServingLoad, now_ns: int) -> bool:
+    """Whether a device that was taken back can be lent again: serving kept a promise since, or had none to keep."""
+    in_time = _in_time(load)
+    idle_ns = facts.history.idle_ns(now_ns)
+    # Fewer than then: serving was started anew.
+    return in_time != facts.state.in_time_at_end or idle_ns >= facts.rules.ttl_ns
+
+
+def _in_time(load: ServingLoad | None) -> int:
+    return 0 if load is None else load.finished - load.late_alone - load.late_by_lending
+
+
+# ---------------------------------------------------------------------- granted
+
+
+def _grant(facts: LeaseFacts, now_ns: int) -> Change | None:
+    rules, last, load = facts.rules, facts.state, facts.load
+    if not _answer_holds(facts, now_ns) or facts.wanted_ns <= 0 or refusal(facts, now_ns) is not None:
+        return None
+    assert load is not None, "refused otherwise"
+    if not rules.borrow(BorrowCase(facts.wanted_ns, facts.idle_share, facts.switch_ns)):
+        return None
+    memory = facts.memory if rules.guards else replace(facts.memory, serving_tokens=0)
+    budget = full = initial_budget_bytes(memory)
+    # What lateness or pressure took back is not had again by ending one lease and beginning another.
+    level = last.level if last.ended == "preempted" and rules.guards else Level.FULL
+    if level is Level.SHRUNK:
+        budget //= 2
+    frozen = last.frozen and (now_ns < last.expires_ns or (last.step is not None and last.step == facts.step))
+    if frozen:
+        budget = full = min(budget, last.kv_budget_bytes)
+    if budget <= 0:
+        return None
+    state = LeaseState(
+        number=last.number + 1,
+        ended=None,
+        expires_ns=facts.answered_ns + rules.ttl_ns,
+        step=facts.step,
+        kv_budget_bytes=budget,
+        kv_budget_full_bytes=full,
+        compute_share=_share(rules.compute_share, level),
+        regret_share=_share(rules.regret_share, level),
+        frozen=frozen,
+        level=level,
+        cuts_taken=facts.cut.count,
+        late_seen=load.late_by_lending,
+        settled_at=load.finished,
+        clean_since_ns=now_ns,
+    )
+    return Change("grant", None, state)
+
+
+def _share(share: float, level: Level) -> float:
+    return share / 2 if level >= Level.THROTTLED else share
+
+
+def _renew(facts: LeaseFacts, now_ns: int) -> Change | None:
+    if not (_answer_holds(facts, now_ns) and facts.wanted_ns > 0 and facts.lease_named):
+        return None
+    expires_ns = facts.answered_ns + facts.rules.ttl_ns
+    if expires_ns - facts.state.expires_ns < facts.rules.ttl_ns * _RENEWED_SHARE_MIN:
+        return None
+    return Change("renew", None, replace(facts.state, expires_ns=expires_ns))
+
+
+# ---------------------------------------------------------------------- ended
+
+
+def _end(facts: LeaseFacts, now_ns: int) -> Change | None:
+    state = replace(facts.state, in_time_at_end=_in_time(facts.load))
+    if state.expires_ns <= now_ns:
+        reason = "not renewed: the gateway was away, or no longer asked for it"
+        return Change("expire", reason, replace(state, ended="expired"))
+    if (fault := facts.engine_fault or facts.serving_fault) is not None:
+        return released(state, fault)
+    if facts.wanted_ns <= 0:
+        return released(state, "no rollout wants the device any more")
+    if state.level is Level.SHRUNK and (late := _newly_late(facts)):
+        reason = f"{_requests(late)} late by lending, although throttled and shrunk"
+        return Change("preempt", reason, replace(state, ended="preempted"))
+    return None
+
+
+# ---------------------------------------------------------------------- taken back, and given again
+
+
+def _cut(facts: LeaseFacts, now_ns: int) -> Change | None:
+    """Take over what the engine has cut by itself."""
+    state, cut = facts.state, facts.cut
+    if cut.count == state.cuts_taken or cut.lease_number != state.number:
+        return None
+    budget = min(state.kv_budget_bytes, cut.kv_budget_bytes)
+    frozen = replace(state, kv_budget_bytes=budget, kv_budget_full_bytes=budget, frozen=True, cuts_taken=cut.count)
+    return Change("cut", "serving grew into its headroom", frozen)
+
+
+def _lateness(facts: LeaseFacts, now_ns: int) -> Change | None:
+    state, rules, load = facts.state, facts.rules, facts.load
+    if not rules.guards or load is None:
+        return None
+    if late := _newly_late(facts):
+        state = replace(
+            state,
+            late_seen=load.late_by_lending,
+            settled_at=load.finished + load.waiting + load.running,
+            clean_since_ns=now_ns,
+        )
+        if state.level is Level.FULL:
+            return Change("throttle", f"{_requests(late)} late by lending", _at_level(state, rules, Level.THROTTLED))
+        shrunk = replace(_at_level(state, rules, Level.SHRUNK), kv_budget_bytes=state.kv_budget_bytes // 2)
+        return Change("shrink", f"{_requests(late)} late by lending, although throttled", shrunk)
+    if state.level is Level.FULL or now_ns - state.clean_since_ns < rules.ttl_ns:
+        return None
+    state = replace(state, clean_since_ns=now_ns)
+    if state.level is Level.SHRUNK and not state.frozen:
+        state = replace(state, kv_budget_bytes=state.kv_budget_full_bytes)
+    return Change("restore", "no request late by lending for a term", _at_level(state, rules, Level(state.level - 1)))
+
+
+def _at_level(state: LeaseState, rules: LeaseRules, level: Level) -> LeaseState:
+    return replace(
+        state,
+        level=level,
+        compute_share=_share(rules.compute_share, level),
+        regret_share=_share(rules.regret_share, level),
+    )
+
+
+def _newly_late(facts: LeaseFacts) -> int:
+    """Requests that lending made late since the last step down, if what was in flight then is over."""
+    load, state = facts.load, facts.state
+    if not facts.rules.guards or load is None or load.finished < state.settled_at:
+        return 0
+    return max(0, load.late_by_lending - state.late_seen)
+
+
+def noted(state: LeaseState, load: ServingLoad | None, now_ns: int) -> LeaseState:
+    """The state with what serving's counters say beside changes: late requests that speak against nothing any more,
+    and a serving engine that counts from 0 again."""
+    if load is None or not state.in_force:
+        return state
+    if load.late_by_lending < state.late_seen:
+        return replace(state, late_seen=load.late_by_lending, settled_at=0, clean_since_ns=now_ns)
+    if load.finished < state.settled_at and load.late_by_lending > state.late_seen:
+        return replace(state, late_seen=load.late_by_lending, clean_since_ns=now_ns)
+    return state
+
+
+def _requests(count: int) -> str:
+    return f"{count} request" if count == 1 else f"{count} requests"

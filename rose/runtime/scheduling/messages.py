@@ -59,16 +59,25 @@ class EngineReport(Message):
 
 
 class Heartbeat(Message):
-    """Sent by a device's agent; `engines` is all its rollout engines."""
+    """Sent by a device's agent; `engines` is all its rollout engines.
+
+    It is answered when what the gateway wants of them differs from its answer number `seen`, or after `hold_s`.
+    """
 
     device_id: str = Field(min_length=1)
     engines: list[EngineReport]
+    seen: int = 0
+    hold_s: float = 0.0
 
 
 class HeartbeatReply(Message):
-    """Leases the gateway still wants. A lease that is not named is not renewed."""
+    """What the gateway wants of a device: the leases it still wants, since one that is not named is not renewed, and
+    the device time it expects to want of each engine. `step` is the RL step it is at, if it knows."""
 
+    seq: int = 0
     renew: list[str]
+    wanted_ns: dict[str, int] = {}
+    step: int | None = None
 
 
 class PreemptRequest(Message):

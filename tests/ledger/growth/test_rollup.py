@@ -38,7 +38,7 @@ SAME = {
     "daily_lease": ("SELECT sum(changes) FROM daily_lease", "SELECT count(*) FROM lease_event"),
     "daily_preemption": (
         "SELECT sum(preemptions), sum(duration_ns), sum(tokens_lost) FROM daily_preemption",
-        "SELECT count(*), sum(duration_ns), sum(tokens_lost) FROM preemption",
+        "SELECT sum(coalesce(count, 1)), sum(duration_ns), sum(tokens_lost) FROM preemption",
     ),
     "daily_sync": ("SELECT sum(syncs), sum(wire_bytes) FROM daily_sync", "SELECT count(*), sum(wire_bytes) FROM sync"),
     "daily_turn": (

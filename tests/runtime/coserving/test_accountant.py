@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import count, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -10,9 +10,11 @@ from rose.clock import Anchor
 from rose.events import BUCKETS, DeviceSlice, Preemption
 from rose.runtime.coserving.accountant import LAG_NS, Accountant
 from rose.runtime.coserving.leasing import LeaseChange
-from rose.runtime.coserving.page import ArbiterPage, Party, Span, SpanRecord
+from rose.runtime.coserving.page import ArbiterPage, Party, Span
+from tests.runtime.coserving.parties import OtherParty
 
 ANCHOR = Anchor(1_000_000_000_000)
+NUMBERS = count()
 
 
 class Recorder(list):
@@ -26,7 +28,9 @@ def folder(tmp_path_factory):
 
 
 def make(folder, leases=None):
-    page = ArbiterPage.create(folder / "page")
+    page = ArbiterPage.create(folder / f"page-{next(NUMBERS)}")
+    for party in (Party.SERVING, Party.ROLLOUT, Party.TRAINER):
+        page.take(party)
     recorder = Recorder()
     accountant = Accountant("d0", page, ANCHOR, 0, recorder, engine_id="e0", leases=[] if leases is None else leases)
     return page, recorder, accountant
@@ -82,6 +86,40 @@ def test_a_span_that_comes_too_late_is_measured(folder):
     assert [event.serving_ns for event in recorder] == [0, 50]
 
 
+def test_what_a_dead_party_had_begun_is_not_its_work_any_more(folder):
+    page = ArbiterPage.create(folder / f"page-{next(NUMBERS)}")
+    recorder = Recorder()
+    accountant = Accountant("d0", page, ANCHOR, 0, recorder, engine_id="e0", leases=[])
+    with OtherParty(page.path, Party.ROLLOUT) as engine:
+        engine.do("page.open_span(me, Span.ROLLOUT, 40)")
+        accountant.close(LAG_NS + 100)
+    accountant.close(LAG_NS + 200)
+    assert [event.rollout_ns for event in recorder] == [60, 0]
+
+
+def test_the_start_of_an_engine_is_counted_while_it_goes_on(folder):
+    page, recorder, accountant = make(folder)
+    accountant.starts(30)
+    accountant.close(LAG_NS + 100)
+    accountant.started(150)
+    write(page, Party.SERVING, Span.SERVING, 180, 190)
+    accountant.close(LAG_NS + 200)
+    accountant.started(220)
+    accountant.close(300, final=True)
+    assert [event.activation_ns for event in recorder] == [70, 50, 0]
+    assert [event.serving_ns for event in recorder] == [0, 10, 0]
+    assert accountant.late_ns == 0
+
+
+def test_an_agent_that_takes_up_a_page_accounts_for_nothing_twice(folder):
+    page, recorder, _ = make(folder)
+    write(page, Party.ROLLOUT, Span.YIELD, 10, 20)
+    after = Accountant("d0", page, ANCHOR, 30, recorder, engine_id="e0", leases=[])
+    after.close(60, final=True)
+    assert [type(event) for event in recorder] == [DeviceSlice]
+    assert after.late_ns == 0
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     work=st.lists(
@@ -102,7 +140,8 @@ def test_every_nanosecond_is_in_exactly_one_slice_and_bucket(folder, work, close
         start = ends[party] + gap
         ends[party] = start + length
         write(page, party, kinds[party], start, ends[party])
-    accountant.add(SpanRecord(Span.ACTIVATION, 0, 5, 0))
+    accountant.starts(1)
+    accountant.started(5)
     for at in sorted(closes):
         accountant.close(LAG_NS + at)
     accountant.close(3001, final=True)

@@ -123,14 +123,16 @@ def test_the_gateway_places_nothing_on_an_engine_until_it_is_trusted_again(guard
         rollout=guarded.engine.spec,
         rollout_capacity=4,
         rollout_kv_bytes_per_token=1,
-        serving=None,
+        serving_url=None,
+        serving_engine_id=None,
+        serving_model="none",
         serving_kv_bytes_per_token=1,
         gateway_url=f"http://127.0.0.1:{port}",
         gateway_token=None,
         route="loopback",
     )
     agent = DeviceAgent(spec, guarded.record)
-    agent._engines, agent._sync = [("rollout", guarded.engine)], guarded.sync
+    agent._lives.engine, agent._lives.sync, agent._lives._dead = guarded.engine, guarded.sync, None
     guard = DriftGuard(guarded.sync, AUDIT_S, take_out=agent._take_out, record=guarded.record)
     corrupt(guarded.engine, "model.norm.weight")
 
@@ -140,11 +142,11 @@ def test_the_gateway_places_nothing_on_an_engine_until_it_is_trusted_again(guard
         alive = []
         async with aiohttp.ClientSession(spec.gateway_url) as session:
             for act in (
-                lambda: agent._report(monotonic_ns()),
+                agent._control.beat,
                 lambda: guard.look(monotonic_ns() + LATER_NS),
-                lambda: agent._report(monotonic_ns()),
+                agent._control.beat,
                 lambda: guard.look(monotonic_ns()),
-                lambda: agent._report(monotonic_ns()),
+                agent._control.beat,
             ):
                 await asyncio.to_thread(act)
                 async with session.get("/workers") as response:

@@ -1,0 +1,120 @@
+"""What the agent does as its rollout engine lives and dies: brings it to the wanted weights, guards them, records."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rose.clock import monotonic_ns
+from rose.events import Record, Sync
+from rose.runtime.coserving.accountant import Accountant
+from rose.runtime.coserving.device_events import rollout_event
+from rose.runtime.coserving.drift import DriftGuard
+from rose.runtime.coserving.sync import EngineSync
+from rose.runtime.engines.sglang import EngineProcess
+
+if TYPE_CHECKING:
+    from rose.runtime.coserving.agent import AgentSpec
+
+
+class EngineLives:
+    """The device's rollout engine as the agent sees it, through as many lives as it has.
+
+    `changed` is called when it can be used, or no more. `take_out` is called with a reason when its weights are not
+    what they should be. An engine that is started anew is brought to the version that the last one was asked for.
+    """
+
+    def __init__(
+        self,
+        spec: AgentSpec,
+        accountant: Accountant,
+        record: Record,
+        *,
+        changed: Callable[[], None],
+        take_out: Callable[[str], None],
+    ) -> None:
+        self._spec, self._accountant, self._record = spec, accountant, record
+        self._changed, self._take_out = changed, take_out
+        self._lock = threading.Lock()
+        #: The last version that was asked for: number, origin, token.
+        self._target: tuple[int, str, str | None] | None = None
+        self._dead: str | None = "the rollout engine is being started"
+        self.engine: EngineProcess | None = None
+        self.sync: EngineSync | None = None
+        self._guard: DriftGuard | None = None
+        #: How long the last sync took: what a borrow costs before it brings anything.
+        self.switch_ns = 0
+
+    @property
+    def fault(self) -> str | None:
+        """Why no turn can run on the engine; None if one can."""
+        if self._dead is not None:
+            return self._dead
+        if self.sync is not None and not self.sync.standing.trusted:
+            return "the rollout engine holds other weights than were published"
+        return None
+
+    @property
+    def failure(self) -> str | None:
+        """Why its weights are no longer guarded, if they are not."""
+        return None if self._guard is None else self._guard.failure
+
+    @property
+    def version(self) -> int:
+        return 0 if self.sync is None else self.sync.version
+
+    def bring_to(self, version: int, url: str, token: str | None, step: int | None) -> Sync | None:
+        """Bring the engine to a version and record it; None while there is no engine, which then starts with it."""
+        with self._lock:
+            self._target = (version, url, token)
+            sync = self.sync
+        return None if sync is None else self._bring(sync, self._target, step)
+
+    def stop_guard(self) -> None:
+        if self._guard is not None:
+            self._guard.stop()
+
+    # ------------------------------------------------------------------ told by the thread that keeps the engine
+
+    def launched(self, engine: EngineProcess) -> None:
+        self.engine = engine
+        self._accountant.starts(monotonic_ns())
+
+    def answers(self, engine: EngineProcess, duration_ns: int) -> None:
+        self._accountant.started(monotonic_ns())
+        self._record(rollout_event(self._spec, "started", engine.pid, duration_ns=duration_ns))
+        spec = self._spec
+        sync = EngineSync(engine, spec.staging, device_id=spec.device.id, route=spec.route, source=spec.source)
+        brought: tuple[int, str, str | None] | None = None
+        while True:
+            with self._lock:
+                if (target := self._target) == brought:
+                    self.sync = sync
+                    break
+            assert target is not None, "a version that was asked for is not forgotten"
+            self._bring(sync, target, None)
+            brought = target
+        self._guard = DriftGuard(sync, spec.coserving.drift_audit_s, take_out=self._take_out, record=self._record)
+        self._guard.start()
+        self._dead = None
+        self._changed()
+
+    def ended(self, engine: EngineProcess, reason: str) -> None:
+        self._accountant.started(monotonic_ns())
+        with self._lock:
+            self.sync = None
+        self._dead = f"the rollout engine died ({reason}) and is started again"
+        # The lease first: turns that were on it go on elsewhere.
+        self._changed()
+        self.stop_guard()
+        self._guard = None
+        self._record(rollout_event(self._spec, "died", engine.pid, reason=reason))
+
+    def _bring(self, sync: EngineSync, target: tuple[int, str, str | None], step: int | None) -> Sync:
+        version, url, token = target
+        event = sync.bring_to(version, url, token, step=step)
+        self.switch_ns = event.total_ns
+        # The engine has its new weights; an event that cannot be written now waits in the writer's queue.
+        self._record(event)
+        return event

@@ -1,0 +1,52 @@
+"""What an agent must remember of its leases when it dies: a small file beside the page, replaced as a whole.
+
+A lease is in it before the ledger hears of it, and leaves it after the ledger heard of its end, so whoever finds an
+open lease there completes its story. Each grant and each end has an event id of its own: told twice, it counts once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rose.events import Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """The number of the last lease, and the event that granted it if it is not known to have ended."""
+
+    number: int = 0
+    granted: Lease | None = None
+
+
+class LeaseFile:
+    """`<page>.lease.json`. What is not of this run is of no ledger that can be written any more, and is forgotten."""
+
+    def __init__(self, page: Path, run_id: str) -> None:
+        self._path = page.with_name(f"{page.name}.lease.json")
+        self._run_id = run_id
+
+    def read(self) -> Remembered:
+        try:
+            stored = json.loads(self._path.read_text())
+            if stored["run_id"] != self._run_id:
+                return Remembered()
+            granted = stored["granted"]
+            return Remembered(int(stored["number"]), None if granted is None else Lease(**granted))
+        except (OSError, ValueError, KeyError, TypeError):
+            return Remembered()
+
+    def write(self, remembered: Remembered) -> None:
+        granted: Mapping[str, Any] | None = None
+        if remembered.granted is not None:
+            granted = dataclasses.asdict(remembered.granted)
+        partial = self._path.with_name(f".{self._path.name}.partial")
+        partial.write_text(
+            json.dumps({"run_id": self._run_id, "number": remembered.number, "granted": granted}, indent=1)
+        )
+        partial.replace(self._path)

@@ -1,0 +1,23 @@
+-- For the infra lead: what kept rollouts from devices that were lent to them, and for how long?
+--
+-- since (TIMESTAMP): only refusals at or after this time, UTC.
+-- until (TIMESTAMP): only refusals before this time, UTC.
+-- run_id (VARCHAR): only this run.
+-- device_id (VARCHAR): only this device.
+--
+-- The longest first. `leased` tells refusals under a lease from those without one; `held_share` is of all time that the
+-- device's rollouts were held. Refusals while serving worked count, so it is more than the device's headroom.
+WITH held AS (
+    SELECT
+        provenance, run_id, device_id, lease_id IS NOT NULL AS leased, reason,
+        sum(count)::BIGINT AS holds, sum(duration_ns)::BIGINT AS held_ns
+    FROM hold
+    WHERE (getvariable('since') IS NULL OR hold.at >= getvariable('since')::TIMESTAMP)
+      AND (getvariable('until') IS NULL OR hold.at < getvariable('until')::TIMESTAMP)
+      AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
+      AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
+    GROUP BY ALL
+)
+SELECT *, held_ns / nullif(sum(held_ns) OVER (PARTITION BY provenance, run_id, device_id), 0) AS held_share
+FROM held
+ORDER BY run_id, provenance, device_id, held_ns DESC, reason, leased;

@@ -1,0 +1,84 @@
+"""A gateway over real HTTP whose wishes a test sets: it holds heartbeats until they change, as the real one does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from rose.runtime.engines.sglang import free_port
+from rose.runtime.scheduling.messages import Heartbeat, HeartbeatReply, PreemptReply, PreemptRequest
+
+
+class ScriptedGateway:
+    def __init__(self, port=None):
+        self.heard: list[Heartbeat] = []
+        self.preempted: list[PreemptRequest] = []
+        self._changed = threading.Condition()
+        self._seq, self._wanted, self._step = 1, {}, None
+        gateway = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.path == "/heartbeat":
+                    answer = gateway.heartbeat(Heartbeat.model_validate_json(body))
+                else:
+                    answer = gateway.preempt(PreemptRequest.model_validate_json(body))
+                text = answer.model_dump_json().encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text)
+
+            def log_message(self, *_):
+                pass
+
+        self.port = port or free_port()
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def want(self, step=None, **wanted):
+        """From now on it wants these engines, for nanoseconds (`_` stands for `-`)."""
+        with self._changed:
+            self._wanted = {name.replace("_", "-"): ns for name, ns in wanted.items()}
+            self._seq, self._step = self._seq + 1, step
+            self._changed.notify_all()
+
+    def heartbeat(self, heartbeat):
+        deadline = time.monotonic() + heartbeat.hold_s
+        with self._changed:
+            self.heard.append(heartbeat)
+            self._changed.notify_all()
+            while self._seq == heartbeat.seen and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+            leases = [report.lease_id for report in heartbeat.engines if self._wanted.get(report.engine_id)]
+            return HeartbeatReply(
+                seq=self._seq,
+                renew=[lease for lease in leases if lease is not None],
+                wanted_ns=self._wanted,
+                step=self._step,
+            )
+
+    def preempt(self, request):
+        with self._changed:
+            self.preempted.append(request)
+            self._changed.notify_all()
+        return PreemptReply(requests=3, kv_tokens=10)
+
+    def wait(self, condition, seconds=20.0):
+        """Until `condition()` holds, looked at whenever something came."""
+        with self._changed:
+            assert self._changed.wait_for(condition, seconds), "the gateway did not hear of it in time"
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()

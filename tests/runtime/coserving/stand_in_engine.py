@@ -1,0 +1,57 @@
+"""A process that starts in no time and answers as an engine does, for what happens around an engine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.engines.sglang import EngineProcess, EngineSpec, free_port
+
+_SERVER = """
+import json, sys, threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        answer = json.dumps({"output_ids": [], "meta_info": {"finish_reason": {"type": "abort"}}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):
+        pass
+
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
+
+
+class StandInEngine(EngineProcess):
+    """`launch` starts the server above; if a file lies at `<log>.broken` it ends at once instead."""
+
+    def launch(self) -> None:
+        self.spec.log.parent.mkdir(parents=True, exist_ok=True)
+        script = "raise SystemExit('broken')" if broken(self.spec).exists() else _SERVER
+        with self.spec.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", script, str(self.spec.port)], stderr=log, start_new_session=True
+            )
+
+
+def broken(spec: EngineSpec) -> Path:
+    return spec.log.with_suffix(".broken")
+
+
+def stand_in_spec(folder: Path, engine_id: str = "r0") -> EngineSpec:
+    return EngineSpec(
+        engine_id=engine_id,
+        model="none",
+        model_name="stand-in",
+        port=free_port(),
+        max_total_tokens=100,
+        plugin=PluginSettings("rollout", folder / "page", folder / "staging", gated=True),
+        log=folder / f"{engine_id}.log",
+    )

@@ -1,0 +1,293 @@
+"""A device's agent: real page, real ledger, a gateway over HTTP, a serving engine's section in another process. The
+rollout engine is a small server, but for the live test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from rose import config
+from rose.clock import Anchor, monotonic_ns
+from rose.ledger import catalog
+from rose.ledger.writer import LedgerWriter
+from rose.runtime.coserving import rollout_engine
+from rose.runtime.coserving.agent import AgentSpec, DeviceAgent
+from rose.runtime.coserving.page import ArbiterPage, Party
+from rose.runtime.engines.sglang import EngineError
+from rose.runtime.policy.slack import Budgets, LeaseTerms
+from tests.runtime.coserving.parties import OtherParty
+from tests.runtime.coserving.scripted_gateway import ScriptedGateway
+from tests.runtime.coserving.stand_in_engine import StandInEngine, broken, stand_in_spec
+
+SECOND = 1_000_000_000
+
+
+def until(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.005)
+
+
+class Device:
+    """Everything around one agent; `serve` attaches a serving engine."""
+
+    def __init__(self, folder, gateway, pool="serving", **coserving):
+        self.folder, self.gateway = folder, gateway
+        usual = {"lease_ttl_s": 0.8, "heartbeat_s": 0.2, "drift_audit_s": 0}
+        self.spec = AgentSpec(
+            device=config.DeviceConfig(id="d0", pool=pool, device_class="cpu-core", cores=[0], kv_bytes=1000),
+            coserving=config.CoservingConfig(**{**usual, **coserving}),
+            budgets=Budgets(SECOND, SECOND),
+            max_prompt_tokens=10,
+            run_id="run",
+            anchor=Anchor.take(),
+            page=folder / "page",
+            staging=folder / "staging",
+            rollout=stand_in_spec(folder),
+            rollout_capacity=4,
+            rollout_kv_bytes_per_token=2,
+            serving_url="http://127.0.0.1:1",
+            serving_engine_id="s0",
+            serving_model="m",
+            serving_kv_bytes_per_token=4,
+            gateway_url=gateway.url,
+            gateway_token=None,
+            route="loopback",
+        )
+        self.writer = LedgerWriter.open(folder / "ledger", "agent-d0", "run", flush_interval_s=0.02)
+        self.agent = DeviceAgent(self.spec, self.writer.record, lambda: self.writer.failure, StandInEngine)
+        self.page = ArbiterPage(self.spec.page)
+        self.serving = None
+
+    def serve(self):
+        self.serving = OtherParty(self.spec.page, Party.SERVING)
+        self.serving.do("page.set_load(load)")
+        self.serving.do("describe(path, Attachment(role='serving', pid=page.get(me, Field.PID), model='m'))")
+        return self.serving
+
+    def lent(self):
+        return self.page.lease().expires_ns > monotonic_ns()
+
+    @property
+    def engine(self):
+        return self.agent._lives.engine
+
+    def close(self):
+        self.agent.stop()
+        self.writer.close()
+        if self.serving is not None:
+            self.serving.kill()
+
+    def rows(self, sql):
+        with catalog.connect(self.folder / "ledger") as connection:
+            return connection.execute(sql).fetchall()
+
+
+@pytest.fixture
+def gateway():
+    with ScriptedGateway() as running:
+        yield running
+
+
+@pytest.fixture
+def start(tmp_path, gateway, monkeypatch):
+    monkeypatch.setattr(rollout_engine, "BACK_OFF_FIRST_S", 0.01)
+    devices = []
+
+    def make(*, serving=True, **options):
+        device = Device(tmp_path, gateway, **options)
+        devices.append(device)
+        if serving:
+            device.serve()
+        device.agent.start()
+        return device
+
+    yield make
+    for device in devices:
+        device.close()
+
+
+LEASES = "SELECT lease_id, closed_by, close_reason FROM lease ORDER BY granted_at"
+
+
+def test_demand_lends_and_its_end_gives_back(start, gateway):
+    device = start()
+    assert not device.lent()
+    gateway.want(step=5, r0=10 * SECOND)
+    until(device.lent)
+    terms = device.page.lease()
+    assert (terms.number, terms.kv_budget_tokens, terms.compute_share, terms.regret_share) == (1, 400, 1.0, 0.05)
+    (report,) = gateway.heard[-1].engines
+    gateway.wait(lambda: gateway.heard[-1].engines[0].lease_id == "run-d0-1")
+    assert report.borrowed
+    assert report.alive
+    until(lambda: device.page.lease().expires_ns > terms.expires_ns)
+    gateway.want()
+    until(lambda: device.page.lease() == LeaseTerms())
+    assert device.agent.check() is None
+    device.close()
+    assert device.rows(LEASES) == [("run-d0-1", "released", "no rollout wants the device any more")]
+    assert device.rows("SELECT DISTINCT step FROM lease_event") == [(5,)]
+    actions = device.rows("SELECT role, action FROM engine ORDER BY engine.at, seq")
+    assert actions == [("serving", "attached"), ("rollout", "started"), ("rollout", "stopped"), ("serving", "detached")]
+    ((activation_ns, sums),) = device.rows("SELECT sum(activation_ns), bool_and(t1_ns - t0_ns = ns) FROM device_slice")
+    assert sums
+    ((duration_ns,),) = device.rows("SELECT duration_ns FROM engine WHERE action = 'started'")
+    assert abs(activation_ns - duration_ns) < SECOND // 2, "the start is charged to the engine that was started"
+
+
+def test_nothing_is_lent_without_a_serving_engine_and_what_is_ends_with_it(start, gateway):
+    device = start(serving=False)
+    gateway.want(r0=SECOND)
+    until(lambda: device.agent.check() == "no serving engine is attached to the device's page")
+    assert device.page.lease() == LeaseTerms()
+    device.serve()
+    until(device.lent)
+    device.serving.kill()
+    until(lambda: not device.lent())
+    pid = device.engine.pid
+    device.serve()
+    until(device.lent)
+    assert device.engine.pid == pid, "the rollout engine went on"
+    device.close()
+    assert device.rows(LEASES)[0] == ("run-d0-1", "released", "no serving engine is attached to the device's page")
+
+
+def test_a_rollout_engine_that_dies_ends_its_lease_and_is_started_again(start, gateway):
+    device = start()
+    gateway.want(r0=SECOND)
+    until(device.lent)
+    first = device.engine.pid
+    os.kill(first, signal.SIGKILL)
+    until(lambda: device.page.lease().number == 2)
+    assert device.engine.pid != first
+    assert device.agent.check() is None
+    device.close()
+    reason = "the rollout engine died (the process ended) and is started again"
+    assert device.rows(LEASES)[0] == ("run-d0-1", "released", reason)
+    lives = device.rows("SELECT action, reason FROM engine WHERE role = 'rollout' ORDER BY engine.at, seq")
+    assert lives == [("started", None), ("died", "the process ended"), ("started", None), ("stopped", None)]
+    assert device.rows("SELECT count(*) FROM engine WHERE role = 'serving' AND action = 'died'") == [(0,)]
+
+
+def test_a_rollout_engine_that_cannot_start_leaves_nothing_behind(tmp_path, gateway):
+    device = Device(tmp_path, gateway)
+    broken(device.spec.rollout).touch()
+    with pytest.raises(EngineError, match="before it was ready"):
+        device.agent.start()
+    assert not device.engine.alive
+    device.close()
+    assert device.rows("SELECT left_ns > joined_ns FROM device") == [(True,)]
+
+
+def test_a_gateway_that_is_gone_leaves_nothing_lent(start, gateway):
+    device = start()
+    gateway.want(r0=SECOND)
+    until(device.lent)
+    gateway.close()
+    until(lambda: device.page.lease() == LeaseTerms())
+    time.sleep(1.0)
+    assert not device.lent(), "its last answer lends nothing more"
+    device.close()
+    ((lease_id, closed_by, reason),) = device.rows(LEASES)
+    assert (lease_id, closed_by) == ("run-d0-1", "expired")
+    assert "gateway was away" in reason
+
+
+def test_lateness_by_lending_takes_back_step_by_step(start, gateway):
+    device = start(lease_ttl_s=30.0)
+    gateway.want(r0=SECOND)
+    until(device.lent)
+    for late, condition in (
+        (1, lambda: device.page.lease().compute_share == 0.5),
+        (2, lambda: device.page.lease().kv_budget_tokens == 200),
+        (3, lambda: device.page.lease() == LeaseTerms()),
+    ):
+        device.serving.do(f"page.set_load(replace(load, finished={2 * late}, late_by_lending={late}, running=1))")
+        until(condition)
+        device.serving.do(f"page.set_load(replace(load, finished={2 * late + 1}, late_by_lending={late}, running=1))")
+    until(lambda: device.page.lease().number == 2)  # One finished in time since.
+    assert (device.page.lease().compute_share, device.page.lease().kv_budget_tokens) == (0.5, 200)
+    gateway.wait(lambda: len(gateway.preempted) == 1)
+    device.close()
+    assert device.rows(LEASES)[0][:2] == ("run-d0-1", "preempted")
+    changes = device.rows("SELECT action FROM lease_event WHERE action <> 'renewed' ORDER BY lease_event.at, seq")
+    assert [action for (action,) in changes] == ["granted", "throttled", "resized", "preempted", "granted", "released"]
+    assert device.rows("SELECT action, requests FROM preemption") == [("revoke", 3)]
+
+
+def test_lateness_of_serving_alone_is_said_and_lends_nothing(start, gateway):
+    device = start()
+    gateway.want(r0=SECOND)
+    until(device.lent)
+    device.serving.do("page.set_load(replace(load, finished=100, late_alone=37))")
+    gateway.wait(lambda: len(gateway.heard) > 6)
+    assert device.page.lease().number == 1, "takes nothing back"
+    gateway.want()
+    until(lambda: device.page.lease() == LeaseTerms())
+    gateway.want(r0=SECOND)
+    until(lambda: device.agent.check() == "serving alone misses its latency budgets for 37% of requests")
+    assert not device.lent()
+
+
+def test_cuts_yields_and_holds_of_the_engine_are_in_the_ledger(start, gateway):
+    device = start()
+    with OtherParty(device.spec.page, Party.ROLLOUT) as engine:
+        gateway.want(r0=SECOND)
+        until(device.lent)
+        now = monotonic_ns()
+        engine.do(
+            f"[page.write_span(me, SpanRecord(Span.YIELD, {now} + i, {now} + i + 10, 3, 7)) for i in range(0, 50, 10)]"
+        )
+        engine.do(f"page.write_span(me, SpanRecord(Span.HELD, {now} + 50, {now} + 80, Hold.REGRET))")
+        engine.do(
+            f"page.set_cut(CutRecord(count=1, lease_number=1, at_ns={now}, tokens_before=400, tokens_after=200, "
+            "requests=2, tokens_kept=30, took_ns=500, bytes_returned=64))"
+        )
+        until(lambda: device.page.lease().frozen)
+        assert device.page.lease().kv_budget_tokens == 200
+        device.close()
+    (cut, yields) = device.rows(
+        "SELECT action, count, duration_ns, longest_ns, latency_ns, requests, tokens_kept, kv_budget_bytes_before, "
+        "kv_budget_bytes_after, returned_bytes, lease_id FROM preemption ORDER BY action"
+    )
+    assert cut == ("cut", None, 500, None, None, 2, 30, 800, 400, 64, "run-d0-1")
+    assert yields == ("yield", 5, 50, 10, 7, None, None, None, None, None, "run-d0-1")
+    assert device.rows("SELECT reason, count, duration_ns, lease_id FROM hold") == [("regret", 1, 30, "run-d0-1")]
+
+
+def test_solo_lends_nothing(start, gateway):
+    device = start(policy="solo")
+    gateway.want(r0=SECOND)
+    gateway.wait(lambda: len(gateway.heard) > 4)
+    assert device.page.lease() == LeaseTerms()
+    assert device.agent.check() is None
+
+
+def test_a_dedicated_device_has_no_leases(start, gateway):
+    device = start(serving=False, pool="rollout")
+    gateway.wait(lambda: bool(gateway.heard) and gateway.heard[-1].engines[0].alive)
+    (report,) = gateway.heard[-1].engines
+    assert (report.borrowed, report.lease_id, report.slack_ok) == (False, None, True)
+    assert device.agent.check() is None
+    os.kill(device.engine.pid, signal.SIGKILL)
+    gateway.wait(lambda: not gateway.heard[-1].engines[0].alive)
+    gateway.wait(lambda: gateway.heard[-1].engines[0].alive)
+
+
+def test_an_engine_that_is_started_again_comes_up_with_the_version_that_was_asked_for(start):
+    device = start()
+    event = device.agent.sync(7, "http://127.0.0.1:1", None, 2)
+    assert not event.ok, "nobody is there to fetch from"
+    os.kill(device.engine.pid, signal.SIGKILL)
+    until(lambda: device.agent._lives.fault is not None)
+    until(lambda: device.agent._lives.fault is None)
+    device.close()
+    assert device.rows("SELECT policy_version, step, ok FROM sync ORDER BY sync.at") == [
+        (7, 2, False),
+        (7, None, False),
+    ]
