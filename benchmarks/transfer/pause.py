@@ -27,7 +27,6 @@ from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.coserving.sync import EngineSync
 from rose.runtime.engines import cpu, models
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec, free_port
-from rose.runtime.policy.slack import Budgets
 from rose.runtime.transfer.store import VersionStore
 
 SHARE = 0.02
@@ -54,7 +53,6 @@ def measure(report: Report, folder: Path, scope: Scope) -> None:
         return
     model = models.smollm2(scope.cache, lambda text: print(text, file=sys.stderr))
     page = ArbiterPage.create(folder / "page")
-    page.set_budgets(Budgets(2_000_000_000, 250_000_000), 64)
     staging = folder / "staging"
     staging.mkdir()
     spec = EngineSpec(
@@ -91,7 +89,7 @@ def _rounds(engine: EngineProcess, model: Path, folder: Path, rounds: int) -> li
     weights = load_file(model / _WEIGHTS)
     store = VersionStore(folder / "store")
     store.publish(0, weights)
-    sync = EngineSync(engine, engine.spec.plugin.staging, device_id="benchmark", route="loopback")
+    sync = EngineSync(engine, folder / "staging", device_id="benchmark", route="loopback")
     checkpoint = folder / "checkpoint"
     shutil.copytree(model, checkpoint)
     taken = []

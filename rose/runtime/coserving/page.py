@@ -65,6 +65,7 @@ class ArbiterPage:
                 raise PageError(f"{path} is not an arbiter page of this version: remove it and restart the agent")
             self._map = mmap.mmap(file.fileno(), size)
         self.inode = stat.st_ino
+        self._taken: set[Party] = set()
         words = np.frombuffer(self._map, dtype=np.int64)
         self._sections = [words[i * _SECTION_WORDS : (i + 1) * _SECTION_WORDS] for i in range(len(Party))]
 
@@ -102,6 +103,7 @@ class ArbiterPage:
         except OSError:
             pid = self.get(party, Field.PID)
             raise PageError(f"{self.path}: another process, pid {pid}, writes the section {party.name}") from None
+        self._taken.add(party)
         head = self.get(party, Field.HEAD)
         self._sections[party][:_RING_AT] = 0
         # A ring is read from where it was: its reader may have been here before its writer.
@@ -114,11 +116,8 @@ class ArbiterPage:
         lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, party, 1, 0)
         answer = fcntl.fcntl(self._file, fcntl.F_OFD_GETLK, lock)
         kind: int = struct.unpack("hhqqi4x", answer)[0]
-        return kind != fcntl.F_UNLCK or self._taken_here(party)
-
-    def _taken_here(self, party: Party) -> bool:
         # A lock never stands in the way of its own holder.
-        return self.get(party, Field.PID) == os.getpid() and self.get(party, Field.MAGIC) == MAGIC
+        return kind != fcntl.F_UNLCK or party in self._taken
 
     def replaced(self) -> bool:
         """Whether another file lies under the page's name now, or none."""
@@ -129,6 +128,7 @@ class ArbiterPage:
 
     def close(self) -> None:
         """Give up the section. The mapping goes with the last reference to it."""
+        self._taken.clear()
         # A mapping keeps its file, and with it the lock, for as long as anything refers to it.
         fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
         self._file.close()

@@ -99,7 +99,7 @@ class LinearFit:
 
 def _non_negative(gram: NDArray[np.float64], moment: NDArray[np.float64]) -> NDArray[np.float64]:
     """The w >= 0 that minimises w @ gram @ w - 2 * w @ moment."""
-    weights: NDArray[np.float64] = np.linalg.solve(gram, moment)
+    weights: NDArray[np.float64] = np.asarray(np.linalg.solve(gram, moment), dtype=np.float64)
     if (weights >= 0).all():
         return weights
     best, best_cost = np.zeros(len(moment)), 0.0

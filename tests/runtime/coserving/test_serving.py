@@ -1,0 +1,209 @@
+"""The plugin inside a serving engine, driven by a made-up scheduler: what it says, and that it harms nobody."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.attachment import described
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.coserving.serving import DETACH, ServingPlugin
+from rose.runtime.coserving.settings import PAGES
+from rose.runtime.policy.kv import KvMemory
+from rose.runtime.policy.slack import Budgets, LeaseTerms
+from tests.runtime.coserving.made_scheduler import Loop, Request, Scheduler
+
+MEMORY = KvMemory(
+    device_bytes=1 << 20, serving_bytes_per_token=10, rollout_bytes_per_token=10, headroom=0.2, high_watermark=0.5
+)
+LEASE_NS = 60_000_000_000
+
+
+@pytest.fixture
+def page(tmp_path):
+    page = ArbiterPage.create(tmp_path / "page")
+    page.set_terms(Budgets(10**9, 10**9), 64, MEMORY)
+    return page
+
+
+def lend(page, regret_share=0.5):
+    page.set_lease(
+        LeaseTerms(number=1, expires_ns=monotonic_ns() + LEASE_NS, compute_share=1.0, regret_share=regret_share)
+    )
+
+
+def looks_now(plugin):
+    plugin._looked_ns = 0
+    plugin.received()
+
+
+def served(page, scheduler, *, overlap, requests=3, turns=12, work=lambda: time.sleep(0.001)):
+    plugin = ServingPlugin(scheduler, page.path, None)
+    loop = Loop(scheduler, plugin, overlap=overlap, work=work)
+    plugin.received()
+    scheduler.waiting_queue = [Request(f"r{index}") for index in range(requests)]
+    wanted = []
+    for _ in range(turns):
+        loop.turn()
+        wanted.append(bool(page.serving_wants()))
+    return plugin, wanted
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_steps_are_paired_whether_or_not_results_come_in_copies(page, overlap):
+    """SGLang that schedules ahead processes a copy of the batch that it ran, one step later."""
+    lend(page)
+    _, wanted = served(page, Scheduler(), overlap=overlap)
+    load = page.serving_load()
+    assert (load.finished, load.running, load.waiting, load.wanted) == (3, 0, 0, False)
+    # Between two steps rollouts may have the device, as long as nobody is delayed by more than their share.
+    assert wanted[0] is overlap
+    assert not wanted[-1], "the device is let go once the last result is known"
+    spans, _, lost = page.drain(Party.SERVING, 0)
+    assert lost == 0
+    assert page.open(Party.SERVING, monotonic_ns()) is None
+    assert {span.kind for span in spans} == {Span.SERVING}
+    # Running ahead, SGLang begins one step more before it learns that its requests have ended.
+    assert page.get(Party.SERVING, Field.STEPS) == (5 if overlap else 4)
+
+
+def test_a_device_is_kept_between_steps_where_a_layer_would_cost_too_much(page):
+    lend(page, regret_share=0.01)
+    page.set(Party.ROLLOUT, Field.PREEMPT_NS, 50_000_000)
+    _, wanted = served(page, Scheduler(), overlap=False)
+    assert wanted[0]
+    assert not wanted[-1]
+
+
+def test_the_device_is_wanted_from_the_arrival_of_a_request_on(page):
+    lend(page)
+    scheduler = Scheduler()
+    plugin = ServingPlugin(scheduler, page.path, None)
+    plugin.received()
+    assert not page.serving_wants()
+    before = monotonic_ns()
+    scheduler.waiting_queue = [Request("r")]
+    plugin.received()
+    assert before <= page.serving_wants() <= monotonic_ns()
+    assert page.serving_load().waiting == 1
+
+
+def test_a_request_waits_from_when_the_server_received_it(page):
+    lend(page)
+    scheduler = Scheduler()
+    plugin = ServingPlugin(scheduler, page.path, None)
+    plugin.received()
+    request = Request("r")
+    request.time_stats.created_time = (monotonic_ns() - 50_000_000) / 1e9
+    scheduler.waiting_queue = [request]
+    plugin.received()
+    assert monotonic_ns() - page.serving_load().earliest_arrival_ns >= 50_000_000
+    foreign = Request("of another clock")
+    foreign.time_stats.created_time = 1.0
+    scheduler.waiting_queue = [foreign]
+    plugin.received()
+    assert monotonic_ns() - page.serving_load().earliest_arrival_ns < 10**9
+
+
+@pytest.mark.parametrize(("budget_ms", "lent_ms", "late"), [(1000, 0, (0, 0)), (1, 0, (1, 0)), (15, 40, (0, 1))])
+def test_late_requests_are_put_down_to_serving_or_to_lending(page, budget_ms, lent_ms, late):
+    """A prefill of some 5 ms: what rollouts took meanwhile is told apart from what serving took itself."""
+    page.set_terms(Budgets(budget_ms * 10**6, 10**12), 64, MEMORY)
+    lend(page)
+
+    def work():
+        time.sleep(0.005 + lent_ms / 1000)
+        page.set(Party.ROLLOUT, Field.WORKED_NS, page.get(Party.ROLLOUT, Field.WORKED_NS) + lent_ms * 10**6)
+
+    served(page, Scheduler(), overlap=False, requests=1, work=work)
+    load = page.serving_load()
+    assert (load.late_alone, load.late_by_lending) == late
+
+
+def test_step_times_leave_out_what_rollouts_took_meanwhile(page):
+    lend(page)
+
+    def work():
+        time.sleep(0.02)
+        page.set(Party.ROLLOUT, Field.WORKED_NS, page.get(Party.ROLLOUT, Field.WORKED_NS) + 18_000_000)
+
+    plugin, _ = served(page, Scheduler(), overlap=False, requests=1, turns=40, work=work)
+    for number in range(30):
+        plugin._scheduler.waiting_queue = [Request(f"more{number}")]
+        loop = Loop(plugin._scheduler, plugin, overlap=False, work=work)
+        for _ in range(5):
+            loop.turn()
+    assert 0 < page.serving_load().usual_prefill_ns < 12_000_000
+
+
+def test_room_for_regret_grows_with_what_serving_took_and_shrinks_with_what_was_lent(page):
+    lend(page, regret_share=0.5)
+    scheduler = Scheduler()
+    plugin = ServingPlugin(scheduler, page.path, None)
+    plugin.received()
+    loop = Loop(scheduler, plugin, overlap=False, work=lambda: time.sleep(0.01))
+    scheduler.waiting_queue = [Request("r", new_tokens=100)]
+    loop.turn()
+    loop.turn()
+    early = page.serving_load().regret_room_ns
+    loop.turn()
+    later = page.serving_load().regret_room_ns
+    assert 0 < early < later
+    page.set(Party.ROLLOUT, Field.WORKED_NS, 10**9)
+    loop.turn()
+    assert page.serving_load().regret_room_ns < 0
+
+
+def test_what_fails_in_the_plugin_ends_the_lending_and_not_the_serving(page):
+    lend(page)
+    scheduler = Scheduler()
+    plugin = ServingPlugin(scheduler, page.path, None)
+    plugin.received()
+    assert page.alive(Party.SERVING)
+    loop = Loop(scheduler, plugin, overlap=False)
+    scheduler.waiting_queue = [request := Request("r")]
+    del scheduler.tree_cache  # As after an update of SGLang that renamed it.
+    for _ in range(6):
+        loop.turn()
+    assert request.ended
+    assert page.get(Party.SERVING, Field.BROKEN) == 1
+    assert not page.alive(Party.SERVING)
+    assert "AttributeError" in described(page.path, "serving").refused
+
+
+def test_a_page_that_comes_later_is_found_and_one_that_is_replaced_is_left(tmp_path):
+    path = tmp_path / "page"
+    plugin = ServingPlugin(Scheduler(), path, None)
+    plugin.received()
+    page = ArbiterPage.create(path)
+    looks_now(plugin)
+    assert page.alive(Party.SERVING)
+    page.close()
+    path.unlink()
+    again = ArbiterPage.create(path)
+    looks_now(plugin)
+    assert again.alive(Party.SERVING)
+
+
+def test_a_refused_engine_says_why_and_takes_nothing(page):
+    plugin = ServingPlugin(Scheduler(), page.path, "serving runs with --tp-size 2")
+    plugin.received()
+    assert not page.alive(Party.SERVING)
+    assert described(page.path, "serving").refused == "serving runs with --tp-size 2"
+
+
+def test_an_engine_that_runs_is_attached_and_let_go_by_number(page, monkeypatch, tmp_path):
+    monkeypatch.setattr("rose.runtime.coserving.serving.PAGES", tmp_path / "pages")
+    assert PAGES.parts[-1] == "rose-pages"
+    (tmp_path / "pages").mkdir()
+    (tmp_path / "pages" / "7").symlink_to(page.path)
+    plugin = ServingPlugin(Scheduler(), None, None)
+    plugin.received()
+    assert not page.alive(Party.SERVING)
+    plugin.attach(7)
+    plugin.received()
+    assert page.alive(Party.SERVING)
+    plugin.attach(DETACH)
+    assert not page.alive(Party.SERVING)
