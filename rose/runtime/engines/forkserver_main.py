@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import importlib
 import json
 import os
 import selectors
@@ -36,6 +37,15 @@ _READ_AT_LOAD = (
 )
 #: Among those, what takes effect in an engine all the same: read later, or set again in `_apply`.
 _READ_LATER = {"OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_TOKEN", "SGLANG_CPU_OMP_THREADS_BIND"}
+#: What an engine's three processes import; the registry imports all models.
+LOADED = (
+    "sglang.launch_server",
+    "sglang.srt.entrypoints.http_server",
+    "sglang.srt.managers.scheduler",
+    "sglang.srt.managers.detokenizer_manager",
+    "sglang.srt.models.registry",
+    "rose.runtime.coserving.plugin",
+)
 #: A requester sends at once after it connects.
 _REQUEST_TIMEOUT_S = 5.0
 
@@ -68,8 +78,8 @@ def cuda_in_use() -> bool:
 
 def load() -> None:
     """Import what an engine's three processes need."""
-
-    import rose.runtime.coserving.plugin  # noqa: F401
+    for name in LOADED:
+        importlib.import_module(name)
 
 
 class Server:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -95,6 +96,8 @@ def test_engines_are_forked_with_settings_of_their_own(fork_server, tmp_path, ti
         assert {core for process in lent._group() for core in process.cpu_affinity()} == {cores[-1]}
         lent.wait_ready()
         own.wait_ready()
+        # The server has SGLang's libraries loaded, so engines need not.
+        assert "zmq" in Path(f"/proc/{fork_server.process.pid}/maps").read_text()
         assert titles(lent) == titles(own)
         assert titles(lent) == ["rose.runtime.engines.launch forked", "sglang::detokenizer", "sglang::scheduler"]
         # The kernel weighs threads by class and niceness within a session only.
