@@ -167,7 +167,9 @@ def admit(facts: StepFacts) -> Decision:
         return Decision(False, Hold.UNKNOWN_TIMES)
     if facts.preempt_ns is None:
         # The first steps of their sort: they give way like any other, and only they can tell how long such steps are.
-        return Decision(alone, Hold.NONE if alone else Hold.UNKNOWN_TIMES)
+        if not alone:
+            return Decision(False, Hold.UNKNOWN_TIMES)
+        return Decision(True) if attainable(load, budgets) else Decision(False, Hold.NEXT_REQUEST)
     decision = _by_slack(load, budgets, facts.preempt_ns, facts.now_ns)
     if decision.admitted:
         decision = _by_regret(load, lease, facts, alone, decision)

@@ -154,6 +154,7 @@ def test_a_budget_that_serving_alone_cannot_meet_is_not_probed():
     load = replace(IDLE, largest_prefill_ns=1000 * MS)
     assert not attainable(load, BUDGETS)
     assert decide(load=load, held_ns=10 * PROBE_AFTER_NS).hold is Hold.NEXT_REQUEST
+    assert decide(load=load, preempt_ns=None).hold is Hold.NEXT_REQUEST
 
 
 @pytest.mark.parametrize(

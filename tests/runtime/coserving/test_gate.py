@@ -1,0 +1,283 @@
+"""The gate inside a rollout engine, on a real page, with serving's side written by the test."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving import gate as gates
+from rose.runtime.coserving.gate import RolloutGate, add_layer_hooks
+from rose.runtime.coserving.memory import KvGuard
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.coserving.scheduler import SchedulerView, StepAbandonedError
+from rose.runtime.coserving.telemetry import RolloutTelemetry
+from rose.runtime.policy.kv import KvMemory
+from rose.runtime.policy.policies import NAMES
+from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms, ServingLoad
+from tests.runtime.coserving.made_scheduler import Batch, Request, Scheduler
+
+MS = 1_000_000
+LOAD = ServingLoad(
+    wanted=False,
+    waiting=0,
+    waiting_prefill_ns=0,
+    earliest_arrival_ns=0,
+    running=0,
+    oldest_token_ns=0,
+    decode_ns=MS,
+    largest_prefill_ns=MS,
+    usual_prefill_ns=MS,
+    regret_room_ns=0,
+    worked_ns=0,
+    finished=1,
+    late_alone=0,
+    late_by_lending=0,
+)
+MEMORY = KvMemory(
+    device_bytes=4000, serving_bytes_per_token=1, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5
+)
+
+
+class View(SchedulerView):
+    """Ends requests as SGLang would, without what only SGLang has."""
+
+    def __init__(self, scheduler):
+        super().__init__(scheduler)
+        self.ended = []
+
+    def end(self, requests):
+        for request in requests:
+            request.ended = True
+            self.ended.append(request.rid)
+        scheduler = self._scheduler
+        scheduler.waiting_queue = [request for request in scheduler.waiting_queue if not request.ended]
+        scheduler.running_batch.reqs = [request for request in scheduler.running_batch.reqs if not request.ended]
+        return len(requests), sum(len(request.output_ids) for request in requests)
+
+    def evict(self, tokens):
+        pass
+
+
+@pytest.fixture
+def device(tmp_path):
+    """A page with serving on it, and a gated engine with two running requests."""
+    page = ArbiterPage.create(tmp_path / "page")
+    page.set_terms(Budgets(1000 * MS, 1000 * MS), 64, MEMORY)
+    serving = ArbiterPage.attach(page.path, Party.SERVING)
+    serving.set_load(LOAD)
+    engine = ArbiterPage.attach(page.path, Party.ROLLOUT)
+    scheduler = Scheduler(running_batch=Batch([Request("r0"), Request("r1")], "decode"))
+    view = View(scheduler)
+    telemetry = RolloutTelemetry(view, engine)
+    gate = RolloutGate(
+        engine,
+        view,
+        telemetry,
+        KvGuard(engine, view, None),
+        chunk_tokens=512,
+        set_chunk_tokens=lambda tokens: None,
+        on_gpu=False,
+        on_preemptible=lambda: None,
+    )
+    gate.layers = 4
+    return SimpleNamespace(page=page, serving=serving, scheduler=scheduler, view=view, telemetry=telemetry, gate=gate)
+
+
+def lend(device, *, seconds=60.0, policy="rose", kv=4000):
+    device.page.set_lease(
+        LeaseTerms(
+            number=1,
+            expires_ns=monotonic_ns() + int(seconds * 1e9),
+            compute_share=1.0,
+            kv_budget_tokens=kv,
+            regret_share=0.05,
+            policy=NAMES.index(policy),
+        )
+    )
+
+
+def asks(device, control=lambda: None, paused=lambda: False):
+    device.gate.before_step(paused, control)
+
+
+def in_step(device):
+    """Begin a step as the plugin does; returns its number."""
+    device.telemetry.begin(1)
+    device.gate.step_begins()
+    return monotonic_ns()
+
+
+def spans(device, kind):
+    return [span for span in device.page.drain(Party.ROLLOUT, 0)[0] if span.kind is kind]
+
+
+def test_without_a_lease_turns_go_elsewhere_at_once_with_what_they_have(device):
+    device.scheduler.waiting_queue = [Request("waiting")]
+    asks(device)
+    assert sorted(device.view.ended) == ["r0", "r1", "waiting"]
+    assert spans(device, Span.HELD) == [], "what was not lent was not refused"
+
+
+def test_under_a_lease_a_step_is_admitted(device):
+    lend(device)
+    asks(device)
+    assert device.view.ended == []
+
+
+def test_finished_requests_are_no_work(device):
+    """A finished request stays in its batch until the next step: an engine with nothing else is not held."""
+    for request in device.scheduler.running_batch.reqs:
+        request.ended = True
+    device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, 1)
+    lend(device)
+    asks(device, control=lambda: pytest.fail("it waits for nobody"))
+
+
+def test_a_held_step_serves_control_and_says_why_for_how_long(device):
+    lend(device)
+    device.serving.set_load(ServingLoad(**{**_fields(LOAD), "wanted": True}))
+    asked = []
+
+    def control():
+        asked.append(1)
+        if len(asked) == 3:
+            device.serving.set_load(ServingLoad(**{**_fields(LOAD), "largest_prefill_ns": 2000 * MS}))
+        if len(asked) == 6:
+            device.serving.set_load(LOAD)
+
+    asks(device, control)
+    assert [Hold(span.aux) for span in spans(device, Span.HELD)] == [Hold.SERVING_STEP, Hold.NEXT_REQUEST]
+    assert len(asked) == 6
+
+
+def test_a_request_that_was_given_up_while_held_goes_at_once(device):
+    """Its engine must not hold its memory until some later step that may never be admitted."""
+    lend(device)
+    device.serving.set_load(ServingLoad(**{**_fields(LOAD), "wanted": True}))
+
+    def control():
+        for request in device.scheduler.running_batch.reqs:
+            request.to_finish = "aborted"
+
+    asks(device, control)
+    assert sorted(device.view.ended) == ["r0", "r1"]
+
+
+def test_a_lease_that_ends_while_held_lets_go(device):
+    lend(device, seconds=0.05)
+    device.serving.set_load(ServingLoad(**{**_fields(LOAD), "wanted": True}))
+    asks(device)
+    assert sorted(device.view.ended) == ["r0", "r1"]
+
+
+def test_turns_that_were_held_for_too_long_go_elsewhere(device, monkeypatch):
+    monkeypatch.setattr(gates, "STALL_NS", 20 * MS)
+    lend(device)
+    device.serving.set_load(ServingLoad(**{**_fields(LOAD), "wanted": True}))
+    asks(device)
+    assert sorted(device.view.ended) == ["r0", "r1"]
+
+
+@pytest.mark.parametrize("how", ["killed", "broken"])
+def test_nothing_runs_beside_serving_that_is_gone(device, how, monkeypatch):
+    monkeypatch.setattr(gates, "STALL_NS", 20 * MS)
+    lend(device)
+    if how == "killed":
+        device.serving.close()
+    else:
+        device.serving.set(Party.SERVING, Field.BROKEN, 1)
+    asks(device)
+    assert {Hold(span.aux) for span in spans(device, Span.HELD)} == {Hold.NO_SERVING}
+
+
+def test_a_running_step_gives_way_between_layers_and_goes_on(device):
+    lend(device)
+    asks(device)
+    in_step(device)
+    device.gate.between_layers(4)
+    device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())
+    threading.Timer(0.05, lambda: device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, 0)).start()
+    device.gate.between_layers(3)
+    (given_way,) = spans(device, Span.YIELD)
+    assert given_way.end_ns - given_way.start_ns > 40 * MS
+    assert given_way.aux == 3
+    assert given_way.latency_ns > 0
+    assert device.telemetry.waited_ns == given_way.end_ns - given_way.start_ns
+    (before,) = spans(device, Span.ROLLOUT)
+    assert before.end_ns == given_way.start_ns
+    assert device.page.get(Party.ROLLOUT, Field.WORKED_NS) == before.end_ns - before.start_ns
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda device: device.page.set_lease(LeaseTerms(number=1)), "the lease ended"),
+        (lambda device: device.serving.close(), "serving is gone"),
+        (lambda device: device.serving.set(Party.SERVING, Field.KV_TOKENS_USED, 3900), "serving needs the memory"),
+    ],
+)
+def test_a_step_that_gave_way_is_given_up_when_it_is_not_to_be_finished(device, change, why):
+    lend(device)
+    asks(device)
+    in_step(device)
+    device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())
+    threading.Timer(0.03, change, [device]).start()
+    with pytest.raises(StepAbandonedError, match=why):
+        device.gate.between_layers(3)
+
+
+def test_a_step_stuck_behind_serving_is_given_up(device, monkeypatch):
+    monkeypatch.setattr(gates, "STALL_NS", 20 * MS)
+    lend(device)
+    asks(device)
+    in_step(device)
+    device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())
+    with pytest.raises(StepAbandonedError, match="serving kept the device"):
+        device.gate.between_layers(3)
+
+
+def test_a_policy_that_does_not_yield_runs_on(device):
+    lend(device, policy="share_all")
+    asks(device)
+    in_step(device)
+    device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())
+    device.gate.between_layers(3)
+    assert spans(device, Span.YIELD) == []
+
+
+def test_time_that_the_system_took_the_core_away_is_a_yield_and_not_work(device):
+    """A sleep stands for the core being taken: the clocks differ as they would."""
+    lend(device)
+    asks(device)
+    device.page.set(Party.ROLLOUT, Field.PREEMPTIBLE, 1)
+    in_step(device)
+    device.serving.set(Party.SERVING, Field.LAST_WANTED_NS, monotonic_ns())
+    time.sleep(0.05)
+    device.gate.between_layers(3)
+    (taken,) = spans(device, Span.YIELD)
+    assert taken.end_ns - taken.start_ns > 40 * MS
+    assert device.page.get(Party.ROLLOUT, Field.WORKED_NS) < 10 * MS
+    assert device.telemetry.waited_ns == taken.end_ns - taken.start_ns
+
+
+def test_every_layer_of_a_model_looks_at_the_page():
+    looked = []
+    gate = SimpleNamespace(between_layers=looked.append, layers=0)
+    layers = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(3))
+    assert add_layer_hooks(SimpleNamespace(model=SimpleNamespace(layers=layers)), gate) == 3
+    value = torch.zeros(1, 2)
+    for layer in layers:
+        value = layer(value)
+    assert looked == [3, 2, 1]
+    assert gate.layers == 3
+    with pytest.raises(TypeError, match=r"keeps no `model\.layers`"):
+        add_layer_hooks(SimpleNamespace(model=SimpleNamespace()), gate)
+
+
+def _fields(load):
+    return {name: getattr(load, name) for name in load.__dataclass_fields__}
