@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,8 @@ from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving import rollout_engine
 from rose.runtime.coserving.agent import AgentSpec, DeviceAgent
 from rose.runtime.coserving.page import ArbiterPage, Party
-from rose.runtime.engines.sglang import EngineError
+from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec, free_port
 from rose.runtime.policy.slack import Budgets, LeaseTerms
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway
@@ -291,3 +293,60 @@ def test_an_engine_that_is_started_again_comes_up_with_the_version_that_was_aske
         (7, 2, False),
         (7, None, False),
     ]
+
+
+@pytest.mark.live
+def test_a_killed_rollout_engine_leaves_serving_alone_and_is_lent_to_again(tmp_path, gateway, tiny_policy):
+    """Two real engines on one device: the owner's, and the agent's, which answers with tokens under a lease only."""
+    # Any step is admitted under a lease: how the executor paces steps is not what is asked here.
+    device = Device(tmp_path, gateway, lease_ttl_s=3.0, heartbeat_s=0.2, policy="share_all")
+
+    def engine_spec(name, plugin):
+        return EngineSpec(
+            engine_id=name,
+            model=str(tiny_policy),
+            model_name="tiny",
+            port=free_port(),
+            max_total_tokens=2048,
+            plugin=plugin,
+            log=tmp_path / f"{name}.log",
+            token_ids_only=True,
+        )
+
+    page, staging = device.spec.page, device.spec.staging
+    rollout = engine_spec("r0", PluginSettings("rollout", page, staging, gated=True))
+    serving = EngineProcess(engine_spec("s0", PluginSettings("serving", page, staging, gated=False)))
+    spec = replace(device.spec, rollout=rollout, device=device.spec.device.model_copy(update={"kv_bytes": 1 << 20}))
+    device.agent._page.close()
+    device.agent = agent = DeviceAgent(spec, device.writer.record, lambda: device.writer.failure)
+    turn = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}}
+
+    def made(engine):
+        answer = engine.post("/generate", turn)
+        return len(answer["output_ids"]), answer["meta_info"]["finish_reason"]["type"]
+
+    try:
+        serving.launch()
+        serving.wait_ready()
+        agent.start()
+        assert made(device.engine) == (0, "abort")
+        gateway.want(r0=60 * SECOND)
+        until(device.lent)
+        assert made(device.engine) == (4, "length")
+        first = device.engine.pid
+        os.killpg(first, signal.SIGKILL)
+        assert made(serving) == (4, "length")
+        until(lambda: device.page.lease().number == 2, 120)
+        assert made(device.engine) == (4, "length")
+        assert serving.alive
+    finally:
+        device.close()
+        assert made(serving) == (4, "length")
+        serving.stop()
+    lives = device.rows("SELECT role, action FROM engine ORDER BY engine.at, seq")
+    assert lives == [
+        ("serving", "attached"), ("rollout", "started"), ("rollout", "died"), ("rollout", "started"),
+        ("rollout", "stopped"), ("serving", "detached"),
+    ]  # fmt: skip
+    ((mechanism,),) = device.rows("SELECT DISTINCT compute_mechanism FROM engine WHERE role = 'rollout'")
+    assert "layer-yield" in mechanism
