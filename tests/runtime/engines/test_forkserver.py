@@ -14,12 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines.forkserver import ForkError, ForkServer, fork_engine, wait_until_loaded
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec, free_port
-from rose.runtime.policy.slack import Budgets, LeaseTerms
 from tests.runtime.engines.conftest import ENVIRONMENT
 
 pytestmark = pytest.mark.live
@@ -45,7 +43,6 @@ def make_spec(folder, model, server, name="engine", *, gated=False, **changes):
     folder = folder / name
     folder.mkdir()
     page = ArbiterPage.create(folder / "page")
-    page.set_budgets(Budgets(2_000_000_000, 250_000_000), 64)
     cores = sorted(os.sched_getaffinity(0))
     spec = EngineSpec(
         engine_id=name,
@@ -84,11 +81,10 @@ def generate(engine):
 def test_engines_are_forked_with_settings_of_their_own(fork_server, tmp_path, tiny_policy, gone):
     """A gated engine and one that is not, from one server."""
     cores = sorted(os.sched_getaffinity(0))
-    page, lent_spec = make_spec(
+    _page, lent_spec = make_spec(
         tmp_path, tiny_policy, fork_server, "lent", gated=True, idle_class=True, start_cores=cores[-1:], nice=5
     )
     _, own_spec = make_spec(tmp_path, tiny_policy, fork_server, "own", cores=cores)
-    page.set_lease(1, LeaseTerms(monotonic_ns() + 600_000_000_000, 1.0, 1 << 30))
     lent, own = EngineProcess(lent_spec), EngineProcess(own_spec)
     try:
         lent.launch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 import signal
@@ -20,7 +21,8 @@ from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.coserving.sync import EngineSync
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec, free_port
-from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms
+from rose.runtime.policy.kv import KvMemory
+from rose.runtime.policy.slack import Budgets, LeaseTerms, ServingLoad
 from rose.runtime.training.policy_model import Policy, PolicyShape
 from rose.runtime.transfer.server import StoreServer
 from rose.runtime.transfer.shards import ModelShape
@@ -30,6 +32,27 @@ from tests.runtime.engines.conftest import ENVIRONMENT
 pytestmark = pytest.mark.live
 
 FOREVER_NS = 3_600_000_000_000
+#: A device of 10,000 slots of either model, of which 2,000 are headroom.
+MEMORY = KvMemory(
+    device_bytes=10_000, serving_bytes_per_token=1, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5
+)
+#: An idle serving engine whose steps take a millisecond.
+IDLE = ServingLoad(
+    wanted=False,
+    waiting=0,
+    waiting_prefill_ns=0,
+    earliest_arrival_ns=0,
+    running=0,
+    oldest_token_ns=0,
+    decode_ns=1_000_000,
+    largest_prefill_ns=200_000_000,
+    usual_prefill_ns=200_000_000,
+    regret_room_ns=0,
+    worked_ns=0,
+    finished=1,
+    late_alone=0,
+    late_by_lending=0,
+)
 
 #: In bfloat16 an untrained policy's two likeliest tokens are often closer than one rank's rounding is to two ranks'.
 EXACT = "--dtype=float32"
@@ -37,7 +60,7 @@ EXACT = "--dtype=float32"
 
 def make_spec(folder, model, *, gated=True, **changes):
     page = ArbiterPage.create(folder / "page")
-    page.set_budgets(Budgets(2_000_000_000, 250_000_000), 64)
+    page.set_terms(Budgets(2_000_000_000, 250_000_000), 64, MEMORY)
     staging = folder / "staging"
     staging.mkdir(exist_ok=True)
     spec = EngineSpec(
@@ -56,7 +79,15 @@ def make_spec(folder, model, *, gated=True, **changes):
 
 
 def lend(page, number, for_ns=FOREVER_NS, kv_tokens=1 << 30):
-    page.set_lease(number, LeaseTerms(monotonic_ns() + for_ns, 1.0, kv_tokens))
+    page.set_lease(
+        LeaseTerms(
+            number=number,
+            expires_ns=monotonic_ns() + for_ns,
+            compute_share=1.0,
+            kv_budget_tokens=kv_tokens,
+            regret_share=0.05,
+        )
+    )
 
 
 class StartedElsewhere(EngineProcess):
@@ -119,6 +150,29 @@ def both(tmp_path_factory, tiny_policy, starting, fork_server):
 @pytest.fixture(scope="module")
 def running(both):
     return both[0]
+
+
+@pytest.fixture
+def serving(running):
+    """The device's serving side, played by the test."""
+    page = ArbiterPage.attach(running[0].path, Party.SERVING)
+    page.set_load(IDLE)
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def lent(running, serving):
+    """(page, engine) that work, beside an idle serving engine."""
+    return running
+
+
+def answering(engine, tokens, **more):
+    """A request under way: (its thread, the list that its answer will be in)."""
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(generate(engine, tokens, **more)))
+    thread.start()
+    return thread, answers
 
 
 @pytest.fixture(scope="module")
@@ -196,8 +250,8 @@ def check_a_drift(engine, sync):
     assert (answer["output_ids"], answer["meta_info"]["cached_tokens"]) == (before, 0)
 
 
-def test_it_generates_and_accounts_for_its_steps(running):
-    page, engine = running
+def test_it_generates_and_accounts_for_its_steps(lent):
+    page, engine = lent
     lend(page, 2)
     time.sleep(0.2)
     began = monotonic_ns()
@@ -211,71 +265,131 @@ def test_it_generates_and_accounts_for_its_steps(running):
     assert page.get(Party.ROLLOUT, Field.KV_TOKENS_TOTAL) == 4096
 
 
-def test_without_a_lease_nothing_runs_and_with_one_it_goes_on(running):
-    page, engine = running
-    page.set_lease(3, LeaseTerms(0, 0.0, 0))
-    answers = []
-    thread = threading.Thread(target=lambda: answers.append(generate(engine, 4)))
-    thread.start()
-    time.sleep(1.0)
-    assert not answers
-    assert page.get(Party.ROLLOUT, Field.LAST_HOLD) == Hold.NO_LEASE
+def test_without_a_lease_turns_come_back_at_once_and_with_one_they_run(lent):
+    page, engine = lent
+    page.set_lease(LeaseTerms(number=3))
+    answer = generate(engine, 4)
+    assert answer["meta_info"]["finish_reason"]["type"] == "abort"
+    assert answer["output_ids"] == []
     lend(page, 4)
-    thread.join(20)
-    assert len(answers[0]["output_ids"]) == 4
+    assert len(generate(engine, 4)["output_ids"]) == 4
 
 
-def test_an_unrenewed_lease_ends_by_itself(running):
-    page, engine = running
+def test_an_unrenewed_lease_ends_by_itself_and_turns_keep_their_tokens(lent):
+    page, engine = lent
     lend(page, 5, for_ns=300_000_000)
-    answers = []
-    thread = threading.Thread(target=lambda: answers.append(generate(engine, 400)))
-    thread.start()
-    time.sleep(1.5)
-    page.drain(Party.ROLLOUT, 0)
+    answer = generate(engine, 4000, return_logprob=True)
+    assert monotonic_ns() < page.lease().expires_ns + 2_000_000_000
+    assert answer["meta_info"]["finish_reason"]["type"] == "abort"
+    assert 0 < len(answer["output_ids"]) < 4000
+    assert len(answer["meta_info"]["output_token_logprobs"]) == len(answer["output_ids"])
+    time.sleep(1.2)  # an idle engine looks up once a second
     last_step = max(span.end_ns for span in page.drain(Party.ROLLOUT, 0)[0] if span.kind is Span.ROLLOUT)
     assert last_step < page.lease().expires_ns + 200_000_000
-    assert not answers
-    engine.post("/abort_request", {"rid": "", "abort_all": True})
-    thread.join(20)
-    # What was made before the lease ended is kept by whoever asked.
-    assert 0 < len(answers[0]["output_ids"]) < 400
+    assert page.get(Party.ROLLOUT, Field.KV_TOKENS_USED) == 0
 
 
-def test_a_running_step_yields_while_serving_is_in_one(running):
-    page, engine = running
+def test_a_running_step_yields_while_serving_wants_the_device(lent, serving):
+    page, engine = lent
     lend(page, 6)
-    answers = []
-    thread = threading.Thread(target=lambda: answers.append(generate(engine, 400)))
-    thread.start()
+    thread, answers = answering(engine, 400)
     time.sleep(0.3)
-    page.set(Party.SERVING, Field.PID, os.getpid())
-    page.set(Party.SERVING, Field.IN_STEP_SINCE_NS, monotonic_ns())
+    serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())
+    serving.set_load(dataclasses.replace(IDLE, wanted=True))
     time.sleep(0.1)
     quiet_from = monotonic_ns()
     time.sleep(0.5)
     quiet_until = monotonic_ns()
-    page.set(Party.SERVING, Field.IN_STEP_SINCE_NS, 0)
+    serving.set(Party.SERVING, Field.WANTED_SINCE_NS, 0)
+    serving.set_load(IDLE)
     thread.join(30)
     assert len(answers[0]["output_ids"]) == 400
     worked = [span for span in page.drain(Party.ROLLOUT, 0)[0] if span.kind is Span.ROLLOUT]
     assert not [span for span in worked if span.start_ns < quiet_until and span.end_ns > quiet_from]
 
 
-def test_a_serving_engine_that_died_in_its_step_is_not_waited_for(running):
-    page, engine = running
-    lend(page, 7)
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    page.set(Party.SERVING, Field.PID, dead.pid)
-    page.set(Party.SERVING, Field.IN_STEP_SINCE_NS, monotonic_ns())
-    assert len(generate(engine, 4)["output_ids"]) == 4
-    assert not page.serving_in_step()
-
-
-def test_it_goes_from_version_to_version_by_verified_deltas(running, tiny_policy, tmp_path):
-    page, engine = running
+@pytest.mark.parametrize("ends", ["lease", "serving"])
+def test_a_step_that_gave_way_is_given_up_when_it_is_not_to_be_finished(lent, serving, ends):
+    """Its turn comes back with the tokens it had; the engine goes on with the next as if nothing had been."""
+    page, engine = lent
+    expected = generate(engine, 400)["output_ids"] if lend(page, 7) is None else []
+    thread, answers = answering(engine, 4000)
+    time.sleep(0.3)
+    serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())
+    serving.set_load(dataclasses.replace(IDLE, wanted=True))
+    time.sleep(0.1)
+    if ends == "lease":
+        page.set_lease(LeaseTerms(number=7))
+    else:
+        serving.close()
+        page.set_lease(LeaseTerms(number=7))
+    thread.join(10)
+    kept = answers[0]["output_ids"]
+    assert answers[0]["meta_info"]["finish_reason"]["type"] == "abort"
+    assert kept[:50] == expected[: len(kept)][:50]
+    if ends == "serving":
+        serving = ArbiterPage.attach(page.path, Party.SERVING)
+    serving.set(Party.SERVING, Field.WANTED_SINCE_NS, 0)
+    serving.set_load(IDLE)
     lend(page, 8)
+    assert generate(engine, 400)["output_ids"] == expected
+    assert page.get(Party.ROLLOUT, Field.KV_TOKENS_USED) <= 1
+    serving.close()
+
+
+def test_a_budget_that_turns_outgrow_never_hangs_them(lent):
+    """Eight turns want 340 slots each, and 700 may be held: all end, and never more is held."""
+    page, engine = lent
+    lend(page, 9, kv_tokens=700)
+    under_way = [answering(engine, 300, prompt=[index + 1] * 40) for index in range(8)]
+    most = 0
+    while any(thread.is_alive() for thread, _ in under_way):
+        most = max(most, page.get(Party.ROLLOUT, Field.KV_TOKENS_USED))
+        time.sleep(0.005)
+    ended = [answers[0] for _, answers in under_way]
+    assert all(answer["meta_info"]["finish_reason"]["type"] in ("length", "abort") for answer in ended)
+    assert [answer for answer in ended if len(answer["output_ids"]) == 300]
+    assert most <= 700
+
+
+def test_serving_that_grows_takes_half_the_budget_and_the_oldest_turns_go_on(lent, serving):
+    page, engine = lent
+    lend(page, 10, kv_tokens=3000)
+    under_way = [answering(engine, 500, prompt=[index + 1] * 200) for index in range(5)]
+    deadline = time.monotonic() + 20
+    while page.get(Party.ROLLOUT, Field.KV_TOKENS_USED) < 1600 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    serving.set(Party.SERVING, Field.KV_TOKENS_USED, 8000)
+    while page.cut() is None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    cut = page.cut()
+    assert (cut.lease_number, cut.tokens_before, cut.tokens_after) == (10, 3000, 1500)
+    assert cut.requests >= 1
+    assert cut.bytes_returned > 0
+    assert page.get(Party.ROLLOUT, Field.KV_TOKENS_USED) <= 1500
+    for thread, _ in under_way:
+        thread.join(30)
+    lengths = [len(answers[0]["output_ids"]) for _, answers in under_way]
+    assert 500 in lengths, "those that fit go on to their end"
+    assert min(lengths) > 0, "those that do not keep what they have"
+    assert min(lengths) < 500
+
+
+def test_a_request_that_is_given_up_is_gone_whatever_serving_does(lent, serving):
+    page, engine = lent
+    lend(page, 11)
+    thread, answers = answering(engine, 4000, rid="given-up")
+    time.sleep(0.3)
+    serving.set_load(dataclasses.replace(IDLE, wanted=True))  # No step is admitted any more.
+    time.sleep(0.1)
+    engine.post("/abort_request", {"rid": "given-up"})
+    thread.join(5)
+    assert 0 < len(answers[0]["output_ids"]) < 4000
+
+
+def test_it_goes_from_version_to_version_by_verified_deltas(lent, tiny_policy, tmp_path):
+    page, engine = lent
+    lend(page, 12)
     sync = EngineSync(engine, engine.spec.plugin.staging, device_id="d0", route="loopback")
     with StoreServer(publish_steps(tmp_path / "store", tiny_policy, 2)) as server:
         for version in (1, 2):
@@ -295,9 +409,9 @@ def test_it_goes_from_version_to_version_by_verified_deltas(running, tiny_policy
         assert event.base_version is None
 
 
-def test_a_request_goes_on_across_a_sync_and_a_drift_is_undone(running, tiny_policy, tmp_path):
-    page, engine = running
-    lend(page, 9)
+def test_a_request_goes_on_across_a_sync_and_a_drift_is_undone(lent, tiny_policy, tmp_path):
+    page, engine = lent
+    lend(page, 13)
     sync = EngineSync(engine, engine.spec.plugin.staging, device_id="d0", route="loopback")
     with StoreServer(publish_steps(tmp_path / "store", tiny_policy, 2)) as server:
         assert sync.bring_to(1, server.url, None, step=None).ok
@@ -305,7 +419,7 @@ def test_a_request_goes_on_across_a_sync_and_a_drift_is_undone(running, tiny_pol
         check_a_drift(engine, sync)
 
 
-def test_two_ranks_do_all_that_as_one(sharded, running, tiny_policy, tmp_path):
+def test_two_ranks_do_all_that_as_one(sharded, lent, tiny_policy, tmp_path):
     page, engine, _ = sharded
     shape = PolicyShape()
     weights = Policy.load(tiny_policy).weights()
@@ -324,11 +438,11 @@ def test_two_ranks_do_all_that_as_one(sharded, running, tiny_policy, tmp_path):
         check_a_sync_under_a_request(page, engine, sync, server.url, 120)
         check_a_drift(engine, sync)
         # What two ranks say is what one says.
-        lend(running[0], 10)
-        alone = EngineSync(running[1], running[1].spec.plugin.staging, device_id="d0", route="loopback")
+        lend(lent[0], 14)
+        alone = EngineSync(lent[1], lent[1].spec.plugin.staging, device_id="d0", route="loopback")
         assert alone.bring_to(2, server.url, None, step=None).ok
     prompt = [5, 6, 7, 8]
-    assert generate(engine, 16, prompt)["output_ids"] == generate(running[1], 16, prompt)["output_ids"]
+    assert generate(engine, 16, prompt)["output_ids"] == generate(lent[1], 16, prompt)["output_ids"]
 
 
 def test_a_version_that_does_not_exist_changes_nothing(running, tmp_path, tiny_policy):
