@@ -33,11 +33,12 @@ class WorkerFacts:
 
 @dataclass(frozen=True, slots=True)
 class TurnFacts:
-    """What routing needs to know of a turn. `version_min` carries the staleness bound."""
+    """What routing needs to know of a turn. `version_min` carries the staleness bound; `avoid` are engines that took
+    the turn off and are still taking back what they lent."""
 
     prefix_engine_id: str | None
     version_min: int
-    expected_ns: int
+    avoid: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,8 @@ class Placement:
 def place(turn: TurnFacts, workers: Iterable[WorkerFacts]) -> Placement:
     """Choose a worker for one turn; `engine_id` None means that it waits.
 
-    Eligible is a live worker with room, whose weights are no older than the bound and whose lease, if it needs one, is
-    in force. How long the turn will take does not matter: a lease that ends takes no tokens with it, the turn goes on
+    Eligible is a live worker with room that the turn need not avoid, whose weights are no older than the bound and
+    whose lease, if it needs one, is in force. How long the turn will take does not matter: a lease that ends takes no tokens with it, the turn goes on
     elsewhere from what it has. Of the eligible:
 
     1. the holder of the turn's prefix, if it has slack ("prefix");
@@ -78,6 +79,7 @@ def place_dedicated(turn: TurnFacts, workers: Iterable[WorkerFacts]) -> Placemen
 def _eligible(turn: TurnFacts, worker: WorkerFacts) -> bool:
     return (
         worker.alive
+        and worker.engine_id not in turn.avoid
         and worker.policy_version >= turn.version_min
         and worker.in_flight < worker.capacity
         and (worker.lease_left_ns is None or worker.lease_left_ns > 0)
