@@ -51,8 +51,8 @@ def place(turn: TurnFacts, workers: Iterable[WorkerFacts]) -> Placement:
     """Choose a worker for one turn; `engine_id` None means that it waits.
 
     Eligible is a live worker with room that the turn need not avoid, whose weights are no older than the bound and
-    whose lease, if it needs one, is in force. How long the turn will take does not matter: a lease that ends takes no tokens with it, the turn goes on
-    elsewhere from what it has. Of the eligible:
+    whose lease, if it needs one, is in force. How long the turn will take does not matter: a lease that ends takes no
+    tokens with it, the turn goes on elsewhere from what it has. Of the eligible:
 
     1. the holder of the turn's prefix, if it has slack ("prefix");
     2. else the least loaded of those with slack, or of all if none has any. At equal load a borrowed one wins

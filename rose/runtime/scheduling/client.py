@@ -117,7 +117,7 @@ class GenerateClient:
                 away_since = now
             if now - away_since >= RETRY_S:
                 raise GenerationLost(reason)
-            await asyncio.sleep(random.uniform(_PAUSE_MIN_S, _PAUSE_MAX_S))
+            await asyncio.sleep(random.uniform(_PAUSE_MIN_S, _PAUSE_MAX_S))  # noqa: S311 - no secret
 
 
 def auth_header(token: str | None) -> dict[str, str]:

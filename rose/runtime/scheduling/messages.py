@@ -81,8 +81,8 @@ class Heartbeat(Message):
 class HeartbeatReply(Message):
     """What the gateway wants of a device. A lease that is not named in `renew` is not renewed.
 
-    `wanted_ns` is the device time expected to be wanted of each engine; absent or 0, nothing is wanted. `step` is the RL
-    step that is open, if one is.
+    `wanted_ns` is the device time expected to be wanted of each engine; absent or 0, nothing is wanted. `step` is the
+    RL step that is open, if one is.
     """
 
     seq: int
