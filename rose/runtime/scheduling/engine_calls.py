@@ -89,6 +89,8 @@ class EngineCalls:
         meta = answer["meta_info"]
         aborted = (meta.get("finish_reason") or {}).get("type") == "abort"
         attempt["outcome"] = "preempted" if aborted else "completed"
+        if not aborted:
+            worker.took(attempt["duration_ns"])
         attempt["cached_tokens"] = int(meta.get("cached_tokens", 0))
         attempt["output_tokens"] = len(answer.get("output_ids") or [])
         return Result(attempt, answer)

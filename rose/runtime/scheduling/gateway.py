@@ -254,6 +254,10 @@ class Gateway:
             if item.call is not None:
                 item.call.cancel()
         self._queue.dispatch(now_ns)
+        # With turns that wait, nobody has room; those that run are moved once it is others that are idle.
+        if self._engines is not None and not len(self._queue):
+            for worker, item in self._workers.stalled(now_ns):
+                self._engines.take_off_later(worker, item)
         self._assess(now_ns)
 
     def _assess(self, now_ns: int) -> None:

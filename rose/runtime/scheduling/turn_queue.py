@@ -103,18 +103,19 @@ class TurnQueue:
             facts[placement.engine_id] = replace(chosen, in_flight=chosen.in_flight + 1)
             reason = "queue" if waiting.queued else placement.reason
             waiting.placed.set_result(
-                Placed(worker, _take_room(turn, worker, now_ns), reason, now_ns - waiting.since_ns)
+                Placed(worker, _take_room(turn, worker, kind[0], now_ns), reason, now_ns - waiting.since_ns)
             )
         self._waiting = rest
 
 
-def _take_room(turn: Turn, worker: Worker, now_ns: int) -> InFlight:
+def _take_room(turn: Turn, worker: Worker, version_min: int, now_ns: int) -> InFlight:
     # Ids of equal length are prefix-free, and SGLang aborts by prefix.
     item = InFlight(
         request_id=uuid.uuid4().hex,
         kv_tokens=len(turn.request.input_ids) + int(turn.request.sampling["max_new_tokens"]),
         placed_ns=now_ns,
         lease_id=worker.report.lease_id,
+        version_min=version_min,
     )
     worker.in_flight[item.request_id] = item
     return item

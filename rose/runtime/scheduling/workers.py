@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from rose.runtime.policy.routing import WorkerFacts
+from rose.runtime.policy.routing import RunningTurn, WorkerFacts, stalled
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
 
 #: An engine whose agent is overdue by this much takes no new turns, ...
@@ -15,6 +15,7 @@ SILENCE_MAX_NS = 2_000_000_000
 LOST_NS = 10_000_000_000
 #: ... and by this much it is forgotten.
 FORGET_NS = 60_000_000_000
+_PACE_WEIGHT = 0.1
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +26,8 @@ class InFlight:
     kv_tokens: int
     placed_ns: int
     lease_id: str | None = None
+    #: The oldest weights that the turn may be made with.
+    version_min: int = 0
     #: The call to the engine, once it was made.
     call: asyncio.Future[Any] | None = None
     #: Set once the engine was asked to give it up.
@@ -42,6 +45,8 @@ class Worker:
     suspected: bool = False
     #: The lease that is being taken back: a report that was on its way may still name it.
     withdrawn_lease_id: str | None = None
+    #: How long turns take here, a moving average; 0 before the first one.
+    pace_ns: int = 0
 
     @property
     def lease_id(self) -> str | None:
@@ -66,7 +71,13 @@ class Worker:
             capacity=self.report.capacity,
             lease_left_ns=left_ns,
             slack_ok=self.report.slack_ok,
+            pace_ns=self.pace_ns,
         )
+
+    def took(self, duration_ns: int) -> None:
+        """A turn was completed here in so long."""
+        change_ns = duration_ns - self.pace_ns
+        self.pace_ns += change_ns if self.pace_ns == 0 else int(_PACE_WEIGHT * change_ns)
 
 
 class WorkerTable:
@@ -111,6 +122,20 @@ class WorkerTable:
             for item in worker.in_flight.values()
             if item.lease_id is not None and not item.taken_off
         ]
+
+    def stalled(self, now_ns: int) -> list[tuple[Worker, InFlight]]:
+        """Turns that would be done by now on another engine, which has room for them."""
+        running = [
+            RunningTurn(item.request_id, engine_id, item.version_min, now_ns - item.placed_ns)
+            for engine_id, worker in self._workers.items()
+            if worker.report.borrowed
+            for item in worker.in_flight.values()
+            if not item.taken_off
+        ]
+        if not running:
+            return []
+        chosen = stalled(running, self.facts(now_ns))
+        return [(worker := self._workers[turn.engine_id], worker.in_flight[turn.request_id]) for turn in chosen]
 
     def lost(self, now_ns: int) -> list[InFlight]:
         """Turns on engines whose agent has been silent for too long. Forgets engines that nobody speaks for."""

@@ -5,7 +5,15 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.runtime.policy.routing import TurnFacts, WorkerFacts, place
+from rose.runtime.policy.routing import (
+    STALLED_MIN_NS,
+    STALLED_PACES,
+    RunningTurn,
+    TurnFacts,
+    WorkerFacts,
+    place,
+    stalled,
+)
 
 TURN = TurnFacts(prefix_engine_id=None, version_min=3)
 DEDICATED = WorkerFacts("dedicated", True, 3, 0, 8, None, True)
@@ -80,3 +88,32 @@ def test_a_placement_always_keeps_the_rules(table, version_min, avoid, holder):
     ]
     assert (chosen is None) == (not eligible)
     assert chosen is None or chosen in eligible
+
+
+def running(number, running_ns, engine_id="borrowed", version_min=3):
+    return RunningTurn(f"r{number}", engine_id, version_min, running_ns)
+
+
+PACE = 10 * STALLED_MIN_NS
+IDLE = replace(DEDICATED, pace_ns=PACE, in_flight=6)
+
+
+def test_turns_that_wait_on_a_lent_device_are_taken_off_for_room_elsewhere():
+    turns = [running(number, STALLED_PACES * PACE + number) for number in range(4)]
+    # The longest first, and no more than there is room for.
+    assert [turn.request_id for turn in stalled(turns, [BORROWED, IDLE])] == ["r3", "r2"]
+    assert stalled([running(0, STALLED_PACES * PACE)], [BORROWED, IDLE]) == []
+
+
+def test_a_turn_is_not_taken_off_for_an_engine_that_would_be_no_better():
+    long = [running(0, 10 * STALLED_PACES * PACE)]
+    for other in (
+        replace(IDLE, alive=False),
+        replace(IDLE, slack_ok=False),
+        replace(IDLE, pace_ns=0),
+        replace(IDLE, in_flight=8),
+        replace(IDLE, policy_version=2),
+        replace(IDLE, lease_left_ns=0),
+    ):
+        assert stalled(long, [BORROWED, other]) == []
+    assert stalled([running(0, 10 * STALLED_PACES * PACE, "dedicated")], [BORROWED, IDLE]) == []

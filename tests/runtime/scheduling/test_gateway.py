@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from rose.runtime.engines.sglang import free_port
+from rose.runtime.policy import routing
 from rose.runtime.rollout.agent import GenerationLost
 from rose.runtime.scheduling import client as client_module
 from rose.runtime.scheduling import demand, turn_queue, turns, workers
@@ -418,6 +419,29 @@ def test_turns_leave_an_engine_whose_lease_is_gone():
             assert [attempt.outcome for attempt in generation.attempts] == ["preempted", "completed"]
             assert generation.attempts[0].output_tokens > 0
             assert generation.output_ids == list(range(1, 101))
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_that_waits_on_a_lent_device_moves_to_an_engine_that_is_idle(monkeypatch):
+    monkeypatch.setattr(routing, "STALLED_MIN_NS", 50_000_000)
+
+    async def scenario():
+        held, idle = FakeEngine(pause_s=0.1), FakeEngine()
+        async with serve(held) as url, serve(idle) as idle_url, gateway() as (session, gateway_url):
+            generate = GenerateClient(session, gateway_url, {"max_new_tokens": 1000})
+            await beat(session, report(idle_url, "idle"))
+            await generate([1], trajectory_id="t0", turn=0)  # how fast it is
+            await beat(session, lent(url, left_s=60), report(idle_url, "idle", capacity=0))
+            turn = asyncio.create_task(generate([1], trajectory_id="t", turn=0))
+            await asyncio.sleep(0.3)
+            await beat(session, lent(url, left_s=60), report(idle_url, "idle"))
+            generation = await asyncio.wait_for(turn, 10)
+            assert [(a.engine_id, a.outcome) for a in generation.attempts] == [
+                ("e0", "preempted"),
+                ("idle", "completed"),
+            ]
+            assert generation.output_ids == list(range(1, 1001))
 
     asyncio.run(scenario())
 
