@@ -6,6 +6,7 @@ Loading this module imports no torch, so that `rose config example` and every er
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 import tomllib
 from collections.abc import Sequence
@@ -47,11 +48,31 @@ class DeviceConfig(Section):
     kv_bytes: PositiveInt = Field(
         description="KV-cache memory of the device, in bytes, that serving and rollouts share."
     )
+    serving_url: str | None = Field(
+        default=None,
+        description="Root URL of the SGLang server that serves on this device: ROSE attaches to it, and neither starts "
+        "nor stops it. Left out, ROSE starts one itself.",
+    )
 
     @model_validator(mode="after")
     def _has_something_to_run_on(self) -> DeviceConfig:
         if self.gpu is None and not self.cores:
             raise ValueError(f"device {self.id!r} names neither `gpu` nor `cores`; give one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _serves_where_it_says(self) -> DeviceConfig:
+        if self.serving_url is None:
+            return self
+        if self.pool != "serving":
+            raise ValueError(
+                f"device {self.id!r} has pool {self.pool!r} and a serving_url: change `pool`, or leave the URL out"
+            )
+        if not re.fullmatch(r"https?://[^/?#\s]+", self.serving_url):
+            raise ValueError(
+                f"serving_url {self.serving_url!r} of device {self.id!r} must be a server's root, such as "
+                "http://127.0.0.1:30000"
+            )
         return self
 
 
@@ -238,6 +259,9 @@ class FleetConfig(Section):
         ids = [device.id for device in self.device]
         if len(set(ids)) != len(ids):
             raise ValueError(f"device ids must differ, got {ids}")
+        urls = [device.serving_url for device in self.device if device.serving_url is not None]
+        if len(set(urls)) != len(urls):
+            raise ValueError(f"each device has a serving_url of its own, got {urls}")
         pools = {device.pool for device in self.device}
         if pools != {"serving", "rollout"}:
             missing = sorted({"serving", "rollout"} - pools)

@@ -81,6 +81,31 @@ def test_a_fleet_without_a_pool_is_refused():
         FleetConfig.model_validate({"device": data["device"][:1]})
 
 
+@pytest.mark.parametrize(
+    ("device", "url", "said"),
+    [
+        ("a", "http://127.0.0.1:30000", None),
+        ("a", "127.0.0.1:30000", "must be a server's root"),
+        ("a", "http://127.0.0.1:30000/v1", "must be a server's root"),
+        ("b", "http://127.0.0.1:30000", "device 'b' has pool 'rollout' and a serving_url"),
+    ],
+)
+def test_serving_that_is_there_already_is_named_by_its_root(device, url, said):
+    text = MINIMAL.replace(f'id = "{device}"', f'id = "{device}"\nserving_url = "{url}"')
+    if said is None:
+        assert config.parse(text, "fleet.toml").device[0].serving_url == url
+    else:
+        with pytest.raises(ConfigError, match=said):
+            config.parse(text, "fleet.toml")
+
+
+def test_no_two_devices_have_the_same_serving():
+    third = MINIMAL.split("\n\n", maxsplit=1)[0].replace('"a"', '"c"') + '\nserving_url = "http://x:1"\n'
+    text = MINIMAL.replace('id = "a"', 'id = "a"\nserving_url = "http://x:1"') + third
+    with pytest.raises(ConfigError, match="a serving_url of its own"):
+        config.parse(text, "fleet.toml")
+
+
 def test_a_missing_file_says_how_to_make_one(tmp_path):
     with pytest.raises(ConfigError, match="rose config example"):
         config.load(tmp_path / "none.toml")

@@ -38,7 +38,10 @@ TESTED_ELSEWHERE = {
     "rose/runtime/coserving/telemetry.py": ("runtime/engines/test_sglang.py", "lives inside an engine"),
     "rose/runtime/rollout/trajectory.py": ("runtime/rollout/test_agent.py", "what an agent returns"),
     "rose/runtime/scheduling/client.py": ("runtime/scheduling/test_gateway.py", "the other end of the gateway"),
+    "rose/runtime/scheduling/engine_calls.py": ("runtime/scheduling/test_gateway.py", "what engines are asked"),
     "rose/runtime/scheduling/messages.py": ("runtime/scheduling/test_gateway.py", "what the gateway takes and refuses"),
+    "rose/runtime/scheduling/turn_queue.py": ("runtime/scheduling/test_gateway.py", "what goes where, and when"),
+    "rose/runtime/scheduling/turns.py": ("runtime/scheduling/test_gateway.py", "what a turn keeps"),
     "rose/runtime/scheduling/workers.py": ("runtime/scheduling/test_gateway.py", "the gateway's table"),
 }
 

@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rose.clock import Anchor, monotonic_ns
 from rose.config import ServingConfig, TaskConfig, TrafficConfig, TrainingConfig
@@ -16,8 +17,11 @@ from rose.events import Step
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent import AgentSpec, DeviceAgent
 from rose.runtime.coserving.leasing import lease_id_of
-from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.coserving.page import ArbiterPage, Party, Span
 from rose.runtime.rollout.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from rose.runtime.training.trainer import StepStats
 
 #: Rollouts, their agents and the trainer give way to serving and its clients on the host's cores.
 BACKGROUND_NICE = 10
@@ -56,8 +60,15 @@ def writer_name(host: str, writer: str) -> str:
     return f"{host}.{writer}" if host else writer
 
 
+class Pinged:
+    """A part that is asked whether it is there."""
+
+    def ping(self) -> None:
+        """Nothing to say: that it answers is enough."""
+
+
 class AgentActor:
-    """A device's agent. Its engines die with this process."""
+    """A device's agent. Its rollout engine dies with this process; the serving engine is none of it."""
 
     def __init__(self, place: Place, spec: AgentSpec) -> None:
         self._writer = place.settle(f"agent-{spec.device.id}")
@@ -65,12 +76,6 @@ class AgentActor:
 
     def start(self) -> None:
         self._agent.start()
-
-    def open_step(self, step: int, expected_ns: int) -> None:
-        self._agent.open_step(step, expected_ns)
-
-    def close_step(self) -> None:
-        self._agent.close_step()
 
     def sync(self, version: int, url: str, step: int | None) -> tuple[bool, int, int, str | None]:
         """(ok, wire bytes, dense bytes, reason) of the sync; a device without rollouts is up to date."""
@@ -85,15 +90,15 @@ class AgentActor:
         self._writer.close()
 
 
-class GatewayActor:
+class GatewayActor(Pinged):
     """The rollout gateway in a process of its own."""
 
-    def __init__(self, place: Place, host: str, port: int, token: str | None) -> None:
+    def __init__(self, place: Place, host: str, port: int, token: str | None, policy: str) -> None:
         from rose.runtime.scheduling.gateway import Gateway
 
         # The gateway writes no events: what it decides is in the turns and leases that others record.
         place.take()
-        self._gateway = Gateway(host, port, token)
+        self._gateway = Gateway(host, port, token, policy)
 
     async def start(self) -> None:
         await self._gateway.start()
@@ -111,7 +116,7 @@ class GroupSpec:
     size: int
 
 
-class RolloutActor:
+class RolloutActor(Pinged):
     """Environment workers: plays groups of trajectories against the gateway."""
 
     def __init__(
@@ -123,13 +128,14 @@ class RolloutActor:
         self._playing: asyncio.Task[list[Trajectory]] | None = None
         self._finished = 0
 
-    async def play(self, step: int, version: int, groups: Sequence[GroupSpec]) -> list[Trajectory]:
-        """All trajectories of the groups, each ended; the list is in the order of the groups."""
+    async def play(self, step: int, version: int, version_min: int, groups: Sequence[GroupSpec]) -> list[Trajectory]:
+        """All trajectories of the groups, each ended; the list is in the order of the groups. `version` is the
+        trainer's, `version_min` the oldest that a turn may be generated with."""
         self._finished = 0
-        self._playing = asyncio.create_task(self._play(step, version, groups))
+        self._playing = asyncio.create_task(self._play(step, version, version_min, groups))
         return await self._playing
 
-    async def _play(self, step: int, version: int, groups: Sequence[GroupSpec]) -> list[Trajectory]:
+    async def _play(self, step: int, version: int, version_min: int, groups: Sequence[GroupSpec]) -> list[Trajectory]:
         import aiohttp
 
         from rose.runtime.rollout.agent import run_trajectory
@@ -138,9 +144,15 @@ class RolloutActor:
         from rose.runtime.scheduling.client import GenerateClient
 
         async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)
+            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None, sock_connect=5.0)
         ) as session:
-            generate = GenerateClient(session, self._gateway_url, sampling_params(self._temperature), self._token)
+            generate = GenerateClient(
+                session,
+                self._gateway_url,
+                sampling_params(self._temperature),
+                self._token,
+                version_min=version_min,
+            )
 
             async def one(group: GroupSpec, number: int) -> Trajectory:
                 trajectory = await run_trajectory(
@@ -179,8 +191,11 @@ class StepReport:
     train_ns: int
 
 
-class TrainerActor:
-    """The trainer and its weight store. Writes its time to the page of the device it runs on."""
+class TrainerActor(Pinged):
+    """The trainer and its weight store. Writes its time to the page of the device it runs on.
+
+    After each update the trainer's state lies beside the store: one that is started again goes on from there.
+    """
 
     def __init__(self, place: Place, checkpoint: str, training: TrainingConfig, folder: Path, page: Path) -> None:
         os.environ["OMP_NUM_THREADS"] = str(training.threads)
@@ -199,6 +214,11 @@ class TrainerActor:
 
         torch.set_num_threads(training.threads)
         self._trainer = Trainer(Path(checkpoint), training)
+        self._state = folder.with_name("trainer.pt")
+        #: The step of the last update, and what came of it.
+        self._last: tuple[int, StepStats] | None = None
+        if self._state.exists():
+            self._last = self._trainer.resume(self._state)
         store = VersionStore(folder)
         self._publisher = Publisher(store)
         self._server = StoreServer(store).start()
@@ -209,31 +229,43 @@ class TrainerActor:
         return self._trainer.version, self._server.url
 
     def update(self, step: int, trajectories: list[Trajectory]) -> StepReport:
-        """One policy update, recorded as verdicts; the step itself is recorded by `finish` once engines are synced."""
-        from rose.runtime.rollout.agent import verdict
-
-        if self._page is None:
-            self._page = ArbiterPage.attach(self._page_path, Party.TRAINER)
+        """One policy update; it is recorded by `finish`, once engines are synced. Asked again for a step that it was
+        made for already, it is not made again."""
         began = monotonic_ns()
-        self._page.open_span(Party.TRAINER, Span.TRAIN, began)
-        self._stats = self._trainer.update(trajectories)
-        ended = monotonic_ns()
-        self._page.close_span(Party.TRAINER, ended)
-        stale = set(self._stats.stale)
-        for trajectory in trajectories:
-            self._writer.record(verdict(trajectory, stale=trajectory.trajectory_id in stale))
-        self._trajectories = trajectories
+        if self._last is None or self._last[0] != step:
+            if self._page is None:
+                self._page = ArbiterPage.attach(self._page_path, Party.TRAINER)
+            self._page.open_span(Party.TRAINER, Span.TRAIN, began)
+            stats = self._trainer.update(trajectories)
+            self._last = (step, stats)
+            self._trainer.save(self._state, step, stats)
+            self._page.close_span(Party.TRAINER, monotonic_ns())
         return StepReport(
             version=self._trainer.version,
             accepted=sum(trajectory.correct for trajectory in trajectories),
             trajectories=len(trajectories),
-            loss=self._stats.loss,
-            train_ns=ended - began,
+            loss=self._last[1].loss,
+            train_ns=monotonic_ns() - began,
         )
 
-    def finish(self, step: int, rollout_ns: int, train_ns: int, sync_ns: int, total_ns: int) -> None:
-        """Record the step: all of its parts are known now."""
-        stats, trajectories = self._stats, self._trajectories
+    def finish(
+        self,
+        step: int,
+        trajectories: list[Trajectory],
+        rollout_ns: int,
+        train_ns: int,
+        sync_ns: int,
+        total_ns: int,
+    ) -> None:
+        """Record the step and the verdicts: all of its parts are known now."""
+        from rose.runtime.rollout.agent import verdict
+
+        assert self._last is not None
+        assert self._last[0] == step, f"the last update was for step {self._last[0]}, not {step}"
+        stats = self._last[1]
+        stale = set(stats.stale)
+        for trajectory in trajectories:
+            self._writer.record(verdict(trajectory, stale=trajectory.trajectory_id in stale))
         self._writer.record(
             Step(
                 policy_version=self._trainer.version,
@@ -260,7 +292,7 @@ class TrainerActor:
         self._writer.close()
 
 
-class TrafficActor:
+class TrafficActor(Pinged):
     """Replays serving traffic against a serving engine's OpenAI endpoint until it is stopped."""
 
     def __init__(
@@ -309,6 +341,7 @@ class TrafficActor:
         self._writer.close()
 
     def _lease_at(self) -> str | None:
-        if self._page.lease().expires_ns <= monotonic_ns():
+        lease = self._page.lease()
+        if lease.expires_ns <= monotonic_ns():
             return None
-        return lease_id_of(self._run_id, self._device_id, self._page.get(Party.AGENT, Field.LEASE_NUMBER))
+        return lease_id_of(self._run_id, self._device_id, lease.number)

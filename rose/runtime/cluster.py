@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from rose.errors import UserError
@@ -18,11 +18,16 @@ class DeploymentError(UserError):
     exit_code: ClassVar[int] = 1
 
 
-class Cluster:
-    """`stop_requested` is asked while waiting, so that a user's Ctrl-C is never held up by a slow part."""
+class PartDiedError(Exception):
+    """The process of an actor is gone. `unborn`: because what makes it raised an error."""
 
-    def __init__(self, stop_requested: Callable[[], bool]) -> None:
-        self._stop_requested = stop_requested
+    def __init__(self, why: str, *, unborn: bool = False) -> None:
+        super().__init__(why)
+        self.unborn = unborn
+
+
+class Cluster:
+    """One Ray, for one run."""
 
     def start(self) -> None:
         """Start Ray on this host, for this run alone."""
@@ -55,24 +60,23 @@ class Cluster:
         ended: list[Any] = ray.wait(list(calls), num_returns=len(calls), timeout=timeout_s)[0] if calls else []
         return ended
 
-    def results(self, calls: Sequence[Any], *, interruptible: bool = True) -> list[Any]:
-        """Results of all calls, in order.
-
-        Raises what a call raised, DeploymentError if its process died, and KeyboardInterrupt if the user asked to
-        stop meanwhile (unless `interruptible` is false).
-        """
+    def result(self, call: Any) -> Any:
+        """The result of a call that has ended. Raises what it raised, and PartDiedError if its process died."""
         import ray
 
-        while len(self.poll(calls)) < len(calls):
-            if interruptible and self._stop_requested():
-                raise KeyboardInterrupt
         try:
-            results: list[Any] = ray.get(list(calls))
+            return ray.get(call)
         except ray.exceptions.RayTaskError as error:
             raise (error.cause if isinstance(error.cause, Exception) else error) from None
         except ray.exceptions.RayActorError as error:
-            raise DeploymentError(f"a process of the deployment died: {error}") from None
-        return results
+            why = str(error)
+            raise PartDiedError(why, unborn="its creation task" in why) from None
+
+    def kill(self, actor: Any) -> None:
+        """End an actor's process, if it has not ended."""
+        import ray
+
+        ray.kill(actor)
 
     def settle(self, calls: Sequence[Any], timeout_s: float) -> None:
         """Wait for calls whose outcome no longer matters."""

@@ -6,36 +6,37 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import psutil
 
-from rose.clock import Anchor, monotonic_ns
+from rose.clock import Anchor
 from rose.config import FleetConfig
 from rose.events import Run
 from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.scheduler import Scheduler
 from rose.ledger.writer import LedgerWriter
 from rose.runtime import actors, preflight
-from rose.runtime.actors import BACKGROUND_NICE, GroupSpec, Place, StepReport
-from rose.runtime.cluster import Cluster, DeploymentError
+from rose.runtime.actors import BACKGROUND_NICE, Place, StepReport
+from rose.runtime.cluster import Cluster
 from rose.runtime.coserving.agent import AgentSpec
 from rose.runtime.engines import models
 from rose.runtime.engines.sglang import free_port
 from rose.runtime.fleet import FleetPlan
-from rose.runtime.rollout.trajectory import Trajectory
+from rose.runtime.rl_loop import LoopParts, RlLoop
 from rose.runtime.scheduling.client import ControlClient
-from rose.runtime.scheduling.messages import StepRequest
+from rose.runtime.serving import ServingEngines
+from rose.runtime.supervision import Part, Supervisor
 from rose.runtime.traffic.trace import FittedTrace, fit, open_trace
 from rose.runtime.training import warm_start
 
-_PROGRESS_S = 5.0
 _STOP_TIMEOUT_S = 30.0
-#: Before any step was measured: how long rollouts are expected to want a borrowed device.
-_FIRST_STEP_NS = 20_000_000_000
+#: Why nothing is lent is said once it has been so for this long: a device may be late for a moment.
+_SAY_AFTER_S = 5.0
 
 
 @dataclass(slots=True)
@@ -49,20 +50,21 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Parts:
-    """Ray actor handles, as far as they were started."""
+    """What runs, as far as it was started."""
 
-    agents: dict[str, Any] = field(default_factory=dict)
-    gateway: Any = None
-    trainer: Any = None
-    rollouts: list[Any] = field(default_factory=list)
-    traffic: list[Any] = field(default_factory=list)
+    serving: ServingEngines | None = None
+    agents: list[Part] = field(default_factory=list)
+    gateway: Part | None = None
+    trainer: Part | None = None
+    rollouts: list[Part] = field(default_factory=list)
+    traffic: list[Part] = field(default_factory=list)
 
 
 class Deployment:
     """`run()` does everything, from checks to a stopped fleet. `request_stop()` may be called from a signal handler.
 
-    Raises PreflightError before anything was started, DeploymentError or EngineError when a part failed; whatever
-    was started is stopped first, and the ledger holds what happened until then.
+    Raises PreflightError before anything was started, DeploymentError or EngineError when a part failed to start or
+    died too often; whatever was started is stopped first, and the ledger holds what happened until then.
     """
 
     def __init__(self, config: FleetConfig, say: Callable[[str], None]) -> None:
@@ -73,16 +75,15 @@ class Deployment:
         self._logs = Path(config.ledger).expanduser().resolve() / "logs" / self._run_id
         self._anchor = Anchor.take()
         self._parts = _Parts()
-        self._cluster = Cluster(lambda: self._stop)
+        self._cluster = Cluster()
+        self._supervisor = Supervisor(self._cluster, say)
         self._stop = False
         self._upkeep_ends = False
-        #: Why devices lend nothing although they could, as last said.
-        self._ledger_failures: set[str] = set()
-        self._deadline: float | None = None
-        self._traffic_done: list[Any] = []
-        self._store_url = ""
+        #: Why devices lend nothing although they could, since when, and as last said.
+        self._refusals: frozenset[str] = frozenset()
+        self._refused_at = 0.0
+        self._said_refusals: frozenset[str] = frozenset()
         self._fitted: FittedTrace | None = None
-        self._rollout_ns = 0
 
     @property
     def run_id(self) -> str:
@@ -114,8 +115,10 @@ class Deployment:
             upkeep = Scheduler(self._ledger, todo, self._say_failed)
             upkeep.start()
             try:
-                self._start(serving_model, rollout_model)
-                self._loop(outcome)
+                loop = self._start(serving_model, rollout_model)
+                if self._config.seconds_max is not None:
+                    loop.deadline = time.monotonic() + self._config.seconds_max
+                loop.run(outcome.steps.append)
             except KeyboardInterrupt:
                 outcome.stopped = True
             except BaseException as error:
@@ -170,19 +173,14 @@ class Deployment:
 
     # ------------------------------------------------------------------ start
 
-    def _start(self, serving_model: Path, rollout_model: Path) -> None:
+    def _start(self, serving_model: Path, rollout_model: Path) -> RlLoop:
         self._say("starting Ray")
         self._cluster.start()
-        spawn = self._cluster.spawn
         parts, config = self._parts, self._config
         port = config.gateway.port or free_port(config.gateway.host)
-        url = f"http://{config.gateway.host}:{port}"
-        parts.gateway = spawn(
-            actors.GatewayActor, self._place(BACKGROUND_NICE), config.gateway.host, port, config.gateway.token
-        )
-        self._wait([parts.gateway.start.remote()])
-        self._gateway = ControlClient(url, config.gateway.token)
-        self._say(f"rollout gateway at {url}")
+        # What listens everywhere is reached here by loopback.
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(config.gateway.host, config.gateway.host)  # noqa: S104
+        url = f"http://{host}:{port}"
         plan = FleetPlan(
             config=config,
             run_id=self._run_id,
@@ -193,171 +191,133 @@ class Deployment:
             rollout_model=rollout_model,
             gateway_url=url,
         )
-        specs: list[AgentSpec] = []
-        for device in config.device:
-            spec = plan.agent_spec(device)
-            if spec.serving is not None:
-                self._say(f"serving on {device.id} will answer at http://127.0.0.1:{spec.serving.port}")
-            specs.append(spec)
-            parts.agents[device.id] = spawn(actors.AgentActor, self._place(), spec, threads=2)
-        self._say(f"starting {self._engine_count()} SGLang engines on {len(config.device)} devices (about a minute)")
-        starting = [agent.start.remote() for agent in parts.agents.values()]
-        trainer_device = next(device for device in config.device if device.pool == "rollout")
-        parts.trainer = spawn(
+        serving = {device.id: plan.serving(device) for device in config.device}
+        parts.serving = ServingEngines([device for device in serving.values() if device is not None])
+        specs = [plan.agent_spec(device, serving[device.id]) for device in config.device]
+        for device in serving.values():
+            if device is not None:
+                what = "is attached to" if device.spec is None else "will answer"
+                self._say(f"serving on {device.device_id} {what} at {device.url}")
+        self._say(f"starting {preflight.engines_started(config)} SGLang engines on {len(specs)} devices")
+        parts.serving.launch()
+        parts.gateway = self._part("the gateway", lambda _: self._spawn_gateway(port), begin="start")
+        for spec in specs:
+            make = partial(self._spawn_agent, spec)
+            parts.agents.append(self._part(f"the agent of {spec.device.id}", make, begin="start", watch="check"))
+        parts.trainer = self._part("the trainer", lambda _: self._spawn_trainer(rollout_model, plan))
+        for index in range(config.task.workers):
+            make = partial(self._spawn_rollouts, index, url)
+            parts.rollouts.append(self._part(f"rollout worker {index}", make, watch="progress"))
+        self._supervisor.wait_begun([parts.gateway], self._tend)
+        self._say(f"rollout gateway at {url}")
+        parts.serving.wait_ready(self._tend)
+        self._supervisor.wait_begun(parts.agents, self._tend)
+        parts.serving.attach()
+        loop = RlLoop(
+            run_id=self._run_id,
+            training=config.training,
+            parts=LoopParts(
+                agents=parts.agents,
+                trainer=parts.trainer,
+                rollouts=parts.rollouts,
+                gateway=ControlClient(url, config.gateway.token),
+            ),
+            supervisor=self._supervisor,
+            say=self._say,
+            tend=self._tend,
+        )
+        loop.publish_first()
+        for number, spec in enumerate(spec for spec in specs if spec.serving_url is not None):
+            if config.traffic.trace != "none":
+                make = partial(self._spawn_traffic, spec, number)
+                parts.traffic.append(self._part(f"the traffic on {spec.device.id}", make, begin="run"))
+        return loop
+
+    def _part(self, name: str, make: Callable[[int], Any], *, begin: str | None = None, watch: str = "ping") -> Part:
+        return self._supervisor.start(Part(name, make, begin, watch))
+
+    # Each is called again with the same arguments if the part died; the number is how often it was started before.
+
+    def _spawn_gateway(self, port: int) -> Any:
+        config = self._config
+        place = self._place(BACKGROUND_NICE)
+        gateway = config.gateway
+        return self._cluster.spawn(
+            actors.GatewayActor, place, gateway.host, port, gateway.token, config.coserving.policy
+        )
+
+    def _spawn_agent(self, spec: AgentSpec, _restarts: int) -> Any:
+        # It is asked how it is and told of versions while it starts, and stopped whatever it does.
+        return self._cluster.spawn(actors.AgentActor, self._place(), spec, threads=4)
+
+    def _spawn_trainer(self, model: Path, plan: FleetPlan) -> Any:
+        device = next(device for device in self._config.device if device.pool == "rollout")
+        return self._cluster.spawn(
             actors.TrainerActor,
             self._place(BACKGROUND_NICE),
-            str(rollout_model),
-            config.training,
+            str(model),
+            self._config.training,
             self._folder / "store",
-            plan.page(trainer_device),
+            plan.page(device),
         )
-        parts.rollouts = [
-            spawn(
-                actors.RolloutActor,
-                self._place(BACKGROUND_NICE),
-                index,
-                config.task,
-                url,
-                config.gateway.token,
-                config.training.temperature,
-            )
-            for index in range(config.task.workers)
-        ]
-        self._wait(starting)
-        version, self._store_url = self._wait([parts.trainer.publish.remote()])[0]
-        assert version == 0, "engines start from the checkpoint, which is version 0"
-        self._start_traffic(specs)
 
-    def _start_traffic(self, specs: Sequence[AgentSpec]) -> None:
-        """Replay the trace against each serving device, with other prompts on each."""
+    def _spawn_rollouts(self, index: int, url: str, _restarts: int) -> Any:
         config = self._config
-        if config.traffic.trace == "none":
-            return
-        spawn = self._cluster.spawn
-        serving = [(spec, spec.serving) for spec in specs if spec.serving is not None]
-        for number, (spec, engine) in enumerate(serving):
-            actor = spawn(
-                actors.TrafficActor,
-                self._place(),
-                url=f"http://127.0.0.1:{engine.port}",
-                model=config.serving.model,
-                device_id=spec.device.id,
-                engine_id=engine.engine_id,
-                page=spec.page,
-                traffic=config.traffic.model_copy(update={"seed": config.traffic.seed + number}),
-                serving=config.serving,
-            )
-            self._parts.traffic.append(actor)
-            self._traffic_done.append(actor.run.remote())
-
-    def _engine_count(self) -> int:
-        return sum(1 + (d.pool == "serving" and self._config.coserving.enabled) for d in self._config.device)
-
-    # ------------------------------------------------------------------ the RL loop
-
-    def _loop(self, outcome: Outcome) -> None:
-        config = self._config
-        if config.seconds_max is not None:
-            self._deadline = time.monotonic() + config.seconds_max
-        expected_ns = _FIRST_STEP_NS
-        for step in range(config.training.steps):
-            if self._stopping():
-                break
-            report = self._run_step(step, step, expected_ns)
-            if report is None:
-                break
-            outcome.steps.append(report)
-            expected_ns = self._rollout_ns
-        outcome.stopped = len(outcome.steps) < config.training.steps
-
-    def _run_step(self, step: int, version: int, expected_ns: int) -> StepReport | None:
-        """Rollouts on all devices, one update, weights to every engine. None if the run is to stop."""
-        parts, training = self._parts, self._config.training
-        began = monotonic_ns()
-        self._gateway.set_step(StepRequest(step=step, open=True, version_min=max(0, version - training.staleness_max)))
-        self._each_agent("open_step", step, expected_ns)
-        groups = [
-            GroupSpec(
-                group_id=f"{self._run_id}-s{step}-g{index}",
-                map_seed=training.seed * 1_000_003 + step * 1_009 + index,
-                size=training.group_size,
-            )
-            for index in range(training.groups_per_step)
-        ]
-        share = len(parts.rollouts)
-        playing = [actor.play.remote(step, version, groups[index::share]) for index, actor in enumerate(parts.rollouts)]
-        played = self._watch(playing, step)
-        self._each_agent("close_step")
-        self._gateway.set_step(StepRequest(step=step, open=False, version_min=0))
-        if played is None:
-            return None
-        trajectories = [trajectory for part in played for trajectory in part]
-        rolled = monotonic_ns()
-        self._rollout_ns = rolled - began
-        report: StepReport = self._wait([parts.trainer.update.remote(step, trajectories)])[0]
-        trained = monotonic_ns()
-        sync = self._sync(step)
-        synced = monotonic_ns()
-        self._wait(
-            [parts.trainer.finish.remote(step, rolled - began, trained - rolled, synced - trained, synced - began)]
+        return self._cluster.spawn(
+            actors.RolloutActor,
+            self._place(BACKGROUND_NICE),
+            index,
+            config.task,
+            url,
+            config.gateway.token,
+            config.training.temperature,
         )
-        self._say(_line(step, training.steps, report, trajectories, rolled - began, trained - rolled, sync))
-        return report
 
-    def _sync(self, step: int) -> str:
-        version, url = self._wait([self._parts.trainer.publish.remote()])[0]
-        results = self._wait([agent.sync.remote(version, url, step) for agent in self._parts.agents.values()])
-        failed = [reason for ok, _, _, reason in results if not ok]
-        if failed:
-            raise DeploymentError(f"an engine could not be brought to version {version}: {'; '.join(failed)}")
-        wire = sum(wire for _, wire, _, _ in results)
-        dense = sum(dense for _, _, dense, _ in results)
-        return f"v{version} in {wire / 1024:.0f} KiB ({dense / max(1, wire):.0f}x smaller than dense)"
-
-    def _watch(self, playing: Sequence[Any], step: int) -> list[list[Trajectory]] | None:
-        """Wait for the rollouts of a step, with progress; None if the run is to stop."""
-        total = self._config.training.groups_per_step * self._config.training.group_size
-        said = time.monotonic()
-        while len(self._cluster.poll(playing)) < len(playing):
-            self._check()
-            if self._stopping():
-                return None
-            if time.monotonic() - said > _PROGRESS_S:
-                said = time.monotonic()
-                done = sum(self._wait([actor.progress.remote() for actor in self._parts.rollouts]))
-                self._say(f"step {step + 1}: {done} of {total} trajectories")
-        return self._wait(playing)
+    def _spawn_traffic(self, spec: AgentSpec, number: int, restarts: int) -> Any:
+        """Replay the trace against a serving device, with other prompts on each and each time."""
+        config = self._config
+        seed = config.traffic.seed + number + 1_000 * restarts
+        return self._cluster.spawn(
+            actors.TrafficActor,
+            self._place(),
+            url=spec.serving_url,
+            model=config.serving.model,
+            device_id=spec.device.id,
+            engine_id=spec.serving_engine_id,
+            page=spec.page,
+            traffic=config.traffic.model_copy(update={"seed": seed}),
+            serving=config.serving,
+        )
 
     # ------------------------------------------------------------------ watch and stop
 
-    def _stopping(self) -> bool:
-        return self._stop or (self._deadline is not None and time.monotonic() > self._deadline)
-
-    def _check(self) -> None:
-        """Raises what went wrong in a part that nobody is waiting for; says what lending waits for."""
-        calls = [agent.check.remote() for agent in self._parts.agents.values()]
-        ended = self._cluster.poll(self._traffic_done, timeout_s=0)  # traffic ends by itself only with an error
-        self._cluster.results(ended, interruptible=False)
-        failures = {why for why in self._cluster.results(calls, interruptible=False) if why is not None}
-        if failures != self._ledger_failures:
-            self._ledger_failures = failures
-            self._say(f"not lending, serving goes on: {'; '.join(sorted(failures))}" if failures else "lending again")
-
-    def _each_agent(self, method: str, *args: object) -> None:
-        self._wait([getattr(agent, method).remote(*args) for agent in self._parts.agents.values()])
-
-    def _wait(self, calls: Sequence[Any]) -> list[Any]:
-        return self._cluster.results(calls)
+    def _tend(self) -> None:
+        """Called while anything is waited for: ends the run if it was asked to or serving is gone, and says what
+        lending waits for."""
+        if self._stop:
+            raise KeyboardInterrupt
+        if self._parts.serving is not None:
+            self._parts.serving.check()
+        refusals = frozenset(str(part.report) for part in self._parts.agents if part.report is not None)
+        if refusals != self._refusals:
+            self._refusals, self._refused_at = refusals, time.monotonic()
+        if refusals != self._said_refusals and time.monotonic() - self._refused_at > _SAY_AFTER_S:
+            self._said_refusals = refusals
+            self._say(f"not lending, serving goes on: {'; '.join(sorted(refusals))}" if refusals else "lending again")
 
     def _stop_all(self) -> None:
-        """Stop in the order that leaves the ledger whole: traffic, rollouts, engines with their accounts, Ray."""
-        if not self._cluster.running:
-            return
-        self._say("stopping")
+        """Stop in the order that leaves the ledger whole: traffic, rollouts, engines with their accounts, Ray; serving,
+        which nobody needs any more, at the very end."""
         parts = self._parts
-        for group in (parts.traffic, parts.rollouts, list(parts.agents.values()), [parts.trainer, parts.gateway]):
-            self._cluster.settle([actor.stop.remote() for actor in group if actor is not None], _STOP_TIMEOUT_S)
-        self._cluster.stop()
+        if self._cluster.running:
+            self._say("stopping")
+            alone = [part for part in (parts.trainer, parts.gateway) if part is not None]
+            for group in (parts.traffic, parts.rollouts, parts.agents, alone):
+                calls = [part.actor.stop.remote() for part in group if part.again_at is None]
+                self._cluster.settle(calls, _STOP_TIMEOUT_S)
+            self._cluster.stop()
+        if parts.serving is not None:
+            parts.serving.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run_event(self, action: Literal["started", "ended", "failed"], reason: str | None = None) -> Run:
@@ -381,19 +341,3 @@ class Deployment:
             trace_output_length_scale=None if fitted is None else fitted.output_length_scale,
             trace_time_scale=None if fitted is None else fitted.time_scale,
         )
-
-
-def _line(
-    step: int,
-    steps: int,
-    report: StepReport,
-    trajectories: list[Trajectory],
-    rollout_ns: int,
-    train_ns: int,
-    sync: str,
-) -> str:
-    tokens = sum(trajectory.output_tokens for trajectory in trajectories)
-    return (
-        f"step {step + 1}/{steps}: {report.accepted}/{report.trajectories} accepted, {tokens} tokens in "
-        f"{rollout_ns / 1e9:.1f} s, update {train_ns / 1e9:.1f} s, {sync}"
-    )

@@ -15,6 +15,7 @@ from rose.runtime.engines import cpu
 from rose.runtime.engines.sglang import EngineSpec, free_port
 from rose.runtime.engines.shape import kv_bytes_per_token
 from rose.runtime.policy.slack import Budgets
+from rose.runtime.serving import ServingDevice
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,9 +37,20 @@ class FleetPlan:
         """Where the device's arbiter page lies."""
         return self.folder / device.id / "page"
 
-    def agent_spec(self, device: DeviceConfig) -> AgentSpec:
-        """A serving device runs the serving engine and, if co-serving is on, a gated rollout engine; a rollout
-        device runs a rollout engine that works whenever it has something to do."""
+    def serving(self, device: DeviceConfig) -> ServingDevice | None:
+        """The serving engine of the device, its owner's or ours to start; None on a rollout device."""
+        if device.pool != "serving":
+            return None
+        spec = self._serving(device) if device.serving_url is None else None
+        url = device.serving_url if spec is None else f"http://127.0.0.1:{spec.port}"
+        assert url is not None
+        return ServingDevice(
+            device_id=device.id, engine_id=f"{device.id}-serving", url=url, page=self.page(device), spec=spec
+        )
+
+    def agent_spec(self, device: DeviceConfig, serving: ServingDevice | None) -> AgentSpec:
+        """On a serving device a gated rollout engine if co-serving is on; on a rollout device one that works whenever
+        it has something to do. `serving` is the device's own."""
         config = self.config
         lends = device.pool == "serving"
         dtype = cpu.dtype() if device.gpu is None else None
@@ -54,7 +66,9 @@ class FleetPlan:
             rollout=self._rollout(device, gated=lends) if config.coserving.enabled or not lends else None,
             rollout_capacity=config.rollout.max_concurrent,
             rollout_kv_bytes_per_token=kv_bytes_per_token(self.rollout_model, dtype),
-            serving=self._serving(device) if lends else None,
+            serving_url=None if serving is None else serving.url,
+            serving_engine_id=None if serving is None else serving.engine_id,
+            serving_model=config.serving.model,
             serving_kv_bytes_per_token=kv_bytes_per_token(self.serving_model, dtype),
             gateway_url=self.gateway_url,
             gateway_token=config.gateway.token,

@@ -12,6 +12,7 @@ from rose.config import ConfigError, FleetConfig
 from rose.errors import UserError
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
+from rose.runtime import serving
 from rose.runtime.engines.sglang import EngineError, require_free_port
 
 #: Resident memory of one engine's processes on CPU cores, and of everything else in a run; measured, rounded up.
@@ -29,6 +30,7 @@ def check(config: FleetConfig) -> None:
     """Raises PreflightError for the first thing that would make the run fail."""
     _check_packages()
     _check_devices(config)
+    _check_serving(config)
     _check_memory(config)
     for port, what, host in (
         (config.serving.port, "serving.port", "127.0.0.1"),
@@ -80,8 +82,23 @@ def _check_gpu(device_id: str, index: int) -> None:
         )
 
 
+def _check_serving(config: FleetConfig) -> None:
+    for device in config.device:
+        if device.serving_url is not None and not serving.answers(device.serving_url):
+            raise PreflightError(
+                f"device {device.id!r}: no SGLang server answers at serving_url {device.serving_url}: start it, or "
+                "leave `serving_url` out to have one started"
+            )
+
+
+def engines_started(config: FleetConfig) -> int:
+    """How many engines a run starts: a rollout engine a device, and serving where nobody else serves."""
+    lending = config.coserving.enabled
+    return sum(1 if device.pool == "rollout" else (device.serving_url is None) + lending for device in config.device)
+
+
 def _check_memory(config: FleetConfig) -> None:
-    engines = sum(1 + (device.pool == "serving" and config.coserving.enabled) for device in config.device)
+    engines = engines_started(config)
     needed = engines * ENGINE_BYTES + REST_BYTES
     available = psutil.virtual_memory().available
     if available < needed:

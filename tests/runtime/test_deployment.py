@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -178,3 +180,50 @@ def test_killing_the_deployment_leaves_no_process_of_ours(tmp_path):
         process.wait()
     assert wait_gone(30, besides=RAY_AGENTS) == []
     assert verify(tmp_path / "ledger").ok
+
+
+def killed(process, *victims):
+    """SIGKILL the processes of a run that are described by a text in their command line or environment each."""
+    below = psutil.Process(process.pid).children(recursive=True)
+    for text in victims:
+        for child in below:
+            with contextlib.suppress(psutil.Error):
+                told = [*child.cmdline(), *(f"{name}={value}" for name, value in child.environ().items())]
+                if any(text in word for word in told):
+                    child.kill()
+                    break
+        else:
+            pytest.fail(f"no process of the run is {text}")
+
+
+def test_parts_that_are_killed_cost_serving_nothing_and_the_run_goes_on(tmp_path):
+    process = start(tmp_path / "ledger", "--steps", "3")
+    watchdog = threading.Timer(480, process.kill)
+    watchdog.start()
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if "step 1/3:" in line:
+            killed(process, "ray::GatewayActor", "ray::AgentActor", "ray::RolloutActor", "ROSE_PLUGIN_ROLE=rollout")
+    code = process.wait()
+    watchdog.cancel()
+    output = "".join(lines)
+    assert code == 0, output
+    for part in ("the gateway", r"the agent of \S+", r"rollout worker \d"):
+        assert re.search(f"{part} died and is started again", output), output
+    assert "step 3/3:" in output
+    assert wait_gone() == []
+    found = verify(tmp_path / "ledger")
+    assert found.ok, found.problems
+    with catalog.connect(tmp_path / "ledger") as connection:
+        failed = connection.execute(
+            "select outcome, reason from request where outcome <> 'completed' and reason <> 'replay cancelled'"
+        ).fetchall()
+        served = connection.execute("select count(*) from request where outcome = 'completed'").fetchone()[0]
+        lost = connection.execute("select count(*) from trajectory where outcome = 'lost'").fetchone()[0]
+        died = connection.execute(
+            "select count(*) from event where kind = 'engine' and action = 'died' and role = 'serving'"
+        ).fetchone()[0]
+    assert failed == []
+    assert served > 10
+    assert (lost, died) == (0, 0)

@@ -34,15 +34,19 @@ def plan(fleet, model):
 
 def test_a_serving_device_serves_and_lends_a_rollout_device_only_rolls_out(model):
     fleet = config.demo([0, 1], ledger=Path("x"))
-    lends, dedicated = (plan(fleet, model).agent_spec(device) for device in fleet.device)
-    assert not lends.serving.plugin.gated
+    fleet_plan = plan(fleet, model)
+    serving, none = (fleet_plan.serving(device) for device in fleet.device)
+    lends, dedicated = (fleet_plan.agent_spec(d, s) for d, s in zip(fleet.device, (serving, none), strict=True))
+    assert not serving.spec.plugin.gated
     assert lends.rollout.plugin.gated
-    assert lends.rollout.nice > lends.serving.nice  # the lent engine gives way on the core they share
+    assert lends.rollout.nice > serving.spec.nice  # the lent engine gives way on the core they share
+    assert (lends.serving_url, lends.serving_engine_id) == (serving.url, "serving-0-serving")
     assert lends.rollout.token_ids_only
-    assert dedicated.serving is None
+    assert none is None
+    assert dedicated.serving_url is None
     assert not dedicated.rollout.plugin.gated
     # Both engines of a device meet on one page, and no two devices on the same.
-    assert lends.serving.plugin.page == lends.rollout.plugin.page == lends.page
+    assert serving.spec.plugin.page == serving.page == lends.rollout.plugin.page == lends.page
     assert lends.page != dedicated.page
     assert lends.serving_kv_bytes_per_token in (2 * 3 * 2 * 64 * 2, 2 * 3 * 2 * 64 * 4)
 
@@ -65,7 +69,8 @@ def test_only_what_computes_runs_on_the_cores_of_a_serving_device(model, monkeyp
 def test_without_coserving_nothing_is_lent(model):
     fleet = config.demo([0, 1], ledger=Path("x"))
     fleet = fleet.model_copy(update={"coserving": config.CoservingConfig(enabled=False)})
-    lends, dedicated = (plan(fleet, model).agent_spec(device) for device in fleet.device)
+    fleet_plan = plan(fleet, model)
+    lends, dedicated = (fleet_plan.agent_spec(device, fleet_plan.serving(device)) for device in fleet.device)
     assert lends.rollout is None
     assert dedicated.rollout is not None
 
@@ -79,5 +84,13 @@ def test_serving_ports_count_up_from_the_configured_one(model):
             "serving": fleet.serving.model_copy(update={"port": 9100}),
         }
     )
-    specs = [plan(fleet, model).agent_spec(device) for device in fleet.device]
-    assert [spec.serving.port for spec in specs if spec.serving is not None] == [9100, 9101]
+    serving = [plan(fleet, model).serving(device) for device in fleet.device]
+    assert [device.spec.port for device in serving if device is not None] == [9100, 9101]
+
+
+def test_what_an_owner_serves_is_not_started(model):
+    fleet = config.demo([0, 1], ledger=Path("x"))
+    attached = fleet.device[0].model_copy(update={"serving_url": "http://127.0.0.1:30000"})
+    serving = plan(fleet, model).serving(attached)
+    assert serving.spec is None
+    assert serving.url == plan(fleet, model).agent_spec(attached, serving).serving_url == "http://127.0.0.1:30000"

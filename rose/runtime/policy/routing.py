@@ -6,6 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+#: A turn is stalled when it has taken this many times what it would take elsewhere, ...
+STALLED_PACES = 4
+#: ... which is never less than this: moving a turn costs another prefill.
+STALLED_MIN_NS = 250_000_000
+
 Reason = Literal["prefix", "lease", "least_loaded", "queue"]
 
 
@@ -21,6 +26,8 @@ class WorkerFacts:
     lease_left_ns: int | None
     #: False while serving leaves the device no slack; always true on a dedicated device.
     slack_ok: bool
+    #: How long a turn takes on it of late; 0 while that is unknown.
+    pace_ns: int = 0
 
     @property
     def borrowed(self) -> bool:
@@ -33,11 +40,12 @@ class WorkerFacts:
 
 @dataclass(frozen=True, slots=True)
 class TurnFacts:
-    """What routing needs to know of a turn. `version_min` carries the staleness bound."""
+    """What routing needs to know of a turn. `version_min` carries the staleness bound; `avoid` are engines that took
+    the turn off and are still taking back what they lent."""
 
     prefix_engine_id: str | None
     version_min: int
-    expected_ns: int
+    avoid: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +57,9 @@ class Placement:
 def place(turn: TurnFacts, workers: Iterable[WorkerFacts]) -> Placement:
     """Choose a worker for one turn; `engine_id` None means that it waits.
 
-    Eligible is a live worker with room, whose weights are no older than the bound and whose lease, if it needs one, is
-    in force. How long the turn will take does not matter: a lease that ends takes no tokens with it, the turn goes on
-    elsewhere from what it has. Of the eligible:
+    Eligible is a live worker with room that the turn need not avoid, whose weights are no older than the bound and
+    whose lease, if it needs one, is in force. How long the turn will take does not matter: a lease that ends takes no
+    tokens with it, the turn goes on elsewhere from what it has. Of the eligible:
 
     1. the holder of the turn's prefix, if it has slack ("prefix");
     2. else the least loaded of those with slack, or of all if none has any. At equal load a borrowed one wins
@@ -78,7 +86,52 @@ def place_dedicated(turn: TurnFacts, workers: Iterable[WorkerFacts]) -> Placemen
 def _eligible(turn: TurnFacts, worker: WorkerFacts) -> bool:
     return (
         worker.alive
+        and worker.engine_id not in turn.avoid
         and worker.policy_version >= turn.version_min
         and worker.in_flight < worker.capacity
         and (worker.lease_left_ns is None or worker.lease_left_ns > 0)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTurn:
+    """A turn's request on an engine, and for how long it has been there."""
+
+    request_id: str
+    engine_id: str
+    version_min: int
+    running_ns: int
+
+
+def stalled(running: Iterable[RunningTurn], workers: Iterable[WorkerFacts]) -> list[RunningTurn]:
+    """The turns to take off borrowed engines, since another engine has room and would have made them by now.
+
+    A lent device may give rollouts little of its time for a while, and the last turns of a step would wait there for
+    serving to become idle. A turn is taken off when it has run `STALLED_PACES` times as long as a turn takes on an
+    engine with slack and room, the longest first, and no more than there is room for.
+    """
+    table = {worker.engine_id: worker for worker in workers}
+    room = {
+        worker.engine_id: worker.capacity - worker.in_flight
+        for worker in table.values()
+        if worker.alive
+        and worker.slack_ok
+        and worker.pace_ns > 0
+        and (worker.lease_left_ns is None or worker.lease_left_ns > 0)
+    }
+    chosen: list[RunningTurn] = []
+    for turn in sorted(running, key=lambda item: -item.running_ns):
+        if not table[turn.engine_id].borrowed:
+            continue
+        for engine_id, left in room.items():
+            other = table[engine_id]
+            if (
+                left > 0
+                and engine_id != turn.engine_id
+                and other.policy_version >= turn.version_min
+                and turn.running_ns > STALLED_PACES * max(other.pace_ns, STALLED_MIN_NS)
+            ):
+                room[engine_id] = left - 1
+                chosen.append(turn)
+                break
+    return chosen

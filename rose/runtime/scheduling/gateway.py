@@ -4,22 +4,25 @@ A trainer points at it as at one SGLang server. A turn that is preempted keeps t
 elsewhere; what happened to it is in `meta_info["rose"]["attempts"]` of the answer. An engine that fails is avoided and
 the turn tried again; an engine that refuses a turn (4xx) has the last word. Prefixes of old weights are kept apart
 from new ones by the engine itself.
+
+Turns that wait or run are what makes the gateway want devices; when there are none, it wants none. Nothing that was
+asked for lasts without being asked for again: a step expires, and a client that goes away takes its turns with it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import json
-import uuid
 from typing import Any
 
-import aiohttp
 from aiohttp import web
 from pydantic import ValidationError
 
 from rose.clock import monotonic_ns
-from rose.runtime.policy.routing import TurnFacts, place
+from rose.runtime.policy.demand import DemandFacts, wanted_ns
+from rose.runtime.policy.policies import POLICIES
+from rose.runtime.scheduling.demand import Answers, Demand, Wanted
+from rose.runtime.scheduling.engine_calls import EngineCalls
 from rose.runtime.scheduling.messages import (
     GenerateRequest,
     Heartbeat,
@@ -29,43 +32,48 @@ from rose.runtime.scheduling.messages import (
     PreemptRequest,
     StepRequest,
 )
-from rose.runtime.scheduling.workers import InFlight, WorkerTable
+from rose.runtime.scheduling.trajectories import Trajectories
+from rose.runtime.scheduling.turn_queue import QUEUE_MAX_S, TurnQueue
+from rose.runtime.scheduling.turns import Turn
+from rose.runtime.scheduling.workers import WorkerTable
 
 #: A prompt of eight million tokens; a longer body is refused.
 REQUEST_BYTES_MAX = 64 << 20
-#: A turn is given up after this many attempts: every one of them was preempted or failed.
-ATTEMPTS_MAX = 16
-#: Wait before a turn whose engine failed is tried again: the first, doubled with each failure up to the last.
-BACKOFF_FIRST_S = 0.05
-BACKOFF_MAX_S = 1.0
-#: A turn that finds no worker for this long is answered with an error, so that a trainer never hangs.
-QUEUE_MAX_S = 60.0
-#: Turns that wait for a worker at most; beyond it a caller is told to come back.
-QUEUE_MAX_TURNS = 10_000
+#: Turns at once at most; beyond it a caller is told to come back.
+TURNS_MAX = 10_000
+#: How often it is looked after what only time changes.
+TICK_S = 0.1
 #: Expected length of a turn before any was seen; then a moving average.
 _EXPECTED_NS = 500_000_000
 _AVERAGE_WEIGHT = 0.1
 
 
 class Gateway:
-    """State and handlers; `start` binds, `stop` unbinds. One asyncio loop, no locks."""
+    """State and handlers; `start` binds, `stop` unbinds. One asyncio loop, no locks.
 
-    def __init__(self, host: str, port: int, token: str | None = None) -> None:
+    `policy` names one of `rose.runtime.policy.policies.POLICIES`: its `place` puts turns on engines.
+    """
+
+    def __init__(self, host: str, port: int, token: str | None = None, policy: str = "rose") -> None:
         self._host, self._port, self._token = host, port, token
         self._workers = WorkerTable()
-        self._changed = asyncio.Event()
-        self._waiting = 0
-        self._step: StepRequest | None = None
-        self._prefix_engine: dict[str, str] = {}
+        self._trajectories = Trajectories()
+        self._queue = TurnQueue(self._workers, self._trajectories, POLICIES[policy].place)
+        self._turns: set[Turn] = set()
+        self._step: tuple[StepRequest, int] | None = None  # and when it expires
         self._expected_ns = _EXPECTED_NS
-        self._session: aiohttp.ClientSession | None = None
+        self._demand = Demand()
+        self._wanted = Wanted()
+        self._answers = Answers()
+        self._news = asyncio.Event()
+        self._engines: EngineCalls | None = None
         self._runner: web.AppRunner | None = None
+        self._ticking: asyncio.Task[None] | None = None
+        self._stopping = False
 
     async def start(self) -> None:
         """Bind and serve. Raises OSError if the port is taken."""
-        self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=None), connector=aiohttp.TCPConnector(limit=0)
-        )
+        self._engines = EngineCalls()
         app = web.Application(middlewares=[self._guard], client_max_size=REQUEST_BYTES_MAX)
         app.add_routes(
             [
@@ -77,15 +85,22 @@ class Gateway:
                 web.post("/step", self._set_step),
             ]
         )
-        self._runner = web.AppRunner(app, access_log=None)
+        # A client that goes away takes its turns with it: nobody would read them.
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         await self._runner.setup()
         await web.TCPSite(self._runner, self._host, self._port).start()
+        self._ticking = asyncio.create_task(self._tick())
 
     async def stop(self) -> None:
+        """Answer polls, give up turns, unbind."""
+        self._stopping = True
+        self._tell()
+        if self._ticking is not None:
+            self._ticking.cancel()
         if self._runner is not None:
             await self._runner.cleanup()
-        if self._session is not None:
-            await self._session.close()
+        if self._engines is not None:
+            await self._engines.close()
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
@@ -118,191 +133,162 @@ class Gateway:
             ]
         )
 
+    # ------------------------------------------------------------------ what agents ask
+
     async def _heartbeat(self, request: web.Request) -> web.Response:
         heartbeat = Heartbeat.model_validate_json(await request.read())
-        self._workers.hear(heartbeat, monotonic_ns())
-        self._wake()
-        wanted = self._step is not None and self._step.open
-        leases = [report.lease_id for report in heartbeat.engines if report.lease_id is not None]
-        return _json(HeartbeatReply(renew=leases if wanted else []))
+        assert self._engines is not None
+        now = monotonic_ns()
+        deadline = now + int(heartbeat.hold_s * 1e9)
+        self._workers.hear(heartbeat, now)
+        for worker, item in self._workers.unleased(heartbeat):
+            self._engines.take_off_later(worker, item)
+        self._queue.dispatch(now)
+        self._assess(now)
+        try:
+            while not self._answers.due(heartbeat.device_id, heartbeat.seen, wanted := self._wanted_of(heartbeat)):
+                left_s = (deadline - monotonic_ns()) / 1e9
+                if left_s <= 0 or self._stopping:
+                    break
+                try:
+                    await asyncio.wait_for(self._news.wait(), left_s)
+                except TimeoutError:
+                    break
+        finally:
+            self._workers.answered(heartbeat, monotonic_ns())
+        wanted = self._wanted_of(heartbeat)
+        workers = [self._workers[report.engine_id] for report in heartbeat.engines]
+        return _json(
+            HeartbeatReply(
+                seq=self._answers.give(heartbeat.device_id, wanted),
+                renew=[
+                    worker.lease_id
+                    for worker in workers
+                    if worker.lease_id is not None and worker.report.engine_id in wanted.engines_ns
+                ],
+                wanted_ns=dict(wanted.engines_ns),
+                step=wanted.step,
+            )
+        )
 
-    async def _set_step(self, request: web.Request) -> web.Response:
-        self._step = StepRequest.model_validate_json(await request.read())
-        self._prefix_engine.clear()
-        self._wake()
-        return web.json_response({})
+    def _wanted_of(self, heartbeat: Heartbeat) -> Wanted:
+        """What is wanted of the engines that an agent reports."""
+        engines = {report.engine_id for report in heartbeat.engines}
+        times = self._wanted.engines_ns
+        return Wanted(self._wanted.step, {engine: times[engine] for engine in times.keys() & engines})
 
     async def _preempt(self, request: web.Request) -> web.Response:
         wanted = PreemptRequest.model_validate_json(await request.read())
         if wanted.engine_id not in self._workers:
             return web.json_response({"error": f"no engine {wanted.engine_id!r} has reported here"}, status=404)
+        assert self._engines is not None
         worker = self._workers[wanted.engine_id]
         if wanted.kv_tokens is None:
-            # Nothing new is placed there until its agent reports a lease again.
-            worker.report = worker.report.model_copy(update={"lease_id": None, "lease_left_ns": None})
+            # Nothing new is placed there until its agent reports another lease.
+            worker.withdrawn_lease_id = worker.report.lease_id
         chosen = self._workers.youngest(wanted.engine_id, wanted.kv_tokens)
-        await asyncio.gather(*(self._abort(worker.report.url, item.request_id) for item in chosen))
+        await self._engines.take_off(worker, chosen)
         return _json(PreemptReply(requests=len(chosen), kv_tokens=sum(item.kv_tokens for item in chosen)))
 
-    async def _abort(self, url: str, request_id: str) -> None:
-        assert self._session is not None
-        try:
-            async with self._session.post(f"{url}/abort_request", json={"rid": request_id}):
-                pass
-        except aiohttp.ClientError:
-            pass  # the engine is gone, and its requests with it
+    async def _set_step(self, request: web.Request) -> web.Response:
+        step = StepRequest.model_validate_json(await request.read())
+        now = monotonic_ns()
+        self._step = (step, now + int(step.expires_s * 1e9))
+        self._pass_time(now)
+        return web.json_response({})
+
+    # ------------------------------------------------------------------ turns
 
     async def _generate(self, request: web.Request) -> web.Response:
-        turn = GenerateRequest.model_validate_json(await request.read())
-        if self._waiting >= QUEUE_MAX_TURNS:
-            return web.json_response({"error": f"{self._waiting} turns wait already; try again later"}, status=503)
-        return await self._run_turn(turn)
-
-    async def _run_turn(self, turn: GenerateRequest) -> web.Response:
-        """Place the turn, as often as it takes, until it is complete or an engine refuses it."""
-        trajectory_id = (turn.rose and turn.rose.trajectory_id) or uuid.uuid4().hex
-        sampling = turn.sampling
-        tokens_max: int = sampling["max_new_tokens"]
-        output_ids: list[int] = []
-        logprobs: list[list[object]] = []
-        versions: list[int] = []
-        attempts: list[dict[str, object]] = []
-        backoff_s = BACKOFF_FIRST_S
-
-        for _ in range(ATTEMPTS_MAX):
-            queued_ns = monotonic_ns()
-            placed = await self._place(trajectory_id)
-            if placed is None:
-                return _failure(f"no rollout engine could take the turn within {QUEUE_MAX_S:.0f} s", attempts, 503)
-            engine_id, reason = placed
-            attempt, answer, refusal = await self._attempt(
-                engine_id,
-                turn.input_ids + output_ids,
-                {**sampling, "max_new_tokens": tokens_max - len(output_ids)},
-            )
-            attempt |= {"placement": reason, "queue_ns": attempt["began_ns"] - queued_ns}
-            del attempt["began_ns"]
-            attempts.append(attempt)
-            if refusal is not None:
-                return _failure(f"engine {engine_id} refused the turn: {refusal}", attempts, 400)
-            if answer is None:
-                await asyncio.sleep(backoff_s)
-                backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
-                continue
-            meta: dict[str, Any] = answer["meta_info"]
-            made: list[int] = answer.get("output_ids") or []
-            output_ids += made
-            logprobs += meta.get("output_token_logprobs") or []
-            versions += _versions(meta, len(made))
-            if attempt["outcome"] == "completed" or len(output_ids) >= tokens_max:
-                attempt["outcome"] = "completed"
-                self._prefix_engine[trajectory_id] = engine_id
-                meta["output_token_logprobs"] = logprobs
-                meta["completion_tokens"] = len(output_ids)
-                meta["rose"] = {"attempts": attempts, "versions": versions}
-                return web.json_response({"output_ids": output_ids, "meta_info": meta})
-        return _failure(f"the turn was preempted or failed {ATTEMPTS_MAX} times", attempts, 503)
-
-    async def _place(self, trajectory_id: str) -> tuple[str, str] | None:
-        deadline = monotonic_ns() + int(QUEUE_MAX_S * 1e9)
-        queued = False
-        self._waiting += 1
+        turn = Turn.begin(GenerateRequest.model_validate_json(await request.read()), monotonic_ns())
+        if len(self._turns) >= TURNS_MAX:
+            return web.json_response({"error": f"{len(self._turns)} turns wait already; try again later"}, status=429)
+        self._turns.add(turn)
+        self._trajectories.begin(turn.trajectory_id)
+        if not self._wanted.engines_ns:
+            self._assess(monotonic_ns())
         try:
-            while (now := monotonic_ns()) < deadline:
-                turn = TurnFacts(
-                    prefix_engine_id=self._prefix_engine.get(trajectory_id),
-                    version_min=0 if self._step is None else self._step.version_min,
-                    expected_ns=self._expected_ns,
-                )
-                placement = place(turn, self._workers.facts(now))
-                if placement.engine_id is not None:
-                    return placement.engine_id, "queue" if queued else placement.reason
-                queued = True
-                self._changed.clear()
-                try:
-                    await asyncio.wait_for(self._changed.wait(), timeout=1.0)
-                except TimeoutError:
-                    pass
-            return None
+            return await self._run_turn(turn)
         finally:
-            self._waiting -= 1
+            self._turns.discard(turn)
 
-    async def _attempt(
-        self, engine_id: str, input_ids: list[int], sampling: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any] | None, str | None]:
-        """One request to one engine: (the attempt's record, its answer, why it refused). Both None: it failed."""
-        assert self._session is not None
-        worker = self._workers[engine_id]
-        report = worker.report
-        began = monotonic_ns()
-        # Ids of equal length are prefix-free, and SGLang aborts by prefix.
-        request_id = uuid.uuid4().hex
-        worker.in_flight[request_id] = InFlight(request_id, len(input_ids) + int(sampling["max_new_tokens"]), began)
-        attempt: dict[str, Any] = {
-            "engine_id": engine_id,
-            "device_id": report.device_id,
-            "lease_id": report.lease_id,
-            "policy_version": report.policy_version,
-            "prompt_tokens": len(input_ids),
-            "cached_tokens": 0,
-            "output_tokens": 0,
-            "outcome": "failed",
-            "began_ns": began,
-        }
-        answer: dict[str, Any] | None = None
-        refusal: str | None = None
-        try:
-            async with self._session.post(
-                f"{report.url}/generate",
-                json={
-                    "input_ids": input_ids,
-                    "sampling_params": sampling,
-                    "return_logprob": True,
-                    "rid": request_id,
-                },
-            ) as response:
-                if response.status == 200:
-                    answer = await response.json()
-                elif 400 <= response.status < 500:
-                    refusal = _engine_message(await response.text())
-                else:
-                    worker.suspected = True
-        except (aiohttp.ClientError, ConnectionError):
-            worker.suspected = True
-        finally:
-            del worker.in_flight[request_id]
-            self._wake()
-        attempt["duration_ns"] = monotonic_ns() - began
-        if answer is not None:
-            meta = answer["meta_info"]
-            aborted = (meta.get("finish_reason") or {}).get("type") == "abort"
-            attempt["outcome"] = "preempted" if aborted else "completed"
-            attempt["cached_tokens"] = int(meta.get("cached_tokens", 0))
-            attempt["output_tokens"] = len(answer.get("output_ids") or [])
-            if not aborted:
-                self._expected_ns += int(_AVERAGE_WEIGHT * (attempt["duration_ns"] - self._expected_ns))
-        return attempt, answer, refusal
+    async def _run_turn(self, turn: Turn) -> web.Response:
+        """Place the turn, as often as it takes, until it is complete, an engine refuses it or it gets nowhere."""
+        assert self._engines is not None
+        while (placed := await self._queue.place(turn)) is not None:
+            engine_id = placed.worker.report.engine_id
+            result = await self._engines.attempt(turn, placed)
+            now = monotonic_ns()
+            turn.attempts.append(result.attempt)
+            turn.on_engines_ns += result.attempt["duration_ns"]
+            # Room on an engine became free.
+            self._queue.dispatch(now)
+            if result.refusal is not None:
+                return _failure(f"engine {engine_id} refused the turn: {result.refusal}", turn, 400)
+            if result.answer is not None and turn.take(
+                result.answer, completed=result.attempt["outcome"] == "completed"
+            ):
+                result.attempt["outcome"] = "completed"
+                self._expected_ns += int(_AVERAGE_WEIGHT * (turn.on_engines_ns - self._expected_ns))
+                self._trajectories.completed(turn.trajectory_id, engine_id)
+                return _completion(turn, result.answer)
+            if result.answer is not None:
+                turn.leave(engine_id, placed.item.lease_id, now)
+            if not result.attempt["output_tokens"]:
+                await asyncio.sleep(turn.pause_s())
+        return _failure(f"no rollout engine got on with the turn within {QUEUE_MAX_S:.0f} s", turn, 503)
 
-    def _wake(self) -> None:
-        self._changed.set()
+    # ------------------------------------------------------------------ time and demand
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._pass_time(monotonic_ns())
+
+    def _pass_time(self, now_ns: int) -> None:
+        """What only time changes: a step that expires, agents that fall silent, engines that may be tried again."""
+        if self._step is not None and self._step[1] <= now_ns:
+            self._step = None
+        self._queue.version_min = 0 if self._step is None else self._step[0].version_min
+        for item in self._workers.lost(now_ns):
+            if item.call is not None:
+                item.call.cancel()
+        self._queue.dispatch(now_ns)
+        # With turns that wait, nobody has room; those that run are moved once it is others that are idle.
+        if self._engines is not None and not len(self._queue):
+            for worker, item in self._workers.stalled(now_ns):
+                self._engines.take_off_later(worker, item)
+        self._assess(now_ns)
+
+    def _assess(self, now_ns: int) -> None:
+        """Look anew at what is wanted, and wake the polls if that changed."""
+        bound = self._queue.version_min
+        facts = DemandFacts(
+            turns=len(self._turns),
+            turn_ns=self._expected_ns,
+            follow_share=self._trajectories.follow_share,
+            version_min=max(bound, min((turn.version_min for turn in self._turns), default=0)),
+        )
+        engines_ns = self._demand.assess(wanted_ns(facts, self._workers.facts(now_ns)), now_ns)
+        wanted = Wanted(None if self._step is None else self._step[0].step, engines_ns)
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._tell()
+
+    def _tell(self) -> None:
+        """Have every poll look again."""
+        self._news.set()
+        self._news = asyncio.Event()
 
 
-def _versions(meta: dict[str, Any], tokens: int) -> list[int]:
-    """The policy version of each token, from SGLang's spans; an engine that was never updated reports "default"."""
-    versions = [0] * tokens
-    for span in meta.get("weight_versions") or []:
-        number = int(span["version"]) if str(span["version"]).isdigit() else 0
-        for index in range(int(span["start"]), min(int(span["end"]), tokens)):
-            versions[index] = number
-    return versions
-
-
-def _engine_message(text: str) -> str:
-    """What an engine's error says: SGLang answers `{"error": {"message": ...}}`. Anything else is taken as it is."""
-    try:
-        return str(json.loads(text)["error"]["message"])
-    except (ValueError, LookupError, TypeError):
-        return text
+def _completion(turn: Turn, answer: dict[str, Any]) -> web.Response:
+    """The last engine's answer, with the tokens of all attempts."""
+    meta: dict[str, Any] = answer["meta_info"]
+    meta["output_token_logprobs"] = turn.logprobs
+    meta["completion_tokens"] = len(turn.output_ids)
+    meta["prompt_tokens"] = len(turn.request.input_ids)
+    meta["rose"] = {"attempts": turn.attempts, "versions": turn.versions}
+    return web.json_response({"output_ids": turn.output_ids, "meta_info": meta})
 
 
 def _explain(error: ValidationError) -> str:
@@ -316,8 +302,8 @@ def _same(given: str, secret: str) -> bool:
     return hmac.compare_digest(given.encode(errors="surrogateescape"), secret.encode())
 
 
-def _failure(message: str, attempts: list[dict[str, object]], status: int) -> web.Response:
-    return web.json_response({"error": message, "rose": {"attempts": attempts}}, status=status)
+def _failure(message: str, turn: Turn, status: int) -> web.Response:
+    return web.json_response({"error": message, "rose": {"attempts": turn.attempts}}, status=status)
 
 
 def _json(message: Message) -> web.Response:

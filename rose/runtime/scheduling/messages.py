@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -17,6 +17,9 @@ class SamplingParams(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     max_new_tokens: int = Field(default=128, ge=0, strict=True)
+    #: Passed on only where it was given.
+    min_new_tokens: int = Field(default=0, ge=0, strict=True)
+    n: Literal[1] = 1
 
 
 class TurnLabels(BaseModel):
@@ -25,6 +28,8 @@ class TurnLabels(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, coerce_numbers_to_str=True)
 
     trajectory_id: str | None = None
+    #: The oldest weights that the turn may be generated with, beside the bound of the open step.
+    version_min: int = Field(default=0, ge=0)
 
 
 class GenerateRequest(BaseModel):
@@ -36,11 +41,14 @@ class GenerateRequest(BaseModel):
     input_ids: list[Annotated[int, Field(ge=0, strict=True)]] = Field(min_length=1, fail_fast=True)
     sampling_params: SamplingParams | None = None
     rose: TurnLabels | None = None
+    #: The answer comes whole. What would change its form is refused rather than ignored.
+    stream: Literal[False] | None = None
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """The sampling parameters to send to an engine, `max_new_tokens` always among them."""
-        return (self.sampling_params or SamplingParams()).model_dump()
+        """The sampling parameters to send to an engine: those that were given, and `max_new_tokens`."""
+        given = self.sampling_params or SamplingParams()
+        return {"max_new_tokens": given.max_new_tokens, **given.model_dump(exclude_unset=True)}
 
 
 class EngineReport(Message):
@@ -61,23 +69,26 @@ class EngineReport(Message):
 class Heartbeat(Message):
     """Sent by a device's agent; `engines` is all its rollout engines.
 
-    It is answered when what the gateway wants of them differs from its answer number `seen`, or after `hold_s`.
+    It is answered as soon as what is wanted of them differs from answer number `seen`, or after `hold_s`.
     """
 
     device_id: str = Field(min_length=1)
     engines: list[EngineReport]
     seen: int = 0
-    hold_s: float = 0.0
+    hold_s: float = Field(default=0.0, ge=0, le=10)
 
 
 class HeartbeatReply(Message):
-    """What the gateway wants of a device: the leases it still wants, since one that is not named is not renewed, and
-    the device time it expects to want of each engine. `step` is the RL step it is at, if it knows."""
+    """What the gateway wants of a device. A lease that is not named in `renew` is not renewed.
 
-    seq: int = 0
+    `wanted_ns` is the device time expected to be wanted of each engine; absent or 0, nothing is wanted. `step` is the
+    RL step that is open, if one is.
+    """
+
+    seq: int
     renew: list[str]
-    wanted_ns: dict[str, int] = {}
-    step: int | None = None
+    wanted_ns: dict[str, int]
+    step: int | None
 
 
 class PreemptRequest(Message):
@@ -94,8 +105,8 @@ class PreemptReply(Message):
 
 
 class StepRequest(Message):
-    """An RL step begins or ends; between the two the gateway wants leases and turns must be at least `version_min`."""
+    """An RL step is open for the next `expires_s` seconds: turns must be at least `version_min` until then."""
 
     step: int = Field(ge=0)
-    open: bool
     version_min: int = Field(ge=0)
+    expires_s: float = Field(gt=0, le=3600)

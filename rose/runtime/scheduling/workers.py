@@ -2,46 +2,82 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
+from typing import Any
 
-from rose.runtime.policy.routing import WorkerFacts
+from rose.runtime.policy.routing import RunningTurn, WorkerFacts, stalled
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
 
-#: An engine whose agent has been silent for this long takes no new turns.
+#: An engine whose agent is overdue by this much takes no new turns, ...
 SILENCE_MAX_NS = 2_000_000_000
+#: ... by this much, its turns are taken for lost and go on elsewhere, ...
+LOST_NS = 10_000_000_000
+#: ... and by this much it is forgotten.
+FORGET_NS = 60_000_000_000
+_PACE_WEIGHT = 0.1
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class InFlight:
     """A turn's request on an engine: its id there, and the KV slots it will hold at its longest."""
 
     request_id: str
     kv_tokens: int
     placed_ns: int
+    lease_id: str | None = None
+    #: The oldest weights that the turn may be made with.
+    version_min: int = 0
+    #: The call to the engine, once it was made.
+    call: asyncio.Future[Any] | None = None
+    #: Set once the engine was asked to give it up.
+    taken_off: bool = False
 
 
 @dataclass(slots=True)
 class Worker:
     report: EngineReport
     heard_ns: int
+    #: When its agent is to be heard of next: later than `heard_ns` while it waits for an answer.
+    due_ns: int
     in_flight: dict[str, InFlight] = field(default_factory=dict)
     #: Set when a request to it failed; cleared by the next heartbeat that says it is alive.
     suspected: bool = False
+    #: The lease that is being taken back: a report that was on its way may still name it.
+    withdrawn_lease_id: str | None = None
+    #: How long turns take here, a moving average; 0 before the first one.
+    pace_ns: int = 0
+
+    @property
+    def lease_id(self) -> str | None:
+        """The lease that turns may be placed under."""
+        lease_id = self.report.lease_id
+        return None if lease_id == self.withdrawn_lease_id else lease_id
+
+    def overdue_ns(self, now_ns: int) -> int:
+        return now_ns - self.due_ns
 
     def facts(self, now_ns: int) -> WorkerFacts:
-        since_ns = now_ns - self.heard_ns
-        left_ns = self.report.lease_left_ns
+        left_ns: int | None = None
         if self.report.borrowed:
-            left_ns = 0 if left_ns is None else left_ns - since_ns
+            left_ns = 0
+            if self.lease_id is not None and self.report.lease_left_ns is not None:
+                left_ns = max(0, self.report.lease_left_ns - (now_ns - self.heard_ns))
         return WorkerFacts(
             engine_id=self.report.engine_id,
-            alive=self.report.alive and not self.suspected and since_ns < SILENCE_MAX_NS,
+            alive=self.report.alive and not self.suspected and self.overdue_ns(now_ns) < SILENCE_MAX_NS,
             policy_version=self.report.policy_version,
             in_flight=len(self.in_flight),
             capacity=self.report.capacity,
             lease_left_ns=left_ns,
             slack_ok=self.report.slack_ok,
+            pace_ns=self.pace_ns,
         )
+
+    def took(self, duration_ns: int) -> None:
+        """A turn was completed here in so long."""
+        change_ns = duration_ns - self.pace_ns
+        self.pace_ns += change_ns if self.pace_ns == 0 else int(_PACE_WEIGHT * change_ns)
 
 
 class WorkerTable:
@@ -57,16 +93,57 @@ class WorkerTable:
         return engine_id in self._workers
 
     def hear(self, heartbeat: Heartbeat, now_ns: int) -> None:
+        """Take up what an agent reports; it is to be heard of again once its poll may have been answered."""
+        due_ns = now_ns + int(heartbeat.hold_s * 1e9)
         for report in heartbeat.engines:
             worker = self._workers.get(report.engine_id)
             if worker is None:
-                self._workers[report.engine_id] = Worker(report, now_ns)
+                self._workers[report.engine_id] = Worker(report, now_ns, due_ns)
             else:
-                worker.report, worker.heard_ns = report, now_ns
+                worker.report, worker.heard_ns, worker.due_ns = report, now_ns, due_ns
                 worker.suspected = worker.suspected and not report.alive
+
+    def answered(self, heartbeat: Heartbeat, now_ns: int) -> None:
+        """The heartbeat was answered, or its connection broke: the next one is due now."""
+        for report in heartbeat.engines:
+            worker = self._workers.get(report.engine_id)
+            if worker is not None:
+                worker.due_ns = min(worker.due_ns, now_ns)
 
     def facts(self, now_ns: int) -> list[WorkerFacts]:
         return [worker.facts(now_ns) for worker in self._workers.values()]
+
+    def unleased(self, heartbeat: Heartbeat) -> list[tuple[Worker, InFlight]]:
+        """Turns on a borrowed engine that has no lease any more, not yet taken off."""
+        return [
+            (worker, item)
+            for report in heartbeat.engines
+            if report.borrowed and (worker := self._workers[report.engine_id]).lease_id is None
+            for item in worker.in_flight.values()
+            if item.lease_id is not None and not item.taken_off
+        ]
+
+    def stalled(self, now_ns: int) -> list[tuple[Worker, InFlight]]:
+        """Turns that would be done by now on another engine, which has room for them."""
+        running = [
+            RunningTurn(item.request_id, engine_id, item.version_min, now_ns - item.placed_ns)
+            for engine_id, worker in self._workers.items()
+            if worker.report.borrowed
+            for item in worker.in_flight.values()
+            if not item.taken_off
+        ]
+        if not running:
+            return []
+        chosen = stalled(running, self.facts(now_ns))
+        return [(worker := self._workers[turn.engine_id], worker.in_flight[turn.request_id]) for turn in chosen]
+
+    def lost(self, now_ns: int) -> list[InFlight]:
+        """Turns on engines whose agent has been silent for too long. Forgets engines that nobody speaks for."""
+        for engine_id, worker in list(self._workers.items()):
+            if not worker.in_flight and worker.overdue_ns(now_ns) > FORGET_NS:
+                del self._workers[engine_id]
+        silent = [worker for worker in self._workers.values() if worker.overdue_ns(now_ns) > LOST_NS]
+        return [item for worker in silent for item in worker.in_flight.values()]
 
     def youngest(self, engine_id: str, kv_tokens: int | None) -> list[InFlight]:
         """The requests to take off an engine: the youngest that together hold `kv_tokens`, or all."""
@@ -74,8 +151,10 @@ class WorkerTable:
         if kv_tokens is None:
             return newest_first
         chosen: list[InFlight] = []
+        held = 0
         for item in newest_first:
-            if sum(taken.kv_tokens for taken in chosen) >= kv_tokens:
+            if held >= kv_tokens:
                 break
             chosen.append(item)
+            held += item.kv_tokens
         return chosen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +104,28 @@ class Trainer:
             lost=[t.trajectory_id for t in trajectories if t.outcome == "lost"],
             duration_ns=time.monotonic_ns() - began_ns,
         )
+
+    def save(self, path: Path, step: int, stats: StepStats) -> None:
+        """Keep all that the next update depends on in the file `path`, whole or not at all; `step` and `stats` are of
+        the last one."""
+        state = {
+            "version": self.version,
+            "policy": self.policy.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "step": step,
+            "stats": asdict(stats),
+        }
+        partial = path.with_suffix(".partial")
+        torch.save(state, partial)
+        partial.replace(path)
+
+    def resume(self, path: Path) -> tuple[int, StepStats]:
+        """Go on from what was kept in `path`; returns the step and the outcome of the update before it."""
+        state = torch.load(path, weights_only=True)
+        self.version = state["version"]
+        self.policy.load_state_dict(state["policy"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        return state["step"], StepStats(**state["stats"])
 
     def _optimise(self, samples: Sequence[tuple[Trajectory, float]]) -> tuple[Tensor, float]:
         """One optimiser step; returns sums over tokens (loss, kl, clipped, entropy) and the gradient's norm."""

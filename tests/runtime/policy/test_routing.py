@@ -5,9 +5,17 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.runtime.policy.routing import TurnFacts, WorkerFacts, place
+from rose.runtime.policy.routing import (
+    STALLED_MIN_NS,
+    STALLED_PACES,
+    RunningTurn,
+    TurnFacts,
+    WorkerFacts,
+    place,
+    stalled,
+)
 
-TURN = TurnFacts(prefix_engine_id=None, version_min=3, expected_ns=100)
+TURN = TurnFacts(prefix_engine_id=None, version_min=3)
 DEDICATED = WorkerFacts("dedicated", True, 3, 0, 8, None, True)
 BORROWED = WorkerFacts("borrowed", True, 3, 0, 8, 1000, True)
 
@@ -29,9 +37,15 @@ def test_a_device_without_slack_takes_turns_only_if_nothing_else_can():
     assert place(replace(TURN, prefix_engine_id="borrowed"), [tight, DEDICATED]).engine_id == "dedicated"
 
 
-def test_no_turn_goes_to_a_lease_it_would_outlive():
-    assert place(TURN, [replace(BORROWED, lease_left_ns=100)]).reason == "queue"
-    assert place(TURN, [replace(BORROWED, lease_left_ns=101)]).reason == "lease"
+def test_a_lease_in_force_is_enough_however_long_the_turn_may_be():
+    assert place(TURN, [replace(BORROWED, lease_left_ns=1)]).reason == "lease"
+    assert place(TURN, [replace(BORROWED, lease_left_ns=0)]).reason == "queue"
+
+
+def test_a_turn_does_not_return_to_an_engine_that_it_avoids():
+    turn = replace(TURN, prefix_engine_id="borrowed", avoid=frozenset({"borrowed"}))
+    assert place(turn, [BORROWED, replace(DEDICATED, in_flight=7)]).engine_id == "dedicated"
+    assert place(turn, [BORROWED]).reason == "queue"
 
 
 def test_the_staleness_bound_holds_even_for_the_prefix_holder():
@@ -54,17 +68,52 @@ workers = st.lists(
 )
 
 
-@given(workers, st.integers(0, 5), st.integers(0, 1000), st.none() | st.sampled_from("abcdef"))
-def test_a_placement_always_keeps_the_rules(table, version_min, expected_ns, holder):
-    placement = place(TurnFacts(holder, version_min, expected_ns), table)
+@given(
+    workers,
+    st.integers(0, 5),
+    st.frozensets(st.sampled_from("abcdef"), max_size=3),
+    st.none() | st.sampled_from("abcdef"),
+)
+def test_a_placement_always_keeps_the_rules(table, version_min, avoid, holder):
+    placement = place(TurnFacts(holder, version_min, avoid), table)
     chosen = next((worker for worker in table if worker.engine_id == placement.engine_id), None)
     eligible = [
         worker
         for worker in table
         if worker.alive
+        and worker.engine_id not in avoid
         and worker.policy_version >= version_min
         and worker.in_flight < worker.capacity
-        and (worker.lease_left_ns is None or worker.lease_left_ns > expected_ns)
+        and (worker.lease_left_ns is None or worker.lease_left_ns > 0)
     ]
     assert (chosen is None) == (not eligible)
     assert chosen is None or chosen in eligible
+
+
+def running(number, running_ns, engine_id="borrowed", version_min=3):
+    return RunningTurn(f"r{number}", engine_id, version_min, running_ns)
+
+
+PACE = 10 * STALLED_MIN_NS
+IDLE = replace(DEDICATED, pace_ns=PACE, in_flight=6)
+
+
+def test_turns_that_wait_on_a_lent_device_are_taken_off_for_room_elsewhere():
+    turns = [running(number, STALLED_PACES * PACE + number) for number in range(4)]
+    # The longest first, and no more than there is room for.
+    assert [turn.request_id for turn in stalled(turns, [BORROWED, IDLE])] == ["r3", "r2"]
+    assert stalled([running(0, STALLED_PACES * PACE)], [BORROWED, IDLE]) == []
+
+
+def test_a_turn_is_not_taken_off_for_an_engine_that_would_be_no_better():
+    long = [running(0, 10 * STALLED_PACES * PACE)]
+    for other in (
+        replace(IDLE, alive=False),
+        replace(IDLE, slack_ok=False),
+        replace(IDLE, pace_ns=0),
+        replace(IDLE, in_flight=8),
+        replace(IDLE, policy_version=2),
+        replace(IDLE, lease_left_ns=0),
+    ):
+        assert stalled(long, [BORROWED, other]) == []
+    assert stalled([running(0, 10 * STALLED_PACES * PACE, "dedicated")], [BORROWED, IDLE]) == []

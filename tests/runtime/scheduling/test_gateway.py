@@ -11,8 +11,10 @@ import pytest
 from aiohttp import web
 
 from rose.runtime.engines.sglang import free_port
+from rose.runtime.policy import routing
 from rose.runtime.rollout.agent import GenerationLost
-from rose.runtime.scheduling import gateway as gateway_module
+from rose.runtime.scheduling import client as client_module
+from rose.runtime.scheduling import demand, turn_queue, turns, workers
 from rose.runtime.scheduling.client import GenerateClient
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat, PreemptRequest, StepRequest
@@ -23,15 +25,19 @@ class FakeEngine:
 
     def __init__(self, pause_s=0.0, version="default"):
         self.pause_s, self.version = pause_s, version
-        self.requests, self.aborted = [], set()
+        self.requests, self.aborted, self.running = [], set(), set()
 
     async def generate(self, request):
         body = await request.json()
         self.requests.append(body)
         made = []
-        while len(made) < body["sampling_params"]["max_new_tokens"] and body["rid"] not in self.aborted:
-            await asyncio.sleep(self.pause_s)
-            made.append(len(body["input_ids"]) + len(made))
+        self.running.add(body["rid"])
+        try:
+            while len(made) < body["sampling_params"]["max_new_tokens"] and body["rid"] not in self.aborted:
+                await asyncio.sleep(self.pause_s)
+                made.append(len(body["input_ids"]) + len(made))
+        finally:
+            self.running.discard(body["rid"])
         reason = "abort" if body["rid"] in self.aborted else "length"
         return web.json_response(
             {
@@ -54,7 +60,7 @@ class FakeEngine:
 async def serve(engine):
     app = web.Application()
     app.add_routes([web.post("/generate", engine.generate), web.post("/abort_request", engine.abort)])
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     port = free_port()
     await web.TCPSite(runner, "127.0.0.1", port).start()
@@ -65,9 +71,9 @@ async def serve(engine):
 
 
 @asynccontextmanager
-async def gateway(token=None):
-    port = free_port()
-    server = Gateway("127.0.0.1", port, token)
+async def gateway(token=None, *, policy="rose", port=None):
+    port = port or free_port()
+    server = Gateway("127.0.0.1", port, token, policy)
     await server.start()
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", headers=headers) as session:
@@ -93,8 +99,8 @@ def report(url, engine_id="e0", **changes):
     return EngineReport(**{**fields, **changes})
 
 
-async def beat(session, *reports):
-    body = Heartbeat(device_id="d", engines=list(reports)).model_dump_json()
+async def beat(session, *reports, seen=0, hold_s=0.0):
+    body = Heartbeat(device_id="d", engines=list(reports), seen=seen, hold_s=hold_s).model_dump_json()
     async with session.post("/heartbeat", data=body) as response:
         return await response.json()
 
@@ -217,38 +223,347 @@ def test_an_engine_with_an_error_of_its_own_is_avoided_and_the_turn_tried_again(
     asyncio.run(scenario())
 
 
-def test_a_turn_that_always_fails_is_given_up_with_its_attempts(monkeypatch):
-    waits, sleep = [], asyncio.sleep
-
-    async def short(seconds, *rest):
-        waits.append(seconds)
-        await sleep(0, *rest)
+def test_a_turn_that_gets_nowhere_is_given_up_with_its_attempts(monkeypatch):
+    monkeypatch.setattr(turn_queue, "QUEUE_MAX_S", 1.0)
 
     async def scenario():
         broken = BrokenEngine(503, "")
         async with serve(broken) as url, gateway() as (session, _):
-            monkeypatch.setattr(gateway_module.asyncio, "sleep", short)
             turn = asyncio.create_task(post(session, "/generate", {"input_ids": [1]}))
             while not turn.done():
                 await beat(session, report(url))  # the agent keeps calling it alive
+                await asyncio.sleep(0.01)
             status, answer = await turn
             assert status == 503
-            assert len(answer["rose"]["attempts"]) == len(broken.requests) == gateway_module.ATTEMPTS_MAX
-            assert waits[:3] == [0.05, 0.1, 0.2]
-            assert max(waits) == gateway_module.BACKOFF_MAX_S
+            assert len(answer["rose"]["attempts"]) == len(broken.requests)
+            assert 3 <= len(broken.requests) <= 8  # each wait is longer than the one before
+            _, idle = await post(session, "/generate", {"input_ids": [1]})
+            assert "no rollout engine got on with the turn" in idle["error"]
 
     asyncio.run(scenario())
 
 
-def test_leases_are_renewed_only_while_a_step_is_open():
+def test_a_turn_may_be_taken_off_more_often_than_it_has_tokens_as_long_as_it_gets_on(monkeypatch):
+    monkeypatch.setattr(turns, "AVOID_NS", 0)
+
+    async def scenario():
+        engine = FakeEngine(pause_s=0.01)
+        async with serve(engine) as url, gateway() as (session, gateway_url):
+            await beat(session, report(url))
+            turn = asyncio.create_task(
+                GenerateClient(session, gateway_url, {"max_new_tokens": 60, "min_new_tokens": 10})(
+                    [1], trajectory_id="t", turn=0
+                )
+            )
+            wanted = PreemptRequest(engine_id="e0", kv_tokens=None, reason="test").model_dump_json()
+            while not turn.done():
+                await post(session, "/preempt", wanted)
+                await asyncio.sleep(0.02)
+                await beat(session, report(url))
+            generation = await turn
+            assert generation.output_ids == list(range(1, 61))
+            assert len(generation.attempts) > 16
+            for request in engine.requests:
+                made = len(request["input_ids"]) - 1
+                assert request["sampling_params"]["max_new_tokens"] == 60 - made
+                assert request["sampling_params"]["min_new_tokens"] == max(0, 10 - made)
+
+    asyncio.run(scenario())
+
+
+def lent(url="http://x", lease_id="L1", left_s=1.0, **changes):
+    return report(url, borrowed=True, lease_id=lease_id, lease_left_ns=int(left_s * 1e9), **changes)
+
+
+def test_leases_are_renewed_only_while_there_are_turns(monkeypatch):
+    monkeypatch.setattr(demand, "HOLD_NS", 100_000_000)
+
     async def scenario():
         async with gateway() as (session, _):
-            lent = report("http://x", borrowed=True, lease_id="L1", lease_left_ns=10**9)
-            assert (await beat(session, lent))["renew"] == []
-            await post(session, "/step", StepRequest(step=0, open=True, version_min=0).model_dump_json())
-            assert (await beat(session, lent))["renew"] == ["L1"]
-            await post(session, "/step", StepRequest(step=0, open=False, version_min=0).model_dump_json())
-            assert (await beat(session, lent))["renew"] == []
+            idle = await beat(session, lent())
+            assert (idle["renew"], idle["wanted_ns"], idle["step"]) == ([], {}, None)
+            # An open step wants nothing by itself.
+            await post(session, "/step", StepRequest(step=3, version_min=0, expires_s=60).model_dump_json())
+            opened = await beat(session, lent())
+            assert (opened["renew"], opened["wanted_ns"], opened["step"]) == ([], {}, 3)
+            turn = asyncio.create_task(post(session, "/generate", {"input_ids": [1]}))
+            await asyncio.sleep(0.1)
+            wanted = await beat(session, lent())
+            assert wanted["renew"] == ["L1"]
+            assert wanted["wanted_ns"]["e0"] > 0
+            turn.cancel()  # a client that is gone wants nothing
+            await asyncio.sleep(0.5)
+            assert (await beat(session, lent()))["renew"] == []
+
+    asyncio.run(scenario())
+
+
+def test_a_step_expires():
+    async def scenario():
+        async with serve(FakeEngine()) as url, gateway() as (session, gateway_url):
+            await beat(session, report(url, policy_version=1))
+            await post(session, "/step", StepRequest(step=3, version_min=5, expires_s=0.3).model_dump_json())
+            assert (await beat(session, report(url, policy_version=1)))["step"] == 3
+            generate = GenerateClient(session, gateway_url, {"max_new_tokens": 1})
+            turn = asyncio.create_task(generate([1], trajectory_id="t", turn=0))
+            assert (await turn).attempts[0].placement == "queue"
+            assert (await beat(session, report(url, policy_version=1)))["step"] is None
+
+    asyncio.run(scenario())
+
+
+def test_a_poll_is_answered_when_a_turn_comes_and_when_the_last_one_is_over(monkeypatch):
+    monkeypatch.setattr(demand, "HOLD_NS", 100_000_000)
+
+    async def scenario():
+        async with serve(FakeEngine(pause_s=0.1)) as url, gateway() as (session, _):
+            first = await beat(session, lent(url), hold_s=9)
+            assert first["wanted_ns"] == {}  # nothing was seen, so it is answered at once
+            same = await beat(session, lent(url), seen=first["seq"], hold_s=0.2)
+            assert same == first
+            poll = asyncio.create_task(beat(session, lent(url), seen=first["seq"], hold_s=9))
+            await asyncio.sleep(0.3)
+            assert not poll.done()
+            body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 5}}
+            turn = asyncio.create_task(post(session, "/generate", body))
+            wanted = await asyncio.wait_for(poll, 5)
+            assert wanted["seq"] > first["seq"]
+            assert wanted["wanted_ns"]["e0"] > 0
+            assert wanted["renew"] == ["L1"]
+            over = await asyncio.wait_for(beat(session, lent(url), seen=wanted["seq"], hold_s=9), 5)
+            assert turn.done()
+            assert (over["wanted_ns"], over["renew"]) == ({}, [])
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_in_a_poll_is_not_silent_and_one_whose_connection_broke_is(monkeypatch):
+    monkeypatch.setattr(workers, "SILENCE_MAX_NS", 200_000_000)
+
+    async def scenario():
+        async with gateway() as (session, _):
+            seen = (await beat(session, report("http://x")))["seq"]
+            poll = asyncio.create_task(beat(session, report("http://x"), seen=seen, hold_s=9))
+            await asyncio.sleep(0.6)
+            async with session.get("/workers") as response:
+                assert [worker["alive"] for worker in await response.json()] == [True]
+            poll.cancel()
+            await asyncio.sleep(0.6)
+            async with session.get("/workers") as response:
+                assert [worker["alive"] for worker in await response.json()] == [False]
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_that_is_longer_than_leases_is_borrowed_for():
+    async def scenario():
+        engine = FakeEngine(pause_s=0.05)
+        async with serve(engine) as url, gateway() as (session, gateway_url):
+            generate = GenerateClient(session, gateway_url, {"max_new_tokens": 20})  # a second, on leases of 0.3 s
+
+            async def agent():
+                while True:
+                    reply = await beat(session, lent(url, left_s=0.3 if renewed else 0.0))
+                    renewed[:] = reply["renew"]
+                    await asyncio.sleep(0.05)
+
+            renewed = ["L1"]
+            beating = asyncio.create_task(agent())
+            for number in range(2):  # the second when the mean is known
+                renewed = ["L1"]
+                generation = await generate([1], trajectory_id=f"t{number}", turn=0)
+                assert [(a.outcome, a.lease_id) for a in generation.attempts] == [("completed", "L1")]
+            beating.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_does_not_return_to_an_engine_whose_lease_is_being_taken_back(monkeypatch):
+    monkeypatch.setattr(turns, "AVOID_NS", 0)
+
+    async def scenario():
+        engine = FakeEngine(pause_s=0.02)
+        async with serve(engine) as url, gateway() as (session, gateway_url):
+            await beat(session, lent(url, left_s=60))
+            turn = asyncio.create_task(
+                GenerateClient(session, gateway_url, {"max_new_tokens": 20})([1], trajectory_id="t", turn=0)
+            )
+            await asyncio.sleep(0.1)
+            wanted = PreemptRequest(engine_id="e0", kv_tokens=None, reason="test")
+            await post(session, "/preempt", wanted.model_dump_json())
+            # A report that was on its way names the lease still; it is neither used nor renewed.
+            late = await beat(session, lent(url, left_s=60))
+            assert late["renew"] == []
+            await asyncio.sleep(0.3)
+            assert not turn.done()
+            assert len(engine.requests) == 1
+            await beat(session, lent(url, "L2", left_s=60))
+            generation = await turn
+            assert [attempt.lease_id for attempt in generation.attempts] == ["L1", "L2"]
+            assert generation.output_ids == list(range(1, 21))
+
+    asyncio.run(scenario())
+
+
+def test_turns_leave_an_engine_whose_lease_is_gone():
+    async def scenario():
+        lending, other = FakeEngine(pause_s=0.05), FakeEngine()
+        async with serve(lending) as url, serve(other) as other_url, gateway() as (session, gateway_url):
+            await beat(session, lent(url))
+            turn = asyncio.create_task(
+                GenerateClient(session, gateway_url, {"max_new_tokens": 100})([1], trajectory_id="t", turn=0)
+            )
+            await asyncio.sleep(0.3)
+            await beat(session, lent(url, None, left_s=0), report(other_url, "other"))
+            generation = await turn
+            assert [attempt.outcome for attempt in generation.attempts] == ["preempted", "completed"]
+            assert generation.attempts[0].output_tokens > 0
+            assert generation.output_ids == list(range(1, 101))
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_that_waits_on_a_lent_device_moves_to_an_engine_that_is_idle(monkeypatch):
+    monkeypatch.setattr(routing, "STALLED_MIN_NS", 50_000_000)
+
+    async def scenario():
+        held, idle = FakeEngine(pause_s=0.1), FakeEngine()
+        async with serve(held) as url, serve(idle) as idle_url, gateway() as (session, gateway_url):
+            generate = GenerateClient(session, gateway_url, {"max_new_tokens": 1000})
+            await beat(session, report(idle_url, "idle"))
+            await generate([1], trajectory_id="t0", turn=0)  # how fast it is
+            await beat(session, lent(url, left_s=60), report(idle_url, "idle", capacity=0))
+            turn = asyncio.create_task(generate([1], trajectory_id="t", turn=0))
+            await asyncio.sleep(0.3)
+            await beat(session, lent(url, left_s=60), report(idle_url, "idle"))
+            generation = await asyncio.wait_for(turn, 10)
+            assert [(a.engine_id, a.outcome) for a in generation.attempts] == [
+                ("e0", "preempted"),
+                ("idle", "completed"),
+            ]
+            assert generation.output_ids == list(range(1, 1001))
+
+    asyncio.run(scenario())
+
+
+def test_turns_on_a_host_that_fell_silent_go_on_elsewhere(monkeypatch):
+    monkeypatch.setattr(workers, "SILENCE_MAX_NS", 200_000_000)
+    monkeypatch.setattr(workers, "LOST_NS", 300_000_000)
+
+    async def scenario():
+        hung, other = FakeEngine(pause_s=3600), FakeEngine()
+        async with serve(hung) as url, serve(other) as other_url, gateway() as (session, gateway_url):
+            await beat(session, report(url, "hung"))
+            turn = asyncio.create_task(
+                GenerateClient(session, gateway_url, {"max_new_tokens": 2})([1], trajectory_id="t", turn=0)
+            )
+            await asyncio.sleep(0.1)
+            while not turn.done():
+                await beat(session, report(other_url, "other"))
+                await asyncio.sleep(0.05)
+            assert [attempt.outcome for attempt in (await turn).attempts] == ["failed", "completed"]
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_goes_away_takes_its_turn_with_it():
+    async def scenario():
+        engine = FakeEngine(pause_s=0.05)
+        async with serve(engine) as url, gateway() as (session, _):
+            await beat(session, report(url))
+            turn = asyncio.create_task(post(session, "/generate", {"input_ids": [1]}))
+            await asyncio.sleep(0.3)
+            assert engine.running
+            turn.cancel()
+            for _ in range(40):
+                await asyncio.sleep(0.05)
+                if not engine.running:
+                    break
+            assert not engine.running
+            async with session.get("/workers") as response:
+                assert [worker["in_flight"] for worker in await response.json()] == [0]
+
+    asyncio.run(scenario())
+
+
+def test_a_gateway_that_is_restarted_costs_no_turn():
+    async def scenario():
+        engine = FakeEngine(pause_s=0.02)
+        port = free_port()
+        async with serve(engine) as url, aiohttp.ClientSession() as outside:
+            generate = GenerateClient(outside, f"http://127.0.0.1:{port}", {"max_new_tokens": 30})
+            async with gateway(port=port) as (session, _):
+                await beat(session, report(url))
+                playing = [asyncio.create_task(generate([1], trajectory_id=f"t{n}", turn=0)) for n in range(5)]
+                await asyncio.sleep(0.3)
+                assert len(engine.running) == 5
+            await asyncio.sleep(0.3)
+            async with gateway(port=port) as (session, _):
+                await beat(session, report(url))
+                for generation in await asyncio.gather(*playing):
+                    assert generation.output_ids == list(range(1, 31))
+
+    asyncio.run(scenario())
+
+
+def test_waiting_turns_go_out_in_the_order_in_which_they_came():
+    async def scenario():
+        engine = FakeEngine(pause_s=0.02)
+        async with serve(engine) as url, gateway() as (session, gateway_url):
+            generate = GenerateClient(session, gateway_url, {"max_new_tokens": 1})
+            playing = []
+            for number in range(6):
+                playing.append(asyncio.create_task(generate([number], trajectory_id=f"t{number}", turn=0)))
+                await asyncio.sleep(0.02)
+            await beat(session, report(url, capacity=1))
+            await asyncio.gather(*playing)
+            assert [request["input_ids"] for request in engine.requests] == [[number] for number in range(6)]
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_never_has_more_turns_than_its_capacity():
+    async def scenario():
+        engine, seen = FakeEngine(pause_s=0.01), []
+        async with serve(engine) as url, gateway() as (session, gateway_url):
+            await beat(session, report(url, capacity=3))
+            generate = GenerateClient(session, gateway_url, {"max_new_tokens": 2})
+            playing = [asyncio.create_task(generate([1], trajectory_id=f"t{n}", turn=0)) for n in range(20)]
+            while not all(task.done() for task in playing):
+                seen.append(len(engine.running))
+                await asyncio.sleep(0.005)
+                await beat(session, report(url, capacity=3))
+            assert max(seen) == 3
+
+    asyncio.run(scenario())
+
+
+def test_a_policy_that_keeps_serving_alone_places_nothing_on_borrowed_devices():
+    async def scenario():
+        async with serve(FakeEngine()) as url, gateway(policy="solo") as (session, gateway_url):
+            await beat(session, lent(url, left_s=60))
+            generate = GenerateClient(session, gateway_url, {"max_new_tokens": 1})
+            turn = asyncio.create_task(generate([1], trajectory_id="t", turn=0))
+            await asyncio.sleep(0.3)
+            assert not turn.done()
+            await beat(session, report(url, "own"))
+            assert [attempt.engine_id for attempt in (await turn).attempts] == ["own"]
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_says_itself_how_old_weights_may_be():
+    async def scenario():
+        async with serve(FakeEngine()) as url, gateway() as (session, gateway_url):
+            await beat(session, report(url, policy_version=4))
+            generate = GenerateClient(session, gateway_url, {"max_new_tokens": 1}, version_min=5)
+            turn = asyncio.create_task(generate([1], trajectory_id="t", turn=0))
+            await asyncio.sleep(0.3)
+            # An engine that could not take it is not wanted either.
+            assert not turn.done()
+            assert (await beat(session, report(url, policy_version=4)))["wanted_ns"] == {}
+            assert (await beat(session, report(url, policy_version=5)))["wanted_ns"].keys() == {"e0"}
+            assert (await turn).attempts[0].policy_version == 5
 
     asyncio.run(scenario())
 
@@ -256,7 +571,7 @@ def test_leases_are_renewed_only_while_a_step_is_open():
 def test_a_turn_waits_for_weights_that_are_new_enough():
     async def scenario():
         async with serve(FakeEngine()) as url, gateway() as (session, gateway_url):
-            await post(session, "/step", StepRequest(step=5, open=True, version_min=5).model_dump_json())
+            await post(session, "/step", StepRequest(step=5, version_min=5, expires_s=60).model_dump_json())
             await beat(session, report(url, policy_version=4))
             generate = GenerateClient(session, gateway_url, {"max_new_tokens": 1})
             turn = asyncio.create_task(generate([1], trajectory_id="t", turn=0))
@@ -308,7 +623,11 @@ def test_only_the_youngest_are_cut():
         ("/generate", {"input_ids": [1], "rose": "t"}, "rose"),
         ("/heartbeat", {"device_id": "d"}, "engines"),
         ("/preempt", {"engine_id": "e0", "kv_tokens": -1, "reason": "x"}, "kv_tokens"),
-        ("/step", {"step": 0, "open": True, "version_min": 0, "colour": "red"}, "colour"),
+        ("/generate", {"input_ids": [1], "sampling_params": {"n": 2}}, "sampling_params.n"),
+        ("/generate", {"input_ids": [1], "stream": True}, "stream"),
+        ("/heartbeat", {"device_id": "d", "engines": [], "hold_s": 11}, "hold_s"),
+        ("/step", {"step": 0, "version_min": 0}, "expires_s"),
+        ("/step", {"step": 0, "version_min": 0, "expires_s": 9, "colour": "red"}, "colour"),
     ],
 )
 def test_bad_input_is_refused_by_name(path, body, named):
@@ -349,7 +668,9 @@ def test_a_gateway_with_a_token_serves_nobody_without_it():
     asyncio.run(scenario())
 
 
-def test_a_gateway_that_is_away_loses_the_turn_with_a_reason():
+def test_a_gateway_that_stays_away_loses_the_turn_with_a_reason(monkeypatch):
+    monkeypatch.setattr(client_module, "RETRY_S", 1.0)
+
     async def scenario():
         async with aiohttp.ClientSession() as session:
             generate = GenerateClient(session, f"http://127.0.0.1:{free_port()}", {"max_new_tokens": 1})

@@ -135,3 +135,20 @@ def test_stale_and_lost_trajectories_are_dropped(raw: Path) -> None:
     assert stats.lost == [sampled[4].trajectory_id]
     # Without the winner that was lost, the rest of its group is of one reward.
     assert stats.tokens_trained == 0
+
+
+def test_a_trainer_goes_on_from_what_it_kept(raw: Path, tmp_path: Path) -> None:
+    trainer = Trainer(raw, TrainingConfig())
+    sampled = rewarded(rollouts(trainer.policy, 1, 4), [1, 0, 1, 0])
+    stats = trainer.update(sampled)
+    trainer.save(tmp_path / "trainer.pt", 7, stats)
+    trainer.update(sampled)
+
+    again = Trainer(raw, TrainingConfig())
+    assert again.resume(tmp_path / "trainer.pt") == (7, stats)
+    assert again.version == 1
+    again.update(sampled)
+    # The optimiser's state is kept too, so both end at the same weights.
+    assert again.version == trainer.version
+    for name, weights in trainer.weights().items():
+        assert torch.equal(weights, again.weights()[name]), name

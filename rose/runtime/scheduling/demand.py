@@ -1,0 +1,72 @@
+"""What is wanted of devices, held for a moment after the last turn, and what each device's agent was answered."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rose.clock import utc_us
+
+#: An engine stays wanted for this long after it was last wanted: turns of a trajectory follow one another, and a device
+#: that is given back in between is missed a moment later.
+HOLD_NS = 1_000_000_000
+#: Devices whose last answer is remembered at most; one that asked longest ago is forgotten first.
+DEVICES_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Device time wanted of engines, in nanoseconds and never 0, and the RL step that it is for."""
+
+    step: int | None = None
+    engines_ns: Mapping[str, int] = field(default_factory=dict)
+
+    def differs(self, before: Wanted) -> bool:
+        """Whether somebody who knows `before` needs to know: other engines, another step, or twice the time."""
+        return (
+            self.step != before.step
+            or self.engines_ns.keys() != before.engines_ns.keys()
+            or any(value >= 2 * before.engines_ns[engine] for engine, value in self.engines_ns.items())
+        )
+
+
+class Demand:
+    """The demand of now and of the moment before. Times are monotonic nanoseconds, given by the caller."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, tuple[int, int]] = {}  # engine: what was wanted last, until when it counts
+
+    def assess(self, engines_ns: Mapping[str, int], now_ns: int) -> dict[str, int]:
+        """What is wanted at `now_ns`, when `engines_ns` is what turns want at this moment."""
+        for engine_id, value in engines_ns.items():
+            self._held[engine_id] = (value, now_ns + HOLD_NS)
+        self._held = {engine_id: held for engine_id, held in self._held.items() if held[1] > now_ns}
+        return {engine_id: value for engine_id, (value, _) in self._held.items()}
+
+
+class Answers:
+    """The last answer to each device, numbered so that an agent can say which one it has seen.
+
+    Numbers begin at the time of day, so that they go on where those of a gateway that died left off.
+    """
+
+    def __init__(self, first: int | None = None) -> None:
+        self._number = utc_us() if first is None else first
+        self._last: OrderedDict[str, tuple[int, Wanted]] = OrderedDict()
+
+    def due(self, device_id: str, seen: int, wanted: Wanted) -> bool:
+        """Whether what is wanted differs from answer `seen`, or that was not the last one."""
+        last = self._last.get(device_id)
+        return last is None or last[0] != seen or wanted.differs(last[1])
+
+    def give(self, device_id: str, wanted: Wanted) -> int:
+        """The number of the answer `wanted`: the last one's, if it says the same."""
+        last = self._last.get(device_id)
+        if last is None or wanted.differs(last[1]):
+            self._number += 1
+            self._last[device_id] = last = (self._number, wanted)
+        self._last.move_to_end(device_id)
+        while len(self._last) > DEVICES_MAX:
+            self._last.popitem(last=False)
+        return last[0]

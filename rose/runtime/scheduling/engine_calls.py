@@ -1,0 +1,148 @@
+"""Requests to rollout engines: one attempt at a turn, and taking turns off again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from rose.clock import monotonic_ns
+from rose.runtime.scheduling.turn_queue import Placed
+from rose.runtime.scheduling.turns import Turn
+from rose.runtime.scheduling.workers import InFlight, Worker
+
+#: An abort can overtake the turn that it is for, so it is repeated this often until the turn is off, ...
+_REPEAT_S = 0.25
+#: ... and after this long the connection is cut: the engine hangs.
+_TAKE_OFF_MAX_S = 10.0
+_ABORT_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of an attempt: its record, and the engine's answer or why it refused. Neither: it failed."""
+
+    attempt: dict[str, Any]
+    answer: dict[str, Any] | None = None
+    refusal: str | None = None
+
+
+class EngineCalls:
+    """Calls over one pool of connections. Make it, and close it, inside a running loop."""
+
+    def __init__(self) -> None:
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=None), connector=aiohttp.TCPConnector(limit=0)
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._session.close()
+
+    async def attempt(self, turn: Turn, placed: Placed) -> Result:
+        """One request for the tokens that the turn still wants. If the caller is cancelled, so is the request."""
+        worker, item = placed.worker, placed.item
+        report = worker.report
+        input_ids = turn.input_ids
+        began = monotonic_ns()
+        attempt: dict[str, Any] = {
+            "engine_id": report.engine_id,
+            "device_id": report.device_id,
+            "lease_id": item.lease_id,
+            "policy_version": report.policy_version,
+            "prompt_tokens": len(input_ids),
+            "cached_tokens": 0,
+            "output_tokens": 0,
+            "outcome": "failed",
+            "placement": placed.reason,
+            "queue_ns": placed.queue_ns,
+        }
+        body = {
+            "input_ids": input_ids,
+            "sampling_params": turn.sampling,
+            "return_logprob": True,
+            "rid": item.request_id,
+        }
+        call = item.call = asyncio.ensure_future(self._post(f"{report.url}/generate", body))
+        try:
+            await asyncio.wait({call})
+        except asyncio.CancelledError:
+            call.cancel()
+            self._spawn(self._abort(report.url, item.request_id))
+            raise
+        finally:
+            placed.release()
+        attempt["duration_ns"] = monotonic_ns() - began
+        status, answer, text = (0, None, "") if call.cancelled() else call.result()
+        if answer is None:
+            if 400 <= status < 500:
+                return Result(attempt, refusal=_engine_message(text))
+            worker.suspected = True
+            return Result(attempt)
+        meta = answer["meta_info"]
+        aborted = (meta.get("finish_reason") or {}).get("type") == "abort"
+        attempt["outcome"] = "preempted" if aborted else "completed"
+        if not aborted:
+            worker.took(attempt["duration_ns"])
+        attempt["cached_tokens"] = int(meta.get("cached_tokens", 0))
+        attempt["output_tokens"] = len(answer.get("output_ids") or [])
+        return Result(attempt, answer)
+
+    async def take_off(self, worker: Worker, items: Iterable[InFlight]) -> None:
+        """Abort requests, now and until they are off: their turns go on elsewhere with the tokens that they have."""
+        chosen = list(items)
+        for item in chosen:
+            item.taken_off = True
+        await asyncio.gather(*(self._abort(worker.report.url, item.request_id) for item in chosen))
+        for item in chosen:
+            self._spawn(self._insist(worker, item))
+
+    def take_off_later(self, worker: Worker, item: InFlight) -> None:
+        """`take_off` without waiting."""
+        item.taken_off = True
+        self._spawn(self._insist(worker, item))
+
+    async def _insist(self, worker: Worker, item: InFlight) -> None:
+        deadline = monotonic_ns() + int(_TAKE_OFF_MAX_S * 1e9)
+        while item.request_id in worker.in_flight and monotonic_ns() < deadline:
+            await self._abort(worker.report.url, item.request_id)
+            await asyncio.sleep(_REPEAT_S)
+        if item.request_id in worker.in_flight and item.call is not None:
+            item.call.cancel()
+
+    async def _abort(self, url: str, request_id: str) -> None:
+        try:
+            async with self._session.post(f"{url}/abort_request", json={"rid": request_id}, timeout=_ABORT_TIMEOUT):
+                pass
+        except (aiohttp.ClientError, ConnectionError, TimeoutError):
+            pass  # the engine is gone, and its requests with it
+
+    async def _post(self, url: str, body: dict[str, Any]) -> tuple[int, dict[str, Any] | None, str]:
+        """(status, answer, text of an error); status 0 and no answer if the engine is away."""
+        try:
+            async with self._session.post(url, json=body) as response:
+                if response.status == 200:
+                    return 200, await response.json(), ""
+                return response.status, None, await response.text()
+        except (aiohttp.ClientError, ConnectionError, ValueError) as error:
+            return 0, None, str(error)
+
+    def _spawn(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _engine_message(text: str) -> str:
+    """What an engine's error says: SGLang answers `{"error": {"message": ...}}`. Anything else is taken as it is."""
+    try:
+        return str(json.loads(text)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return text

@@ -1,0 +1,121 @@
+"""Turns that wait for a worker, oldest first; the one place where turns are put on engines."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from bisect import insort
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from rose.clock import monotonic_ns
+from rose.runtime.policy.routing import Placement, TurnFacts, WorkerFacts
+from rose.runtime.scheduling.trajectories import Trajectories
+from rose.runtime.scheduling.turns import Turn
+from rose.runtime.scheduling.workers import InFlight, Worker, WorkerTable
+
+#: A turn that gets nowhere for this long is answered with an error, so that a trainer never hangs.
+QUEUE_MAX_S = 60.0
+
+Place = Callable[[TurnFacts, Iterable[WorkerFacts]], Placement]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A turn's room on an engine, taken until `release`."""
+
+    worker: Worker
+    item: InFlight
+    reason: str
+    queue_ns: int
+
+    def release(self) -> None:
+        self.worker.in_flight.pop(self.item.request_id, None)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    turn: Turn
+    since_ns: int
+    placed: asyncio.Future[Placed]
+    queued: bool = False
+
+
+class TurnQueue:
+    """One asyncio loop, no locks: a turn is placed, and its room taken, in one go."""
+
+    def __init__(self, table: WorkerTable, trajectories: Trajectories, place: Place) -> None:
+        self._table, self._trajectories, self._place = table, trajectories, place
+        self._waiting: list[_Waiting] = []
+        #: The bound of the open step; a turn may have a stricter one.
+        self.version_min = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def place(self, turn: Turn) -> Placed | None:
+        """A worker for the turn's next attempt; None if it waited for too long without progress."""
+        since_ns = monotonic_ns()
+        left_s = QUEUE_MAX_S - turn.waited_ns / 1e9
+        if left_s <= 0:
+            return None
+        waiting = _Waiting(turn, since_ns, asyncio.get_running_loop().create_future())
+        # A turn that was taken off an engine keeps its place among those that came after it.
+        insort(self._waiting, waiting, key=lambda item: item.turn.arrived_ns)
+        self.dispatch(since_ns)
+        try:
+            placed = await asyncio.wait_for(waiting.placed, left_s)
+        except (TimeoutError, asyncio.CancelledError) as error:
+            if waiting.placed.done() and not waiting.placed.cancelled():
+                waiting.placed.result().release()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            return None
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+        turn.waited_ns += placed.queue_ns
+        return placed
+
+    def dispatch(self, now_ns: int) -> None:
+        """Place what can be placed. Called whenever a worker changed, a turn came or an engine may be tried again."""
+        if not self._waiting:
+            return
+        facts = {worker.engine_id: worker for worker in self._table.facts(now_ns)}
+        # Room only shrinks meanwhile, so what fits nowhere for one turn fits nowhere for the next of its kind.
+        nowhere: set[tuple[int, frozenset[str]]] = set()
+        rest: list[_Waiting] = []
+        for waiting in self._waiting:
+            turn = waiting.turn
+            if waiting.placed.done():
+                continue
+            kind = (max(turn.version_min, self.version_min), turn.avoids(self._table, now_ns))
+            placement = Placement(None, "queue")
+            if kind not in nowhere:
+                placement = self._place(TurnFacts(self._trajectories.engine(turn.trajectory_id), *kind), facts.values())
+            if placement.engine_id is None:
+                nowhere.add(kind)
+                waiting.queued = True
+                rest.append(waiting)
+                continue
+            worker = self._table[placement.engine_id]
+            chosen = facts[placement.engine_id]
+            facts[placement.engine_id] = replace(chosen, in_flight=chosen.in_flight + 1)
+            reason = "queue" if waiting.queued else placement.reason
+            waiting.placed.set_result(
+                Placed(worker, _take_room(turn, worker, kind[0], now_ns), reason, now_ns - waiting.since_ns)
+            )
+        self._waiting = rest
+
+
+def _take_room(turn: Turn, worker: Worker, version_min: int, now_ns: int) -> InFlight:
+    # Ids of equal length are prefix-free, and SGLang aborts by prefix.
+    item = InFlight(
+        request_id=uuid.uuid4().hex,
+        kv_tokens=len(turn.request.input_ids) + int(turn.request.sampling["max_new_tokens"]),
+        placed_ns=now_ns,
+        lease_id=worker.report.lease_id,
+        version_min=version_min,
+    )
+    worker.in_flight[item.request_id] = item
+    return item

@@ -1,0 +1,97 @@
+"""One turn on its way: the tokens it has, what it still wants, and where it must not go."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from rose.runtime.scheduling.messages import GenerateRequest
+from rose.runtime.scheduling.workers import WorkerTable
+
+#: An engine that took a turn off does not get it again for this long, or until it has another lease.
+AVOID_NS = 1_000_000_000
+#: Wait before a turn that got nowhere is tried again: the first, doubled each time up to the last.
+BACKOFF_FIRST_S = 0.05
+BACKOFF_MAX_S = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """`waited_ns` is how long it has waited since it last made progress: in the queue, or between attempts."""
+
+    request: GenerateRequest
+    trajectory_id: str
+    arrived_ns: int
+    output_ids: list[int] = field(default_factory=list)
+    logprobs: list[list[object]] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    attempts: list[dict[str, Any]] = field(default_factory=list)
+    waited_ns: int = 0
+    on_engines_ns: int = 0
+    backoff_s: float = BACKOFF_FIRST_S
+    _left: dict[str, tuple[str | None, int]] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls, request: GenerateRequest, now_ns: int) -> Turn:
+        labels = request.rose
+        return cls(request, (labels and labels.trajectory_id) or uuid.uuid4().hex, now_ns)
+
+    @property
+    def version_min(self) -> int:
+        return 0 if self.request.rose is None else self.request.rose.version_min
+
+    @property
+    def input_ids(self) -> list[int]:
+        """The prompt of the next attempt: what was made so far is part of it."""
+        return self.request.input_ids + self.output_ids
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """Sampling parameters of the next attempt, less the tokens that are made already."""
+        sampling = self.request.sampling
+        made = len(self.output_ids)
+        if made:
+            sampling["max_new_tokens"] -= made
+            if "min_new_tokens" in sampling:
+                sampling["min_new_tokens"] = max(0, sampling["min_new_tokens"] - made)
+        return sampling
+
+    def take(self, answer: dict[str, Any], *, completed: bool) -> bool:
+        """Keep the tokens that an attempt made. True if the turn has all of them now."""
+        meta = answer["meta_info"]
+        made: list[int] = answer.get("output_ids") or []
+        self.output_ids += made
+        self.logprobs += meta.get("output_token_logprobs") or []
+        self.versions += token_versions(meta, len(made))
+        if made:
+            self.waited_ns, self.backoff_s = 0, BACKOFF_FIRST_S
+        return completed or len(self.output_ids) >= self.request.sampling["max_new_tokens"]
+
+    def pause_s(self) -> float:
+        """How long to wait before the next attempt, each time longer; counted as waiting."""
+        pause_s, self.backoff_s = self.backoff_s, min(2 * self.backoff_s, BACKOFF_MAX_S)
+        self.waited_ns += int(pause_s * 1e9)
+        return pause_s
+
+    def leave(self, engine_id: str, lease_id: str | None, now_ns: int) -> None:
+        """The engine took the turn off."""
+        self._left[engine_id] = (lease_id, now_ns + AVOID_NS)
+
+    def avoids(self, table: WorkerTable, now_ns: int) -> frozenset[str]:
+        """The engines that the turn is not to be placed on yet."""
+        return frozenset(
+            engine_id
+            for engine_id, (lease_id, until_ns) in self._left.items()
+            if now_ns < until_ns and engine_id in table and table[engine_id].report.lease_id == lease_id
+        )
+
+
+def token_versions(meta: dict[str, Any], tokens: int) -> list[int]:
+    """The policy version of each token, from SGLang's spans; an engine that was never updated reports "default"."""
+    versions = [0] * tokens
+    for span in meta.get("weight_versions") or []:
+        number = int(span["version"]) if str(span["version"]).isdigit() else 0
+        for index in range(int(span["start"]), min(int(span["end"]), tokens)):
+            versions[index] = number
+    return versions

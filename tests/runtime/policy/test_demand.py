@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rose.runtime.policy.demand import ROUNDS_MAX, DemandFacts, wanted_ns
+from rose.runtime.policy.routing import WorkerFacts
+
+DEDICATED = WorkerFacts("dedicated", True, 3, 0, 8, None, True)
+UNLEASED = WorkerFacts("unleased", True, 3, 0, 8, 0, True)
+DEMAND = DemandFacts(turns=2, turn_ns=1000, follow_share=0.0, version_min=3)
+
+facts = st.builds(
+    DemandFacts,
+    turns=st.integers(1, 100_000),
+    turn_ns=st.integers(0, 10**12),
+    follow_share=st.floats(0, 1),
+    version_min=st.integers(0, 5),
+)
+workers = st.lists(
+    st.builds(
+        WorkerFacts,
+        engine_id=st.sampled_from("abcdef"),
+        alive=st.booleans(),
+        policy_version=st.integers(0, 5),
+        in_flight=st.integers(0, 10),
+        capacity=st.integers(0, 10),
+        lease_left_ns=st.none() | st.integers(0, 1000),
+        slack_ok=st.booleans(),
+    ),
+    unique_by=lambda worker: worker.engine_id,
+)
+
+
+def test_a_device_is_wanted_before_it_is_lent():
+    assert wanted_ns(DEMAND, [DEDICATED, UNLEASED]) == {"dedicated": 1000, "unleased": 1000}
+
+
+def test_more_turns_than_fit_at_once_want_more_time_and_fewer_than_engines_less():
+    assert wanted_ns(replace(DEMAND, turns=32), [DEDICATED, UNLEASED])["unleased"] == 2000
+    assert wanted_ns(replace(DEMAND, turns=1), [DEDICATED, UNLEASED])["unleased"] == 500
+
+
+def test_trajectories_that_go_on_want_the_turns_that_follow():
+    assert wanted_ns(replace(DEMAND, follow_share=0.75), [UNLEASED, DEDICATED])["unleased"] == 4000
+    assert wanted_ns(replace(DEMAND, follow_share=1.0), [UNLEASED, DEDICATED])["unleased"] == 1000 * ROUNDS_MAX
+
+
+def test_an_engine_that_could_take_none_of_the_turns_is_not_wanted():
+    assert wanted_ns(DEMAND, [replace(UNLEASED, policy_version=2), DEDICATED]).keys() == {"dedicated"}
+    assert wanted_ns(DEMAND, [replace(UNLEASED, alive=False)]) == {}
+
+
+@given(facts, workers)
+def test_something_is_wanted_of_every_engine_that_could_take_a_turn_and_of_no_other(demand, table):
+    wanted = wanted_ns(demand, table)
+    usable = {w.engine_id for w in table if w.alive and w.capacity and w.policy_version >= demand.version_min}
+    assert wanted.keys() == usable
+    assert all(value >= 1 for value in wanted.values())
+    assert wanted_ns(replace(demand, turns=0), table) == {}
+
+
+@given(facts, workers, st.integers(1, 1000))
+def test_more_turns_never_want_less(demand, table, more):
+    before, after = wanted_ns(demand, table), wanted_ns(replace(demand, turns=demand.turns + more), table)
+    assert all(after[engine] >= value for engine, value in before.items())

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rose.runtime.scheduling import demand as demand_module
+from rose.runtime.scheduling.demand import HOLD_NS, Answers, Demand, Wanted
+
+engines = st.dictionaries(st.sampled_from("abc"), st.integers(1, 1000))
+wanted = st.builds(Wanted, st.none() | st.integers(0, 3), engines)
+
+
+def test_demand_lasts_a_moment_longer_than_turns():
+    demand = Demand()
+    assert demand.assess({}, 0) == {}
+    assert demand.assess({"a": 7}, 10) == {"a": 7}
+    assert demand.assess({}, 10 + HOLD_NS - 1) == {"a": 7}
+    assert demand.assess({}, 10 + HOLD_NS) == {}
+
+
+@given(st.lists(st.tuples(st.integers(0, 2 * HOLD_NS), engines)))
+def test_what_is_wanted_is_what_turns_want_now_and_what_they_wanted_within_the_hold(history):
+    demand, now, seen = Demand(), 0, {}
+    for step_ns, engines_ns in history:
+        now += step_ns
+        seen |= {engine: (value, now) for engine, value in engines_ns.items()}
+        assessed = demand.assess(engines_ns, now)
+        assert assessed == {engine: value for engine, (value, at) in seen.items() if at > now - HOLD_NS}
+    # Nothing is wanted for ever.
+    assert demand.assess({}, now + HOLD_NS) == {}
+
+
+@given(wanted, wanted)
+def test_what_differs_is_seen_whoever_asks(before, after):
+    assert not before.differs(before)
+    if not after.differs(before):
+        assert after.step == before.step
+        assert after.engines_ns.keys() == before.engines_ns.keys()
+        assert all(value < 2 * before.engines_ns[engine] for engine, value in after.engines_ns.items())
+
+
+@given(st.lists(st.tuples(wanted, st.booleans())))
+def test_an_agent_that_polls_never_misses_a_change(history):
+    """Whenever the gateway has nothing due for an agent, what the agent saw last is still what is wanted."""
+    answers, seen, known, numbers = Answers(first=5), 0, None, []
+    for now, arrives in history:
+        if answers.due("d", seen, now):
+            number = answers.give("d", now)
+            numbers.append(number)
+            assert not answers.due("d", number, now)
+            if arrives:  # else the answer was lost on its way
+                seen, known = number, now
+        else:
+            assert known is not None
+            assert not now.differs(known)
+            assert answers.give("d", now) == seen
+    assert numbers == sorted(numbers)
+
+
+def test_devices_are_answered_apart_and_forgotten(monkeypatch):
+    monkeypatch.setattr(demand_module, "DEVICES_MAX", 1)
+    answers = Answers(first=0)
+    number = answers.give("a", Wanted())
+    assert answers.due("b", number, Wanted())
+    assert not answers.due("a", number, Wanted())
+    answers.give("b", Wanted())
+    assert answers.due("a", number, Wanted())
+
+
+def test_numbers_of_a_gateway_that_comes_back_are_later():
+    first = Answers().give("a", Wanted())
+    assert Answers().give("a", Wanted()) > first
