@@ -25,6 +25,7 @@ from rose.runtime.actors import BACKGROUND_NICE, Place, StepReport
 from rose.runtime.cluster import Cluster
 from rose.runtime.coserving.agent import AgentSpec
 from rose.runtime.engines import models
+from rose.runtime.engines.forkserver import ForkServer
 from rose.runtime.engines.sglang import free_port
 from rose.runtime.fleet import FleetPlan
 from rose.runtime.rl_loop import LoopParts, RlLoop
@@ -58,6 +59,7 @@ class _Parts:
     trainer: Part | None = None
     rollouts: list[Part] = field(default_factory=list)
     traffic: list[Part] = field(default_factory=list)
+    fork_server: ForkServer | None = None
 
 
 class Deployment:
@@ -174,6 +176,8 @@ class Deployment:
     # ------------------------------------------------------------------ start
 
     def _start(self, serving_model: Path, rollout_model: Path) -> RlLoop:
+        # It loads SGLang while Ray starts, once for all engines.
+        fork_server = self._start_fork_server()
         self._say("starting Ray")
         self._cluster.start()
         parts, config = self._parts, self._config
@@ -190,6 +194,7 @@ class Deployment:
             serving_model=serving_model,
             rollout_model=rollout_model,
             gateway_url=url,
+            fork_server=fork_server,
         )
         serving = {device.id: plan.serving(device) for device in config.device}
         parts.serving = ServingEngines([device for device in serving.values() if device is not None])
@@ -232,6 +237,19 @@ class Deployment:
                 make = partial(self._spawn_traffic, spec, number)
                 parts.traffic.append(self._part(f"the traffic on {spec.device.id}", make, begin="run"))
         return loop
+
+    def _start_fork_server(self) -> Path | None:
+        """Where engines on CPU cores are forked from; None if there are none, or it cannot be had: each then loads
+        SGLang by itself."""
+        if all(device.gpu is not None for device in self._config.device):
+            return None
+        try:
+            server = ForkServer.start(self._folder / "engines", self._logs / "forkserver.log")
+        except OSError as error:
+            self._say(f"engines start one by one, which takes longer: {error}")
+            return None
+        self._parts.fork_server = server
+        return server.path
 
     def _part(self, name: str, make: Callable[[int], Any], *, begin: str | None = None, watch: str = "ping") -> Part:
         return self._supervisor.start(Part(name, make, begin, watch))
@@ -318,6 +336,8 @@ class Deployment:
             self._cluster.stop()
         if parts.serving is not None:
             parts.serving.stop()
+        if parts.fork_server is not None:
+            parts.fork_server.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run_event(self, action: Literal["started", "ended", "failed"], reason: str | None = None) -> Run:

@@ -114,6 +114,8 @@ class ArbiterPage:
     def alive(self, party: Party) -> bool:
         """Whether a process has the section; the kernel knows, in whatever PID namespace it runs."""
         lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, party, 1, 0)
+        if self._file.closed:
+            return False
         answer = fcntl.fcntl(self._file, fcntl.F_OFD_GETLK, lock)
         kind: int = struct.unpack("hhqqi4x", answer)[0]
         # A lock never stands in the way of its own holder.
