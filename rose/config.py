@@ -62,13 +62,9 @@ class DeviceConfig(Section):
 
     @model_validator(mode="after")
     def _serves_where_it_says(self) -> DeviceConfig:
-        if self.serving_url is None:
-            return self
-        if self.pool != "serving":
-            raise ValueError(
-                f"device {self.id!r} has pool {self.pool!r} and a serving_url: change `pool`, or leave the URL out"
-            )
-        if not re.fullmatch(r"https?://[^/?#\s]+", self.serving_url):
+        if self.serving_url is not None and self.pool != "serving":
+            raise ValueError(f"device {self.id!r} has pool {self.pool!r} and a serving_url: change one of them")
+        if self.serving_url is not None and not re.fullmatch(r"https?://[^/?#\s]+", self.serving_url):
             raise ValueError(
                 f"serving_url {self.serving_url!r} of device {self.id!r} must be a server's root, such as "
                 "http://127.0.0.1:30000"
@@ -259,7 +255,7 @@ class FleetConfig(Section):
         ids = [device.id for device in self.device]
         if len(set(ids)) != len(ids):
             raise ValueError(f"device ids must differ, got {ids}")
-        urls = [device.serving_url for device in self.device if device.serving_url is not None]
+        urls = [device.serving_url for device in self.device if device.serving_url]
         if len(set(urls)) != len(urls):
             raise ValueError(f"each device has a serving_url of its own, got {urls}")
         pools = {device.pool for device in self.device}

@@ -54,14 +54,16 @@ def test_a_serving_device_serves_and_lends_a_rollout_device_only_rolls_out(model
 def test_only_what_computes_runs_on_the_cores_of_a_serving_device(model, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2})
     fleet = config.demo([0, 1], ledger=Path("x"))
-    lends, dedicated = (plan(fleet, model).agent_spec(device) for device in fleet.device)
-    serving = set(lends.serving.cores)
-    assert set(lends.serving.host_cores) == set(lends.rollout.host_cores) == {0, 1, 2} - serving
+    fleet_plan = plan(fleet, model)
+    served = fleet_plan.serving(fleet.device[0])
+    lends, dedicated = (fleet_plan.agent_spec(d, s) for d, s in zip(fleet.device, (served, None), strict=True))
+    serving = set(served.spec.cores)
+    assert set(served.spec.host_cores) == set(lends.rollout.host_cores) == {0, 1, 2} - serving
     # A lent engine keeps off them while it starts, and gives way on them to whatever wakes.
     assert lends.rollout.start_cores == lends.rollout.host_cores
     assert lends.rollout.idle_class
-    assert not lends.serving.idle_class
-    assert not lends.serving.start_cores
+    assert not served.spec.idle_class
+    assert not served.spec.start_cores
     assert not dedicated.rollout.idle_class
     assert not dedicated.rollout.host_cores
 
