@@ -111,9 +111,8 @@ class CoservingConfig(Section):
     enabled: bool = Field(default=True, description="False keeps rollouts off serving devices altogether.")
     policy: Literal["rose", "solo", "share_all", "static_split"] = Field(
         default="rose",
-        description="How a device is shared. `rose` lends what serving's slack leaves and takes it back; the others "
-        "are for comparison: `solo` lends nothing, `share_all` lends without regard to serving, `static_split` a fixed "
-        "share of time (`compute_share`) and memory.",
+        description="How a device is shared. `rose` lends what serving's slack leaves. To compare: `solo` nothing, "
+        "`share_all` regardless of serving, `static_split` a fixed share of time (`compute_share`) and memory.",
     )
     headroom: Share = Field(default=0.2, description="Share of a device's KV memory kept free for serving.")
     high_watermark: Share = Field(
@@ -125,8 +124,7 @@ class CoservingConfig(Section):
         default=1.0, description="Largest share of any second that rollouts may work on a lent device."
     )
     regret_share: Share = Field(
-        default=0.05,
-        description="How much longer lending may make a serving request take than serving alone is predicted to.",
+        default=0.05, description="How much longer lending may make a serving request take than it would alone."
     )
     drift_audit_s: float = Field(
         default=300.0,

@@ -39,7 +39,7 @@
 -- kv_budget_bytes: KV-cache memory the lease allows, bytes.
 -- compute_share: Share of the device's idle compute that is lent, 0 to 1.
 -- expires_at_us: When the lease ends unless it is renewed, UTC microseconds since the Unix epoch.
--- regret_share: How much longer lending may make a serving request take than serving alone would, as a share.
+-- regret_share: How much longer lending may make a serving request take than serving alone would, 0 to 1.
 -- step: Number of the RL step.
 -- requests: Rollout requests that were aborted and rerouted.
 -- tokens_kept: Rollout tokens that survived the preemption.
@@ -53,7 +53,7 @@
 -- returned_bytes: Memory that went back to the system, bytes.
 -- mode: `prefill` or `decode`.
 -- steps: Steps of the engine since the last such event, of both modes.
--- error_share: Mean of |predicted - measured| / measured over the last steps.
+-- error_share: Mean of |predicted - measured| / measured over the last steps, each counted as 0 to 1.
 -- ok: Whether the engine reached the version.
 -- base_version: The version a delta was applied to; NULL for dense weights.
 -- encoding: `delta` or `dense`.

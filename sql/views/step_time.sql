@@ -3,7 +3,7 @@
 -- role: `serving` or `rollout`.
 -- mode: `prefill` or `decode`.
 -- error_share: Mean of |predicted - measured| / measured over the last steps of the mode, each predicted before it was
---     learned from.
+--     learned from and counted as 0 to 1.
 CREATE OR REPLACE VIEW step_time AS
 SELECT
     writer, seq, event_id, run_id, provenance, event.at,

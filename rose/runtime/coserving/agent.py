@@ -102,7 +102,7 @@ class DeviceAgent:
         )
         self._control = Control(
             spec.device.id,
-            lambda timeout_s: ControlClient(spec.gateway_url, spec.gateway_token, timeout_s),
+            ControlClient(spec.gateway_url, spec.gateway_token),
             coserving.heartbeat_s,
             self._report,
             self._act,

@@ -13,8 +13,8 @@ from rose.runtime.scheduling.messages import EngineReport, Heartbeat, PreemptReq
 
 #: No two heartbeats begin closer together than this, however often the gateway changes its mind.
 _SPACING_S = 0.01
-#: How long the gateway may take beyond what it was asked to wait.
-_TIMEOUT_S = 2.0
+#: A gateway holds no heartbeat for longer.
+_HOLD_S_MAX = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Control:
     def __init__(
         self,
         device_id: str,
-        client: Callable[[float], ControlClient],
+        client: ControlClient,
         hold_s: float,
         report: Callable[[], list[EngineReport]],
         answered: Callable[[], None],
@@ -44,8 +44,9 @@ class Control:
         self.answer = Answer()
         #: Why the thread ended, if it was not asked to.
         self.failure: str | None = None
-        self._device_id, self._hold_s, self._report, self._answered = device_id, hold_s, report, answered
-        self._client = client(hold_s + _TIMEOUT_S)
+        self._device_id, self._report, self._answered = device_id, report, answered
+        self._hold_s = min(hold_s, _HOLD_S_MAX)
+        self._client = client
         self._seen = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name=f"control-{device_id}", daemon=True)

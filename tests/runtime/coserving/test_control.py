@@ -11,13 +11,13 @@ from rose.runtime.scheduling.client import ControlClient
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway
 
 #: Longer than any test: only news ends a heartbeat.
-HOLD_S = 60.0
+HOLD_S = 10.0
 
 
 class Agent:
     def __init__(self, url, hold_s=HOLD_S):
         self.answers, self.came = [], threading.Condition()
-        self.control = Control("d0", lambda timeout_s: ControlClient(url, None, timeout_s), hold_s, list, self.answered)
+        self.control = Control("d0", ControlClient(url), hold_s, list, self.answered)
 
     def answered(self):
         with self.came:
