@@ -67,7 +67,7 @@ class EngineAgent:
 
     async def _serve(self, started: threading.Event) -> None:
         app = web.Application()
-        app.add_routes([web.post("/generate", self._generate), web.post("/abort_request", self._abort)])
+        app.add_routes([web.post("/generate", self._generate)])
         runner = web.AppRunner(app)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", self._port).start()
@@ -85,6 +85,3 @@ class EngineAgent:
             "weight_versions": [{"version": str(self._version), "start": 0, "end": len(made)}],
         }
         return web.json_response({"output_ids": made, "meta_info": meta})
-
-    async def _abort(self, _request: web.Request) -> web.Response:
-        return web.Response()

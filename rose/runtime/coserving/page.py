@@ -130,6 +130,8 @@ class ArbiterPage:
 
     def close(self) -> None:
         """Give up the section. The mapping goes with the last reference to it."""
+        if self._file.closed:
+            return
         self._taken.clear()
         # A mapping keeps its file, and with it the lock, for as long as anything refers to it.
         fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))

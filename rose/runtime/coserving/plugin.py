@@ -60,11 +60,15 @@ def _ingest_requests(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -
     received = original(scheduler, *args, **kwargs)
     if isinstance(plugin, ServingPlugin):
         plugin.received()
-    elif plugin.gate is not None:
-        plugin.gate.before_step(
-            engine_paused=lambda: bool(scheduler._engine_paused),
-            serve_control=lambda: original(scheduler, *args, **kwargs),
-        )
+        return received
+    plugin.answer()
+    if plugin.gate is not None:
+
+        def serve_control() -> None:
+            original(scheduler, *args, **kwargs)
+            plugin.answer()
+
+        plugin.gate.before_step(lambda: bool(scheduler._engine_paused), serve_control)
     return received
 
 
@@ -104,7 +108,7 @@ class _Attach:
 def _update_handlers(handlers: Any, controller: Any) -> Any:
     plugin = _plugin_of(controller.scheduler)
     if isinstance(plugin, RolloutPlugin):
-        return {**handlers, **plugin.weights.handlers()}
+        return handlers
     from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
 
     return {**handlers, ATTACH: _Attach(plugin, UpdateRejected)}

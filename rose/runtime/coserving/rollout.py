@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from rose.clock import monotonic_ns
+from rose.runtime.coserving.asking import TAKEN, asked
 from rose.runtime.coserving.attachment import Attachment, describe
 from rose.runtime.coserving.gate import RolloutGate, add_layer_hooks
 from rose.runtime.coserving.memory import KvGuard, KvPages
@@ -29,7 +30,6 @@ class RolloutPlugin:
     """One scheduler process of a rollout engine. What fails here ends the engine: it must not run unguarded."""
 
     def __init__(self, scheduler: Any, settings: PluginSettings) -> None:
-        from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
         from sglang.srt.runtime_context import get_parallel
 
         assert settings.page is not None, "a rollout engine is told of its page"
@@ -69,7 +69,6 @@ class RolloutPlugin:
             Party.ROLLOUT,
             settings.staging,
             Ranks.of_engine(),
-            UpdateRejected,
             wait_for_device=self._wait_for_device if settings.gated else lambda: None,
             host_cores=settings.host_cores,
             record_span=self.telemetry.synced,
@@ -104,6 +103,20 @@ class RolloutPlugin:
                 memory_mechanism="page-return" if self.guard is not None and self.guard.returns_pages else "budget",
             ),
         )
+
+    def answer(self) -> None:
+        """Act on what the agent asks for, between two steps."""
+        for request in list(self.view.waiting):
+            question = asked(str(request.rid))
+            if question is None:
+                continue
+            verb, about = question
+            if verb == "end":
+                self.view.end_ids([about])
+                refused = None
+            else:
+                refused = self.weights.ask(verb, int(about))
+            self.view.end([request], refused or TAKEN)
 
     def begin(self) -> None:
         """A step begins."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from rose.clock import monotonic_ns
+from rose.runtime.coserving.asking import client_id
 from rose.runtime.policy.kv import HeldKv
 
 #: When a request came, on the request itself; SGLang's own stamp where the server sent one along.
@@ -85,7 +86,7 @@ class SchedulerView:
 
     def held(self) -> list[HeldKv]:
         """What holds or awaits KV memory, for a policy to choose from."""
-        return [HeldKv(str(request.rid), arrived_ns(request)) for request in [*self.waiting, *self.running]]
+        return [HeldKv(client_id(str(request.rid)), arrived_ns(request)) for request in [*self.waiting, *self.running]]
 
     # ------------------------------------------------------------------ what is done to it
 
@@ -94,11 +95,13 @@ class SchedulerView:
         return self.end([request for request in self.running if request.to_finish is not None])[0]
 
     def end_ids(self, request_ids: Iterable[str]) -> tuple[int, int]:
-        """`end` by id; unknown ones are none."""
+        """`end` by the ids that clients gave; unknown ones are none."""
         wanted = set(request_ids)
-        return self.end([request for request in [*self.waiting, *self.running] if str(request.rid) in wanted])
+        return self.end(
+            [request for request in [*self.waiting, *self.running] if client_id(str(request.rid)) in wanted]
+        )
 
-    def end(self, requests: Sequence[Any]) -> tuple[int, int]:
+    def end(self, requests: Sequence[Any], message: str = "Aborted") -> tuple[int, int]:
         """End requests now, each answered with the tokens it has: (requests, tokens they keep).
 
         What they held stays in the prefix cache, from where it can be evicted.
@@ -112,7 +115,7 @@ class SchedulerView:
         chosen = set(requests)
         scheduler.waiting_queue = [request for request in scheduler.waiting_queue if request not in chosen]
         for request in requests:
-            request.finished_reason, request.to_finish = request.to_finish or FINISH_ABORT(), None
+            request.finished_reason, request.to_finish = request.to_finish or FINISH_ABORT(message), None
             if request is scheduler.chunked_req:
                 scheduler.chunked_req = None
                 if request.kv.holds_kv:
@@ -133,7 +136,8 @@ class SchedulerView:
         for request in requests:
             if not request.output_ids:
                 scheduler._release_aborted_request(request)
-                scheduler.send_abort_output(_make_abort_req(request), request)
+                reason = request.finished_reason.to_json()
+                scheduler.send_abort_output(_make_abort_req(request, finished_reason=reason), request)
 
     def _drop_finished(self) -> None:
         scheduler = self._scheduler

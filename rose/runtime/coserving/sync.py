@@ -16,6 +16,7 @@ from typing import Any
 
 from rose.clock import monotonic_ns
 from rose.events import Sync
+from rose.runtime.coserving.asking import Verb, question, refusal
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.drift import Standing
 from rose.runtime.transfer.errors import TransferError
@@ -290,17 +291,17 @@ class EngineSync:
 
     # ------------------------------------------------------------------ the plugin's part
 
-    def _phase(self, verb: str, version: int, dense_bytes: int, *, gives_way: bool = False) -> list[dict[str, Any]]:
+    def _phase(self, verb: Verb, version: int, dense_bytes: int, *, gives_way: bool = False) -> list[dict[str, Any]]:
         """Ask the plugin for one phase and wait for the report of every rank. Raises TransferError with the reasons."""
         engine_id = self._engine.spec.engine_id
         for stale in self._staging.glob(f"{version}.{verb}.*.json"):
             stale.unlink()
         try:
-            taken = self._engine.post("/set_internal_state", {"server_args": {f"rose_{verb}_version": version}})
+            refused = refusal(self._engine.post("/generate", question(verb, version)))
         except OSError as error:
             raise TransferError(f"engine {engine_id} did not take {verb} {version}: {error}")
-        if taken != [True]:
-            raise TransferError(f"engine {engine_id} refused {verb} {version}; its log says why")
+        if refused is not None:
+            raise TransferError(f"engine {engine_id} refused {verb} {version}: {refused}")
         deadline = time.monotonic() + _PHASE_TIMEOUT_S + dense_bytes / _PHASE_BYTES_PER_S
         reports: list[dict[str, Any]] = []
         while not reports or len(reports) < reports[0]["ranks"]:

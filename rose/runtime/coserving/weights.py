@@ -1,9 +1,9 @@
 """Brings the engine to a policy version from inside: decode and check beside the running model, then swap it in.
 
-SGLang's `/set_internal_state` carries numbers only, which is all that is needed. The agent has fetched, verified and
-staged version v as `v<version>` in the folder this engine was told of: `rose_prepare_version = v` decodes it beside the
-parameters, in a thread while requests go on, and `rose_commit_version = v` swaps it in between two steps.
-`rose_audit_version = v` hashes what the engine holds against `held-<version>.json`, a manifest, whenever asked.
+The agent has fetched, verified and staged version v as `v<version>` in the folder this engine was told of, and asks
+for what comes next with a request of its own (`asking.py`): `prepare` decodes it beside the parameters, in a thread
+while requests go on, and `commit` swaps it in between two steps. `audit` hashes what the engine holds against
+`held-<version>.json`, a manifest, whenever asked.
 
 Each tensor-parallel rank does so for its own shard; what happened there it leaves as `<version>.<verb>.<rank>.json`.
 """
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rose.clock import monotonic_ns
+from rose.runtime.coserving.asking import Verb
 from rose.runtime.coserving.background import Background, GivenUpError, RecordSpan, be_nice
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.parameters import EngineWeights, SecondSet
@@ -34,21 +35,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_PREPARE, _COMMIT, _AUDIT = "rose_prepare_version", "rose_commit_version", "rose_audit_version"
 #: An audit takes what processor time nobody else wants.
 _AUDIT_NICE = 19
 
 
 def _no_wait() -> None:
     """A device that is not shared."""
-
-
-class _Handler:
-    """The shape SGLang expects of an entry in its table of runtime settings."""
-
-    def __init__(self, validate: Callable[[str, Any], None], apply: Callable[[str, Any], None]) -> None:
-        self.validate = validate
-        self.apply = apply
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +54,7 @@ class _Ready:
 
 
 class WeightUpdater:
-    """Prepares in a thread, commits at a step boundary. Its handlers are called by the scheduler's own thread.
-
-    `rejected` is the exception that tells SGLang that a setting was not taken.
+    """Prepares in a thread, commits at a step boundary. It is asked by the scheduler's own thread.
 
     Where serving works on the device too, `wait_for_device` returns when work on it is admitted: it is called in the
     updater's threads before each portion of what a version costs there (a block that is decoded, a few megabytes that
@@ -82,7 +72,6 @@ class WeightUpdater:
         party: Party,
         staging: Path,
         ranks: Ranks,
-        rejected: type[Exception],
         *,
         wait_for_device: Callable[[], None] = _no_wait,
         host_cores: Sequence[int] = (),
@@ -98,45 +87,33 @@ class WeightUpdater:
         self._party = party
         self._staging = staging
         self._ranks = ranks
-        self._rejected = rejected
         on_host = tuple(host_cores) if self._device.type == "cpu" else ()
         self._background = Background(wait_for_device, on_host, record_span)
         self._ready: _Ready | None = None
         #: Kept from one version to the next: to touch memory anew takes longer than to decode there.
         self._second: SecondSet | None = None
 
-    def handlers(self) -> dict[str, _Handler]:
-        return {
-            _PREPARE: _Handler(self._accept, self._on_prepare),
-            _COMMIT: _Handler(self._accept, self._on_commit),
-            _AUDIT: _Handler(self._accept, self._on_audit),
-        }
+    def ask(self, verb: Verb, version: int) -> str | None:
+        """Begin with it; what comes of it is left as a file. Returns why it is refused, None if it is not.
 
-    def _accept(self, key: str, value: Any) -> None:
-        if value != int(value) or value < 0:
-            raise self._rejected(f"{key} must be a whole policy version, not {value!r}")
+        All ranks are asked at the same point of their loops.
+        """
         ready = None if self._ready is None else self._ready.manifest.version
-        if key == _COMMIT and not self._ranks.all_say(ready == int(value)):
-            raise self._rejected(f"version {int(value)} is not prepared on every rank (on this one: {ready})")
-        # A version under way is worth more than an audit, and nothing may keep the scheduler waiting for a thread.
-        if key == _AUDIT and not self._ranks.all_say(ready is None and not self._background.busy):
-            raise self._rejected("no audit now: a version is being brought in, or another audit goes on")
-
-    def _on_prepare(self, _key: str, value: Any) -> None:
-        version = int(value)
-        self._start("prepare", version, lambda turn: self._prepare(version, turn))
-
-    def _on_commit(self, _key: str, value: Any) -> None:
-        ready = self._ready
-        assert ready is not None, "validated before it is applied"
-        outcome = self._commit(ready)
-        # Not `ready` itself: what it holds on to goes before all is hashed, not after.
-        manifest = ready.manifest
-        self._start("commit", manifest.version, lambda turn: self._acknowledge(manifest, outcome, turn))
-
-    def _on_audit(self, _key: str, value: Any) -> None:
-        version = int(value)
-        self._start("audit", version, lambda turn: self._audit(version, turn))
+        if verb == "commit":
+            if not self._ranks.all_say(ready == version):
+                return f"version {version} is not prepared on every rank (on this one: {ready})"
+            assert self._ready is not None, "every rank says so"
+            manifest, outcome = self._ready.manifest, self._commit(self._ready)
+            # Not what was ready: what it holds on to goes before all is hashed, not after.
+            self._start("commit", version, lambda turn: self._acknowledge(manifest, outcome, turn))
+        elif verb == "audit":
+            # A version under way is worth more, and nothing may keep the scheduler waiting for a thread.
+            if not self._ranks.all_say(ready is None and not self._background.busy):
+                return "no audit now: a version is being brought in, or another audit goes on"
+            self._start("audit", version, lambda turn: self._audit(version, turn))
+        else:
+            self._start("prepare", version, lambda turn: self._prepare(version, turn))
+        return None
 
     # ------------------------------------------------------------------ the thread
 

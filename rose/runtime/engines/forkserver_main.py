@@ -36,7 +36,7 @@ _READ_AT_LOAD = (
     *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_"),
 )
 #: Among those, what takes effect in an engine all the same: read later, or set again in `_apply`.
-_READ_LATER = {"OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_TOKEN", "SGLANG_CPU_OMP_THREADS_BIND"}
+_READ_LATER = {"OMP_NUM_THREADS", "HF_HUB_OFFLINE", "HF_TOKEN", "SGLANG_CPU_OMP_THREADS_BIND", "SGLANG_RUST_SERVER"}
 #: What an engine's three processes import; the registry imports all models.
 LOADED = (
     "sglang.launch_server",

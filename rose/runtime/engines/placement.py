@@ -11,6 +11,8 @@ import psutil
 
 #: SGLang names the processes that compute; its others serve HTTP and turn tokens into text.
 _SCHEDULER_TITLE = "sglang::scheduler"
+#: Threads that a scheduler with SGLang's embedded server runs for HTTP and text, by the beginnings of their names.
+_SERVER_THREADS = ("tokio-", "api-runtime", "to-scheduler", "from-scheduler", "detokenizer", "tracing-")
 #: Threads start while they are placed: passes until one finds nothing to do, and never more than these.
 _PASSES_MAX = 10
 #: The least a session of its own can weigh against the others.
@@ -42,8 +44,11 @@ def place(
         scheduler = is_scheduler(process)
         idle = idle_class and scheduler
         for _ in range(_PASSES_MAX):
-            threads = _threads(process.pid)
-            if not [t for t in threads if _place_thread(t, set(cores if scheduler else host_cores), nice, idle)]:
+            changed = False
+            for thread in _threads(process.pid):
+                computes = scheduler and not _serves(process.pid, thread)
+                changed |= _place_thread(thread, set(cores if computes else host_cores), nice, idle and computes)
+            if not changed:
                 break
         if idle:
             _weigh_session_least(process.pid)
@@ -54,6 +59,14 @@ def _threads(pid: int) -> list[int]:
         return [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
     except FileNotFoundError:
         return []
+
+
+def _serves(pid: int, thread: int) -> bool:
+    """Whether a thread of a scheduler is of the server inside it."""
+    try:
+        return Path(f"/proc/{pid}/task/{thread}/comm").read_text().startswith(_SERVER_THREADS)
+    except OSError:
+        return False
 
 
 def _place_thread(thread: int, cores: set[int], nice: int, idle: bool) -> bool:

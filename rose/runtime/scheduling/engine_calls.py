@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 
 from rose.clock import monotonic_ns
+from rose.runtime.coserving.asking import question
 from rose.runtime.scheduling.turn_queue import Placed
 from rose.runtime.scheduling.turns import Turn
 from rose.runtime.scheduling.workers import InFlight, Worker
@@ -82,7 +83,8 @@ class EngineCalls:
         attempt["duration_ns"] = monotonic_ns() - began
         status, answer, text = (0, None, "") if call.cancelled() else call.result()
         if answer is None:
-            if 400 <= status < 500:
+            # 499: SGLang's embedded server ended it without its tokens; the turn is tried again.
+            if 400 <= status < 499:
                 return Result(attempt, refusal=_engine_message(text))
             worker.suspected = True
             return Result(attempt)
@@ -119,7 +121,9 @@ class EngineCalls:
 
     async def _abort(self, url: str, request_id: str) -> None:
         try:
-            async with self._session.post(f"{url}/abort_request", json={"rid": request_id}, timeout=_ABORT_TIMEOUT):
+            # Not SGLang's own abort: that may answer without the tokens that were made.
+            body = question("end", request_id)
+            async with self._session.post(f"{url}/generate", json=body, timeout=_ABORT_TIMEOUT):
                 pass
         except (aiohttp.ClientError, ConnectionError, TimeoutError):
             pass  # the engine is gone, and its requests with it

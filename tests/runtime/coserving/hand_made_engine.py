@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import torch
 
+from rose.runtime.coserving.asking import TAKEN, asked
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.coserving.ranks import Ranks
 from rose.runtime.coserving.weights import WeightUpdater
@@ -68,10 +69,6 @@ def fused(weights, rank, tp, dtype, device="cpu"):
     return parameters
 
 
-class RejectedError(Exception):
-    """What SGLang's UpdateRejected is to an updater."""
-
-
 class Agreement:
     """What a process group is to ranks: all say something, and all learn the least of it."""
 
@@ -87,6 +84,11 @@ class Agreement:
             self._votes.clear()
         self._all_here.wait()
         return said
+
+
+def answer_to(message):
+    """What a server answers to a request that was ended with this message."""
+    return {"output_ids": [], "meta_info": {"finish_reason": {"type": "abort", "message": message}}}
 
 
 class HandMadeEngine:
@@ -120,30 +122,21 @@ class HandMadeEngine:
                 Party.ROLLOUT,
                 self.staging,
                 Ranks(rank, tp, agreement.all_say),
-                RejectedError,
                 **of_updaters,
             )
             for rank in range(tp)
         ]
 
     def post(self, path, body):
-        assert path == "/set_internal_state"
-        ((key, value),) = body["server_args"].items()
-        verb = key.split("_")[1]
+        assert path == "/generate"
+        verb, version = asked(body["rid"])
         self.before.pop(verb, lambda: None)()
         if verb in self.deaf_to:
-            return [True]
-        taken = {}
+            return answer_to(TAKEN)
+        said = {}
 
         def one(rank):
-            handler = self.updaters[rank].handlers()[key]
-            try:
-                handler.validate(key, value)
-            except RejectedError:
-                taken[rank] = False
-            else:
-                handler.apply(key, value)
-                taken[rank] = True
+            said[rank] = self.updaters[rank].ask(verb, int(version)) or TAKEN
 
         threads = [threading.Thread(target=one, args=(rank,)) for rank in self.reached]
         for thread in threads:
@@ -151,7 +144,7 @@ class HandMadeEngine:
         for thread in threads:
             thread.join()
         # The server answers with what rank 0 says.
-        return [taken[0]]
+        return answer_to(said[0])
 
     def wait_as_gated(self):
         """From now on what it is asked is served as a gated scheduler does that may not step: when its wait comes to

@@ -10,6 +10,7 @@ import time
 import pytest
 import torch
 
+from rose.runtime.coserving.asking import question, refusal
 from rose.runtime.coserving.page import Field, Party, Span
 from rose.runtime.transfer.receiver import Receiver
 from rose.runtime.transfer.server import StoreServer
@@ -52,7 +53,7 @@ def stage(engine, origin, base=0):
 
 def ask(engine, verb, version=1):
     """(whether it was taken, the reports of the ranks that were asked)"""
-    if engine.post("/set_internal_state", {"server_args": {f"rose_{verb}_version": version}}) != [True]:
+    if refusal(engine.post("/generate", question(verb, version))) is not None:
         return False, []
     paths = [engine.staging / f"{version}.{verb}.{rank}.json" for rank in engine.reached]
     deadline = time.monotonic() + 10
@@ -107,11 +108,6 @@ def test_a_version_is_swapped_in_once(engine, origin):
     assert ask(engine, "commit", 2) == (False, [])
     assert ask(engine, "commit")[0]
     assert ask(engine, "commit") == (False, [])
-
-
-@pytest.mark.parametrize("version", [-1, 0.5])
-def test_what_is_no_version_is_not_taken(engine, version):
-    assert not ask(engine, "prepare", version)[0]
 
 
 def test_a_rank_that_is_not_at_the_base_says_so_and_changes_nothing(engine, origin):
@@ -240,7 +236,7 @@ def test_the_swap_itself_does_not_wait(lent, origin):
     stage(engine, origin)
     ask(engine, "prepare")
     device.open.clear()
-    assert engine.post("/set_internal_state", {"server_args": {"rose_commit_version": 1}}) == [True]
+    assert refusal(engine.post("/generate", question("commit", 1))) is None
     assert engine.holds(V1)
     assert not list(engine.staging.glob("1.commit.*.json"))
     device.open.set()
@@ -254,10 +250,10 @@ def test_the_scheduler_waits_for_no_thread_that_waits_for_the_device(lent, origi
     engine, device = lent
     held_to(engine, stage(engine, origin))
     device.open.clear()
-    assert engine.post("/set_internal_state", {"server_args": {f"rose_{verb}_version": 1}}) == [True]
+    assert refusal(engine.post("/generate", question(verb, 1))) is None
     assert device.asked.wait(10)
     first = engine.updaters[0]._background._thread
-    assert engine.post("/set_internal_state", {"server_args": {"rose_prepare_version": 1}}) == [True]
+    assert refusal(engine.post("/generate", question("prepare", 1))) is None
     assert first.is_alive()
     device.open.set()
     engine.updaters[0]._background._thread.join(10)

@@ -13,7 +13,7 @@ WORKER = WorkerFacts(
     engine_id="lent", alive=True, policy_version=0, in_flight=0, capacity=4, lease_left_ns=10**9, slack_ok=True
 )
 DEDICATED = replace(WORKER, engine_id="dedicated", lease_left_ns=None, in_flight=2)
-TURN = TurnFacts(prefix_engine_id=None, version_min=0, expected_ns=10**9)
+TURN = TurnFacts(prefix_engine_id=None, version_min=0)
 
 
 def test_a_policy_travels_over_the_page_as_its_number():

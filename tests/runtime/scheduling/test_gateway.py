@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from rose.runtime.coserving.asking import TAKEN, asked
 from rose.runtime.engines.sglang import free_port
 from rose.runtime.policy import routing
 from rose.runtime.rollout.agent import GenerationLost
@@ -29,6 +30,9 @@ class FakeEngine:
 
     async def generate(self, request):
         body = await request.json()
+        if question := asked(body["rid"]):
+            self.aborted.add(question[1])
+            return web.json_response({"meta_info": {"finish_reason": {"type": "abort", "message": TAKEN}}})
         self.requests.append(body)
         made = []
         self.running.add(body["rid"])
@@ -51,15 +55,11 @@ class FakeEngine:
             }
         )
 
-    async def abort(self, request):
-        self.aborted.add((await request.json())["rid"])
-        return web.Response()
-
 
 @asynccontextmanager
 async def serve(engine):
     app = web.Application()
-    app.add_routes([web.post("/generate", engine.generate), web.post("/abort_request", engine.abort)])
+    app.add_routes([web.post("/generate", engine.generate)])
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     port = free_port()

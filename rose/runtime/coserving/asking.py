@@ -1,0 +1,57 @@
+"""How the plugin inside a rollout engine is asked for something: with a request that is no request.
+
+SGLang hands every request to all ranks of an engine at the same point of their loops, by whichever of its servers it
+came. One whose id is a question of ours is taken out of the queue before any step, acted on, and answered at once as
+aborted; the answer's message says how it was taken.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Any, Literal
+
+#: What is asked of the engine's weights, each with a policy version.
+Verb = Literal["prepare", "commit", "audit"]
+
+TAKEN = "taken"
+_NONCE = "[0-9a-f]{32}"
+_VERSION = re.compile(rf"rose-(prepare|commit|audit)-([0-9]{{1,18}})-{_NONCE}")
+_END = re.compile(rf"rose-end-(.+)-{_NONCE}")
+
+
+def question(verb: Verb | Literal["end"], about: int | str) -> dict[str, object]:
+    """The body of the `/generate` request that asks for `verb` of a policy version.
+
+    "end" of a request's id ends that request with the tokens it has: SGLang's own abort may answer without them.
+    """
+    return {
+        "rid": f"rose-{verb}-{about}-{uuid.uuid4().hex}",
+        "input_ids": [0],
+        "sampling_params": {"max_new_tokens": 1},
+    }
+
+
+def asked(request_id: str) -> tuple[Verb, str] | tuple[Literal["end"], str] | None:
+    """(verb, what it is about) of a question; None for a request that is none."""
+    name = client_id(request_id)
+    if match := _END.fullmatch(name):
+        return "end", match[1]
+    if match := _VERSION.fullmatch(name):
+        verb: Verb = "prepare" if match[1] == "prepare" else "commit" if match[1] == "commit" else "audit"
+        return verb, match[2]
+    return None
+
+
+def client_id(request_id: str) -> str:
+    """The id that a client gave a request: SGLang's embedded server adds a mark of its own."""
+    return request_id.rpartition("#")[0] or request_id
+
+
+def refusal(answer: Any) -> str | None:
+    """Why the engine refused, by its answer; None if it took the question."""
+    try:
+        message = str(answer["meta_info"]["finish_reason"]["message"])
+    except (LookupError, TypeError):
+        return f"it answered {str(answer)[:200]}, as if it had no plugin"
+    return None if message == TAKEN else message
