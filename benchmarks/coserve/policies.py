@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from rose.runtime.actors import LENT_NICE
-
 #: What the kernel gives a process of niceness 0, and one that is to run only when nothing else does: see sched(7) and
 #: `sched_prio_to_weight` in Linux; a step of niceness is a factor of 1.25.
 _WEIGHT, _IDLE_WEIGHT = 1024, 3
@@ -27,7 +25,7 @@ class Policy:
     lends: bool = True
     decides: str = "rose"
     compute_share: float = 1.0
-    nice: int = LENT_NICE
+    nice: int = 19
     scheduling: int = os.SCHED_OTHER
 
     @property

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 #: Rollouts, their agents and the trainer give way to serving and its clients on the host's cores.
 BACKGROUND_NICE = 10
-#: A rollout engine on a lent device gives way to everything: what little it does outside its gated steps (HTTP,
-#: detokenising) must not delay a serving request on the same core.
-LENT_NICE = 19
 #: How long requests in flight may take to finish when a run stops.
 _DRAIN_S = 5.0
 

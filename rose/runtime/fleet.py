@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rose.clock import Anchor
 from rose.config import DeviceConfig, FleetConfig
-from rose.runtime.actors import BACKGROUND_NICE, LENT_NICE
+from rose.runtime.actors import BACKGROUND_NICE
 from rose.runtime.coserving.agent import AgentSpec
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines import cpu
@@ -112,15 +112,18 @@ class FleetPlan:
             model_name=config.model,
             port=free_port(),
             max_total_tokens=config.max_total_tokens,
-            plugin=PluginSettings("rollout", self.page(device), self._staging(device), gated=gated),
+            plugin=PluginSettings(
+                "rollout", self.page(device), self._staging(device), gated=gated, host_cores=tuple(host_cores)
+            ),
             log=self.logs / f"{device.id}-rollout.log",
             gpu=device.gpu,
             cores=device.cores,
             host_cores=host_cores,
             start_cores=host_cores,
-            idle_class=gated and device.gpu is None,
+            # On cores that it shares, with serving or with what feeds it, a rollout step is what can wait.
+            idle_class=device.gpu is None,
             fork_server=self.fork_server,
-            nice=LENT_NICE if gated else BACKGROUND_NICE,
+            nice=BACKGROUND_NICE,
             token_ids_only=True,
             extra_args=[
                 f"--chunked-prefill-size={config.prefill_chunk_tokens}",
