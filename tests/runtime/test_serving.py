@@ -95,7 +95,9 @@ def test_a_key_is_taken_from_the_environment(page, tmp_path, monkeypatch):
 
 def test_an_engine_that_knows_no_pages_is_named_with_the_way_out(page, tmp_path):
     with served(Owner(tmp_path / "pages", has_plugin=False)) as url:
-        with pytest.raises(AttachError, match=f"{url} runs without ROSE's plugin: install rose-serving beside its SGLang"):
+        with pytest.raises(
+            AttachError, match=f"{url} runs without ROSE's plugin: install rose-serving beside its SGLang"
+        ):
             engines(page, url, tmp_path / "pages").attach()
 
 

@@ -125,10 +125,7 @@ def _internal_state(answer: Any, controller: Any, *_args: Any) -> Any:
     """Whether the engine is attached, for `rose attach`; in SGLang's `/server_info`."""
     try:
         plugin = _plugin_of(controller.scheduler)
-        if isinstance(plugin, ServingPlugin):
-            state = plugin.state
-        else:
-            state = EngineState(role="rollout", pid=os.getpid())
+        state = plugin.state if isinstance(plugin, ServingPlugin) else EngineState(role="rollout", pid=os.getpid())
         answer.internal_state[STATE] = state.to_message()
     except Exception:
         logger.exception("ROSE cannot say how it is; serving goes on")

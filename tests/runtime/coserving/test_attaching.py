@@ -96,12 +96,12 @@ def test_an_engine_elsewhere_does_not_see_the_page(attach, page, pages):
             self.path = self.path and self.pages / self.path.name
             super().look()
 
-    with pytest.raises(AttachError, match="as the engine sees it. It has to run on this host"):
+    with pytest.raises(AttachError, match=r"as the engine sees it\. It has to run on this host"):
         attach(Elsewhere(pages))
 
 
 def test_no_server_and_a_server_of_something_else(page, pages):
-    with pytest.raises(AttachError, match="no SGLang server answers at .*refused"):
+    with pytest.raises(AttachError, match=r"no SGLang server answers at .*refused"):
         OwnedEngine(f"http://127.0.0.1:{free_port()}", pages=pages).attach(page.path)
     owner = Owner(pages)
     owner.states = list
