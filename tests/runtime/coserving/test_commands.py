@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from rose.cli import app
 from rose.runtime.coserving import commands
-from rose.runtime.coserving.page import ArbiterPage, Field, Party
+from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
 from rose.runtime.coserving.settings import PAGES
 from rose.runtime.engines import cpu
 from rose.runtime.engines.sglang import free_port
@@ -346,8 +346,8 @@ def test_two_engines_cannot_take_one_page(server, page):
         assert f"another serving engine, pid {first.pid}, has" in fails("attach", "--url", server, "--page", page.path)
         assert page.alive(Party.SERVING)
     succeeds("attach", "--url", server, "--page", page.path)
-    with pytest.raises(AssertionError), OtherParty(page.path, Party.SERVING):
-        pass
+    with pytest.raises(PageError, match="another process"):
+        ArbiterPage.attach(page.path, Party.SERVING)
     succeeds("detach", "--url", server)
 
 
