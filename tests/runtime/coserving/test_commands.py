@@ -110,11 +110,8 @@ def test_a_long_wait_says_what_it_is_for(page, monkeypatch):
 def test_a_server_whose_key_says_nothing_is_still_let_go(page):
     with served(Owner(PAGES, keys=("a", "b"))) as url:
         assert "does not tell who has this key" in succeeds("attach", "--url", url, "--token", "b")
-        assert json.loads(succeeds("attach", "--url", url, "--page", page.path, "--token", "b", "--json")) == {
-            "url": url,
-            "page": str(page.path),
-            "engine": None,
-        }
+        answer = json.loads(succeeds("attach", "--url", url, "--page", page.path, "--token", "b", "--json"))
+        assert answer == {"url": url, "page": str(page.path), "engine": None}
         assert succeeds("detach", "--url", url, "--token", "b") == f"detached {url}\n"
 
 
