@@ -27,6 +27,7 @@ TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 15.0
 _POLL_S = 0.1
 _KEY_REFUSED = (401, 403)
+_NO_SUCH_PATH = 404
 
 
 class AttachError(UserError):
@@ -199,6 +200,11 @@ class OwnedEngine:
                 raise _KeyRefusedError(
                     f"the server at {self.url} asks for a key: give its --admin-api-key, or else its --api-key, as "
                     "--token or in ROSE_SERVING_TOKEN"
+                ) from None
+            if error.code == _NO_SUCH_PATH and body is not None:
+                raise AttachError(
+                    f"the server at {self.url} has no {path}, as SGLang's embedded server has none "
+                    "(SGLANG_RUST_SERVER): set ROSE_PLUGIN_PAGE in its unit file, and start it again"
                 ) from None
             why = error.read().decode(errors="replace").strip()[:200]
             raise AttachError(f"{self.url}{path} answers {error.code} ({why}): is it an SGLang server?") from None

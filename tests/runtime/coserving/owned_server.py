@@ -16,11 +16,14 @@ from rose.runtime.coserving.serving import DETACH
 
 class Owner:
     """Takes the page of a number from `pages`. `has_plugin` False: SGLang alone. `keys`: (of /server_info, of
-    /set_internal_state). `looks_after`: how often it is asked how it is before it looks at the page."""
+    /set_internal_state). `embedded`: it has no /set_internal_state. `looks_after`: how often it is asked how it is
+    before it looks at the page."""
 
-    def __init__(self, pages, *, has_plugin=True, role="serving", refused=None, keys=(None, None), looks_after=0):
+    def __init__(
+        self, pages, *, has_plugin=True, role="serving", refused=None, keys=(None, None), looks_after=0, embedded=False
+    ):
         self.pages, self.has_plugin, self.role, self.refused = pages, has_plugin, role, refused
-        self.keys, self.looks_after = keys, looks_after
+        self.keys, self.looks_after, self.embedded = keys, looks_after, embedded
         self.page, self.path, self.reason, self.numbers = None, None, None, []
 
     def take(self, number):
@@ -86,6 +89,9 @@ def served(owner):
 
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if owner.embedded:
+                self.send_error(404)
+                return
             self.answer(owner.keys[1], lambda: [owner.take(body["server_args"]["rose_attach"])])
 
         def answer(self, key, act):

@@ -67,6 +67,7 @@ def test_an_engine_that_has_the_page_is_not_told_again(page, pages):
         ({"role": "rollout"}, "is a rollout engine of ROSE's"),
         ({"refused": "serving runs with --tp-size 2"}, "does not take .*: serving runs with --tp-size 2"),
         ({"keys": ("a", "b")}, "asks for a key: .*--token"),
+        ({"embedded": True}, "set ROSE_PLUGIN_PAGE in its unit file"),
         ({"looks_after": 10**6}, "has not taken .* its log does"),
     ],
 )
