@@ -16,6 +16,7 @@ from rose.pricing.commands import borrow_app, correct_app, price_app, report_com
 from rose.pricing.commands.books import books_app, explain_command
 from rose.pricing.commands.export import export_app
 from rose.pricing.jobs import planned
+from rose.runtime.coserving.commands import attach_command, detach_command
 from rose.runtime.transfer.commands import weights_app
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ app.add_typer(books_app, name="books")
 app.command("explain")(explain_command)
 app.add_typer(export_app, name="export")
 app.add_typer(weights_app, name="weights")
+app.command("attach")(attach_command)
+app.command("detach")(detach_command)
 
 LedgerOption = Annotated[Path, typer.Option("--ledger", help="Folder of the ledger.", envvar="ROSE_LEDGER")]
 

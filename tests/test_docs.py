@@ -35,7 +35,7 @@ SAMPLE = "sample_traces/ledger"
 #: SGLang, and is run by tests/test_cli.py.
 CHEAP = (
     "--help", "config", "price", "borrow", "correct", "sql", "query", "schema", "report", "ledger", "jobs", "books",
-    "explain", "export",
+    "explain", "export", "attach",
 )  # fmt: skip
 #: Those of them that go on until they are stopped, with the option that makes one do so; their own tests run them.
 ENDLESS = {
@@ -44,6 +44,8 @@ ENDLESS = {
     ("jobs", "serve"): None,
     ("ledger", "metrics"): "--listen",
 }
+#: Those of them that need an SGLang server: tests/runtime/coserving/test_commands.py runs them, as they are written.
+NEED_SERVER = (["attach", "--url"],)
 #: Documents whose programs need a server, and the tests that run them.
 PROGRAMS_ELSEWHERE = {"ledger-gateway.md": "tests/ledger/commands/test_remote.py"}
 #: Environment variables a documented command may set.
@@ -93,7 +95,7 @@ def is_rose(words: list[str]) -> bool:
 
 
 def runs(words: list[str]) -> bool:
-    if not is_rose(words) or words[1] not in CHEAP:
+    if not is_rose(words) or words[1] not in CHEAP or words[1:3] in NEED_SERVER:
         return False
     path = tuple(words[1:3])
     return path not in ENDLESS or (ENDLESS[path] is not None and ENDLESS[path] not in words)

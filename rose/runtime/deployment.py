@@ -217,7 +217,7 @@ class Deployment:
         self._say(f"rollout gateway at {url}")
         parts.serving.wait_ready(self._tend)
         self._supervisor.wait_begun(parts.agents, self._tend)
-        parts.serving.attach()
+        parts.serving.attach(self._tend)
         loop = RlLoop(
             run_id=self._run_id,
             training=config.training,

@@ -6,18 +6,17 @@ Agents, the gateway and rollout workers may die at any time: none of them has a 
 
 from __future__ import annotations
 
-import json
+import os
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from rose.runtime.cluster import DeploymentError
-from rose.runtime.coserving.page import ArbiterPage, PageError, Party
-from rose.runtime.coserving.serving import ATTACH, DETACH
+from rose.runtime.coserving.attaching import AttachError, OwnedEngine, has_engine
 from rose.runtime.coserving.settings import PAGES
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 
@@ -25,6 +24,8 @@ _TIMEOUT_S = 5.0
 #: Between two looks at whether an owner's engine is attached: it may have been started again.
 _LOOK_S = 5.0
 _TEND_S = 0.2
+#: An engine that was started again is not waited for: there is another look.
+_AGAIN_TIMEOUT_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,10 +40,14 @@ class ServingDevice:
 
 
 class ServingEngines:
-    """`launch` and `wait_ready` before agents count on them, `attach` once there are pages, `stop` at the very end."""
+    """`launch` and `wait_ready` before agents count on them, `attach` once there are pages, `stop` at the very end.
+
+    Owners' engines that want a key get that in the environment's `ROSE_SERVING_TOKEN`.
+    """
 
     def __init__(self, devices: list[ServingDevice], pages: Path = PAGES) -> None:
-        self._devices, self._pages = devices, pages
+        self._token, self._pages = os.environ.get("ROSE_SERVING_TOKEN"), pages
+        self._owned = [device for device in devices if device.spec is None]
         self._processes = [EngineProcess(device.spec) for device in devices if device.spec is not None]
         self._looked: float | None = None
 
@@ -78,40 +83,37 @@ class ServingEngines:
                     f"{process.log_tail()}"
                 )
         if self._looked is not None and time.monotonic() - self._looked >= _LOOK_S:
+            for device in self._owned:
+                if not has_engine(device.page):
+                    self._attach_again(device)
             self._looked = time.monotonic()
-            for device in self._devices:
-                if device.spec is None and not _attached(device.page):
-                    try:
-                        self._attach(device)
-                    except DeploymentError:
-                        continue  # It is its owner's to bring back; until then nothing is lent.
 
-    def attach(self) -> None:
-        """Show every owner's engine the page of its device. Raises DeploymentError if one does not know pages."""
-        for device in self._devices:
-            if device.spec is None:
-                self._attach(device)
+    def attach(self, tend: Callable[[], None] = lambda: None) -> None:
+        """Show every owner's engine the page of its device, and see that it takes it. `tend` is called meanwhile.
+
+        Raises AttachError, and what `tend` raises.
+        """
+        for device in self._owned:
+            OwnedEngine(device.url, self._token, self._pages).attach(device.page, tend)
         self._looked = time.monotonic()
 
     def stop(self) -> None:
         """Let go of what belongs to others and end what was started here."""
-        for device in self._devices:
-            if device.spec is None:
-                try:
-                    _set(device.url, DETACH)
-                except DeploymentError:
-                    continue  # It is gone, and with it what it had of ours.
+        for device in self._owned:
+            # One that is gone has nothing of ours; one whose owner gave it another page keeps that.
+            with suppress(AttachError):
+                if has_engine(device.page):
+                    OwnedEngine(device.url, self._token, self._pages).detach(by_owner=False)
         for process in self._processes:
             process.stop()
 
-    def _attach(self, device: ServingDevice) -> None:
-        # The engine takes a number; no two pages on this host have the same inode.
-        number = device.page.stat().st_ino
-        self._pages.mkdir(parents=True, exist_ok=True)
-        link = self._pages / str(number)
-        link.unlink(missing_ok=True)
-        link.symlink_to(device.page)
-        _set(device.url, number)
+    def _attach_again(self, device: ServingDevice) -> None:
+        engine = OwnedEngine(device.url, self._token, self._pages, _TIMEOUT_S)
+        # It is its owner's to bring back, and to let go of; until then nothing is lent.
+        with suppress(AttachError):
+            state = engine.state()
+            if state is None or not state.detached:
+                engine.attach(device.page, timeout_s=_AGAIN_TIMEOUT_S)
 
 
 def answers(url: str) -> bool:
@@ -121,41 +123,3 @@ def answers(url: str) -> bool:
             return True
     except (OSError, ValueError):
         return False
-
-
-def _attached(page: Path) -> bool:
-    try:
-        view = ArbiterPage(page)
-    except (PageError, FileNotFoundError):
-        return False
-    try:
-        return view.alive(Party.SERVING)
-    finally:
-        view.close()
-
-
-def _set(url: str, number: int) -> None:
-    request = urllib.request.Request(
-        f"{url}/set_internal_state",
-        data=json.dumps({"server_args": {ATTACH: number}}).encode(),
-        headers={"Content-Type": "application/json"},
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
-            taken = json.loads(response.read() or b"null")
-    except urllib.error.HTTPError as error:
-        raise DeploymentError(_unknown(url, error.read().decode(errors="replace"))) from None
-    except (OSError, ValueError) as error:
-        raise DeploymentError(
-            f"serving at {url} does not answer ({error}): start it, or change `serving_url`"
-        ) from None
-    # One answer for each scheduler.
-    if not isinstance(taken, list) or not taken or not all(taken):
-        raise DeploymentError(_unknown(url, f"it answered {taken}"))
-
-
-def _unknown(url: str, why: str) -> str:
-    return (
-        f"serving at {url} cannot be lent beside ({why.strip()[:200]}): install rose beside its SGLang, and start it "
-        "without ROSE_PLUGIN_ROLE=off"
-    )

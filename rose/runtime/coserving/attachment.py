@@ -1,11 +1,11 @@
-"""What an engine says of itself when it takes its section of a page: `<page>.<role>.json` beside it."""
+"""What an engine says of itself: to its device in `<page>.<role>.json`, and to its owner in `/server_info`."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,6 +24,38 @@ class Attachment:
     compute_mechanism: str = ""
     memory_mechanism: str = ""
     refused: str | None = None
+
+
+#: The entry of an engine's `EngineState` among the internal states of SGLang's `/server_info`.
+STATE = "rose"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineState:
+    """Whether a running engine has a page. `page`: the one it has or was told to take.
+
+    `detached`: its owner let go of the page, so nobody but the owner attaches it again. `reason`: why it has not taken
+    the page; None if it has, or has not tried yet.
+    """
+
+    role: Literal["serving", "rollout"]
+    pid: int
+    model: str = ""
+    page: str | None = None
+    attached: bool = False
+    detached: bool = False
+    reason: str | None = None
+
+    def to_message(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_message(cls, message: Any) -> EngineState | None:
+        """None if that is no state."""
+        try:
+            return cls(**message)
+        except TypeError:
+            return None
 
 
 def describe(page: Path, attachment: Attachment) -> None:

@@ -71,7 +71,8 @@ class ArbiterPage:
 
     @classmethod
     def create(cls, path: Path) -> ArbiterPage:
-        """The agent's page: the one that is there, or a new one. Raises PageError if another agent has it."""
+        """The agent's page: the one that is there, or a new one. Raises PageError if another agent has it, OSError if
+        there is no room for it."""
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             page = cls(path)
@@ -79,8 +80,14 @@ class ArbiterPage:
                 raise PageError("of another version")
         except (PageError, FileNotFoundError):
             handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-            os.truncate(handle, len(Party) * _SECTION_WORDS * 8)
-            os.close(handle)
+            try:
+                # Not sparse: where memory has run out, a store to a page without any kills the engine that makes it.
+                os.posix_fallocate(handle, 0, len(Party) * _SECTION_WORDS * 8)
+            except OSError:
+                Path(name).unlink()
+                raise
+            finally:
+                os.close(handle)
             Path(name).replace(path)
             page = cls(path)
         page.take(Party.AGENT)
@@ -88,8 +95,11 @@ class ArbiterPage:
 
     @classmethod
     def attach(cls, path: Path, party: Party) -> ArbiterPage:
-        """A page that an agent made, with `party`'s section taken. Raises PageError, FileNotFoundError."""
+        """A page that an agent made, with `party`'s section taken. Raises PageError, or OSError such as
+        FileNotFoundError."""
         page = cls(path)
+        if (stat := os.fstat(page._file.fileno())).st_blocks * 512 < stat.st_size:
+            os.posix_fallocate(page._file.fileno(), 0, stat.st_size)
         if page.get(Party.AGENT, Field.MAGIC) != MAGIC:
             raise PageError(f"{path} is not an arbiter page of this version: remove it and restart the agent")
         page.take(party)
@@ -129,7 +139,7 @@ class ArbiterPage:
             return True
 
     def close(self) -> None:
-        """Give up the section. The mapping goes with the last reference to it."""
+        """Give up the section. The mapping goes with the last reference to it. Safe to call twice."""
         if self._file.closed:
             return
         self._taken.clear()

@@ -6,12 +6,17 @@ only once an agent's page is there. `ROSE_PLUGIN_ROLE=off` keeps it out altogeth
 
 from __future__ import annotations
 
+import logging
+import os
 from typing import Any
 
+from rose.runtime.coserving.attachment import STATE, EngineState
 from rose.runtime.coserving.rollout import RolloutPlugin
 from rose.runtime.coserving.scheduler import StepAbandonedError
-from rose.runtime.coserving.serving import ATTACH, DETACH, ServingPlugin, refusal
+from rose.runtime.coserving.serving import ATTACH, RELEASE, ServingPlugin, refusal
 from rose.runtime.coserving.settings import PluginSettings
+
+logger = logging.getLogger(__name__)
 
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 _STATE = "sglang.srt.managers.scheduler_components.internal_state.SchedulerInternalStateController"
@@ -20,6 +25,7 @@ INGEST = f"{_SCHEDULER}.ingest_requests"
 RUN = f"{_SCHEDULER}.run_batch"
 PROCESS = f"{_SCHEDULER}.process_batch_result"
 HANDLERS = f"{_STATE}._update_handlers"
+READBACK = f"{_STATE}.get_internal_state"
 MATCH = "sglang.srt.managers.schedule_batch.Req.init_next_round_input"
 ADDER = f"{_SCHEDULER}.get_prefill_adder_class"
 STAMPS = "sglang.srt.observability.req_time_stats.APIServerReqTimeStats.__getstate__"
@@ -98,8 +104,9 @@ class _Attach:
         self._plugin, self._rejected = plugin, rejected
 
     def validate(self, key: str, value: Any) -> None:
-        if value != int(value) or value < DETACH:
-            raise self._rejected(f"{key} must be a page's number, or {DETACH} to let go, not {value!r}")
+        # What it is sent is anybody's; any other error would end the scheduler, and with it serving.
+        if not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())) or value < RELEASE:
+            raise self._rejected(f"{key} must be a page's number, or below 0 to let go, not {value!r}")
 
     def apply(self, _key: str, value: Any) -> None:
         self._plugin.attach(int(value))
@@ -112,6 +119,17 @@ def _update_handlers(handlers: Any, controller: Any) -> Any:
     from sglang.srt.managers.scheduler_components.internal_state import UpdateRejected
 
     return {**handlers, ATTACH: _Attach(plugin, UpdateRejected)}
+
+
+def _internal_state(answer: Any, controller: Any, *_args: Any) -> Any:
+    """Whether the engine is attached, for `rose attach`; in SGLang's `/server_info`."""
+    try:
+        plugin = _plugin_of(controller.scheduler)
+        state = plugin.state if isinstance(plugin, ServingPlugin) else EngineState(role="rollout", pid=os.getpid())
+        answer.internal_state[STATE] = state.to_message()
+    except Exception:
+        logger.exception("ROSE cannot say how it is; serving goes on")
+    return answer
 
 
 def _init_next_round_input(original: Any, req: Any, tree_cache: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -152,6 +170,7 @@ def register() -> None:
     HookRegistry.register(RUN, _run_batch, HookType.AROUND)
     HookRegistry.register(PROCESS, _process_batch_result, HookType.AROUND)
     HookRegistry.register(HANDLERS, _update_handlers, HookType.AFTER)
+    HookRegistry.register(READBACK, _internal_state, HookType.AFTER)
     HookRegistry.register(MATCH, _init_next_round_input, HookType.AROUND)
     HookRegistry.register(ADDER, _prefill_adder_class, HookType.AFTER)
     HookRegistry.register(STAMPS, _with_arrival, HookType.AFTER)

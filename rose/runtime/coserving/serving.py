@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.attachment import Attachment, describe
+from rose.runtime.coserving.attachment import Attachment, EngineState, describe
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
 from rose.runtime.coserving.scheduler import SchedulerView
 from rose.runtime.coserving.settings import PAGES
@@ -23,8 +23,9 @@ logger = logging.getLogger(__name__)
 #: How often an engine looks for a page that is not there, and whether its page was replaced.
 _LOOK_NS = 1_000_000_000
 ATTACH = "rose_attach"
-#: `rose_attach` with this number lets go.
+#: `rose_attach` with one of these lets go; after the first a deployment that runs does not attach the engine again.
 DETACH = -1
+RELEASE = -2
 
 
 class ServingPlugin:
@@ -37,7 +38,27 @@ class ServingPlugin:
         self._page: ArbiterPage | None = None
         self._telemetry: ServingTelemetry | None = None
         self._looked_ns = 0
-        self._said = ""
+        self._detached = False
+        #: Why it has not taken the page.
+        self._reason: str | None = None
+
+    @property
+    def state(self) -> EngineState:
+        path = self._path if self._page is None else self._page.path
+        return EngineState(
+            role="serving",
+            pid=os.getpid(),
+            model=self._model,
+            page=None if path is None else str(path),
+            attached=self._page is not None,
+            detached=self._detached,
+            reason=None if self._page is not None else self._reason or self._refused,
+        )
+
+    @property
+    def _model(self) -> str:
+        arguments = self._scheduler.server_args
+        return str(arguments.served_model_name or arguments.model_path)
 
     def received(self) -> None:
         """Requests may have come in; called in each turn of the scheduler's loop, once a second at least."""
@@ -54,10 +75,17 @@ class ServingPlugin:
             self._guarded(lambda: telemetry.end(int(batch.forward_iter), batch))
 
     def attach(self, number: int) -> None:
-        """Take the page of this number from now on; `DETACH`: none."""
+        """Take the page of this number from now on; `DETACH` and `RELEASE`: none."""
+        self._guarded(lambda: self._attach(number))
+
+    def _attach(self, number: int) -> None:
         self._let_go()
         self._looked_ns = 0
-        self._path = None if number == DETACH else (PAGES / str(number))
+        self._detached = number == DETACH
+        self._path = PAGES / str(number) if number >= 0 else None
+        self._reason = None
+        if self._path is None:
+            logger.info("ROSE: detached")
 
     def _received(self) -> None:
         now = monotonic_ns()
@@ -70,38 +98,46 @@ class ServingPlugin:
     def _look(self) -> None:
         if self._page is not None and self._page.replaced():
             self._let_go()
-        if self._page is None and self._path is not None and self._path.exists():
+        if self._page is not None or self._path is None:
+            return
+        try:
+            self._path.stat()
             path = self._path.resolve()
-            if self._refused is not None:
+            if self._refused is None:
+                self._take(path)
+                return
+            if not _taken(path):
                 describe(path, Attachment(role="serving", pid=os.getpid(), refused=self._refused))
-                self._say(f"not lending: {self._refused}")
-                return
-            try:
-                self._page = ArbiterPage.attach(path, Party.SERVING)
-            except (PageError, OSError) as error:
-                self._say(f"not lending: {error}")
-                return
-            view = SchedulerView(self._scheduler)
-            self._telemetry = ServingTelemetry(view, self._page)
-            arguments = self._scheduler.server_args
-            describe(
-                path,
-                Attachment(
-                    role="serving",
-                    pid=os.getpid(),
-                    model=str(arguments.served_model_name or arguments.model_path),
-                    kv_tokens=view.kv_tokens_total,
-                    compute_mechanism="exclusive",
-                    memory_mechanism="budget",
-                ),
-            )
-            self._say(f"attached to {path}")
+            self._decline(self._refused)
+        except FileNotFoundError:
+            self._let_go()
+            self._decline(f"there is no page at {self._path}")
+        except (PageError, OSError) as error:
+            self._let_go()
+            self._decline(str(error))
+
+    def _take(self, path: Path) -> None:
+        self._page = ArbiterPage.attach(path, Party.SERVING)
+        view = SchedulerView(self._scheduler)
+        self._telemetry = ServingTelemetry(view, self._page)
+        describe(
+            path,
+            Attachment(
+                role="serving",
+                pid=os.getpid(),
+                model=self._model,
+                kv_tokens=view.kv_tokens_total,
+                compute_mechanism="exclusive",
+                memory_mechanism="budget",
+            ),
+        )
+        self._reason = None
+        logger.info("ROSE: attached to %s", path)
 
     def _let_go(self) -> None:
         page, self._page, self._telemetry = self._page, None, None
         if page is not None:
-            page.set(Party.SERVING, Field.WANTED_SINCE_NS, 0)
-            page.close()
+            _leave(page)
 
     def _guarded(self, act: Callable[[], None]) -> None:
         try:
@@ -117,15 +153,32 @@ class ServingPlugin:
             return
         try:
             page.set(Party.SERVING, Field.BROKEN, 1)
+            _leave(page)
             describe(page.path, Attachment(role="serving", pid=os.getpid(), refused=self._refused))
-            page.close()
         except Exception:
             logger.exception("ROSE could not say so on its page")
 
-    def _say(self, text: str) -> None:
-        if text != self._said:
-            self._said = text
-            logger.info("ROSE: %s", text)
+    def _decline(self, reason: str) -> None:
+        if reason != self._reason:
+            self._reason = reason
+            logger.info("ROSE: not lending: %s", reason)
+
+
+def _leave(page: ArbiterPage) -> None:
+    """Give the section up. A rollout step that runs gives way before its next layer and, as nobody is there to give
+    the device back, is given up."""
+    now_ns = monotonic_ns()
+    page.close_span(Party.SERVING, now_ns)
+    page.set(Party.SERVING, Field.WANTED_SINCE_NS, now_ns)
+    page.close()
+
+
+def _taken(path: Path) -> bool:
+    page = ArbiterPage(path)
+    try:
+        return page.alive(Party.SERVING)
+    finally:
+        page.close()
 
 
 def refusal() -> str | None:

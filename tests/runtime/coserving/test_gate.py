@@ -15,6 +15,7 @@ from rose.runtime.coserving.gate import RolloutGate, add_layer_hooks
 from rose.runtime.coserving.memory import KvGuard
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.scheduler import SchedulerView, StepAbandonedError
+from rose.runtime.coserving.serving import DETACH, ServingPlugin
 from rose.runtime.coserving.telemetry import RolloutTelemetry
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.policies import NAMES
@@ -228,6 +229,18 @@ def test_a_step_that_gave_way_is_given_up_when_it_is_not_to_be_finished(device, 
     device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())
     threading.Timer(0.03, change, [device]).start()
     with pytest.raises(StepAbandonedError, match=why):
+        device.gate.between_layers(3)
+
+
+def test_a_running_step_is_given_up_when_serving_is_detached(device):
+    device.serving.close()
+    plugin = ServingPlugin(Scheduler(), device.page.path, None)
+    plugin.received()
+    lend(device)
+    in_step(device)
+    device.gate.between_layers(4)
+    plugin.attach(DETACH)
+    with pytest.raises(StepAbandonedError, match="serving is gone"):
         device.gate.between_layers(3)
 
 

@@ -218,3 +218,25 @@ def test_a_foreign_file_is_refused(tmp_path):
     foreign.write_bytes(b"not a page")
     with pytest.raises(PageError, match="foreign is not an arbiter page"):
         ArbiterPage.attach(foreign, Party.SERVING)
+
+
+def test_a_page_has_its_memory_from_the_start(tmp_path):
+    """A store to a hole of a file whose file system is full kills the process that makes it: the owner's engine."""
+    page = ArbiterPage.create(tmp_path / "page")
+    assert page.path.stat().st_blocks * 512 >= page.path.stat().st_size
+    page.close()
+    page.close()
+
+
+def test_a_sparse_page_gets_its_memory_before_an_engine_writes_to_it(tmp_path):
+    path = tmp_path / "page"
+    made = ArbiterPage.create(path)
+    size = path.stat().st_size
+    sparse = tmp_path / "sparse"
+    with sparse.open("wb") as file:
+        file.write(path.read_bytes()[:4096])
+        file.truncate(size)
+    assert sparse.stat().st_blocks * 512 < size
+    ArbiterPage.attach(sparse, Party.SERVING).close()
+    assert sparse.stat().st_blocks * 512 >= size
+    made.close()

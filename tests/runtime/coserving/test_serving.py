@@ -7,9 +7,9 @@ import time
 import pytest
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.attachment import described
+from rose.runtime.coserving.attachment import EngineState, described
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
-from rose.runtime.coserving.serving import DETACH, ServingPlugin
+from rose.runtime.coserving.serving import DETACH, RELEASE, ServingPlugin
 from rose.runtime.coserving.settings import PAGES
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.slack import Budgets, LeaseTerms
@@ -207,3 +207,54 @@ def test_an_engine_that_runs_is_attached_and_let_go_by_number(page, monkeypatch,
     assert page.alive(Party.SERVING)
     plugin.attach(DETACH)
     assert not page.alive(Party.SERVING)
+
+
+def test_it_says_how_it_is(page, monkeypatch, tmp_path):
+    monkeypatch.setattr("rose.runtime.coserving.serving.PAGES", tmp_path)
+    plugin = ServingPlugin(Scheduler(), None, None)
+    assert (plugin.state.page, plugin.state.attached, plugin.state.detached) == (None, False, False)
+    plugin.attach(7)
+    plugin.received()
+    assert plugin.state.reason == f"there is no page at {tmp_path / '7'}"
+    (tmp_path / "7").symlink_to(page.path)
+    looks_now(plugin)
+    state = plugin.state
+    assert (state.page, state.attached, state.reason) == (str(page.path), True, None)
+    plugin.attach(RELEASE)
+    assert not plugin.state.detached
+    plugin.attach(DETACH)
+    assert plugin.state.detached
+    assert EngineState.from_message(plugin.state.to_message()) == plugin.state
+
+
+def test_a_page_that_cannot_be_used_is_left_alone_until_it_can(page):
+    note = page.path.with_name("page.serving.partial")
+    note.mkdir()
+    plugin = ServingPlugin(Scheduler(), page.path, None)
+    plugin.received()
+    assert not page.alive(Party.SERVING)
+    assert "page.serving.partial" in plugin.state.reason
+    note.rmdir()
+    looks_now(plugin)
+    assert page.alive(Party.SERVING)
+
+
+def test_what_a_refused_engine_says_does_not_replace_what_one_that_serves_said(page):
+    first, second = (ServingPlugin(Scheduler(), page.path, None) for _ in range(2))
+    first.received()
+    second.received()
+    assert first.state.attached
+    assert "another process" in second.state.reason
+    ServingPlugin(Scheduler(), page.path, "serving runs with --tp-size 2").received()
+    assert described(page.path, "serving").refused is None
+
+
+def test_an_engine_that_lets_go_in_a_step_is_not_counted_as_working_for_ever(page):
+    scheduler = Scheduler()
+    plugin = ServingPlugin(scheduler, page.path, None)
+    plugin.received()
+    plugin.begin()
+    assert page.open(Party.SERVING, monotonic_ns()) is not None
+    plugin.attach(DETACH)
+    assert page.open(Party.SERVING, monotonic_ns()) is None
+    assert len(page.drain(Party.SERVING, 0)[0]) == 1

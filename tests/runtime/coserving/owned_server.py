@@ -1,0 +1,115 @@
+"""A small server that takes pages as SGLang with the plugin does: an owner's engine without an engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from contextlib import contextmanager
+from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from rose.runtime.coserving.attachment import EngineState
+from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
+from rose.runtime.coserving.serving import DETACH
+
+
+class Owner:
+    """Takes the page of a number from `pages`. `has_plugin` False: SGLang alone. `keys`: (of /server_info, of
+    /set_internal_state). `embedded`: it has no /set_internal_state. `looks_after`: how often it is asked how it is
+    before it looks at the page."""
+
+    def __init__(
+        self, pages, *, has_plugin=True, role="serving", refused=None, keys=(None, None), looks_after=0, embedded=False
+    ):
+        self.pages, self.has_plugin, self.role, self.refused = pages, has_plugin, role, refused
+        self.keys, self.looks_after, self.embedded = keys, looks_after, embedded
+        self.page, self.path, self.reason, self.numbers = None, None, None, []
+
+    def take(self, number):
+        if not self.has_plugin:
+            return False
+        self.numbers.append(number)
+        self.let_go()
+        self.path = None if number < 0 else self.pages / str(number)
+        self.waits = self.looks_after
+        self.look()
+        return True
+
+    def look(self):
+        if self.path is None or self.page is not None:
+            return
+        self.waits -= 1
+        if self.waits >= 0:
+            return
+        self.reason = self.refused
+        if self.refused is None:
+            try:
+                self.page = ArbiterPage.attach(self.path.resolve(), Party.SERVING)
+            except FileNotFoundError:
+                self.reason = f"there is no page at {self.path}"
+            except PageError as error:
+                self.reason = str(error)
+
+    def states(self):
+        if not self.has_plugin:
+            return [{"world_size": 1}]
+        self.look()
+        path = self.path if self.page is None else self.page.path
+        state = EngineState(
+            role=self.role,
+            pid=os.getpid(),
+            model="owned",
+            page=None if path is None else str(path),
+            attached=self.page is not None,
+            detached=self.numbers[-1:] == [DETACH],
+            reason=None if self.page is not None else self.reason,
+        )
+        return [{"world_size": 1, "rose": asdict(state)}]
+
+    def let_go(self):
+        self.reason = None
+        if self.page is not None:
+            # A page takes a section of this process's own for held; an owner's engine is another process.
+            self.page.set(Party.SERVING, Field.PID, 0)
+            self.page.close()
+            self.page = None
+
+
+@contextmanager
+def served(owner):
+    """The URL at which it answers."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            if self.path == "/server_info":
+                self.answer(owner.keys[0], lambda: {"internal_states": owner.states()})
+            else:
+                self.answer(None, dict)
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if owner.embedded:
+                self.send_error(404)
+                return
+            self.answer(owner.keys[1], lambda: [owner.take(body["server_args"]["rose_attach"])])
+
+        def answer(self, key, act):
+            allowed = key is None or self.headers["Authorization"] == f"Bearer {key}"
+            self.send_response(200 if allowed else 401)
+            self.end_headers()
+            self.wfile.write(json.dumps(act() if allowed else {"error": "Unauthorized"}).encode())
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+        owner.let_go()
