@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,7 +39,7 @@ class EngineChanged:
 
 @dataclass(slots=True)
 class Books:
-    """`opened_us`: for each writer, when the events began that followed each of its starts."""
+    """The parts of a run's ledger in which faults show."""
 
     leases: list[LeaseChanged] = field(default_factory=list)
     engines: list[EngineChanged] = field(default_factory=list)
@@ -89,8 +88,3 @@ def read(ledger: Path, run_id: str) -> Books:
         replayed_us=[at_us for (at_us,) in again],
         problems=[str(problem) for problem in verify(ledger).problems],
     )
-
-
-def unseen(books: Books, trials: Iterable[Trial]) -> list[int]:
-    """Numbers of the trials whose kill left nothing in the ledger."""
-    return [trial.number for trial in trials if trial.fault.stop_s is None and books.trace(trial) is None]

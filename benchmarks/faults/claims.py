@@ -158,4 +158,6 @@ def _since(trial: Trial, at_ns: int | None) -> float | None:
 
 
 def _share(served: Sequence[Served]) -> float:
-    return sum(one.late for one in served) / len(served) if served else 0.0
+    """Of the requests that were answered, those over a budget."""
+    answered = [one for one in served if not one.failed]
+    return sum(one.late for one in answered) / len(answered) if answered else 0.0

@@ -20,7 +20,7 @@ from rose.runtime.traffic.trace import fit, open_trace
 
 _HEALTH_S = 1.0
 _HEALTH_TIMEOUT_S = 5.0
-_TURN_TOKENS = 64
+_TURN_TOKENS = 32
 _PROMPT_TOKENS = 48
 #: Between two tries of a turn that was refused: the gateway is away, or being started.
 _PAUSE_S = 0.3
