@@ -288,7 +288,9 @@ class TrainerActor(Pinged):
                 train_ns=train_ns,
                 sync_ns=sync_ns,
                 total_ns=total_ns,
-            )
+            ),
+            # With the verdicts before it: the loop goes on, and never asks for this step again.
+            durable=True,
         )
 
     def stop(self) -> None:
