@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.faults import books, claims
@@ -58,6 +59,7 @@ def measure(report: Report, ledger: Path, trials: int, seed: int, minutes: float
     planned = faults(trials, seed)
     available = os.sched_getaffinity(0)
     began = time.monotonic()
+    ended = False
     try:
         with phase("deployment"):
             fleet.__enter__()
@@ -81,8 +83,11 @@ def measure(report: Report, ledger: Path, trials: int, seed: int, minutes: float
                 print(f"trial {number} of {trials}: {fault}: could not be carried out", file=sys.stderr, flush=True)
                 continue
             struck.append(trial)
-            seen = _seen(struck, watch, clients, pids, config.coserving.lease_ttl_s, number)
+            seen = _seen(struck, watch, clients, pids, config.coserving.lease_ttl_s)
             print(f"trial {number} of {trials}, {claims.line(seen, trial)}", file=sys.stderr, flush=True)
+    except FleetError:
+        ended = True
+        raise
     finally:
         if clients is not None:
             clients.stop()
@@ -93,16 +98,15 @@ def measure(report: Report, ledger: Path, trials: int, seed: int, minutes: float
         os.sched_setaffinity(0, available)
         report.detail["deployment"] = fleet.lines[-400:]
         if watch is not None and clients is not None and struck:
-            seen = _seen(struck, watch, clients, pids, config.coserving.lease_ttl_s, len(pids))
+            seen = _seen(struck, watch, clients, pids, config.coserving.lease_ttl_s)
+            seen = replace(seen, planned=len(pids) + ended, ended=ended)
             claims.claim(report, seen, books.read(ledger, config.name))
 
 
-def _seen(
-    struck: list[Trial], watch: PageWatch, clients: Clients, pids: list[int], ttl_s: float, planned: int
-) -> claims.Seen:
+def _seen(struck: list[Trial], watch: PageWatch, clients: Clients, pids: list[int], ttl_s: float) -> claims.Seen:
     return claims.Seen(
         trials=list(struck), leases=list(watch.leases), work=list(watch.work), served=list(clients.served),
-        health=list(clients.health), serving_pids=list(pids), ttl_s=ttl_s, planned=planned,
+        health=list(clients.health), serving_pids=list(pids), ttl_s=ttl_s, planned=0,
     )  # fmt: skip
 
 

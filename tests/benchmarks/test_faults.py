@@ -154,6 +154,7 @@ def test_all_is_well_where_nothing_was_noticed():
         ({"work": [work(9, 13.5)]}, "device back with serving, worst trial"),
         ({"trials": [trial(lending_s=None)]}, "trials after which lending came back"),
         ({"planned": 2}, "trials carried out"),
+        ({"ended": True}, "faults that ended the deployment"),
     ],
 )
 def test_what_goes_wrong_is_a_claim_that_does_not_hold(changed, name):
