@@ -216,13 +216,18 @@ class TrainerActor(Pinged):
         self._last: tuple[int, StepStats] | None = None
         if self._state.exists():
             self._last = self._trainer.resume(self._state)
-        store = VersionStore(folder)
-        self._publisher = Publisher(store)
-        self._server = StoreServer(store).start()
+        self._store = VersionStore(folder)
+        self._publisher = Publisher(self._store)
+        self._server = StoreServer(self._store).start()
 
     def publish(self) -> tuple[int, str]:
-        """Publish the trainer's weights; returns (version, URL of the store) once they can be fetched."""
-        self._publisher.publish(self._trainer.version, self._trainer.weights())
+        """Publish the trainer's weights; returns (version, URL of the store) once they can be fetched.
+
+        Asked again for a version that is published, by a loop that tries an engine again or because this process was
+        started again, it only says where they are.
+        """
+        if self._store.latest() != self._trainer.version:
+            self._publisher.publish(self._trainer.version, self._trainer.weights())
         return self._trainer.version, self._server.url
 
     def update(self, step: int, trajectories: list[Trajectory]) -> StepReport:
@@ -280,7 +285,9 @@ class TrainerActor(Pinged):
                 train_ns=train_ns,
                 sync_ns=sync_ns,
                 total_ns=total_ns,
-            )
+            ),
+            # With the verdicts before it: the loop goes on, and never asks for this step again.
+            durable=True,
         )
 
     def stop(self) -> None:

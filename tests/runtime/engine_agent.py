@@ -25,6 +25,7 @@ class EngineAgent:
         self._engine_id, self._port, self._pause_s = engine_id, port, pause_s
         self._control = ControlClient(gateway_url)
         self._version = 0
+        self._misses = 0
         self._made = 0
         self._seen: set[str] = set()
 
@@ -34,7 +35,14 @@ class EngineAgent:
         started.wait()
         threading.Thread(target=self._beat, daemon=True).start()
 
+    def miss(self, syncs: int) -> None:
+        """Fail so many of the next syncs."""
+        self._misses = syncs
+
     def sync(self, version: int, url: str, step: int | None) -> tuple[bool, int, int, str | None]:
+        if self._misses:
+            self._misses -= 1
+            return False, 0, 0, "the engine did not answer"
         self._version = version
         return True, 1, 2, None
 

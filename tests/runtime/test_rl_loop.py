@@ -149,3 +149,11 @@ def test_whatever_is_killed_the_loop_plays_its_steps(run):
     assert steps == [(0, 1, 8), (1, 2, 8), (2, 3, 8)]
     assert lost == 0
     assert verdicts == named == 24
+
+
+def test_an_engine_that_missed_a_version_is_brought_to_it_again(run):
+    run.loop.publish_first()
+    run.cluster.result(run.agents[0].actor.miss.remote(1))
+    run.loop.run(run.finished)
+    assert [report.version for report in run.done] == [1, 2, 3]
+    assert not [line for line in run.said if line.startswith("without version")]

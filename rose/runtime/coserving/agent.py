@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rose.clock import Anchor, monotonic_ns
@@ -135,7 +136,10 @@ class DeviceAgent:
         self._step_times = StepTimeWatch(spec, self._page, self._note)
         self._meter = DeviceMeter(spec.device, self._note, spec.anchor, coserving.meter_s)
         self._lives = EngineLives(spec, self._accountant, self._note, changed=self._act, take_out=self._take_out)
-        self._engine = None if spec.rollout is None else RolloutEngine(spec.rollout, self._lives, make_engine)
+        self._engine: RolloutEngine | None = None
+        if spec.rollout is not None:
+            scheduling = partial(self._page.alive, Party.ROLLOUT)
+            self._engine = RolloutEngine(spec.rollout, self._lives, make_engine, scheduling=scheduling)
         self._watch_thread = threading.Thread(target=self._watch, name=f"agent-{spec.device.id}", daemon=True)
 
     # ------------------------------------------------------------------ life

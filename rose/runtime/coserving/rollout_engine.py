@@ -31,12 +31,21 @@ class Lives(Protocol):
 
 
 class RolloutEngine:
-    """One engine at a time, in a thread that lives as long as it does: the kernel ties a process to that thread."""
+    """One engine at a time, in a thread that lives as long as it does: the kernel ties a process to that thread.
+
+    `scheduling` says whether the engine's scheduler is there. SGLang's server goes on for seconds without it, answering
+    nothing: an engine whose scheduler was there and is not any more has died.
+    """
 
     def __init__(
-        self, spec: EngineSpec, lives: Lives, make: Callable[[EngineSpec], EngineProcess] = EngineProcess
+        self,
+        spec: EngineSpec,
+        lives: Lives,
+        make: Callable[[EngineSpec], EngineProcess] = EngineProcess,
+        *,
+        scheduling: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._spec, self._lives, self._make = spec, lives, make
+        self._spec, self._lives, self._make, self._scheduling = spec, lives, make, scheduling
         self._engine: EngineProcess | None = None
         self._first: EngineError | None = None
         self._began = threading.Event()
@@ -97,12 +106,16 @@ class RolloutEngine:
             return reason
         self._lives.answers(engine, monotonic_ns() - launched_ns)
         self._began.set()
+        reason, scheduled = "the process ended", self._scheduling()
         while engine.alive:
             if self._stopping.wait(_LOOK_S):
                 return None
+            before, scheduled = scheduled, self._scheduling()
+            if before and not scheduled:
+                reason = "its scheduler ended"
+                break
         if self._stopping.is_set():
             return None
-        reason = "the process ended"
         # Its leader is gone: what else it started is not left behind.
         engine.kill()
         self._lives.ended(engine, reason)

@@ -295,6 +295,25 @@ def test_an_engine_that_is_started_again_comes_up_with_the_version_that_was_aske
     ]
 
 
+def test_a_lease_is_given_back_at_once_when_the_engines_scheduler_dies(tmp_path, gateway, monkeypatch):
+    monkeypatch.setattr(rollout_engine, "BACK_OFF_FIRST_S", 0.01)
+    device = Device(tmp_path, gateway)
+    device.serve()
+    with OtherParty(device.spec.page, Party.ROLLOUT) as scheduler:
+        device.agent.start()
+        gateway.want(r0=10 * SECOND)
+        until(device.lent)
+        first = device.engine.pid
+        scheduler.kill()
+        until(lambda: device.page.lease().number != 1)
+        until(lambda: device.engine.pid != first)
+        until(device.lent)
+    device.close()
+    reason = "the rollout engine died (its scheduler ended) and is started again"
+    assert device.rows(LEASES)[0] == ("run-d0-1", "released", reason)
+    assert ("died", first) in device.rows("SELECT action, pid FROM engine")
+
+
 @pytest.mark.live
 def test_a_killed_rollout_engine_leaves_serving_alone_and_is_lent_to_again(tmp_path, gateway, tiny_policy):
     """Two real engines on one device: the owner's, and the agent's, which answers with tokens under a lease only."""

@@ -9,8 +9,10 @@ import threading
 import pytest
 
 from rose.runtime.coserving import rollout_engine
+from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.coserving.rollout_engine import RolloutEngine
 from rose.runtime.engines.sglang import EngineError
+from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.stand_in_engine import StandInEngine, broken, stand_in_spec
 
 
@@ -107,3 +109,22 @@ def test_the_wait_grows_with_each_death(keep, lives, monkeypatch):
     keeper.stop()
     backed_off = [seconds for seconds in waits if seconds != rollout_engine._LOOK_S]
     assert backed_off[:3] == [0.01, 0.02, 0.04]
+
+
+def test_an_engine_whose_scheduler_is_gone_is_dead_although_its_server_answers(tmp_path, lives, gone):
+    page = ArbiterPage.create(tmp_path / "page")
+    spec = stand_in_spec(tmp_path)
+    keeper = RolloutEngine(spec, lives, StandInEngine, scheduling=lambda: page.alive(Party.ROLLOUT))
+    scheduler = OtherParty(tmp_path / "page", Party.ROLLOUT)
+    try:
+        keeper.start()
+        first = lives.wait("answers")
+        scheduler.kill()
+        lives.wait("its scheduler ended")
+        assert gone(first.pid) == []
+        # The next one's comes when it comes.
+        assert lives.wait("answers", 2).pid != first.pid
+    finally:
+        scheduler.kill()
+        keeper.stop()
+        page.close()
