@@ -17,6 +17,10 @@ from rose.runtime.engines.shape import kv_bytes_per_token
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.serving import ServingDevice
 
+#: A step that was launched ahead cannot be held back, a layer that is replayed from a graph runs no Python, and an idle
+#: scheduler that spins takes a core from whoever works.
+_GATED_GPU_ARGUMENTS = ("--disable-overlap-schedule", "--disable-cuda-graph", "--sleep-on-idle")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetPlan:
@@ -128,6 +132,7 @@ class FleetPlan:
             extra_args=[
                 f"--chunked-prefill-size={config.prefill_chunk_tokens}",
                 f"--max-running-requests={config.max_concurrent}",
+                *(_GATED_GPU_ARGUMENTS if gated and device.gpu is not None else ()),
                 *config.extra_args,
             ],
         )
