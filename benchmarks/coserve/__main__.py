@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.coserve import claims, figures, overhead, traffic
+from benchmarks.coserve import claims, figures, overhead, pressure, traffic
 from benchmarks.coserve.host import Cores, Host, opened
 from benchmarks.coserve.picture import svg
 from benchmarks.coserve.policies import BARE, INSTALLED, POLICIES, SOLO
@@ -45,6 +45,8 @@ class Scope:
     starts: int
     pairs: int
     turns: int
+    #: Of memory under pressure.
+    cuts: int
     policies: Sequence[str]
     trace: Path
 
@@ -62,6 +64,7 @@ def main() -> None:
         starts=1 if quick else 4,
         pairs=5 if quick else 20,
         turns=given.turns,
+        cuts=0 if quick else 20,
         policies=given.policies or ([SOLO, "rose"] if quick else [*POLICIES, INSTALLED, BARE]),
         trace=given.trace or traffic.default_trace(),
     )
@@ -96,6 +99,8 @@ def measure(report: Report, scope: Scope) -> None:
         shared = [name for name in scope.policies if name in POLICIES]
         if shared:
             _compare(report, scope, host, trace, (serving, rollout), shared)
+        if scope.cuts and "rose" in shared:
+            pressure.measure(report, host, rollout, scope.turns, scope.cuts)
         if BARE in scope.policies:
             overhead.measure(report, host, serving, scope.starts, scope.pairs)
 

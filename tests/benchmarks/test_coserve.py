@@ -26,10 +26,15 @@ from benchmarks.coserve.worker import posts
 from benchmarks.report import ROOT, Report
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
+from rose.runtime.policy.kv import KvMemory
+from rose.runtime.policy.policies import NAMES
 from rose.runtime.policy.slack import Budgets, Hold
 from rose.runtime.traffic.trace import Trace
 
 BUDGETS = Budgets(100_000_000, 20_000_000)
+MEMORY = KvMemory(
+    device_bytes=1000, serving_bytes_per_token=1, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5
+)
 MS = 1_000_000
 
 
@@ -49,7 +54,7 @@ def one_round(policy: str, number: int, ttft_ms: list[float], spans: list[SpanRe
         rollout_s=2.0,
         cpu_s={"rollout scheduler": 0.0},
         open_ns=(),
-        yield_latency_ns=None,
+        yield_latency_ns=(),
         lost_spans=0,
     )
 
@@ -107,7 +112,7 @@ def test_a_step_that_waits_for_the_core_is_not_on_it() -> None:
     assert device_time(spans, [], 0, 100, lent=True, core_share=0.0)["rollout_ns"] == 50
     assert device_time(spans, [], 0, 100, lent=True, core_share=0.5)["rollout_ns"] == 75
     assert POLICIES[SHARE_ALL].core_share == 0.5
-    assert POLICIES[ROSE].core_share == pytest.approx(0.0142, abs=1e-3)
+    assert POLICIES["rose_layers"].core_share == pytest.approx(0.0142, abs=1e-3)
     assert still_open_ns([*spans, span(Span.SERVING, 200, 300)], 0, 300) == [60]
 
 
@@ -248,7 +253,7 @@ def test_the_keeper_renews_the_lease_reads_the_rings_and_takes_the_lease_back(tm
     page = ArbiterPage.create(tmp_path / "page")
     page.open_span(Party.SERVING, Span.SERVING, 1)
     page.close_span(Party.SERVING, 2)  # Of an earlier round.
-    keeper = Keeper(page, page, POLICIES[ROSE], BUDGETS, 64)
+    keeper = Keeper(page, MEMORY, POLICIES[ROSE], BUDGETS, 64)
     keeper.start()
     assert page.lease().expires_ns > monotonic_ns()
     assert page.budgets() == BUDGETS
@@ -269,13 +274,14 @@ def test_the_keeper_renews_the_lease_reads_the_rings_and_takes_the_lease_back(tm
     keeper.stop()
 
 
-def test_alone_nothing_is_lent_and_a_fixed_split_knows_no_budget(tmp_path: Path) -> None:
+def test_alone_nothing_is_lent_and_a_fixed_split_has_its_share(tmp_path: Path) -> None:
     page = ArbiterPage.create(tmp_path / "page")
-    for name, lent, late in ((SOLO, False, True), ("static_split", True, False)):
-        keeper = Keeper(page, page, POLICIES[name], BUDGETS, 64)
+    for name, lent in ((SOLO, False), ("static_split", True)):
+        keeper = Keeper(page, MEMORY, POLICIES[name], BUDGETS, 64)
         keeper.start()
         assert (page.lease().expires_ns > 0) is lent
-        assert (page.budgets() == BUDGETS) is late
+        assert page.lease().policy == (NAMES.index(name) if lent else 0)
+        assert page.lease().compute_share == (0.5 if lent else 0.0)
         keeper.stop()
 
 
