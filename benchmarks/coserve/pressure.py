@@ -1,4 +1,4 @@
-"""From serving growing past the watermark to the memory being free: cuts under a full load, and what the system got back.
+"""From serving growing past the watermark to the memory being free: cuts under a full load, and what was given back.
 
 Each trial is a lease of its own. Rollouts fill their budget, then serving gets a prompt for which the device's memory,
 as the page has it, does not leave the headroom free; the rollout engine cuts itself.
