@@ -40,6 +40,9 @@ _PPM = 1_000_000
 #: What stands for "unknown" where a time is expected.
 _UNKNOWN = -1
 _READ_TRIES = 16
+#: What others count from: a ring's reader may have been here before its writer, and what rollouts took from a request
+#: that is in flight while their engine is replaced is what this grew by since it came.
+_KEPT = (Field.HEAD, Field.WORKED_NS)
 
 
 class PageError(Exception):
@@ -114,10 +117,10 @@ class ArbiterPage:
             pid = self.get(party, Field.PID)
             raise PageError(f"{self.path}: another process, pid {pid}, writes the section {party.name}") from None
         self._taken.add(party)
-        head = self.get(party, Field.HEAD)
+        kept = {field: self.get(party, field) for field in _KEPT}
         self._sections[party][:_RING_AT] = 0
-        # A ring is read from where it was: its reader may have been here before its writer.
-        self.set(party, Field.HEAD, head)
+        for field, value in kept.items():
+            self.set(party, field, value)
         self.set(party, Field.PID, os.getpid())
         self.set(party, Field.MAGIC, MAGIC)
 
@@ -336,10 +339,11 @@ class ArbiterPage:
         return None if words is None else CutRecord(**dict(zip(_CUT, words, strict=False)))
 
     def rollout_worked_ns(self, now_ns: int) -> int:
-        """Device time that rollouts took, ever, the step in progress included."""
+        """Device time that rollouts took, ever, the step in progress included unless its engine has died."""
         worked = self.get(Party.ROLLOUT, Field.WORKED_NS)
         open_since = self.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
-        if open_since and self.get(Party.ROLLOUT, Field.OPEN_KIND) == Span.ROLLOUT:
+        stepping = open_since and self.get(Party.ROLLOUT, Field.OPEN_KIND) == Span.ROLLOUT
+        if stepping and self.alive(Party.ROLLOUT):
             worked += max(0, self._rollout_until(open_since, now_ns) - open_since)
         return worked
 

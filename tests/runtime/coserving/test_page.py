@@ -204,6 +204,7 @@ def test_open_work_is_seen_up_to_now(page):
 
 
 def test_a_step_whose_core_was_taken_counts_until_serving_woke(page):
+    page.take(Party.ROLLOUT)
     page.set(Party.ROLLOUT, Field.WORKED_NS, 1000)
     page.open_span(Party.ROLLOUT, Span.ROLLOUT, 20)
     page.set(Party.SERVING, Field.WANTED_SINCE_NS, 30)
@@ -211,6 +212,17 @@ def test_a_step_whose_core_was_taken_counts_until_serving_woke(page):
     page.set(Party.ROLLOUT, Field.PREEMPTIBLE, 1)
     assert page.rollout_worked_ns(50) == 1010
     assert page.open(Party.ROLLOUT, 50).end_ns == 30
+
+
+def test_time_that_rollouts_took_is_what_it_was_when_their_engine_dies_and_another_comes(page):
+    act = "page.set(Party.ROLLOUT, Field.WORKED_NS, 1000); page.open_span(Party.ROLLOUT, Span.ROLLOUT, 20)"
+    with in_another_process(page, "ROLLOUT", f"{act}; print(1, flush=True); sys.stdin.read()") as engine:
+        assert engine.stdout.readline() == "1\n"
+        assert page.rollout_worked_ns(50) == 1030
+        engine.kill()
+    assert page.rollout_worked_ns(50) == 1000, "a step that nobody runs takes no time"
+    page.take(Party.ROLLOUT)
+    assert page.rollout_worked_ns(50) == 1000, "requests in flight count from what it was when they came"
 
 
 def test_a_foreign_file_is_refused(tmp_path):
