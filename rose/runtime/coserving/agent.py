@@ -203,7 +203,7 @@ class DeviceAgent:
             raise EngineError(f"agent of device {self._spec.device.id}: {failure}")
         leasing = self._leasing
         if leasing is None:
-            return None if self._engine is None else self._lives.fault
+            return None if self._engine is None else self._engine_fault
         if leasing.failure is not None:
             return leasing.failure
         with self._lock:
@@ -227,7 +227,7 @@ class DeviceAgent:
             wanted_ns=answer.wanted_ns.get(self._spec.rollout.engine_id, 0),
             lease_named=self._leasing.lease_id in answer.renew,
             step=answer.step,
-            engine_fault=self._failure or self._lives.fault,
+            engine_fault=self._failure or self._engine_fault,
             serving_fault=fault,
             load=load,
             history=self._history,
@@ -236,6 +236,12 @@ class DeviceAgent:
             switch_ns=self._lives.switch_ns,
             cut=self._leasing.engine_cut(),
         )
+
+    @property
+    def _engine_fault(self) -> str | None:
+        """Why no turn can run on the rollout engine; None if one can."""
+        dying = None if self._engine is None else self._engine.dying
+        return self._lives.fault or dying
 
     def _memory(self) -> KvMemory:
         """How the device's KV memory is divided; what is held of it is on the page."""
@@ -258,7 +264,7 @@ class DeviceAgent:
             device_id=self._spec.device.id,
             url=engine.url,
             borrowed=leasing is not None,
-            alive=engine.alive and self._lives.fault is None,
+            alive=engine.alive and self._engine_fault is None,
             capacity=self._spec.rollout_capacity,
             policy_version=self._lives.version,
             lease_id=None if leasing is None else leasing.lease_id,

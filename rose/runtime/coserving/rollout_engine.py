@@ -47,6 +47,8 @@ class RolloutEngine:
     ) -> None:
         self._spec, self._lives, self._make, self._scheduling = spec, lives, make, scheduling
         self._engine: EngineProcess | None = None
+        #: Why no turn can run although the engine was not given up yet: what has no claim to a core takes long to end.
+        self.dying: str | None = None
         self._first: EngineError | None = None
         self._began = threading.Event()
         self._stopping = threading.Event()
@@ -116,7 +118,9 @@ class RolloutEngine:
                 break
         if self._stopping.is_set():
             return None
-        # Its leader is gone: what else it started is not left behind.
+        self.dying = f"the rollout engine died ({reason}) and is started again"
+        # What else it started is not left behind.
         engine.kill()
         self._lives.ended(engine, reason)
+        self.dying = None
         return reason

@@ -128,3 +128,21 @@ def test_an_engine_whose_scheduler_is_gone_is_dead_although_its_server_answers(t
         scheduler.kill()
         keeper.stop()
         page.close()
+
+
+def test_that_an_engine_is_dying_is_known_before_it_is_gone(tmp_path, lives, monkeypatch):
+    monkeypatch.setattr(rollout_engine, "BACK_OFF_FIRST_S", 0.01)
+    known = []
+
+    class SlowToEnd(StandInEngine):
+        def kill(self):
+            known.append(keeper.dying)
+            super().kill()
+
+    keeper = RolloutEngine(stand_in_spec(tmp_path), lives, SlowToEnd)
+    keeper.start()
+    os.kill(lives.wait("answers").pid, signal.SIGKILL)
+    lives.wait("answers", 2)
+    assert known == ["the rollout engine died (the process ended) and is started again"]
+    assert keeper.dying is None
+    keeper.stop()
