@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ import psutil
 from rose.clock import Anchor
 from rose.config import FleetConfig
 from rose.events import Run
+from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.scheduler import Scheduler
 from rose.ledger.writer import LedgerWriter
@@ -24,6 +26,7 @@ from rose.runtime import actors, preflight
 from rose.runtime.actors import BACKGROUND_NICE, Place, StepReport
 from rose.runtime.cluster import Cluster
 from rose.runtime.coserving.agent import AgentSpec
+from rose.runtime.coserving.lease_file import LeaseFile
 from rose.runtime.engines import models
 from rose.runtime.engines.forkserver import ForkServer
 from rose.runtime.engines.sglang import free_port
@@ -130,7 +133,7 @@ class Deployment:
                 self._upkeep_ends = True
                 upkeep.stop()
                 self._upkeep_ends = False
-                self._stop_all()
+                self._stop_all(writer)
             writer.record(self._run_event("ended", "stopped early" if outcome.stopped else None))
         for job in todo:
             if job.name in ("compact", "roll-up"):
@@ -323,7 +326,7 @@ class Deployment:
             self._said_refusals = refusals
             self._say(f"not lending, serving goes on: {'; '.join(sorted(refusals))}" if refusals else "lending again")
 
-    def _stop_all(self) -> None:
+    def _stop_all(self, writer: LedgerWriter) -> None:
         """Stop in the order that leaves the ledger whole: traffic, rollouts, engines with their accounts, Ray; serving,
         which nobody needs any more, at the very end."""
         parts = self._parts
@@ -338,6 +341,11 @@ class Deployment:
             parts.serving.stop()
         if parts.fork_server is not None:
             parts.fork_server.stop()
+        # An agent that died a moment ago was not there to end its lease.
+        for device in self._config.device:
+            for event in LeaseFile(self._folder / device.id / "page", self._run_id).read().completed():
+                with suppress(LedgerError):  # It waits in the writer's queue.
+                    writer.record(event)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run_event(self, action: Literal["started", "ended", "failed"], reason: str | None = None) -> Run:

@@ -16,10 +16,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rose.events import BUCKETS
+from rose.clock import utc_us
+from rose.config import demo
+from rose.events import BUCKETS, Lease
 from rose.ledger import catalog
 from rose.ledger.verify import verify
+from rose.ledger.writer import LedgerWriter
 from rose.pricing import report
+from rose.runtime import preflight
+from rose.runtime.coserving.lease_file import LeaseFile, Remembered
+from rose.runtime.deployment import Deployment
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
@@ -227,3 +233,22 @@ def test_parts_that_are_killed_cost_serving_nothing_and_the_run_goes_on(tmp_path
     assert failed == []
     assert served > 10
     assert (lost, died) == (0, 0)
+
+
+def test_a_lease_whose_agent_was_not_back_when_the_run_stopped_is_ended(tmp_path):
+    fleet = demo([0, 1], ledger=tmp_path / "ledger")
+    deployment = Deployment(fleet, print)
+    page = preflight.shared_memory_folder(deployment.run_id) / "serving-0" / "page"
+    page.parent.mkdir(parents=True)
+    name = f"{deployment.run_id}-serving-0-3"
+    granted = Lease(
+        device_id="serving-0", engine_id="e", lease_id=name, event_id=f"{name}/granted", action="granted",
+        kv_budget_bytes=1, compute_share=1.0, expires_at_us=1, at_us=utc_us(),
+    )  # fmt: skip
+    LeaseFile(page, deployment.run_id).write(Remembered(3, granted))
+    with LedgerWriter.open(tmp_path / "ledger", "deployment", deployment.run_id) as writer:
+        deployment._stop_all(writer)
+    assert not page.parent.exists()
+    with catalog.connect(tmp_path / "ledger") as connection:
+        rows = connection.execute("select lease_id, closed_by, close_reason from lease").fetchall()
+    assert rows == [(name, "expired", "its agent ended while it was in force")]

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rose.clock import utc_us
 from rose.events import Lease
+
+_LEFT_OPEN = "its agent ended while it was in force"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,20 @@ class Remembered:
 
     number: int = 0
     granted: Lease | None = None
+
+    def completed(self) -> list[Lease]:
+        """What the ledger is told of a lease that was left open: its grant, which may not have reached it, and its end
+        now. Empty if none was."""
+        if self.granted is None:
+            return []
+        end = dataclasses.replace(
+            self.granted,
+            at_us=utc_us(),
+            event_id=f"{self.granted.lease_id}/end",
+            action="expired",
+            reason=_LEFT_OPEN,
+        )
+        return [self.granted, end]
 
 
 class LeaseFile:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rose.clock import Anchor, monotonic_ns, utc_us
+from rose.clock import Anchor, monotonic_ns
 from rose.events import Lease, Preemption, Record
 from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.lease_file import LeaseFile, Remembered
@@ -19,7 +19,6 @@ LeaseAction = Literal[
 ]
 #: More changes than this at one look would be a mistake in the machine.
 _CHANGES_MAX = 8
-_SUCCEEDED = "its agent ended while it was in force"
 
 
 def lease_id_of(run_id: str, device_id: str, number: int) -> str:
@@ -200,18 +199,9 @@ class Leasing:
     def _succeed(self) -> LeaseState:
         """End what an agent before this one left open; returns the state that it left."""
         left = self._file.read()
-        if left.granted is not None:
-            end = replace(
-                left.granted,
-                at_us=utc_us(),
-                event_id=f"{left.granted.lease_id}/end",
-                action="expired",
-                reason=_SUCCEEDED,
-            )
-            # Its grant may not have reached the ledger.
-            told = self._tell(left.granted)
-            if self._tell(end) and told:
-                self._remember(Remembered(left.number))
+        told = [self._tell(event) for event in left.completed()]
+        if told and all(told):
+            self._remember(Remembered(left.number))
         return LeaseState(number=left.number)
 
     def _remember(self, remembered: Remembered) -> None:
