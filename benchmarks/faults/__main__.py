@@ -96,7 +96,7 @@ def measure(report: Report, ledger: Path, trials: int, seed: int, minutes: float
         with phase("stopping"):
             fleet.stop()
         os.sched_setaffinity(0, available)
-        report.detail["deployment"] = fleet.lines[-400:]
+        report.detail["deployment"] = [line for line in fleet.lines if " died " in line or "step" in line][-200:]
         if watch is not None and clients is not None and struck:
             seen = _seen(struck, watch, clients, pids, config.coserving.lease_ttl_s)
             seen = replace(seen, planned=len(pids) + ended, ended=ended)
