@@ -106,9 +106,10 @@ class RolloutEngine:
             if not self._began.is_set():
                 self._first = error
             return reason
+        # Before it is brought to its version, which takes a while.
+        reason, scheduled = "the process ended", self._scheduling()
         self._lives.answers(engine, monotonic_ns() - launched_ns)
         self._began.set()
-        reason, scheduled = "the process ended", self._scheduling()
         while engine.alive:
             if self._stopping.wait(_LOOK_S):
                 return None
