@@ -51,9 +51,10 @@ def before(served: Sequence[Served], trials: Sequence[Trial]) -> list[Served]:
 
 
 def device_back_s(seen: Seen, trial: Trial) -> float | None:
-    """From the fault until serving had the device to itself; None if the lease outlived the fault."""
+    """From the fault until serving had the device to itself; None if the lease outlived the fault, or is not touched by
+    it: when a worker dies, the lease goes on until there are no more turns."""
     times = _lease_times(seen, trial)
-    if times is None:
+    if times is None or trial.fault.victim not in _TOLD:
         return None
     begin_ns, end_ns, next_ns = times
     return (back_ns(seen.work, begin_ns, end_ns, next_ns) - trial.at_ns) / 1e9

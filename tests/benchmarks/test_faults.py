@@ -135,6 +135,8 @@ def test_the_device_is_back_when_the_lease_is_over_and_its_last_step():
     assert claims.device_back_s(seen(work=[work(11, 13)]), trial()) == 3.0
     lived_on = [LeaseSeen(1 * S, 4, 12 * S), LeaseSeen(2 * S, 4, 90 * S)]
     assert claims.device_back_s(seen(leases=lived_on), trial()) is None
+    worker = trial(fault=Fault(Victim.WORKER, "idle", 0.0))
+    assert claims.device_back_s(seen(), worker) is None, "its lease is not the fault's to end"
 
 
 def test_all_is_well_where_nothing_was_noticed():
