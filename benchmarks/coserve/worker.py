@@ -126,7 +126,8 @@ async def _rollout(command: dict[str, Any]) -> None:
                 await asyncio.sleep(0.2)
                 continue
             made["turns"] += turns
-            made["tokens"] += sum(answer["meta_info"]["completion_tokens"] for answer in answers)
+            # Turns that the end of the round cuts off may be answered without what they made.
+            made["tokens"] += sum(answer.get("meta_info", {}).get("completion_tokens", 0) for answer in answers)
 
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
