@@ -127,7 +127,10 @@ async def _rollout(command: dict[str, Any]) -> None:
                 continue
             made["turns"] += turns
             # Turns that the end of the round cuts off may be answered without what they made.
-            made["tokens"] += sum(answer.get("meta_info", {}).get("completion_tokens", 0) for answer in answers)
+            tokens = sum(answer.get("meta_info", {}).get("completion_tokens", 0) for answer in answers)
+            made["tokens"] += tokens
+            if not tokens:  # Nothing is lent.
+                await asyncio.sleep(0.02)
 
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:

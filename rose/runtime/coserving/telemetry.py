@@ -129,7 +129,9 @@ class ServingTelemetry(EngineTelemetry):
                 if not hasattr(request, _WORKED):
                     setattr(request, _WORKED, self._page.rollout_worked_ns(now))
                     self._note_prompt(len(request.origin_input_ids))
-                    self._arrival_ns = self._arrival_ns or now - arrived_ns(request)
+                    # One that came while serving was in a step of its own waited for that.
+                    if not self._begun and arrived_ns(request) > self._previous_end_ns:
+                        self._arrival_ns = self._arrival_ns or now - arrived_ns(request)
         self.say()
 
     def begin(self, number: int) -> None:
