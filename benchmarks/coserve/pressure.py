@@ -24,7 +24,7 @@ from rose.runtime.policy.policies import NAMES
 from rose.runtime.policy.slack import Budgets, LeaseTerms
 
 _PROMPT_WORDS = 600
-_FILL_TOKENS = 1500
+_FILL_TOKENS = 700
 _WAIT_S = 10.0
 _BUDGETS = Budgets(1 << 60, 1 << 60)
 
