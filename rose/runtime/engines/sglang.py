@@ -219,6 +219,8 @@ class EngineProcess:
         spec = self.spec
         arguments = [
             f"--model-path={spec.model}",
+            # What the ledger calls it: a folder of this machine means nothing to its readers.
+            f"--served-model-name={spec.model_name}",
             "--host=127.0.0.1",
             f"--port={spec.port}",
             f"--max-total-tokens={spec.max_total_tokens}",
