@@ -107,7 +107,7 @@ def test_a_request_waits_from_when_the_server_received_it(page):
     assert monotonic_ns() - page.serving_load().earliest_arrival_ns < 10**9
 
 
-@pytest.mark.parametrize(("budget_ms", "lent_ms", "late"), [(1000, 0, (0, 0)), (1, 0, (1, 0)), (15, 40, (0, 1))])
+@pytest.mark.parametrize(("budget_ms", "lent_ms", "late"), [(1000, 0, (0, 0)), (1, 0, (1, 0)), (200, 400, (0, 1))])
 def test_late_requests_are_put_down_to_serving_or_to_lending(page, budget_ms, lent_ms, late):
     """A prefill of some 5 ms: what rollouts took meanwhile is told apart from what serving took itself."""
     page.set_terms(Budgets(budget_ms * 10**6, 10**12), 64, MEMORY)
@@ -135,7 +135,7 @@ def test_step_times_leave_out_what_rollouts_took_meanwhile(page):
         loop = Loop(plugin._scheduler, plugin, overlap=False, work=work)
         for _ in range(5):
             loop.turn()
-    assert 0 < page.serving_load().usual_prefill_ns < 12_000_000
+    assert 0 < page.serving_load().usual_prefill_ns < 18_000_000
 
 
 def test_room_for_regret_grows_with_what_serving_took_and_shrinks_with_what_was_lent(page):
