@@ -37,8 +37,8 @@ _RING_AT = _WORDS + _BLOCKS * _BLOCK_WORDS
 _SECTION_WORDS = _RING_AT + RING_SPANS * _WORDS_PER_SPAN
 #: Shares are stored as integers; a page holds nothing but 8-byte integers.
 _PPM = 1_000_000
-#: What stands for "unknown" where a time is expected.
-_UNKNOWN = -1
+#: What stands for "unknown" where a time is expected: no time, and no room for regret, is ever so low.
+_UNKNOWN = -(1 << 63)
 _READ_TRIES = 16
 #: What others count from: a ring's reader may have been here before its writer, and what rollouts took from a request
 #: that is in flight while their engine is replaced is what this grew by since it came.

@@ -90,6 +90,9 @@ def test_facts_come_back_as_they_went_in(page):
     )
     page.set_lease(TERMS)
     page.set_terms(Budgets(5, 6), 7, MEMORY)
+    for room_ns in (-1, -8):  # A room that is overdrawn is known, whatever it is.
+        page.set_load(replace(LOAD, regret_room_ns=room_ns))
+        assert page.serving_load().regret_room_ns == room_ns
     page.set_load(LOAD)
     page.set_cut(cut)
     page.set(Party.SERVING, Field.KV_TOKENS_USED, 20)
