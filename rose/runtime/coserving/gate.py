@@ -19,7 +19,7 @@ from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRec
 from rose.runtime.coserving.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.coserving.telemetry import RolloutTelemetry
 from rose.runtime.policy.policies import Policy, numbered
-from rose.runtime.policy.slack import Decision, Hold, LeaseTerms, StepFacts
+from rose.runtime.policy.slack import Decision, Hold, LeaseTerms, ServingLoad, StepFacts
 
 #: How long to sleep between looks at the page: far less than a layer takes on CPU cores, and on a GPU.
 POLL_CPU_S = 0.0005
@@ -93,14 +93,15 @@ class RolloutGate:
             self._telemetry.say()
 
     def _decide(self, now_ns: int, held_ns: int) -> Decision:
-        chunk_tokens = self._chunk()
+        load = self._page.serving_load() if self._page.serving_works() else None
+        chunk_tokens = self._chunk(load)
         step_ns, prefill = self._telemetry.step_ns(chunk_tokens)
         preempt_ns = self._preempt_ns(step_ns)
         self._page.set(Party.ROLLOUT, Field.PREEMPT_NS, preempt_ns or 0)
         running = len(self._view.running)
         return self._policy.admit(
             StepFacts(
-                load=self._serving_load(),
+                load=load,
                 budgets=self._page.budgets(),
                 lease=self._lease,
                 preempt_ns=preempt_ns,
@@ -112,12 +113,6 @@ class RolloutGate:
                 now_ns=now_ns,
             )
         )
-
-    def _serving_load(self) -> Any:
-        page = self._page
-        if page.get(Party.SERVING, Field.BROKEN) or not page.alive(Party.SERVING):
-            return None
-        return page.serving_load()
 
     def _preempt_ns(self, step_ns: int | None) -> int | None:
         """How long serving would wait for a step to give way, once it wants the device."""
@@ -131,10 +126,9 @@ class RolloutGate:
             return step_ns
         return step_ns // self.layers
 
-    def _chunk(self) -> int:
+    def _chunk(self, load: ServingLoad | None) -> int:
         """The largest prefill of which a layer is short beside what serving may be made to wait."""
         chunk = self._chunk_tokens
-        load = self._page.serving_load()
         if self._policy.yields and self.layers and load is not None and load.usual_prefill_ns is not None:
             wait_ns = int(2 * self._lease.regret_share * load.usual_prefill_ns)
             fits = self._telemetry.times.prefill_tokens_within(wait_ns * self.layers)
@@ -198,7 +192,7 @@ class RolloutGate:
     def _check_worth(self, began_ns: int) -> None:
         """Whether a step that gives way is still to be finished."""
         page, now = self._page, monotonic_ns()
-        if page.get(Party.SERVING, Field.BROKEN) or not page.alive(Party.SERVING):
+        if not page.serving_works():
             raise StepAbandonedError("serving is gone")
         if page.lease().expires_ns <= now:
             raise StepAbandonedError("the lease ended")

@@ -50,7 +50,7 @@ class PageError(Exception):
 
 
 class ArbiterPage:
-    """A mapped page. `open_as` takes a party's section; without one the page is read only by convention.
+    """A mapped page. `take` makes its holder the writer of a section; without one it is read only by convention.
 
     A page is never truncated: `create` takes up one that is there, so that those who have it mapped go on with it,
     and puts a new file in the place of one of another version.
@@ -110,9 +110,8 @@ class ArbiterPage:
 
     def take(self, party: Party) -> None:
         """Become the one writer of a section, and clear what its last one left. Raises PageError if it has one."""
-        lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, party, 1, 0)
         try:
-            fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, lock)
+            fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, party, 1))
         except OSError:
             pid = self.get(party, Field.PID)
             raise PageError(f"{self.path}: another process, pid {pid}, writes the section {party.name}") from None
@@ -126,11 +125,10 @@ class ArbiterPage:
 
     def alive(self, party: Party) -> bool:
         """Whether a process has the section; the kernel knows, in whatever PID namespace it runs."""
-        lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, party, 1, 0)
         if self._file.closed:
             return False
-        answer = fcntl.fcntl(self._file, fcntl.F_OFD_GETLK, lock)
-        kind: int = struct.unpack("hhqqi4x", answer)[0]
+        answer = fcntl.fcntl(self._file, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK, party, 1))
+        kind: int = struct.unpack(_FLOCK, answer)[0]
         # A lock never stands in the way of its own holder.
         return kind != fcntl.F_UNLCK or party in self._taken
 
@@ -147,7 +145,7 @@ class ArbiterPage:
             return
         self._taken.clear()
         # A mapping keeps its file, and with it the lock, for as long as anything refers to it.
-        fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
+        fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _flock(fcntl.F_UNLCK, 0, 0))
         self._file.close()
 
     # ------------------------------------------------------------------ words and blocks
@@ -293,7 +291,7 @@ class ArbiterPage:
         return 0 if words is None else words[2]
 
     def memory(self) -> KvMemory | None:
-        """The device's KV memory as it is held now. Rollouts hold what their prefix cache holds as well."""
+        """The device's KV memory as requests hold it now."""
         words = self._take(Party.AGENT, Block.TERMS)
         if words is None:
             return None
@@ -312,6 +310,10 @@ class ArbiterPage:
     def serving_wants(self) -> int:
         """Since when serving wants the device for itself, 0 if it does not: one load, for every layer of a step."""
         return int(self._sections[Party.SERVING][Field.WANTED_SINCE_NS])
+
+    def serving_works(self) -> bool:
+        """Whether a serving engine has its section, and the plugin in it has not failed."""
+        return not self.get(Party.SERVING, Field.BROKEN) and self.alive(Party.SERVING)
 
     def set_load(self, load: ServingLoad) -> None:
         self._put(
@@ -346,6 +348,15 @@ class ArbiterPage:
         if stepping and self.alive(Party.ROLLOUT):
             worked += max(0, self._rollout_until(open_since, now_ns) - open_since)
         return worked
+
+
+#: `struct flock` of Linux on 64 bits.
+_FLOCK = "hhqqi4x"
+
+
+def _flock(kind: int, start: int, length: int) -> bytes:
+    """A lock on `length` bytes from `start`; length 0 is all of the file."""
+    return struct.pack(_FLOCK, kind, os.SEEK_SET, start, length, 0)
 
 
 _LOAD = tuple(ServingLoad.__dataclass_fields__)

@@ -81,7 +81,7 @@ class RolloutPlugin:
 
     def _wait_for_device(self) -> None:
         """Return when serving does not want the device: a version is brought in with or without a lease."""
-        while self.page.serving_wants() and self.page.alive(Party.SERVING):
+        while self.page.serving_wants() and self.page.serving_works():
             time.sleep(_DEVICE_POLL_S)
 
     def _describe(self) -> None:

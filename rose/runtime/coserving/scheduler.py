@@ -108,14 +108,13 @@ class SchedulerView:
         """
         if not requests:
             return 0, 0
-        from sglang.srt.managers.schedule_batch import FINISH_ABORT
         from sglang.srt.mem_cache.common import release_kv_cache
 
         scheduler = self._scheduler
         chosen = set(requests)
         scheduler.waiting_queue = [request for request in scheduler.waiting_queue if request not in chosen]
         for request in requests:
-            request.finished_reason, request.to_finish = request.to_finish or FINISH_ABORT(message), None
+            _finish(request, message)
             if request is scheduler.chunked_req:
                 scheduler.chunked_req = None
                 if request.kv.holds_kv:
@@ -172,10 +171,8 @@ class SchedulerView:
                 request.reset_for_retract()
                 scheduler._add_request_to_queue(request, is_retracted=True)
             return 0, 0
-        from sglang.srt.managers.schedule_batch import FINISH_ABORT
-
         for request in requests:
-            request.finished_reason, request.to_finish = request.to_finish or FINISH_ABORT(), None
+            _finish(request, "Aborted")
         self._answer(requests)
         return len(requests), sum(len(request.output_ids) for request in requests)
 
@@ -185,6 +182,13 @@ class SchedulerView:
 
         if tokens > 0:
             self._scheduler.tree_cache.evict(EvictParams(num_tokens=tokens))
+
+
+def _finish(request: Any, message: str) -> None:
+    """Finished from here on, for the reason that was to finish it, or as aborted with a message."""
+    from sglang.srt.managers.schedule_batch import FINISH_ABORT
+
+    request.finished_reason, request.to_finish = request.to_finish or FINISH_ABORT(message), None
 
 
 def context_tokens(request: Any) -> int:

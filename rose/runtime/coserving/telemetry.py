@@ -203,8 +203,12 @@ class ServingTelemetry(EngineTelemetry):
         lease = page.lease()
         lent = lease.expires_ns > now
         waiting = self._view.waiting
-        running = [request for request in {*self._view.running, *just_stepped} if not request.finished()]
-        running = [request for request in running if request not in waiting]
+        held_off = set(waiting)
+        running = [
+            request
+            for request in {*self._view.running, *just_stepped}
+            if not request.finished() and request not in held_off
+        ]
         worked = page.rollout_worked_ns(now)
         decode_ns = self.times.decode_ns(len(running), sum(context_tokens(request) for request in running))
         room = self._room_ns(running, now, worked, decode_ns or 0, lease.regret_share)
