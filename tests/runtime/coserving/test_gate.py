@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -19,26 +20,12 @@ from rose.runtime.coserving.serving import DETACH, ServingPlugin
 from rose.runtime.coserving.telemetry import RolloutTelemetry
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.policies import NAMES
-from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms, ServingLoad
+from rose.runtime.policy.slack import Budgets, Hold, LeaseTerms
 from tests.runtime.coserving.made_scheduler import Batch, Request, Scheduler
+from tests.runtime.loads import IDLE
 
 MS = 1_000_000
-LOAD = ServingLoad(
-    wanted=False,
-    waiting=0,
-    waiting_prefill_ns=0,
-    earliest_arrival_ns=0,
-    running=0,
-    oldest_token_ns=0,
-    decode_ns=MS,
-    largest_prefill_ns=MS,
-    usual_prefill_ns=MS,
-    regret_room_ns=0,
-    worked_ns=0,
-    finished=1,
-    late_alone=0,
-    late_by_lending=0,
-)
+LOAD = replace(IDLE, finished=1)
 MEMORY = KvMemory(
     device_bytes=4000, serving_bytes_per_token=1, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5
 )
@@ -141,13 +128,13 @@ def test_finished_requests_are_no_work(device):
 
 def test_a_held_step_serves_control_and_says_why_for_how_long(device):
     lend(device)
-    device.serving.set_load(ServingLoad(**{**_fields(LOAD), "wanted": True}))
+    device.serving.set_load(replace(LOAD, wanted=True))
     asked = []
 
     def control():
         asked.append(1)
         if len(asked) == 3:
-            device.serving.set_load(ServingLoad(**{**_fields(LOAD), "largest_prefill_ns": 2000 * MS}))
+            device.serving.set_load(replace(LOAD, largest_prefill_ns=2000 * MS))
         if len(asked) == 6:
             device.serving.set_load(LOAD)
 
@@ -159,7 +146,7 @@ def test_a_held_step_serves_control_and_says_why_for_how_long(device):
 def test_a_request_that_was_given_up_while_held_goes_at_once(device):
     """Its engine must not hold its memory until some later step that may never be admitted."""
     lend(device)
-    device.serving.set_load(ServingLoad(**{**_fields(LOAD), "wanted": True}))
+    device.serving.set_load(replace(LOAD, wanted=True))
 
     def control():
         for request in device.scheduler.running_batch.reqs:
@@ -171,7 +158,7 @@ def test_a_request_that_was_given_up_while_held_goes_at_once(device):
 
 def test_a_lease_that_ends_while_held_lets_go(device):
     lend(device, seconds=0.05)
-    device.serving.set_load(ServingLoad(**{**_fields(LOAD), "wanted": True}))
+    device.serving.set_load(replace(LOAD, wanted=True))
     asks(device)
     assert sorted(device.view.ended) == ["r0", "r1"]
 
@@ -179,7 +166,7 @@ def test_a_lease_that_ends_while_held_lets_go(device):
 def test_turns_that_were_held_for_too_long_go_elsewhere(device, monkeypatch):
     monkeypatch.setattr(gates, "STALL_NS", 20 * MS)
     lend(device)
-    device.serving.set_load(ServingLoad(**{**_fields(LOAD), "wanted": True}))
+    device.serving.set_load(replace(LOAD, wanted=True))
     asks(device)
     assert sorted(device.view.ended) == ["r0", "r1"]
 
@@ -290,7 +277,3 @@ def test_every_layer_of_a_model_looks_at_the_page():
     assert gate.layers == 3
     with pytest.raises(TypeError, match=r"keeps no `model\.layers`"):
         add_layer_hooks(SimpleNamespace(model=SimpleNamespace()), gate)
-
-
-def _fields(load):
-    return {name: getattr(load, name) for name in load.__dataclass_fields__}

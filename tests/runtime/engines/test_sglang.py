@@ -23,11 +23,12 @@ from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.coserving.sync import EngineSync
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec, free_port
 from rose.runtime.policy.kv import KvMemory
-from rose.runtime.policy.slack import Budgets, LeaseTerms, ServingLoad
+from rose.runtime.policy.slack import Budgets, LeaseTerms
 from rose.runtime.training.policy_model import Policy, PolicyShape
 from rose.runtime.transfer.server import StoreServer
 from rose.runtime.transfer.shards import ModelShape
 from rose.runtime.transfer.store import VersionStore
+from tests.runtime import loads
 from tests.runtime.engines.conftest import ENVIRONMENT
 
 pytestmark = pytest.mark.live
@@ -37,23 +38,7 @@ FOREVER_NS = 3_600_000_000_000
 MEMORY = KvMemory(
     device_bytes=10_000, serving_bytes_per_token=1, rollout_bytes_per_token=1, headroom=0.2, high_watermark=0.5
 )
-#: An idle serving engine whose steps take a millisecond.
-IDLE = ServingLoad(
-    wanted=False,
-    waiting=0,
-    waiting_prefill_ns=0,
-    earliest_arrival_ns=0,
-    running=0,
-    oldest_token_ns=0,
-    decode_ns=1_000_000,
-    largest_prefill_ns=200_000_000,
-    usual_prefill_ns=200_000_000,
-    regret_room_ns=0,
-    worked_ns=0,
-    finished=1,
-    late_alone=0,
-    late_by_lending=0,
-)
+IDLE = dataclasses.replace(loads.IDLE, largest_prefill_ns=200_000_000, usual_prefill_ns=200_000_000, finished=1)
 
 #: In bfloat16 an untrained policy's two likeliest tokens are often closer than one rank's rounding is to two ranks'.
 EXACT = "--dtype=float32"

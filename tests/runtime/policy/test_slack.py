@@ -12,7 +12,6 @@ from rose.runtime.policy.slack import (
     Budgets,
     Hold,
     LeaseTerms,
-    ServingLoad,
     StepFacts,
     admit,
     admit_any,
@@ -24,26 +23,12 @@ from rose.runtime.policy.slack import (
     prefill_slack_ns,
     room_ns,
 )
+from tests.runtime import loads
 
 MS = 1_000_000
 NOW = 5_000 * MS
 BUDGETS = Budgets(ttft_ns=1000 * MS, tpot_ns=200 * MS)
-IDLE = ServingLoad(
-    wanted=False,
-    waiting=0,
-    waiting_prefill_ns=0,
-    earliest_arrival_ns=0,
-    running=0,
-    oldest_token_ns=0,
-    decode_ns=None,
-    largest_prefill_ns=400 * MS,
-    usual_prefill_ns=200 * MS,
-    regret_room_ns=0,
-    worked_ns=0,
-    finished=0,
-    late_alone=0,
-    late_by_lending=0,
-)
+IDLE = replace(loads.IDLE, decode_ns=None, largest_prefill_ns=400 * MS, usual_prefill_ns=200 * MS)
 #: One request runs, and rollouts may take ten seconds of it: slack alone decides.
 RUNNING = replace(IDLE, running=1, oldest_token_ns=NOW, decode_ns=20 * MS, regret_room_ns=10_000 * MS)
 WAITING = replace(IDLE, waiting=1, earliest_arrival_ns=NOW, waiting_prefill_ns=20 * MS, regret_room_ns=10_000 * MS)
