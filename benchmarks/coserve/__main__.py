@@ -1,5 +1,5 @@
 """`python -m benchmarks.coserve`: what lending costs serving and what it harvests, beside serving alone, sharing
-without a gate and a fixed split; on real engines that share a core, with no GPU."""
+without a gate and a fixed split; on real engines that share a core, or a GPU."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.coserve import claims, figures, overhead, pressure, traffic
-from benchmarks.coserve.host import Cores, Host, opened
+from benchmarks.coserve.host import Cores, Gpu, Host, opened
 from benchmarks.coserve.picture import svg
-from benchmarks.coserve.policies import BARE, INSTALLED, POLICIES, SOLO
+from benchmarks.coserve.policies import BARE, INSTALLED, POLICIES, ROSE, SOLO
 from benchmarks.coserve.rounds import Round, Scene, order
 from benchmarks.coserve.worker import Worker
 from benchmarks.report import Report, arguments, finish, phase
@@ -49,6 +49,7 @@ class Scope:
     cuts: int
     policies: Sequence[str]
     trace: Path
+    gpu: Gpu | None
 
 
 def main() -> None:
@@ -64,9 +65,10 @@ def main() -> None:
         starts=1 if quick else 4,
         pairs=5 if quick else 20,
         turns=given.turns,
-        cuts=0 if quick else 20,
-        policies=given.policies or ([SOLO, "rose"] if quick else [*POLICIES, INSTALLED, BARE]),
+        cuts=0 if quick or given.gpu is not None else 20,
+        policies=given.policies or ([SOLO, ROSE] if quick else [*POLICIES, INSTALLED, BARE]),
         trace=given.trace or traffic.default_trace(),
+        gpu=None if given.gpu is None else Gpu(given.gpu, given.model),
     )
     try:
         measure(report, scope)
@@ -84,22 +86,22 @@ def main() -> None:
 def measure(report: Report, scope: Scope) -> None:
     """Start the engines, play the rounds, and stop everything."""
     home = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
-    trace = traffic.load(scope.trace)
-    cores = Cores.available()
+    trace = traffic.load(scope.trace, *(traffic.CORE_TOKENS_MAX if scope.gpu is None else traffic.GPU_TOKENS_MAX))
+    cores = Cores.available(scope.gpu)
     report.detail["setup"] = {
         "trace": trace.name, "rounds": scope.rounds, "seconds": scope.seconds, "turns_in_flight": scope.turns,
-        "device_core": cores.device[0], "host_core": cores.host[0],
+        "device_cores": cores.device, "host_cores": cores.host,
     }  # fmt: skip
     with (
         tempfile.TemporaryDirectory(prefix="coserve-benchmark-", dir=home) as folder,
-        opened(Path(folder), cores) as host,
+        opened(Path(folder), cores, scope.gpu) as host,
         Worker("serving") as serving,
         Worker("rollout") as rollout,
     ):
         shared = [name for name in scope.policies if name in POLICIES]
         if shared:
             _compare(report, scope, host, trace, (serving, rollout), shared)
-        if scope.cuts and "rose" in shared:
+        if scope.cuts and ROSE in shared:
             pressure.measure(report, host, rollout, scope.turns, scope.cuts)
         if BARE in scope.policies:
             overhead.measure(report, host, serving, scope.starts, scope.pairs)
@@ -111,9 +113,10 @@ def _compare(
     with phase("engines: serving, rollout"):
         host.start(["serving", "rollout"])
     longest = int(trace.prompt_tokens.max())
+    cap = (traffic.CORE_TOKENS_MAX if scope.gpu is None else traffic.GPU_TOKENS_MAX)[0]
     scene = Scene(
         host=host, serving=workers[0], rollout=workers[1], turns=scope.turns, budgets=_UNLIMITED,
-        max_prompt_tokens=min(longest, traffic.PROMPT_TOKENS_MAX),
+        max_prompt_tokens=min(longest, cap),
     )  # fmt: skip
     with phase("warm-up"):
         for index, name in enumerate(policies):
@@ -138,7 +141,13 @@ def _compare(
         # Rounds that have no counterpart are left out: the last one may have been cut short.
         whole = min(len(each) for each in played.values())
         if whole:
-            claims.claim(report, {name: each[:whole] for name, each in played.items()}, budgets, scope.seconds)
+            claims.claim(
+                report,
+                {name: each[:whole] for name, each in played.items()},
+                budgets,
+                scope.seconds,
+                host.rollout_layers,
+            )
 
 
 def _calibrate(report: Report, scope: Scope, scene: Scene, trace: Trace) -> tuple[float, Budgets]:
@@ -192,8 +201,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--policies", type=_names, help=f"some of {','.join(names)}; all if left out")
     parser.add_argument("--turns", type=int, default=32, help="rollout turns kept in flight")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="serving traffic: a CSV, or Mooncake's JSON lines")
+    parser.add_argument("--gpu", type=int, metavar="INDEX", help="share this GPU instead of a core; needs --model")
+    parser.add_argument("--model", type=Path, metavar="FOLDER", help="what both engines run on a GPU")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the latencies' distributions, as SVG")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if (given.gpu is None) != (given.model is None):
+        parser.error("--gpu and --model go together: a GPU's engines run the model of a folder that you name")
+    return given
 
 
 def _names(text: str) -> list[str]:

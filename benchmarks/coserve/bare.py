@@ -11,6 +11,10 @@ if os.environ.get("ROSE_ENGINE_ON_CPU") == "1":
 
     # Here, not in `main()`: the processes that SGLang spawns import this module again.
     cpu.install()
+else:
+    from rose.runtime.engines import gpu
+
+    gpu.install()
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from benchmarks.coserve import figures
 from benchmarks.coserve.account import harvest_share, lost_idle_ns
-from benchmarks.coserve.host import ROLLOUT_LAYERS
 from benchmarks.coserve.policies import POLICIES, ROSE, SHARE_ALL, SOLO
 from benchmarks.coserve.rounds import Round
 from benchmarks.report import Report
@@ -23,7 +22,7 @@ _RATIOS = (
 _YIELD_MARGIN_MS = 2.0
 
 
-def claim(report: Report, rounds: dict[str, list[Round]], budgets: Budgets, seconds: float) -> None:
+def claim(report: Report, rounds: dict[str, list[Round]], budgets: Budgets, seconds: float, layers: int) -> None:
     """Claim what the rounds that were played allow, and keep every round in the detail."""
     report.detail["policies"] = {name: POLICIES[name].about for name in rounds}
     report.detail["budgets_ms"] = {"ttft": budgets.ttft_ns / 1e6, "tpot": budgets.tpot_ns / 1e6}
@@ -52,7 +51,7 @@ def claim(report: Report, rounds: dict[str, list[Round]], budgets: Budgets, seco
         report.detail["tokens_to_share_all"] = figures.summary(ratios)
         report.claim("rollout tokens, rose / share_all", _median(ratios), "x", 0.85, "higher")
     if ROSE in rounds:
-        _claim_yield(report, rounds[ROSE], seconds)
+        _claim_yield(report, rounds[ROSE], seconds, layers)
 
 
 def _claim_latency(report: Report, rounds: dict[str, list[Round]], budgets: Budgets) -> None:
@@ -64,15 +63,15 @@ def _claim_latency(report: Report, rounds: dict[str, list[Round]], budgets: Budg
     report.claim("requests over budget, rose less solo", over[ROSE] - over[SOLO], "requests", 0, "lower")
 
 
-def _claim_yield(report: Report, rounds: list[Round], seconds: float) -> None:
+def _claim_yield(report: Report, rounds: list[Round], seconds: float, layers: int) -> None:
     """From an arrival in serving to rollouts off the device: at most one layer of a rollout step, and a margin."""
     steps = sum(one.device["rollout_steps"] for one in rounds)
     step_ms = sum(one.device["rollout_ns"] for one in rounds) / max(1, steps) / 1e6
-    target_ms = step_ms / ROLLOUT_LAYERS + _YIELD_MARGIN_MS
+    target_ms = step_ms / layers + _YIELD_MARGIN_MS
     on_page = [wait / 1e6 for one in rounds for wait in one.yield_latency_ns]
     still_open = [wait / 1e6 for one in rounds for wait in one.open_ns]
     detail: dict[str, object] = {
-        "layer_ms": step_ms / ROLLOUT_LAYERS,
+        "layer_ms": step_ms / layers,
         "serving_steps_that_met_a_rollout_step": len(still_open),
         "which_was_still_open_for_ms": {
             f"p{share * 100:g}": figures.quantile(still_open, share) for share in figures.QUANTILES

@@ -6,6 +6,7 @@ work (HTTP, tokenizers, detokenizers, load generators, this process) runs on the
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from rose.errors import UserError
 from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines import cpu, models
+from rose.runtime.engines.gpu import GATED_ARGUMENTS
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec, free_port
 from rose.runtime.engines.shape import kv_bytes_per_token
 from rose.runtime.policy.kv import KvMemory
@@ -31,23 +33,39 @@ from rose.runtime.training.policy_model import PolicyShape
 SERVING, ROLLOUT = "serving", "rollout"
 CACHE: Path = FleetConfig.model_fields["cache"].default.expanduser()
 SERVING_TOKENS, ROLLOUT_TOKENS = 8192, 16384
-#: Layers of the rollout model: between two of them a step may yield.
-ROLLOUT_LAYERS = PolicyShape().num_hidden_layers
-_PREFILL_CHUNK_TOKENS = 512
+_GPU_TOKENS = 65536
+_PREFILL_CHUNK_TOKENS, _GPU_PREFILL_CHUNK_TOKENS = 512, 2048
+_GPU_GRAPHS = "--cuda-graph-max-bs-decode=64"
 _SCHEDULER = "sglang::scheduler"
 
 
 @dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as the device. `model` is a checkpoint's folder for both engines; one without weights gets random ones."""
+
+    index: int
+    model: Path
+
+    @property
+    def load_arguments(self) -> tuple[str, ...]:
+        """How engines get the model's weights."""
+        return () if any(self.model.glob("*.safetensors")) else ("--load-format=dummy",)
+
+
+@dataclass(frozen=True, slots=True)
 class Cores:
-    """The core that is the device, and those of the host's work."""
+    """The core that is the device, none where a GPU is, and those of the host's work."""
 
     device: tuple[int, ...]
     host: tuple[int, ...]
 
     @classmethod
-    def available(cls) -> Cores:
-        """The first core this process may use, and the second. Raises UserError where there is one."""
+    def available(cls, gpu: Gpu | None) -> Cores:
+        """The first core this process may use, and the second; all of them beside a GPU. Raises UserError where there
+        is one."""
         cores = sorted(os.sched_getaffinity(0))
+        if gpu is not None:
+            return cls((), tuple(cores))
         if len(cores) < 2:
             raise UserError(f"this benchmark needs two cores, and may use {cores} alone: give it another")
         return cls((cores[0],), (cores[1],))
@@ -92,25 +110,31 @@ class Seat:
 class Host:
     """Everything that was started, by name; made by `opened`."""
 
-    def __init__(self, folder: Path, cores: Cores) -> None:
+    def __init__(self, folder: Path, cores: Cores, gpu: Gpu | None) -> None:
         self.folder = folder
         self.cores = cores
-        self.serving_model = models.resolve(models.SMOLLM2, CACHE, lambda text: print(text, file=sys.stderr))
-        rollout_model = folder / "rollout-model"
-        rollout_model.mkdir()
-        Model(PolicyShape()).save(rollout_model)
-        self._rollout_model = rollout_model
+        self.gpu = gpu
+        if gpu is None:
+            self.serving_model = models.resolve(models.SMOLLM2, CACHE, lambda text: print(text, file=sys.stderr))
+            self._rollout_model = folder / "rollout-model"
+            self._rollout_model.mkdir()
+            Model(PolicyShape()).save(self._rollout_model)
+            self.serving_tokens, self.rollout_tokens = SERVING_TOKENS, ROLLOUT_TOKENS
+        else:
+            self.serving_model = self._rollout_model = gpu.model
+            self.serving_tokens = self.rollout_tokens = _GPU_TOKENS
+        #: Layers of the rollout model: between two of them a step may yield.
+        self.rollout_layers = int(json.loads((self._rollout_model / "config.json").read_text())["num_hidden_layers"])
         self._page = ArbiterPage.create(folder / "page")
         self.seats: dict[str, Seat] = {}
 
     @property
     def memory(self) -> KvMemory:
         """A device on which both pools fit: memory is measured by itself."""
-        serving, rollout = (
-            kv_bytes_per_token(model, cpu.dtype()) for model in (self.serving_model, self._rollout_model)
-        )
+        dtype = cpu.dtype() if self.gpu is None else None
+        serving, rollout = (kv_bytes_per_token(model, dtype) for model in (self.serving_model, self._rollout_model))
         return KvMemory(
-            device_bytes=2 * (SERVING_TOKENS * serving + ROLLOUT_TOKENS * rollout),
+            device_bytes=2 * (self.serving_tokens * serving + self.rollout_tokens * rollout),
             serving_bytes_per_token=serving,
             rollout_bytes_per_token=rollout,
             headroom=CoservingConfig().headroom,
@@ -127,6 +151,8 @@ class Host:
         for name in names:
             self.seats[name] = Seat(self._engine(name, self._page.path))
             self.seats[name].engine.launch()
+            if self.gpu is not None:  # Each takes its share of what memory is free when it starts.
+                self.seats[name].engine.wait_ready()
         for name in names:
             self.seats[name].engine.wait_ready()
             self.place(name, nice=0, scheduling=os.SCHED_OTHER)
@@ -136,6 +162,8 @@ class Host:
 
         Raises PermissionError where niceness may not be lowered again: run it as root, or one policy a run.
         """
+        if self.gpu is not None:
+            return
         for process in self.processes(name):
             cores = self.cores.device if is_scheduler(process) else self.cores.host
             for thread in process.threads():
@@ -174,24 +202,31 @@ class Host:
             model=str(self.serving_model if serves else self._rollout_model),
             model_name=models.SMOLLM2 if serves else "untrained policy",
             port=free_port(),
-            max_total_tokens=SERVING_TOKENS if serves else ROLLOUT_TOKENS,
+            max_total_tokens=self.serving_tokens if serves else self.rollout_tokens,
             plugin=PluginSettings("serving" if serves else "rollout", page, staging, gated=not serves),
             log=self.folder / f"{name}.log",
             cores=self.cores.device,
             token_ids_only=not serves,
-            extra_args=() if serves else (f"--chunked-prefill-size={_PREFILL_CHUNK_TOKENS}",),
+            gpu=None if self.gpu is None else self.gpu.index,
+            extra_args=self._arguments(serves),
         )
         return Engine(spec, plugin=name != "bare")
 
+    def _arguments(self, serves: bool) -> tuple[str, ...]:
+        if self.gpu is None:
+            return () if serves else (f"--chunked-prefill-size={_PREFILL_CHUNK_TOKENS}",)
+        chunk = f"--chunked-prefill-size={_GPU_PREFILL_CHUNK_TOKENS}"
+        return (*self.gpu.load_arguments, chunk, _GPU_GRAPHS, *(() if serves else GATED_ARGUMENTS))
+
 
 @contextmanager
-def opened(folder: Path, cores: Cores) -> Iterator[Host]:
+def opened(folder: Path, cores: Cores, gpu: Gpu | None = None) -> Iterator[Host]:
     """A host whose engines are all stopped at the end. This process is kept to the host's core meanwhile."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores.host)
     with ExitStack() as stack:
         stack.callback(os.sched_setaffinity, 0, before)
-        host = Host(folder, cores)
+        host = Host(folder, cores, gpu)
         # Asked at the end for what runs then: engines are started and stopped in between.
         stack.callback(lambda: host.stop(list(host.seats)))
         yield host

@@ -6,7 +6,6 @@ import threading
 from dataclasses import dataclass, field, replace
 
 from benchmarks.coserve.account import WorkSample
-from benchmarks.coserve.host import ROLLOUT_TOKENS
 from benchmarks.coserve.policies import Policy
 from rose.clock import monotonic_ns
 from rose.config import CoservingConfig
@@ -32,6 +31,7 @@ class Keeper:
     policy: Policy
     budgets: Budgets
     max_prompt_tokens: int
+    rollout_tokens: int
     spans: list[SpanRecord] = field(default_factory=list)
     samples: list[WorkSample] = field(default_factory=list)
     lost_spans: int = 0
@@ -84,7 +84,7 @@ class Keeper:
                 number=self._number,
                 expires_ns=monotonic_ns() + TTL_NS,
                 compute_share=self.policy.compute_share,
-                kv_budget_tokens=ROLLOUT_TOKENS,
+                kv_budget_tokens=self.rollout_tokens,
                 regret_share=CoservingConfig().regret_share,
                 policy=NAMES.index(self.policy.decides),
             )

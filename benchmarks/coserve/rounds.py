@@ -81,7 +81,7 @@ class Scene:
         """Play a round of `seconds`; `seed` is of the prompts' text. Rollouts end with it, serving's last do after."""
         host, way = self.host, POLICIES[policy]
         host.adopt(way)
-        keeper = Keeper(host.page, host.memory, way, self.budgets, self.max_prompt_tokens)
+        keeper = Keeper(host.page, host.memory, way, self.budgets, self.max_prompt_tokens, host.rollout_tokens)
         made: dict[str, Any] = {}
         cpu = CpuTimes(self._roles())
         keeper.start()

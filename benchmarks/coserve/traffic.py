@@ -1,4 +1,4 @@
-"""Serving's arrivals: windows of a trace, fitted to one core, each with a burst of three times the mean rate."""
+"""Serving's arrivals: windows of a trace, fitted to the device, each with a burst of three times the mean rate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from rose.runtime.traffic.trace import Ints, Trace
 RECORDED = ROOT.parent / "shared" / "traces" / "mooncake_conversation.jsonl.gz"
 SAMPLE = ROOT / "sample_traces" / "bursty.csv"
 #: The 99th percentiles of the lengths that a core can serve many of in a minute.
-PROMPT_TOKENS_MAX, OUTPUT_TOKENS_MAX = 192, 24
+CORE_TOKENS_MAX = (192, 24)
+#: And a GPU that runs a model of 8 billion parameters.
+GPU_TOKENS_MAX = (2048, 48)
 BURST_FACTOR, BURST_SHARE, BURST_AT = 3.0, 0.1, 0.6
 _BURST_PERIOD_S = 60.0
 #: No request comes in the last part of a round, so that nearly all have ended with it.
@@ -44,13 +46,13 @@ def default_trace() -> Path:
     return RECORDED if RECORDED.is_file() else SAMPLE
 
 
-def load(path: Path) -> Trace:
-    """A trace with its lengths scaled down for one core: a CSV file, or Mooncake's JSON lines, zipped or not.
+def load(path: Path, prompt_tokens_max: int, output_tokens_max: int) -> Trace:
+    """A trace with its lengths scaled to these 99th percentiles: a CSV file, or Mooncake's JSON lines, zipped or not.
 
     Raises TraceError for a CSV file that cannot be used.
     """
     whole = _mooncake(path) if ".jsonl" in path.suffixes else traces.read(path)
-    config = TrafficConfig(prompt_tokens_max=PROMPT_TOKENS_MAX, output_tokens_max=OUTPUT_TOKENS_MAX)
+    config = TrafficConfig(prompt_tokens_max=prompt_tokens_max, output_tokens_max=output_tokens_max)
     lengths = traces.fit(whole, config.model_copy(update={"requests_per_s_max": float(_ANY_LENGTH)})).trace
     return replace(lengths, name=path.name.partition(".")[0])
 

@@ -11,15 +11,11 @@ from rose.config import DeviceConfig, FleetConfig
 from rose.runtime.actors import BACKGROUND_NICE
 from rose.runtime.coserving.agent import AgentSpec
 from rose.runtime.coserving.settings import PluginSettings
-from rose.runtime.engines import cpu
+from rose.runtime.engines import cpu, gpu
 from rose.runtime.engines.sglang import EngineSpec, free_port
 from rose.runtime.engines.shape import kv_bytes_per_token
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.serving import ServingDevice
-
-#: A step that was launched ahead cannot be held back, a layer that is replayed from a graph runs no Python, and an idle
-#: scheduler that spins takes a core from whoever works.
-_GATED_GPU_ARGUMENTS = ("--disable-overlap-schedule", "--disable-cuda-graph", "--sleep-on-idle")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +128,7 @@ class FleetPlan:
             extra_args=[
                 f"--chunked-prefill-size={config.prefill_chunk_tokens}",
                 f"--max-running-requests={config.max_concurrent}",
-                *(_GATED_GPU_ARGUMENTS if gated and device.gpu is not None else ()),
+                *(gpu.GATED_ARGUMENTS if gated and device.gpu is not None else ()),
                 *config.extra_args,
             ],
         )

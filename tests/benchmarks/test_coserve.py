@@ -131,7 +131,7 @@ def played() -> dict[str, list[Round]]:
 
 def test_what_is_claimed_of_rounds() -> None:
     report = Report("coserve", quick=False)
-    claims.claim(report, played(), BUDGETS, 60.0)
+    claims.claim(report, played(), BUDGETS, 60.0, 4)
     claimed = {claim.name: claim for claim in report.claims}
     assert claimed["TTFT p50, rose / solo"].value == pytest.approx(1.1)
     assert claimed["TTFT p99, rose / solo"].value > 5
@@ -149,7 +149,7 @@ def test_what_is_claimed_of_rounds() -> None:
 
 def test_a_quick_run_claims_nothing_about_tails() -> None:
     report = Report("coserve", quick=True)
-    claims.claim(report, {name: played()[name][:1] for name in (SOLO, ROSE)}, BUDGETS, 8.0)
+    claims.claim(report, {name: played()[name][:1] for name in (SOLO, ROSE)}, BUDGETS, 8.0, 4)
     assert [claim.name for claim in report.claims if "p99, rose" in claim.name] == []
     assert report.detail["ratios_to_solo"][ROSE]["TTFT p50"]["interval_95"] is None
 
@@ -160,7 +160,7 @@ def test_a_yield_latency_on_the_page_is_claimed_as_measured() -> None:
     rounds = played()
     rounds[ROSE] = [dataclasses.replace(one, yield_latency_ns=(100_000, 200_000)) for one in rounds[ROSE]]
     report = Report("coserve", quick=False)
-    claims.claim(report, rounds, BUDGETS, 60.0)
+    claims.claim(report, rounds, BUDGETS, 60.0, 4)
     (claim,) = (claim for claim in report.claims if "off the device" in claim.name)
     assert claim.holds
     assert claim.value == pytest.approx(0.2, abs=0.01)
@@ -212,13 +212,13 @@ def test_a_tenth_of_each_minute_has_three_times_the_mean_rate() -> None:
 
 
 def test_windows_of_the_sample_trace_have_the_rate_that_is_wanted() -> None:
-    trace = traffic.load(traffic.SAMPLE)
+    trace = traffic.load(traffic.SAMPLE, *traffic.CORE_TOKENS_MAX)
     windows = [traffic.window(trace, number, 60, 1.2) for number in (0, 1, 2, 1000)]
     for arrivals in windows:
         assert len(arrivals.arrival_ns) == 72
         assert 0 <= arrivals.arrival_ns[0] <= arrivals.arrival_ns[-1] < 60e9
         assert list(arrivals.arrival_ns) == sorted(arrivals.arrival_ns)
-        assert np.median(arrivals.prompt_tokens) < traffic.PROMPT_TOKENS_MAX
+        assert np.median(arrivals.prompt_tokens) < traffic.CORE_TOKENS_MAX[0]
     assert windows[0] != windows[1]
     assert windows[1] == traffic.window(trace, 1, 60, 1.2)
 
@@ -234,7 +234,7 @@ def test_mooncake_s_lines_are_read_and_spread_within_their_grain(tmp_path: Path)
     rows = [{"timestamp": 3000 * (row // 10), "input_length": 9 + row, "output_length": 3} for row in range(100)]
     file = tmp_path / "made.jsonl.gz"
     file.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
-    trace = traffic.load(file)
+    trace = traffic.load(file, *traffic.CORE_TOKENS_MAX)
     assert (trace.name, len(trace)) == ("made", 100)
     assert len(set(trace.arrival_ns.tolist())) == 100
     assert sorted(trace.prompt_tokens.tolist()) == list(range(9, 109))
@@ -253,7 +253,7 @@ def test_the_keeper_renews_the_lease_reads_the_rings_and_takes_the_lease_back(tm
     page = ArbiterPage.create(tmp_path / "page")
     page.open_span(Party.SERVING, Span.SERVING, 1)
     page.close_span(Party.SERVING, 2)  # Of an earlier round.
-    keeper = Keeper(page, MEMORY, POLICIES[ROSE], BUDGETS, 64)
+    keeper = Keeper(page, MEMORY, POLICIES[ROSE], BUDGETS, 64, 4096)
     keeper.start()
     assert page.lease().expires_ns > monotonic_ns()
     assert page.budgets() == BUDGETS
@@ -277,7 +277,7 @@ def test_the_keeper_renews_the_lease_reads_the_rings_and_takes_the_lease_back(tm
 def test_alone_nothing_is_lent_and_a_fixed_split_has_its_share(tmp_path: Path) -> None:
     page = ArbiterPage.create(tmp_path / "page")
     for name, lent in ((SOLO, False), ("static_split", True)):
-        keeper = Keeper(page, MEMORY, POLICIES[name], BUDGETS, 64)
+        keeper = Keeper(page, MEMORY, POLICIES[name], BUDGETS, 64, 4096)
         keeper.start()
         assert (page.lease().expires_ns > 0) is lent
         assert page.lease().policy == (NAMES.index(name) if lent else 0)

@@ -16,6 +16,7 @@ from typing import Any
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.memory import KvGuard
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
+from rose.runtime.coserving.runahead import LAYERS_AHEAD, RunAhead
 from rose.runtime.coserving.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.coserving.telemetry import RolloutTelemetry
 from rose.runtime.policy.policies import Policy, numbered
@@ -35,7 +36,11 @@ CHUNK_TOKENS_MIN = 32
 
 
 class RolloutGate:
-    """The executor's side inside a rollout engine that shares its device."""
+    """The executor's side inside a rollout engine that shares its device.
+
+    A prefill gives way before each of its `layers`, a decode step before each of `decode_layers`: 0 where one graph
+    replays it whole. `run_ahead` is for a GPU, None on CPU cores.
+    """
 
     def __init__(
         self,
@@ -46,15 +51,19 @@ class RolloutGate:
         *,
         chunk_tokens: int,
         set_chunk_tokens: Callable[[int], None],
-        on_gpu: bool,
+        layers: int,
+        decode_layers: int,
+        run_ahead: RunAhead | None,
         on_preemptible: Callable[[], None],
     ) -> None:
         self._page, self._view, self._telemetry, self._guard = page, view, telemetry, guard
         self._chunk_tokens, self._set_chunk_tokens = chunk_tokens, set_chunk_tokens
         self._on_preemptible = on_preemptible
-        self._poll_s = POLL_GPU_S if on_gpu else POLL_CPU_S
+        self._run_ahead = run_ahead
+        self._ahead = 1 if run_ahead is None else LAYERS_AHEAD
+        self._poll_s = POLL_CPU_S if run_ahead is None else POLL_GPU_S
         self._worked: deque[tuple[int, int]] = deque()
-        self.layers = 0
+        self._layers, self._decode_layers = layers, decode_layers
         self._policy: Policy = numbered(-1)
         self._lease = LeaseTerms()
         self._mark_ns = self._mark_cpu_ns = 0
@@ -96,7 +105,7 @@ class RolloutGate:
         load = self._page.serving_load() if self._page.serving_works() else None
         chunk_tokens = self._chunk(load)
         step_ns, prefill = self._telemetry.step_ns(chunk_tokens)
-        preempt_ns = self._preempt_ns(step_ns)
+        preempt_ns = self._preempt_ns(step_ns, self._layers if prefill else self._decode_layers)
         self._page.set(Party.ROLLOUT, Field.PREEMPT_NS, preempt_ns or 0)
         running = len(self._view.running)
         return self._policy.admit(
@@ -114,7 +123,7 @@ class RolloutGate:
             )
         )
 
-    def _preempt_ns(self, step_ns: int | None) -> int | None:
+    def _preempt_ns(self, step_ns: int | None, layers: int) -> int | None:
         """How long serving would wait for a step to give way, once it wants the device."""
         preemptible = os.sched_getscheduler(0) == os.SCHED_IDLE
         if preemptible != bool(self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE)):
@@ -122,16 +131,16 @@ class RolloutGate:
             self._on_preemptible()
         if preemptible:
             return 0
-        if step_ns is None or not self._policy.yields or not self.layers:
+        if step_ns is None or not self._policy.yields or not layers:
             return step_ns
-        return step_ns // self.layers
+        return step_ns * min(layers, self._ahead) // layers
 
     def _chunk(self, load: ServingLoad | None) -> int:
         """The largest prefill of which a layer is short beside what serving may be made to wait."""
         chunk = self._chunk_tokens
-        if self._policy.yields and self.layers and load is not None and load.usual_prefill_ns is not None:
+        if self._policy.yields and self._layers and load is not None and load.usual_prefill_ns is not None:
             wait_ns = int(2 * self._lease.regret_share * load.usual_prefill_ns)
-            fits = self._telemetry.times.prefill_tokens_within(wait_ns * self.layers)
+            fits = self._telemetry.times.prefill_tokens_within(wait_ns * self._layers // self._ahead)
             if fits is not None and not self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE):
                 chunk = min(chunk, max(CHUNK_TOKENS_MIN, fits))
         self._set_chunk_tokens(chunk)
@@ -170,9 +179,13 @@ class RolloutGate:
         Raises StepAbandonedError if the step is not to be finished.
         """
         self._note_taken(layers_left)
+        if self._run_ahead is not None and self._policy.yields:
+            self._run_ahead.before_layer()
         wanted = self._page.serving_wants()
         if not wanted or not self._policy.yields:
             return
+        if self._run_ahead is not None:
+            self._run_ahead.drain()
         began, opened = monotonic_ns(), self._page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
         # A step that had its core taken and given back since the wish was off the device in between.
         latency_ns = max(0, began - wanted) if opened < wanted else 0
@@ -219,17 +232,20 @@ class RolloutGate:
         self._mark_ns, self._mark_cpu_ns = now, cpu
 
 
-def add_layer_hooks(model: Any, gate: RolloutGate) -> int:
-    """Make every decoder layer of a loaded SGLang model look at the page before it runs; returns how many.
-
-    Works on any architecture that keeps its layers in `model.model.layers`; raises TypeError for one that does not.
-    """
-    inner = getattr(model, "model", model)
-    layers = getattr(inner, "layers", None)
+def layers_of(model: Any) -> Any:
+    """The decoder layers of a loaded SGLang model. Raises TypeError for one that does not keep `model.model.layers`."""
+    layers = getattr(getattr(model, "model", model), "layers", None)
     if layers is None or len(layers) == 0:
         raise TypeError(f"{type(model).__name__} keeps no `model.layers`: a rollout step of it could not yield")
+    return layers
+
+
+def add_layer_hooks(model: Any, between_layers: Callable[[int], object]) -> None:
+    """Call `between_layers` before every decoder layer, with how many are left. Raises what `layers_of` does."""
+    layers = layers_of(model)
     for index, layer in enumerate(layers):
-        left = len(layers) - index
-        layer.register_forward_pre_hook(lambda _module, _args, left=left: gate.between_layers(left))
-    gate.layers = len(layers)
-    return len(layers)
+
+        def hook(_module: Any, _args: Any, left: int = len(layers) - index) -> None:
+            between_layers(left)
+
+        layer.register_forward_pre_hook(hook)

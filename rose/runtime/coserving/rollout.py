@@ -10,10 +10,11 @@ from typing import Any
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.asking import TAKEN, asked
 from rose.runtime.coserving.attachment import Attachment, describe
-from rose.runtime.coserving.gate import RolloutGate, add_layer_hooks
+from rose.runtime.coserving.gate import RolloutGate, layers_of
 from rose.runtime.coserving.memory import KvGuard, KvPages
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
 from rose.runtime.coserving.ranks import Ranks
+from rose.runtime.coserving.runahead import RunAhead
 from rose.runtime.coserving.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.coserving.telemetry import RolloutTelemetry
@@ -48,7 +49,9 @@ class RolloutPlugin:
         self.gate: RolloutGate | None = None
         self.guard: KvGuard | None = None
         model_runner = scheduler.tp_worker.model_runner
+        self._on_gpu = str(scheduler.device) != "cpu"
         if settings.gated:
+            layers = len(layers_of(model_runner.model))
             self.guard = KvGuard(self.page, self.view, KvPages.of_cpu(scheduler))
             self.gate = RolloutGate(
                 self.page,
@@ -57,10 +60,11 @@ class RolloutPlugin:
                 self.guard,
                 chunk_tokens=int(scheduler.chunked_prefill_size or 512),
                 set_chunk_tokens=self._set_chunk_tokens,
-                on_gpu=str(scheduler.device) != "cpu",
+                layers=layers,
+                decode_layers=layers if self._gives_way_in_decode() else 0,
+                run_ahead=RunAhead() if self._on_gpu else None,
                 on_preemptible=self._describe,
             )
-            layers = add_layer_hooks(model_runner.model, self.gate)
             logger.info("ROSE gates this engine: %d layers yield to serving", layers)
         self.weights = WeightUpdater(
             scheduler,
@@ -84,12 +88,19 @@ class RolloutPlugin:
         while self.page.serving_wants() and self.page.serving_works():
             time.sleep(_DEVICE_POLL_S)
 
+    def _gives_way_in_decode(self) -> bool:
+        """Whether Python runs between the layers of a decode step: not where one CUDA graph replays it whole."""
+        if not self._on_gpu:
+            return True
+        from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
+
+        return not check_cuda_graph_backend(Phase.DECODE, Backend.FULL)
+
     def _describe(self) -> None:
         arguments = self._scheduler.server_args
         compute = "exclusive"
         if self.gate is not None:
-            graphs = str(self._scheduler.device) != "cpu" and not arguments.disable_cuda_graph
-            compute = "step-gate" if graphs else "layer-yield"
+            compute = "layer-yield" if self._gives_way_in_decode() else "step-gate"
             if self.page.get(Party.ROLLOUT, Field.PREEMPTIBLE):
                 compute = f"idle-class+{compute}"
         describe(

@@ -1,9 +1,9 @@
 """`python -m rose.runtime.engines.launch ...`: SGLang's own server, tied to the life of the process that started it.
 
 The arguments are `sglang.launch_server`'s. What ROSE adds comes from the environment, set by
-`rose.runtime.engines.sglang`: the plugin's settings and, with no GPU, the CPU stand-ins. Those are installed when this
-module is imported, not in `main()`: SGLang spawns its scheduler and detokenizer, and a spawned Python imports the main
-module again, so one place serves the children too. A fork server has imported all of it before: see
+`rose.runtime.engines.sglang`: the plugin's settings, and stand-ins for kernels that are not there. Those are installed
+when this module is imported, not in `main()`: SGLang spawns its scheduler and detokenizer, and a spawned Python imports
+the main module again, so one place serves the children too. A fork server has imported all of it before: see
 `rose.runtime.engines.forkserver`.
 """
 
@@ -19,6 +19,10 @@ if os.environ.get("ROSE_ENGINE_ON_CPU") == "1":
     from rose.runtime.engines import cpu
 
     cpu.install()
+else:
+    from rose.runtime.engines import gpu
+
+    gpu.install()
 
 _PR_SET_PDEATHSIG = 1
 

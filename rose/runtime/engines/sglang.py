@@ -214,7 +214,7 @@ class EngineProcess:
         )
 
     def _arguments(self) -> list[str]:
-        from rose.runtime.engines import cpu
+        from rose.runtime.engines import cpu, gpu
 
         spec = self.spec
         arguments = [
@@ -230,7 +230,7 @@ class EngineProcess:
         if spec.gpu is None:
             arguments += [*cpu.ARGUMENTS, f"--dtype={cpu.dtype()}"]
         else:
-            arguments.append(f"--base-gpu-id={spec.gpu}")
+            arguments += [f"--base-gpu-id={spec.gpu}", *gpu.arguments()]
         if spec.token_ids_only:
             arguments.append("--skip-tokenizer-init")
         return arguments + list(spec.extra_args)
@@ -240,7 +240,7 @@ class EngineProcess:
         return any(argument.startswith(("--tp-size", "--tensor-parallel-size")) for argument in self.spec.extra_args)
 
     def _environment(self) -> dict[str, str]:
-        from rose.runtime.engines import cpu
+        from rose.runtime.engines import cpu, gpu
 
         spec = self.spec
         environment = {
@@ -255,4 +255,6 @@ class EngineProcess:
             environment["OMP_NUM_THREADS"] = str(len(spec.cores))
         if spec.gpu is None:
             environment |= {"ROSE_ENGINE_ON_CPU": "1", **cpu.ENVIRONMENT}
+        else:
+            environment |= gpu.environment()
         return {**environment, **spec.environment}

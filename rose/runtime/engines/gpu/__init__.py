@@ -1,0 +1,51 @@
+"""How engines run on a GPU. With `NATIVE_KERNELS` set they run where SGLang's compiled kernels are not installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+#: Set to 1, an engine starts without the package `sglang-kernel`: norms, activations and rotary embeddings in plain
+#: torch, attention in Triton. It shows that the mechanisms work on a card; its speed is not SGLang's.
+NATIVE_KERNELS = "ROSE_NATIVE_KERNELS"
+
+#: A gated engine's step gives way between layers: decode is captured as one CUDA graph a layer (SGLang's breakable
+#: graphs), with the gate between two of them. A step that was launched ahead could not be held back, and an idle
+#: scheduler that spins takes a core from whoever works.
+GATED_ARGUMENTS = (
+    "--disable-overlap-schedule",
+    "--cuda-graph-backend-decode=breakable",
+    "--cuda-graph-backend-prefill=disabled",
+    "--sleep-on-idle",
+)
+
+_NATIVE_ARGUMENTS = ("--attention-backend=triton", "--sampling-backend=pytorch", "--grammar-backend=none")
+_NATIVE_ENVIRONMENT = {"SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1", "SGLANG_FORCE_FUSED_OP_BACKEND": "native"}
+
+
+def native_kernels() -> bool:
+    """Whether engines of this environment do without SGLang's compiled kernels: asked for, and not installed."""
+    return os.environ.get(NATIVE_KERNELS) == "1" and not has_kernels()
+
+
+def has_kernels() -> bool:
+    """Whether SGLang's compiled CUDA kernels are installed."""
+    return importlib.util.find_spec("sgl_kernel") is not None
+
+
+def arguments() -> tuple[str, ...]:
+    """An engine's arguments on a GPU of this host."""
+    return _NATIVE_ARGUMENTS if native_kernels() else ()
+
+
+def environment() -> dict[str, str]:
+    """An engine's environment on a GPU of this host."""
+    return _NATIVE_ENVIRONMENT if native_kernels() else {}
+
+
+def install() -> None:
+    """Install the stand-in for the kernels if engines do without; must run before `sglang` is imported."""
+    if native_kernels():
+        from rose.runtime.engines.gpu import sgl_kernel_absent
+
+        sgl_kernel_absent.install()

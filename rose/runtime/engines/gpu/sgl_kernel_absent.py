@@ -1,0 +1,68 @@
+"""A stand-in for `sgl_kernel` on a GPU host where it is not installed.
+
+SGLang imports some forty names from it and its submodules at start-up. Where its fused operators are forced to plain
+torch and attention runs in Triton, none is called for a Llama model but one that asks what the card supports.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import NoReturn
+
+_PACKAGE = "sgl_kernel"
+
+
+class Absent:
+    """A name that can be imported, passed on and asked for attributes; calling it says what is missing."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Absent:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Absent(f"{self._name}.{name}")
+
+    def __call__(self, *_args: object, **_kwargs: object) -> NoReturn:
+        raise NotImplementedError(
+            f"{self._name} was called, and SGLang's compiled kernels are not installed: this engine runs with plain "
+            "torch and Triton alone. Use a plain model and no quantisation, or install the package sglang-kernel."
+        )
+
+
+class _AbsentModule(ModuleType):
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if (self.__name__, name) == (f"{_PACKAGE}.utils", "is_arch_support_pdl"):
+            return _no
+        return Absent(f"{self.__name__}.{name}")
+
+
+class _Finder(MetaPathFinder, Loader):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.partition(".")[0] != _PACKAGE:
+            return None
+        return ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _AbsentModule(spec.name, __doc__)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """There is nothing to run."""
+
+
+def _no() -> bool:
+    return False
+
+
+def install() -> None:
+    """Make `import sgl_kernel` and its submodules find the stand-in in this process. Does nothing the second time."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())
