@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import pynvml
 from rich.console import Console
 from rich.table import Table
 
@@ -87,14 +88,25 @@ class Report:
 
 
 def device() -> str:
-    """The machine, in words: processor, cores this process may use, memory."""
+    """The machine, in words: its GPUs if it has any, processor, cores this process may use, memory."""
     model = platform.processor() or platform.machine()
     for line in Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []:
         if line.startswith("model name"):
             model = line.partition(":")[2].strip()
             break
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{model}, {len(os.sched_getaffinity(0))} cores, {memory_gib:.0f} GiB"
+    return f"{_gpus()}{model}, {len(os.sched_getaffinity(0))} cores, {memory_gib:.0f} GiB"
+
+
+def _gpus() -> str:
+    try:
+        pynvml.nvmlInit()
+        names = [
+            pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(i)) for i in range(pynvml.nvmlDeviceGetCount())
+        ]
+    except pynvml.NVMLError:
+        return ""
+    return "".join(f"{name}, " for name in names)
 
 
 def commit() -> str:

@@ -61,7 +61,7 @@ def main() -> None:
     scope = Scope(
         rounds=given.rounds or (1 if quick else 5),
         seconds=given.seconds or (8.0 if quick else 60.0),
-        calibration_s=8.0 if quick else 40.0,
+        calibration_s=8.0 if quick else 40.0 if given.gpu is None else 20.0,
         starts=1 if quick else 4,
         pairs=5 if quick else 20,
         turns=given.turns,

@@ -38,8 +38,7 @@ CHUNK_TOKENS_MIN = 32
 class RolloutGate:
     """The executor's side inside a rollout engine that shares its device.
 
-    A prefill gives way before each of its `layers`, a decode step before each of `decode_layers`: 0 where one graph
-    replays it whole. `run_ahead` is for a GPU, None on CPU cores.
+    A step gives way before each of its `layers`. `run_ahead` is for a GPU, None on CPU cores.
     """
 
     def __init__(
@@ -52,7 +51,6 @@ class RolloutGate:
         chunk_tokens: int,
         set_chunk_tokens: Callable[[int], None],
         layers: int,
-        decode_layers: int,
         run_ahead: RunAhead | None,
         on_preemptible: Callable[[], None],
     ) -> None:
@@ -63,7 +61,7 @@ class RolloutGate:
         self._ahead = 1 if run_ahead is None else LAYERS_AHEAD
         self._poll_s = POLL_CPU_S if run_ahead is None else POLL_GPU_S
         self._worked: deque[tuple[int, int]] = deque()
-        self._layers, self._decode_layers = layers, decode_layers
+        self._layers = layers
         self._policy: Policy = numbered(-1)
         self._lease = LeaseTerms()
         self._mark_ns = self._mark_cpu_ns = 0
@@ -105,7 +103,7 @@ class RolloutGate:
         load = self._page.serving_load() if self._page.serving_works() else None
         chunk_tokens = self._chunk(load)
         step_ns, prefill = self._telemetry.step_ns(chunk_tokens)
-        preempt_ns = self._preempt_ns(step_ns, self._layers if prefill else self._decode_layers)
+        preempt_ns = self._preempt_ns(step_ns)
         self._page.set(Party.ROLLOUT, Field.PREEMPT_NS, preempt_ns or 0)
         running = len(self._view.running)
         return self._policy.admit(
@@ -123,7 +121,7 @@ class RolloutGate:
             )
         )
 
-    def _preempt_ns(self, step_ns: int | None, layers: int) -> int | None:
+    def _preempt_ns(self, step_ns: int | None) -> int | None:
         """How long serving would wait for a step to give way, once it wants the device."""
         preemptible = os.sched_getscheduler(0) == os.SCHED_IDLE
         if preemptible != bool(self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE)):
@@ -131,14 +129,14 @@ class RolloutGate:
             self._on_preemptible()
         if preemptible:
             return 0
-        if step_ns is None or not self._policy.yields or not layers:
+        if step_ns is None or not self._policy.yields:
             return step_ns
-        return step_ns * min(layers, self._ahead) // layers
+        return step_ns * min(self._layers, self._ahead) // self._layers
 
     def _chunk(self, load: ServingLoad | None) -> int:
         """The largest prefill of which a layer is short beside what serving may be made to wait."""
         chunk = self._chunk_tokens
-        if self._policy.yields and self._layers and load is not None and load.usual_prefill_ns is not None:
+        if self._policy.yields and load is not None and load.usual_prefill_ns is not None:
             wait_ns = int(2 * self._lease.regret_share * load.usual_prefill_ns)
             fits = self._telemetry.times.prefill_tokens_within(wait_ns * self._layers // self._ahead)
             if fits is not None and not self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE):

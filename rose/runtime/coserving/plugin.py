@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from typing import Any
 
 from rose.runtime.coserving.attachment import STATE, EngineState
 from rose.runtime.coserving.gate import add_layer_hooks
+from rose.runtime.coserving.layered_graphs import before_each_layer, capture_in_layers
 from rose.runtime.coserving.rollout import RolloutPlugin
 from rose.runtime.coserving.scheduler import StepAbandonedError
 from rose.runtime.coserving.serving import ATTACH, RELEASE, ServingPlugin, refusal
@@ -30,11 +30,12 @@ HANDLERS = f"{_STATE}._update_handlers"
 READBACK = f"{_STATE}.get_internal_state"
 MATCH = "sglang.srt.managers.schedule_batch.Req.init_next_round_input"
 ADDER = f"{_SCHEDULER}.get_prefill_adder_class"
+CAPTURE = "sglang.srt.model_executor.runner_backend.full_cuda_graph_backend.FullCudaGraphBackend.capture_one"
 LOAD = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
 STAMPS = "sglang.srt.observability.req_time_stats.APIServerReqTimeStats.__getstate__"
 
 #: Without these an engine of ROSE's is not started.
-TARGETS = (INGEST, RUN, PROCESS, HANDLERS, MATCH, ADDER, LOAD)
+TARGETS = (INGEST, RUN, PROCESS, HANDLERS, MATCH, ADDER, CAPTURE, LOAD)
 
 #: The result of a step that was given up.
 _ABANDONED = object()
@@ -158,17 +159,23 @@ def _prefill_adder_class(adder: Any, scheduler: Any) -> Any:
     return BudgetedAdder
 
 
+def _gated() -> bool:
+    settings = PluginSettings.from_environment()
+    return settings is not None and settings.role == "rollout" and settings.gated
+
+
 def _load_model(answer: Any, runner: Any, *_args: Any, **_kwargs: Any) -> Any:
     """Before any step or graph of a gated engine: what is captured later has the gate between its layers."""
-    settings = PluginSettings.from_environment()
-    if settings is not None and settings.role == "rollout" and settings.gated:
-        between: Callable[[int], None] = _between_layers
-        if str(runner.device) == "cuda":
-            from sglang.srt.model_executor.runner_backend_utils.breakable_cuda_graph import eager_on_graph
-
-            between = eager_on_graph(_between_layers)
-        add_layer_hooks(runner.model, between)
+    if _gated():
+        on_gpu = str(runner.device) == "cuda"
+        add_layer_hooks(runner.model, before_each_layer(_between_layers) if on_gpu else _between_layers)
     return answer
+
+
+def _capture_one(original: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
+    if not _gated():
+        return original(backend, *args, **kwargs)
+    return capture_in_layers(original, backend, *args, **kwargs)
 
 
 def _between_layers(layers_left: int) -> None:
@@ -195,6 +202,7 @@ def register() -> None:
     HookRegistry.register(READBACK, _internal_state, HookType.AFTER)
     HookRegistry.register(MATCH, _init_next_round_input, HookType.AROUND)
     HookRegistry.register(ADDER, _prefill_adder_class, HookType.AFTER)
+    HookRegistry.register(CAPTURE, _capture_one, HookType.AROUND)
     HookRegistry.register(LOAD, _load_model, HookType.AFTER)
     HookRegistry.register(STAMPS, _with_arrival, HookType.AFTER)
 

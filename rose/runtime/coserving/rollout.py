@@ -49,7 +49,6 @@ class RolloutPlugin:
         self.gate: RolloutGate | None = None
         self.guard: KvGuard | None = None
         model_runner = scheduler.tp_worker.model_runner
-        self._on_gpu = str(scheduler.device) != "cpu"
         if settings.gated:
             layers = len(layers_of(model_runner.model))
             self.guard = KvGuard(self.page, self.view, KvPages.of_cpu(scheduler))
@@ -61,8 +60,7 @@ class RolloutPlugin:
                 chunk_tokens=int(scheduler.chunked_prefill_size or 512),
                 set_chunk_tokens=self._set_chunk_tokens,
                 layers=layers,
-                decode_layers=layers if self._gives_way_in_decode() else 0,
-                run_ahead=RunAhead() if self._on_gpu else None,
+                run_ahead=None if str(scheduler.device) == "cpu" else RunAhead(),
                 on_preemptible=self._describe,
             )
             logger.info("ROSE gates this engine: %d layers yield to serving", layers)
@@ -88,19 +86,11 @@ class RolloutPlugin:
         while self.page.serving_wants() and self.page.serving_works():
             time.sleep(_DEVICE_POLL_S)
 
-    def _gives_way_in_decode(self) -> bool:
-        """Whether Python runs between the layers of a decode step: not where one CUDA graph replays it whole."""
-        if not self._on_gpu:
-            return True
-        from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, check_cuda_graph_backend
-
-        return not check_cuda_graph_backend(Phase.DECODE, Backend.FULL)
-
     def _describe(self) -> None:
         arguments = self._scheduler.server_args
         compute = "exclusive"
         if self.gate is not None:
-            compute = "layer-yield" if self._gives_way_in_decode() else "step-gate"
+            compute = "layer-yield"
             if self.page.get(Party.ROLLOUT, Field.PREEMPTIBLE):
                 compute = f"idle-class+{compute}"
         describe(

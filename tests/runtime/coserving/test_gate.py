@@ -70,7 +70,6 @@ def device(tmp_path):
         chunk_tokens=512,
         set_chunk_tokens=lambda tokens: None,
         layers=4,
-        decode_layers=4,
         run_ahead=None,
         on_preemptible=lambda: None,
     )

@@ -9,18 +9,27 @@ import os
 #: torch, attention in Triton. It shows that the mechanisms work on a card; its speed is not SGLang's.
 NATIVE_KERNELS = "ROSE_NATIVE_KERNELS"
 
-#: A gated engine's step gives way between layers: decode is captured as one CUDA graph a layer (SGLang's breakable
-#: graphs), with the gate between two of them. A step that was launched ahead could not be held back, and an idle
-#: scheduler that spins takes a core from whoever works.
+#: A step that was launched ahead could not be held back, and an idle scheduler that spins takes a core from whoever
+#: works. Decode steps keep their graphs, one a layer: see `rose.runtime.coserving.layered_graphs`.
 GATED_ARGUMENTS = (
     "--disable-overlap-schedule",
-    "--cuda-graph-backend-decode=breakable",
     "--cuda-graph-backend-prefill=disabled",
     "--sleep-on-idle",
 )
 
-_NATIVE_ARGUMENTS = ("--attention-backend=triton", "--sampling-backend=pytorch", "--grammar-backend=none")
-_NATIVE_ENVIRONMENT = {"SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1", "SGLANG_FORCE_FUSED_OP_BACKEND": "native"}
+_NATIVE_ARGUMENTS = (
+    "--attention-backend=triton",
+    "--sampling-backend=pytorch",
+    "--grammar-backend=none",
+    "--cuda-graph-backend-prefill=disabled",
+)
+#: SGLang's compiled prefix tree reads tensors of the torch that it was built with, which a host without the kernels
+#: need not have.
+_NATIVE_ENVIRONMENT = {
+    "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1",
+    "SGLANG_FORCE_FUSED_OP_BACKEND": "torch",
+    "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python",
+}
 
 
 def native_kernels() -> bool:

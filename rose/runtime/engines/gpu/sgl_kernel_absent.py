@@ -1,7 +1,8 @@
 """A stand-in for `sgl_kernel` on a GPU host where it is not installed.
 
-SGLang imports some forty names from it and its submodules at start-up. Where its fused operators are forced to plain
-torch and attention runs in Triton, none is called for a Llama model but one that asks what the card supports.
+SGLang imports some forty names from it and its submodules at start-up, and a kernel of its own in CuTe. Where its fused
+operators are forced to plain torch and attention runs in Triton, none is called for a Llama model but those that ask
+what the card supports.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from types import ModuleType
 from typing import NoReturn
 
 _PACKAGE = "sgl_kernel"
+#: SGLang's own, in a language of another package; it is asked whether it can be used.
+_DUAL_GEMM = "sglang.kernels.ops.gemm.cutedsl_dual_gemm"
+#: What is called at start-up, and answered: no.
+_QUESTIONS = {f"{_PACKAGE}.utils.is_arch_support_pdl", f"{_DUAL_GEMM}.can_use_dual_gemm"}
 
 
 class Absent:
@@ -38,16 +43,15 @@ class _AbsentModule(ModuleType):
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
-        if (self.__name__, name) == (f"{_PACKAGE}.utils", "is_arch_support_pdl"):
-            return _no
-        return Absent(f"{self.__name__}.{name}")
+        full_name = f"{self.__name__}.{name}"
+        return _no if full_name in _QUESTIONS else Absent(full_name)
 
 
 class _Finder(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname.partition(".")[0] != _PACKAGE:
+        if fullname.partition(".")[0] != _PACKAGE and fullname != _DUAL_GEMM:
             return None
         return ModuleSpec(fullname, self, is_package=True)
 
@@ -58,11 +62,11 @@ class _Finder(MetaPathFinder, Loader):
         """There is nothing to run."""
 
 
-def _no() -> bool:
+def _no(*_args: object) -> bool:
     return False
 
 
 def install() -> None:
     """Make `import sgl_kernel` and its submodules find the stand-in in this process. Does nothing the second time."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())
+        sys.meta_path.insert(0, _Finder())
