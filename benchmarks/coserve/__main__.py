@@ -23,7 +23,7 @@ from rose.runtime.traffic.trace import Trace
 
 #: Serving alone keeps the device busy for a share between these.
 _BUSY_LOW, _BUSY_HIGH, _BUSY_WANTED = 0.35, 0.50, 0.42
-_REQUESTS_PER_S = 1.3
+_REQUESTS_PER_S, _GPU_REQUESTS_PER_S = 1.3, 4.7
 _CALIBRATIONS_MAX = 3
 #: A latency budget is this many times the 99th percentile of serving alone.
 _BUDGET_FACTOR = 3
@@ -152,7 +152,7 @@ def _compare(
 
 def _calibrate(report: Report, scope: Scope, scene: Scene, trace: Trace) -> tuple[float, Budgets]:
     """A rate at which serving alone is busy for the share wanted, and the budgets that it then meets."""
-    rate, detail = _REQUESTS_PER_S, []
+    rate, detail = _REQUESTS_PER_S if scope.gpu is None else _GPU_REQUESTS_PER_S, []
     for attempt in range(_CALIBRATIONS_MAX):
         arrivals = traffic.window(trace, 0, scope.calibration_s, rate)
         seed = _SEEDS_PER_ROUND * 200_000 + attempt

@@ -180,7 +180,10 @@ class RolloutGate:
         if self._run_ahead is not None and self._policy.yields:
             self._run_ahead.before_layer()
         wanted = self._page.serving_wants()
-        if not wanted or not self._policy.yields:
+        if not wanted:
+            return
+        if not self._policy.yields:
+            self._telemetry.disturbed = True
             return
         if self._run_ahead is not None:
             self._run_ahead.drain()

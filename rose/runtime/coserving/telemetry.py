@@ -42,6 +42,8 @@ class EngineTelemetry:
         self._begun: dict[int, _Begun] = {}
         self._previous_end_ns = 0
         self._steps = 0
+        #: The running step shared the device with the other engine: its length says nothing of the step.
+        self.disturbed = False
         self.times = StepTimes.unknown()
         page.set(party, Field.KV_TOKENS_TOTAL, view.kv_tokens_total)
 
@@ -74,7 +76,10 @@ class EngineTelemetry:
         duration_ns = now - max(begun.at_ns, self._previous_end_ns)
         duration_ns -= self._excluded_ns(now) - begun.excluded_ns
         self._previous_end_ns = now
-        self._learn(batch, max(1, duration_ns))
+        if self.disturbed:
+            self.disturbed = False
+        else:
+            self._learn(batch, max(1, duration_ns))
 
     def forget(self, number: int) -> None:
         """Step `number` was given up."""

@@ -6,7 +6,8 @@ of clocks or of neighbours within a few tens of steps. What is fitted is time on
 out what a step waited. No coefficient is negative: the fit is the best of those without one (non-negative least
 squares; Lawson and Hanson, "Solving Least Squares Problems", chapter 23, by trying every set of coefficients that are
 0). An observation far from what was predicted is taken as far as the spread of the ones before it allows (Huber's
-rule), so that one stalled step moves little.
+rule), so that one stalled step moves little. Several in a row that far off on the same side are no outliers: the device
+has changed, and the fit begins anew from them.
 
 Until a fit has seen enough, the prediction is what the largest observation bounds it by: with no negative
 coefficient, T grows at most in proportion to its features.
@@ -31,6 +32,8 @@ OUTLIER_SPREADS = 4.0
 _SPREAD_WEIGHT = 0.05
 _SPREAD_MIN_SHARE = 0.05
 _SPREAD_FIRST_SHARE = 0.5
+#: So many observations in a row beyond that limit on the same side, and what was learned before them is forgotten.
+CHANGED_STEPS = 4
 #: Keeps a fit defined whose observations were all alike.
 _RIDGE = 1e-6
 #: Features are scaled so that a typical step has entries near one, which keeps the covariance well conditioned.
@@ -54,6 +57,8 @@ class LinearFit:
     count: int = 0
     spread_ns: float = 0.0
     error_share: float = 0.0
+    #: Observations in a row that were further off than was believed: slower ones count up, faster ones down.
+    beyond: int = 0
     #: The observation with the highest time for its features so far: what the prior is made from.
     bound: tuple[tuple[float, ...], float] | None = field(default=None)
 
@@ -74,13 +79,19 @@ class LinearFit:
             bound = (features, duration_ns)
         predicted = self.predict_ns(features)
         error = duration_ns - (predicted or 0.0)
-        spread, share = self.spread_ns, self.error_share
+        spread, share, beyond = self.spread_ns, self.error_share, 0
         if not self.fitted:
             # How far off the first fit may be, until it is known.
             spread = _SPREAD_FIRST_SHARE * duration_ns
         elif predicted is not None:
             limit = OUTLIER_SPREADS * max(spread, _SPREAD_MIN_SHARE * predicted)
             taken = min(max(error, -limit), limit)
+            if taken != error:
+                side = 1 if error > 0 else -1
+                beyond = (self.beyond if self.beyond * side > 0 else 0) + side
+                if abs(beyond) == CHANGED_STEPS:
+                    anew = replace(LinearFit.prior(self.scale), count=WARM_UP_STEPS, error_share=share)
+                    return anew.observe(features, duration_ns)
             duration_ns = predicted + taken
             spread += _SPREAD_WEIGHT * (abs(taken) - spread)
             share += _SPREAD_WEIGHT * (min(1.0, abs(error) / max(1.0, duration_ns)) - share)
@@ -88,7 +99,7 @@ class LinearFit:
         gram = FORGETTING * self.gram + np.outer(x, x)
         moment = FORGETTING * self.moment + x * duration_ns
         weights = _non_negative(gram + _RIDGE * np.eye(len(x)), moment)
-        return LinearFit(gram, moment, self.scale, weights, self.count + 1, spread, share, bound)
+        return LinearFit(gram, moment, self.scale, weights, self.count + 1, spread, share, beyond, bound)
 
     def predict_ns(self, features: tuple[float, ...]) -> float | None:
         """Predicted nanoseconds; None before anything was observed."""

@@ -248,6 +248,7 @@ def test_a_policy_that_does_not_yield_runs_on(device):
     device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())
     device.gate.between_layers(3)
     assert spans(device, Span.YIELD) == []
+    assert device.telemetry.disturbed, "a step beside one of serving's says nothing of how long it takes"
 
 
 def test_time_that_the_system_took_the_core_away_is_a_yield_and_not_work(device):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rose.runtime.policy.steptime import FITTED_STEPS, WARM_UP_STEPS, StepTimes
+from rose.runtime.policy.steptime import CHANGED_STEPS, FITTED_STEPS, WARM_UP_STEPS, StepTimes
 
 
 def trained(observe, count=80, seed=0):
@@ -70,6 +70,28 @@ def test_one_stalled_step_moves_little():
     before = times.decode_ns(16, 1600)
     after = times.observe_decode(16, 1600, 60 * before).decode_ns(16, 1600)
     assert after < 1.1 * before
+
+
+@pytest.mark.parametrize("factor", [0.2, 5])
+def test_a_changed_device_is_learned_anew_within_a_few_steps(factor):
+    def observe(times, draw):
+        batch = int(draw.integers(1, 32))
+        return times.observe_decode(batch, batch * 100, 5_000_000 + 300_000 * batch)
+
+    times = trained(observe, 100)
+    for batch in range(4, 4 + CHANGED_STEPS + FITTED_STEPS):
+        times = times.observe_decode(batch, batch * 100, int(factor * (5_000_000 + 300_000 * batch)))
+    assert times.decode.fitted
+    assert times.decode_ns(10, 1000) == pytest.approx(factor * 8_000_000, rel=0.1)
+
+
+def test_outliers_on_both_sides_are_no_change():
+    times = StepTimes.unknown()
+    for _ in range(50):
+        times = times.observe_prefill(100, 10_000_000)
+    for factor in (5, 0.1) * 20:
+        times = times.observe_prefill(100, int(factor * 10_000_000))
+        assert times.prefill.fitted
 
 
 def test_decode_time_follows_a_slower_machine():

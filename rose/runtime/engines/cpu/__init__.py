@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 #: An engine's environment on CPU cores. PASSIVE: waiting OpenMP threads must not spin on a core they share.
-ENVIRONMENT = {"SGLANG_USE_CPU_ENGINE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+#: On a host that has GPUs as well SGLang would take one by itself.
+ENVIRONMENT = {"SGLANG_USE_CPU_ENGINE": "1", "OMP_WAIT_POLICY": "PASSIVE", "CUDA_VISIBLE_DEVICES": ""}
 
 #: An engine's arguments on CPU cores. `--sleep-on-idle` matters most: without it an idle scheduler spins a core.
 ARGUMENTS = (

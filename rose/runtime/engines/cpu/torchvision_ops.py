@@ -13,9 +13,12 @@ _library: torch.library.Library | None = None
 
 
 def define() -> None:
-    """Define the schemas once in this process. Must run before torchvision (or sglang) is first imported."""
+    """Define the schemas once in this process, unless torch is a CUDA build, beside which torchvision brings its own.
+
+    Must run before torchvision (or sglang) is first imported.
+    """
     global _library
-    if _library is not None:
+    if _library is not None or torch.version.cuda is not None:
         return
     _library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
     for name in ("nms", "qnms"):
