@@ -37,6 +37,7 @@ def run(code):
         capture_output=True,
         text=True,
         timeout=200,
+        check=False,
     )
 
 
