@@ -1,0 +1,54 @@
+"""What an engine leaves behind: its log, of which the last few are kept, and shared memory, which is removed.
+
+SGLang gives its schedulers' segments in /dev/shm no end of their own: one that is killed leaves all of them, and one
+that is stopped leaves its load file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+#: Logs of the engines before the one that writes now.
+LOGS_KEPT = 4
+_SHARED_MEMORY = Path("/dev/shm")
+#: Its creator has the first kind open for as long as it lives; the second is named after its creator's pid.
+_LOADS = re.compile(r"sglang_loads_\w+\.shm")
+_NAMED = re.compile(r"sgl_shm_[a-z]+_(\d+)_\w+")
+
+
+def shift_logs(log: Path) -> None:
+    """Make room for a new log: `engine.log` becomes `engine.1.log`, that `engine.2.log`, and the oldest goes."""
+    names = [log, *(log.with_name(f"{log.stem}.{number}{log.suffix}") for number in range(1, LOGS_KEPT + 1))]
+    for newer, older in reversed(list(pairwise(names))):
+        with suppress(FileNotFoundError):
+            newer.replace(older)
+
+
+def segments(group: int) -> set[Path]:
+    """The segments in /dev/shm that the living processes of a process group made."""
+    made: set[Path] = set()
+    for process in Path("/proc").iterdir():
+        # Processes end meanwhile, and some are not ours to look into.
+        with suppress(OSError):
+            if process.name.isdecimal() and os.getpgid(int(process.name)) == group:
+                made |= _made_by(process)
+    return made
+
+
+def _made_by(process: Path) -> set[Path]:
+    made = {path for path in _SHARED_MEMORY.iterdir() if _creator(path.name) == process.name}
+    for descriptor in (process / "fd").iterdir():
+        with suppress(OSError):
+            path = descriptor.readlink()
+            if path.parent == _SHARED_MEMORY and _LOADS.fullmatch(path.name):
+                made.add(path)
+    return made
+
+
+def _creator(name: str) -> str | None:
+    match = _NAMED.fullmatch(name)
+    return None if match is None else match[1]
