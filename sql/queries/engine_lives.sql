@@ -16,7 +16,8 @@ WITH change AS (
             PARTITION BY run_id, provenance, engine_id ORDER BY engine.at, writer, seq
         ) AS life
     FROM engine
-    WHERE (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
+    WHERE action <> 'refused'
+      AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
       AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
 ),
 lived AS (

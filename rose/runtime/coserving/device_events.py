@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rose.runtime.coserving.agent import AgentSpec
 
 Role = Literal["serving", "rollout"]
-EngineAction = Literal["started", "stopped", "died", "attached", "detached"]
+EngineAction = Literal["started", "stopped", "died", "attached", "detached", "refused"]
 _PARTIES: dict[Role, Party] = {"serving": Party.SERVING, "rollout": Party.ROLLOUT}
 _PPM = 1e6
 #: After so many looks an engine is recorded without the note that it never left.
@@ -63,6 +63,8 @@ class ServingWatch:
         self._spec, self._page, self._record = spec, page, record
         #: The one that is attached, as the ledger was told of it.
         self._attached: Attachment | None = None
+        #: The last one that found the page and did not take it, or could not keep it.
+        self._refused: Attachment | None = None
         #: How often one was seen that has not said anything of itself yet, and its pid.
         self._looks, self._looked_at = 0, 0
         #: Whether it had something to do when it was last seen.
@@ -72,6 +74,8 @@ class ServingWatch:
     def fault(self) -> str | None:
         """Why no serving engine can be shared with; None while one is attached."""
         if not self._page.alive(Party.SERVING):
+            if self._refused is not None:
+                return f"nothing is lent beside the serving engine, pid {self._refused.pid}: {self._refused.refused}"
             return "no serving engine is attached to the device's page"
         if self._page.get(Party.SERVING, Field.BROKEN):
             return "ROSE's hooks in the serving engine failed; its log says why"
@@ -85,7 +89,9 @@ class ServingWatch:
         if not self._page.alive(Party.SERVING):
             if attached is not None:
                 self._leave(attached)
+            self._note_refusal()
             return
+        self._refused = None
         pid = self._page.get(Party.SERVING, Field.PID)
         if attached is not None and attached.pid != pid:
             self._leave(attached)
@@ -113,9 +119,21 @@ class ServingWatch:
 
     def _leave(self, attached: Attachment) -> None:
         self._attached, self._looks = None, 0
-        # Nobody stops a server in the middle of a request if he can help it.
-        died, self._busy = self._busy, False
-        self._tell("died" if died else "detached", attached, "it was serving requests" if died else None)
+        busy, self._busy = self._busy, False
+        said = described(self._spec.page, "serving")
+        if said is not None and said.pid == attached.pid and said.refused is not None:
+            # It goes on serving without the plugin.
+            self._refused = said
+            self._tell("detached", attached, said.refused)
+        else:
+            # Nobody stops a server in the middle of a request if he can help it.
+            self._tell("died" if busy else "detached", attached, "it was serving requests" if busy else None)
+
+    def _note_refusal(self) -> None:
+        said = described(self._spec.page, "serving")
+        if said is not None and said.refused is not None and said != self._refused:
+            self._refused = said
+            self._tell("refused", said, said.refused)
 
     def _tell(self, action: EngineAction, attached: Attachment, reason: str | None) -> None:
         spec = self._spec
