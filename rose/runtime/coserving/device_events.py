@@ -63,7 +63,7 @@ class ServingWatch:
         self._spec, self._page, self._record = spec, page, record
         #: The one that is attached, as the ledger was told of it.
         self._attached: Attachment | None = None
-        #: The last one that found the page and did not take it, or could not keep it.
+        #: The last one that found the page and did not take it, or could not keep it, as the ledger was told of it.
         self._refused: Attachment | None = None
         #: How often one was seen that has not said anything of itself yet, and its pid.
         self._looks, self._looked_at = 0, 0
@@ -74,8 +74,9 @@ class ServingWatch:
     def fault(self) -> str | None:
         """Why no serving engine can be shared with; None while one is attached."""
         if not self._page.alive(Party.SERVING):
-            if self._refused is not None:
-                return f"nothing is lent beside the serving engine, pid {self._refused.pid}: {self._refused.refused}"
+            said = described(self._spec.page, "serving")
+            if said is not None and said.refused is not None:
+                return f"nothing is lent beside the serving engine, pid {said.pid}: {said.refused}"
             return "no serving engine is attached to the device's page"
         if self._page.get(Party.SERVING, Field.BROKEN):
             return "ROSE's hooks in the serving engine failed; its log says why"
@@ -91,7 +92,6 @@ class ServingWatch:
                 self._leave(attached)
             self._note_refusal()
             return
-        self._refused = None
         pid = self._page.get(Party.SERVING, Field.PID)
         if attached is not None and attached.pid != pid:
             self._leave(attached)
