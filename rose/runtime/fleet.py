@@ -106,6 +106,7 @@ class FleetPlan:
         config = self.config.rollout
         # A lent engine that starts anew must not delay serving either.
         host_cores = self._host_cores() if gated and device.gpu is None else ()
+        leased = gated and device.gpu is not None and self.config.coserving.activation == "leased"
         return EngineSpec(
             engine_id=f"{device.id}-rollout",
             model=str(self.rollout_model),
@@ -129,6 +130,7 @@ class FleetPlan:
                 f"--chunked-prefill-size={config.prefill_chunk_tokens}",
                 f"--max-running-requests={config.max_concurrent}",
                 *(gpu.GATED_ARGUMENTS if gated and device.gpu is not None else ()),
+                *(gpu.LEASED_ARGUMENTS if leased else ()),
                 *config.extra_args,
             ],
         )

@@ -36,6 +36,8 @@ lived AS (
         arg_min(memory_mechanism, change.at) AS memory_mechanism,
         arg_min(compute_mechanism, change.at) AS compute_mechanism
     FROM change
+    -- An engine may release its memory before it first answers.
+    WHERE life > 0 OR action NOT IN ('activated', 'deactivated')
     GROUP BY ALL
 )
 SELECT

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Literal
 
 from rose.events import Device, Engine, Record, StepTime
+from rose.runtime.coserving.activation import Move
 from rose.runtime.coserving.attachment import Attachment, described
-from rose.runtime.coserving.page import ArbiterPage, Field, Party
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, SpanRecord
 
 if TYPE_CHECKING:
     from rose.runtime.coserving.agent import AgentSpec
 
 Role = Literal["serving", "rollout"]
-EngineAction = Literal["started", "stopped", "died", "attached", "detached", "refused"]
+EngineAction = Literal["started", "activated", "deactivated", "stopped", "died", "attached", "detached", "refused"]
 _PARTIES: dict[Role, Party] = {"serving": Party.SERVING, "rollout": Party.ROLLOUT}
 _PPM = 1e6
 #: After so many looks an engine is recorded without the note that it never left.
@@ -53,6 +55,26 @@ def rollout_event(
         memory_mechanism=note.memory_mechanism or "budget",
         compute_mechanism=note.compute_mechanism or ("layer-yield" if engine.plugin.gated else "exclusive"),
         reason=reason,
+    )
+
+
+def moved_event(spec: AgentSpec, span: SpanRecord, lease_id: str | None, pid: int | None) -> Engine:
+    """The rollout engine's memory came to the device or left it; `lease_id` is the lease in force or the last one."""
+    move = Move.from_aux(span.aux)
+    reason = None
+    if move.weights_alone:
+        lease_id, reason = None, "the weights alone, for a sync"
+    elif spec.device.gpu is None:
+        reason = "the KV pool alone: weights are the host's memory" + ("" if move.away else ", and pages come with use")
+    event = rollout_event(
+        spec,
+        "deactivated" if move.away else "activated",
+        pid,
+        duration_ns=span.end_ns - span.start_ns,
+        reason=reason,
+    )
+    return dataclasses.replace(
+        event, at_us=spec.anchor.utc_us(span.start_ns), lease_id=lease_id, moved_bytes=move.moved_bytes
     )
 
 
