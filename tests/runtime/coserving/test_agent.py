@@ -404,7 +404,9 @@ def test_a_killed_rollout_engine_leaves_serving_alone_and_is_lent_to_again(tmp_p
         ("rollout", "stopped"), ("serving", "detached"),
     ]  # fmt: skip
     # The KV pool of the engine that was killed went with it.
-    moved = device.rows(f"SELECT action, lease_id, moved_bytes > 0 FROM engine WHERE action IN {moves} ORDER BY at_us")
+    moved = device.rows(
+        f"SELECT action, lease_id, moved_bytes > 0 FROM engine WHERE action IN {moves} ORDER BY engine.at"
+    )
     assert moved[:2] == [("activated", "run-d0-1", False), ("activated", "run-d0-2", False)]
     ((mechanism,),) = device.rows("SELECT DISTINCT compute_mechanism FROM engine WHERE role = 'rollout'")
     assert "layer-yield" in mechanism
