@@ -1,0 +1,92 @@
+"""A real engine that leaves a real GPU between leases."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.activation import Move
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.coserving.sync import EngineSync
+from rose.runtime.engines.gpu import GATED_ARGUMENTS, LEASED_ARGUMENTS
+from rose.runtime.engines.sglang import EngineProcess
+from rose.runtime.policy.slack import LeaseTerms
+from rose.runtime.transfer.server import StoreServer
+from tests.runtime.engines.test_sglang import IDLE, generate, lend, make_spec, publish_steps
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this host"),
+]
+
+#: Some gigabytes of KV pool, so that its coming and going is seen beside what else moves on the device.
+TOKENS = 1 << 19
+
+
+def until(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.01)
+
+
+def test_it_leaves_after_a_lease_and_comes_back_with_the_weights_it_held_last(tmp_path, tiny_policy):
+    # The policy's heads are smaller than other kernels take.
+    arguments = [*GATED_ARGUMENTS, *LEASED_ARGUMENTS, "--mem-fraction-static=0.4", "--attention-backend=triton"]
+    page, spec = make_spec(
+        tmp_path, tiny_policy, gpu=0, cores=(), environment={}, max_total_tokens=TOKENS, extra_args=arguments
+    )
+    serving = ArbiterPage.attach(page.path, Party.SERVING)
+    serving.set_load(IDLE)
+    engine = EngineProcess(spec)
+    sync = EngineSync(engine, spec.plugin.staging, device_id="d0", route="loopback")
+
+    def away():
+        return page.get(Party.ROLLOUT, Field.AWAY_SINCE_NS) != 0
+
+    def tokens(number):
+        lend(page, number)
+        made = generate(engine)["output_ids"]
+        assert not away()
+        page.set_lease(LeaseTerms())
+        until(away)
+        return made
+
+    def moves():
+        spans, _, _ = page.drain(Party.ROLLOUT, 0)
+        return [(span, Move.from_aux(span.aux)) for span in spans if span.kind is Span.ACTIVATION]
+
+    try:
+        engine.launch()
+        engine.wait_ready()
+        until(away)
+        free_bytes = torch.cuda.mem_get_info(0)[0]
+        lend(page, 1)
+        until(lambda: not away())
+        assert free_bytes - torch.cuda.mem_get_info(0)[0] > 0.9 * moves()[-1][1].moved_bytes
+        first = tokens(1)
+        assert len(first) == 8
+        assert tokens(2) == first
+        with StoreServer(publish_steps(tmp_path / "store", tiny_policy, 2)) as server:
+            before = len(moves())
+            for version in (1, 2):
+                event = sync.bring_to(version, server.url, None, step=None)
+                assert event.ok, event.reason
+            until(lambda: moves()[-1][1] == replace(moves()[before][1], away=True))
+            assert all(move.weights_alone for _, move in moves()[before:])
+            second = tokens(3)
+            lend(page, 4)
+            until(lambda: not away())
+            assert sync.audit() is None, "the weights that came back are those of the version, bit for bit"
+            assert sync.standing.looked_ns > monotonic_ns() - 60_000_000_000
+            assert sync.standing.trusted
+        assert len(second) == 8
+        for span, move in moves():
+            print(f"{move} in {(span.end_ns - span.start_ns) / 1e6:.0f} ms")
+    finally:
+        engine.stop()
+        serving.close()
