@@ -28,6 +28,37 @@ def shift_logs(log: Path) -> None:
             newer.replace(older)
 
 
+class Segments:
+    """The shared memory of the engines that write to one log, one after another.
+
+    It is remembered beside the log: an engine whose starter was killed with it leaves it to the next one to remove.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._path = log.with_name(f".{log.stem}.segments")
+        self._made: set[Path] = set()
+
+    def note(self, group: int) -> None:
+        """See what the engine's process group has made so far: once it was killed it cannot be asked."""
+        made = self._made | segments(group)
+        if made != self._made:
+            self._made = made
+            # A disk that is full keeps no engine from being ended.
+            with suppress(OSError):
+                self._path.write_text("\n".join(sorted(path.name for path in made)))
+
+    def remove(self) -> None:
+        """Remove what was noted, here or by whoever started the engine before. Call it when the engine has ended."""
+        names = {path.name for path in self._made}
+        with suppress(OSError):
+            names.update(self._path.read_text().splitlines())
+            self._path.unlink()
+        for name in names:
+            if _LOADS.fullmatch(name) or _NAMED.fullmatch(name):
+                (_SHARED_MEMORY / name).unlink(missing_ok=True)
+        self._made = set()
+
+
 def segments(group: int) -> set[Path]:
     """The segments in /dev/shm that the living processes of a process group made."""
     made: set[Path] = set()

@@ -101,8 +101,7 @@ class EngineProcess:
         self.url = f"http://127.0.0.1:{spec.port}"
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._killed = False
-        #: Shared memory that its processes made, as far as it was seen: one that was killed cannot be asked any more.
-        self._segments: set[Path] = set()
+        self._segments = leftovers.Segments(spec.log)
 
     @property
     def pid(self) -> int | None:
@@ -123,6 +122,7 @@ class EngineProcess:
         spec.log.parent.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, **self._environment()}
         leftovers.shift_logs(spec.log)
+        self._segments.remove()
         with spec.log.open("wb") as log:
             if spec.fork_server is not None:
                 try:
@@ -205,13 +205,12 @@ class EngineProcess:
         self._process.wait()
         if isinstance(self._process, ForkedProcess):
             self._process.close()
-        for segment in self._segments:
-            segment.unlink(missing_ok=True)
+        self._segments.remove()
         self._killed = True
 
     def _note_segments(self) -> None:
         if self._process is not None:
-            self._segments |= leftovers.segments(self._process.pid)
+            self._segments.note(self._process.pid)
 
     def log_tail(self) -> str:
         """The last lines of the engine's log."""

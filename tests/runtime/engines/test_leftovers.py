@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rose.runtime.engines.leftovers import LOGS_KEPT, segments, shift_logs
+from rose.runtime.engines.leftovers import LOGS_KEPT, Segments, segments, shift_logs
 from rose.runtime.engines.sglang import EngineProcess
 from tests.runtime.engines.conftest import ENVIRONMENT
 from tests.runtime.engines.test_sglang import make_spec
@@ -60,6 +60,24 @@ def test_segments_are_those_of_a_process_group_alone():
             for path in made:
                 path.unlink(missing_ok=True)
         Path("/dev/shm/sglang_other.shm").unlink()
+
+
+def test_what_an_engine_left_whose_starter_died_too_is_removed_for_the_next_one(tmp_path):
+    log, other = tmp_path / "engine.log", tmp_path / "other.log"
+    maker = subprocess.Popen(
+        [sys.executable, "-c", MAKES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    made = [Path(name) for name in maker.stdout.readline().split()]
+    Segments(log).note(maker.pid)
+    os.killpg(maker.pid, signal.SIGKILL)
+    maker.wait()
+    Segments(other).remove()
+    assert all(path.exists() for path in made)
+    Segments(log).remove()
+    assert not any(path.exists() for path in made)
+    assert Path("/dev/shm/sglang_other.shm").exists(), "not known to be SGLang's"
+    Path("/dev/shm/sglang_other.shm").unlink()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.live
