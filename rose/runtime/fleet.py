@@ -9,6 +9,7 @@ from pathlib import Path
 from rose.clock import Anchor
 from rose.config import DeviceConfig, FleetConfig
 from rose.runtime.actors import BACKGROUND_NICE
+from rose.runtime.coserving.activation import LEASED_ARGUMENTS
 from rose.runtime.coserving.agent import AgentSpec
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines import cpu, gpu
@@ -130,7 +131,7 @@ class FleetPlan:
                 f"--chunked-prefill-size={config.prefill_chunk_tokens}",
                 f"--max-running-requests={config.max_concurrent}",
                 *(gpu.GATED_ARGUMENTS if gated and device.gpu is not None else ()),
-                *(gpu.LEASED_ARGUMENTS if leased else ()),
+                *(LEASED_ARGUMENTS if leased else ()),
                 *config.extra_args,
             ],
         )

@@ -18,6 +18,8 @@ from rose.clock import monotonic_ns
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.policy.lease import ACTIVATION_NS_MAX
 
+#: An engine's weights and KV pool can leave its GPU; the weights are kept in the host's memory meanwhile.
+LEASED_ARGUMENTS = ("--enable-memory-saver", "--enable-weights-cpu-backup")
 _WEIGHTS = "weights"
 _KV = "kv_cache"
 

@@ -17,9 +17,6 @@ GATED_ARGUMENTS = (
     "--sleep-on-idle",
 )
 
-#: Its weights and its KV pool can leave the device; the weights are kept in the host's memory meanwhile.
-LEASED_ARGUMENTS = ("--enable-memory-saver", "--enable-weights-cpu-backup")
-
 _NATIVE_ARGUMENTS = (
     "--attention-backend=triton",
     "--sampling-backend=pytorch",
