@@ -135,9 +135,8 @@ class Activation:
 
     def __init__(self, page: ArbiterPage, memory: EngineMemory, weights_needed: Callable[[], bool]) -> None:
         self._page, self._memory, self._weights_needed = page, memory, weights_needed
-        # An engine that has started has its memory; of a KV pool on the host nothing was used yet. All is in only where
-        # the weights are.
-        self._weights_in = self._all_in = memory.comes_at_once
+        # As it is when an engine has started. All is in only where the weights are.
+        self._weights_in = self._all_in = True
 
     @property
     def weights_in(self) -> bool:

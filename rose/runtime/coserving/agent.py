@@ -21,6 +21,7 @@ from rose.config import CoservingConfig, DeviceConfig
 from rose.events import Event, Ledger, Record, Sync
 from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.accountant import Accountant
+from rose.runtime.coserving.activation import Move
 from rose.runtime.coserving.control import Control
 from rose.runtime.coserving.device_events import (
     ServingWatch,
@@ -142,6 +143,8 @@ class DeviceAgent:
         )
         #: How long the rollout engine's memory last took to the device.
         self._activation_ns = 0
+        #: Pid of the engine whose memory last came, and the lease that it came for.
+        self._activated_for: tuple[int | None, str | None] = (None, None)
         self._serving = ServingWatch(spec, self._page, self._note)
         self._step_times = StepTimeWatch(spec, self._page, self._note)
         self._meter = DeviceMeter(spec.device, self._note, spec.anchor, coserving.meter_s)
@@ -331,8 +334,15 @@ class DeviceAgent:
             self._serving_share = sum(part.serving_ns for part in slices) / total_ns
 
     def _moved(self, span: SpanRecord, lease_id: str | None) -> None:
-        engine = self._lives.engine
-        event = moved_event(self._spec, span, lease_id, None if engine is None else engine.pid)
+        pid = None if self._lives.engine is None else self._lives.engine.pid
+        move = Move.from_aux(span.aux)
+        if move.away:
+            # Of the lease that it came for; none, where it is what an engine has when it has started.
+            lease_id = self._activated_for[1] if self._activated_for[0] == pid else None
+            self._activated_for = (None, None)
+        else:
+            self._activated_for = (pid, None if move.weights_alone else lease_id)
+        event = moved_event(self._spec, span, lease_id, pid)
         if event.action == "activated" and event.lease_id is not None:
             self._activation_ns = span.end_ns - span.start_ns
         # It has happened; the lease that it belongs to is in the ledger already.

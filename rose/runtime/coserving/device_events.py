@@ -59,7 +59,7 @@ def rollout_event(
 
 
 def moved_event(spec: AgentSpec, span: SpanRecord, lease_id: str | None, pid: int | None) -> Engine:
-    """The rollout engine's memory came to the device or left it; `lease_id` is the lease in force or the last one."""
+    """The rollout engine's memory came to the device or left it; `lease_id` is the lease that it was for."""
     move = Move.from_aux(span.aux)
     reason = None
     if move.weights_alone:

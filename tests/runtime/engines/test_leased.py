@@ -1,4 +1,4 @@
-"""A real engine that leaves a real GPU between leases."""
+"""Real engines between leases: one that leaves a GPU, and one on CPU cores that gives its KV pages back."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ from rose.runtime.policy.slack import LeaseTerms
 from rose.runtime.transfer.server import StoreServer
 from tests.runtime.engines.test_sglang import IDLE, generate, lend, make_spec, publish_steps
 
-pytestmark = [
-    pytest.mark.live,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this host"),
-]
+pytestmark = pytest.mark.live
 
 #: Some gigabytes of KV pool, so that its coming and going is seen beside what else moves on the device.
 TOKENS = 1 << 19
@@ -34,6 +31,17 @@ def until(condition):
         time.sleep(0.01)
 
 
+def moves(page):
+    spans, _, _ = page.drain(Party.ROLLOUT, 0)
+    return [(span, Move.from_aux(span.aux)) for span in spans if span.kind is Span.ACTIVATION]
+
+
+def show(page):
+    for span, move in moves(page):
+        print(f"{move} in {(span.end_ns - span.start_ns) / 1e6:.1f} ms")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this host")
 def test_it_leaves_after_a_lease_and_comes_back_with_the_weights_it_held_last(tmp_path, tiny_policy):
     # The policy's heads are smaller than other kernels take.
     arguments = [*GATED_ARGUMENTS, *LEASED_ARGUMENTS, "--mem-fraction-static=0.4", "--attention-backend=triton"]
@@ -56,10 +64,6 @@ def test_it_leaves_after_a_lease_and_comes_back_with_the_weights_it_held_last(tm
         until(away)
         return made
 
-    def moves():
-        spans, _, _ = page.drain(Party.ROLLOUT, 0)
-        return [(span, Move.from_aux(span.aux)) for span in spans if span.kind is Span.ACTIVATION]
-
     try:
         engine.launch()
         engine.wait_ready()
@@ -67,17 +71,17 @@ def test_it_leaves_after_a_lease_and_comes_back_with_the_weights_it_held_last(tm
         free_bytes = torch.cuda.mem_get_info(0)[0]
         lend(page, 1)
         until(lambda: not away())
-        assert free_bytes - torch.cuda.mem_get_info(0)[0] > 0.9 * moves()[-1][1].moved_bytes
+        assert free_bytes - torch.cuda.mem_get_info(0)[0] > 0.9 * moves(page)[-1][1].moved_bytes
         first = tokens(1)
         assert len(first) == 8
         assert tokens(2) == first
         with StoreServer(publish_steps(tmp_path / "store", tiny_policy, 2)) as server:
-            before = len(moves())
+            before = len(moves(page))
             for version in (1, 2):
                 event = sync.bring_to(version, server.url, None, step=None)
                 assert event.ok, event.reason
-            until(lambda: moves()[-1][1] == replace(moves()[before][1], away=True))
-            assert all(move.weights_alone for _, move in moves()[before:])
+            until(lambda: moves(page)[-1][1] == replace(moves(page)[before][1], away=True))
+            assert all(move.weights_alone for _, move in moves(page)[before:])
             second = tokens(3)
             lend(page, 4)
             until(lambda: not away())
@@ -85,8 +89,32 @@ def test_it_leaves_after_a_lease_and_comes_back_with_the_weights_it_held_last(tm
             assert sync.standing.looked_ns > monotonic_ns() - 60_000_000_000
             assert sync.standing.trusted
         assert len(second) == 8
-        for span, move in moves():
-            print(f"{move} in {(span.end_ns - span.start_ns) / 1e6:.0f} ms")
+        show(page)
+    finally:
+        engine.stop()
+        serving.close()
+
+
+def test_on_cores_the_pages_of_a_pool_go_back_after_each_lease_that_used_it(tmp_path, tiny_policy, fork_server):
+    page, spec = make_spec(tmp_path, tiny_policy, fork_server=fork_server.path, max_total_tokens=16_384)
+    serving = ArbiterPage.attach(page.path, Party.SERVING)
+    serving.set_load(IDLE)
+    engine = EngineProcess(spec)
+    try:
+        engine.launch()
+        engine.wait_ready()
+        until(lambda: len(moves(page)) == 1)
+        answers = []
+        for number in (1, 2):
+            lend(page, number)
+            answers.append(generate(engine, 200, prompt=[1 + index % 90 for index in range(100)])["output_ids"])
+            page.set_lease(LeaseTerms())
+            until(lambda number=number: len(moves(page)) == 1 + 2 * number)
+        assert answers[0] == answers[1]
+        assert [move.away for _, move in moves(page)] == [True, False, True, False, True]
+        assert all(move.moved_bytes > 0 for _, move in moves(page) if move.away)
+        assert page.get(Party.ROLLOUT, Field.AWAY_SINCE_NS) == 0
+        show(page)
     finally:
         engine.stop()
         serving.close()
