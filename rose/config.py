@@ -126,13 +126,17 @@ class CoservingConfig(Section):
     regret_share: Share = Field(
         default=0.05, description="How much longer lending may make a serving request take than it would alone."
     )
+    activation: Literal["resident", "leased"] = Field(
+        default="resident",
+        description="When a rollout engine's memory is on a lent GPU. `resident`: always. `leased`: under a lease, "
+        "which then begins up to 5 s late, and for syncs; else its weights are in the host's memory.",
+    )
     drift_audit_s: float = Field(
         default=300.0,
         ge=0,
         description="A rollout engine that was not synced for this long hashes the weights it holds; one that drifted "
         "is taken out of routing and brought back from an anchor. 0 turns it off.",
     )
-
     meter_s: float = Field(
         default=1.0,
         ge=0,

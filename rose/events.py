@@ -93,8 +93,10 @@ class Engine(Event):
 
     kind: ClassVar[str] = "engine"
     durable: ClassVar[bool] = True
-    #: `attached` and `detached`: an engine of somebody else came to the device's page, or left it.
-    action: Literal["started", "activated", "deactivated", "stopped", "died", "attached", "detached"]
+    #: `attached` and `detached`: an engine of somebody else came to the device's page, or left it; `refused`: it came,
+    #: and cannot be shared with, for the reason given. `activated` and `deactivated`: `moved_bytes` of a rollout
+    #: engine's memory came to the device for a lease, or left it after one.
+    action: Literal["started", "activated", "deactivated", "stopped", "died", "attached", "detached", "refused"]
     role: Literal["serving", "rollout"]
     model: str
     pid: int | None = None
@@ -103,6 +105,7 @@ class Engine(Event):
     memory_mechanism: str | None = None
     compute_mechanism: str | None = None
     reason: str | None = None
+    moved_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

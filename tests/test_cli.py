@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -107,6 +108,18 @@ def test_up_refuses_bad_input_before_it_starts_anything(tmp_path, fleet, named, 
         (tmp_path / "fleet.toml").write_text(fleet)
     assert named in refused("up", "-c", "fleet.toml")
     assert not list(tmp_path.glob("ledger/live/*"))
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("torch_memory_saver") is not None, reason="torch-memory-saver is installed"
+)
+def test_up_refuses_to_move_an_engines_memory_without_the_package_that_does(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fleet = BAD_FLEET.format(core=1).replace("cores = [0]", "gpu = 0") + "[coserving]\nactivation = 'leased'\n"
+    (tmp_path / "fleet.toml").write_text(fleet)
+    error = refused("up", "-c", "fleet.toml")
+    assert "coserving.activation is 'leased'" in error
+    assert "`pip install torch-memory-saver`" in error
 
 
 def test_a_malformed_trace_is_named_with_its_line(tmp_path):

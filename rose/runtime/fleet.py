@@ -9,6 +9,7 @@ from pathlib import Path
 from rose.clock import Anchor
 from rose.config import DeviceConfig, FleetConfig
 from rose.runtime.actors import BACKGROUND_NICE
+from rose.runtime.coserving.activation import LEASED_ARGUMENTS
 from rose.runtime.coserving.agent import AgentSpec
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines import cpu, gpu
@@ -106,6 +107,7 @@ class FleetPlan:
         config = self.config.rollout
         # A lent engine that starts anew must not delay serving either.
         host_cores = self._host_cores() if gated and device.gpu is None else ()
+        leased = gated and device.gpu is not None and self.config.coserving.activation == "leased"
         return EngineSpec(
             engine_id=f"{device.id}-rollout",
             model=str(self.rollout_model),
@@ -129,6 +131,7 @@ class FleetPlan:
                 f"--chunked-prefill-size={config.prefill_chunk_tokens}",
                 f"--max-running-requests={config.max_concurrent}",
                 *(gpu.GATED_ARGUMENTS if gated and device.gpu is not None else ()),
+                *(LEASED_ARGUMENTS if leased else ()),
                 *config.extra_args,
             ],
         )

@@ -29,6 +29,7 @@ class PreflightError(UserError):
 def check(config: FleetConfig) -> None:
     """Raises PreflightError for the first thing that would make the run fail."""
     _check_packages()
+    _check_activation(config)
     _check_devices(config)
     _check_serving(config)
     _check_memory(config)
@@ -79,6 +80,18 @@ def _check_gpu(device_id: str, index: int) -> None:
     if index >= count:
         raise PreflightError(
             f"device {device_id!r}: GPU {index} is not there; this host has {count}. Change `gpu`, or give `cores`."
+        )
+
+
+def _check_activation(config: FleetConfig) -> None:
+    coserving = config.coserving
+    lent = [device.id for device in config.device if device.pool == "serving" and device.gpu is not None]
+    if not lent or not coserving.enabled or coserving.activation != "leased":
+        return
+    if importlib.util.find_spec("torch_memory_saver") is None:
+        raise PreflightError(
+            f"device {lent[0]!r}: coserving.activation is 'leased', and the package torch-memory-saver is not "
+            "installed: `pip install torch-memory-saver`, or set it to 'resident'"
         )
 
 

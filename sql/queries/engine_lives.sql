@@ -16,7 +16,8 @@ WITH change AS (
             PARTITION BY run_id, provenance, engine_id ORDER BY engine.at, writer, seq
         ) AS life
     FROM engine
-    WHERE (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
+    WHERE action <> 'refused'
+      AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
       AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
 ),
 lived AS (
@@ -35,6 +36,8 @@ lived AS (
         arg_min(memory_mechanism, change.at) AS memory_mechanism,
         arg_min(compute_mechanism, change.at) AS compute_mechanism
     FROM change
+    -- An engine may release its memory before it first answers.
+    WHERE life > 0 OR action NOT IN ('activated', 'deactivated')
     GROUP BY ALL
 )
 SELECT

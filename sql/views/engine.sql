@@ -1,11 +1,11 @@
 -- One row for each change in the life of an engine: one SGLang server on a device.
 --
 -- action: `started`, `activated`, `deactivated`, `stopped` or `died`; `attached` and `detached` of a serving engine
---     that its owner starts and stops.
+--     that its owner starts and stops, `refused` of one that nothing can be lent beside.
 CREATE OR REPLACE VIEW engine AS
 SELECT
     writer, seq, event_id, run_id, provenance, event.at,
     engine_id, device_id, lease_id, trajectory_id, action, role, model, policy_version, pid, kv_bytes, duration_ns,
-    memory_mechanism, compute_mechanism, reason
+    memory_mechanism, compute_mechanism, reason, moved_bytes
 FROM event
 WHERE kind = 'engine';

@@ -36,6 +36,7 @@
 -- duration_ns: How long it took, nanoseconds.
 -- memory_mechanism: How memory is shared on this device.
 -- compute_mechanism: How compute is shared on this device.
+-- moved_bytes: Memory of the engine that came to the device or left it, bytes.
 -- kv_budget_bytes: KV-cache memory the lease allows, bytes.
 -- compute_share: Share of the device's idle compute that is lent, 0 to 1.
 -- expires_at_us: When the lease ends unless it is renewed, UTC microseconds since the Unix epoch.

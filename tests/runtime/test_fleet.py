@@ -97,3 +97,16 @@ def test_what_an_owner_serves_is_not_started(model):
     serving = plan(fleet, model).serving(attached)
     assert serving.spec is None
     assert serving.url == plan(fleet, model).agent_spec(attached, serving).serving_url == "http://127.0.0.1:30000"
+
+
+def test_an_engine_that_is_to_leave_a_lent_gpu_is_started_so_that_it_can(model):
+    fleet = config.demo([0, 1], ledger=Path("x"))
+    fleet = fleet.model_copy(update={"coserving": config.CoservingConfig(activation="leased")})
+    for device, leased in (
+        (fleet.device[0].model_copy(update={"gpu": 0}), True),
+        (fleet.device[1].model_copy(update={"gpu": 0}), False),
+        (fleet.device[0], False),
+    ):
+        arguments = plan(fleet, model).agent_spec(device, None).rollout.extra_args
+        assert ("--enable-memory-saver" in arguments) == leased
+        assert ("--enable-weights-cpu-backup" in arguments) == leased

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from rose.clock import Anchor
 from rose.events import DeviceSlice, Record
@@ -21,6 +22,7 @@ _WORKERS = (Party.SERVING, Party.ROLLOUT, Party.TRAINER)
 class Accountant:
     """Accounts for [joined, left) of one device in consecutive slices, with no gap and no overlap.
 
+    `moved` is called with each move of the rollout engine's memory, and the lease that was in force.
     `began_ns` is a monotonic time. `leases` is the lease history, which the accountant trims as it goes: a slice ends
     wherever a lease begins or ends, so that a slice belongs to one lease whole.
     """
@@ -35,7 +37,9 @@ class Accountant:
         *,
         engine_id: str | None,
         leases: list[LeaseChange],
+        moved: Callable[[SpanRecord, str | None], None] = lambda _span, _lease_id: None,
     ) -> None:
+        self._moved = moved
         self._device_id = device_id
         self._page = page
         self._anchor = anchor
@@ -86,6 +90,9 @@ class Accountant:
             )
             self._pending += spans
             self._waits.add(spans)
+            for span in spans:
+                if span.kind is Span.ACTIVATION:
+                    self._moved(span, self._lease_at(span.start_ns)[0])
         # A span that was read as open and then closed meanwhile is in the ring as well: count it once.
         closed = {(span.kind, span.start_ns) for span in self._pending}
         counted = self._pending + [span for span in open_spans if (span.kind, span.start_ns) not in closed]

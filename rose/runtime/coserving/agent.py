@@ -14,18 +14,26 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from rose.clock import Anchor, monotonic_ns
 from rose.config import CoservingConfig, DeviceConfig
 from rose.events import Event, Ledger, Record, Sync
 from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.accountant import Accountant
+from rose.runtime.coserving.activation import Move
 from rose.runtime.coserving.control import Control
-from rose.runtime.coserving.device_events import ServingWatch, StepTimeWatch, record_device, rollout_event
+from rose.runtime.coserving.device_events import (
+    ServingWatch,
+    StepTimeWatch,
+    moved_event,
+    record_device,
+    rollout_event,
+)
 from rose.runtime.coserving.engine_lives import EngineLives
 from rose.runtime.coserving.leasing import Leasing
 from rose.runtime.coserving.meter import DeviceMeter
-from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.coserving.rollout_engine import RolloutEngine
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
 from rose.runtime.policy.kv import KvMemory
@@ -131,7 +139,12 @@ class DeviceAgent:
             self._note,
             engine_id=None if spec.rollout is None else spec.rollout.engine_id,
             leases=[] if self._leasing is None else self._leasing.history,
+            moved=self._moved,
         )
+        #: How long the rollout engine's memory last took to the device.
+        self._activation_ns = 0
+        #: Pid of the engine whose memory last came, and the lease that it came for.
+        self._activated_for: tuple[int | None, str | None] = (None, None)
         self._serving = ServingWatch(spec, self._page, self._note)
         self._step_times = StepTimeWatch(spec, self._page, self._note)
         self._meter = DeviceMeter(spec.device, self._note, spec.anchor, coserving.meter_s)
@@ -228,12 +241,13 @@ class DeviceAgent:
             lease_named=self._leasing.lease_id in answer.renew,
             step=answer.step,
             engine_fault=self._failure or self._engine_fault,
+            engine_memory=self._engine_memory(),
             serving_fault=fault,
             load=load,
             history=self._history,
             memory=self._page.memory() or self._memory(),
             idle_share=1.0 - self._serving_share,
-            switch_ns=self._lives.switch_ns,
+            switch_ns=self._lives.switch_ns + self._activation_ns,
             cut=self._leasing.engine_cut(),
         )
 
@@ -269,9 +283,15 @@ class DeviceAgent:
             policy_version=self._lives.version,
             lease_id=None if leasing is None else leasing.lease_id,
             lease_left_ns=None if state is None else max(0, state.expires_ns - monotonic_ns()),
-            slack_ok=leasing is None or self._has_slack(),
+            slack_ok=leasing is None or (self._engine_memory() == "present" and self._has_slack()),
         )
         return [report]
+
+    def _engine_memory(self) -> Literal["present", "moving", "away"]:
+        opened = self._page.open(Party.ROLLOUT, monotonic_ns())
+        if opened is not None and opened.kind is Span.ACTIVATION:
+            return "moving"
+        return "away" if self._page.get(Party.ROLLOUT, Field.AWAY_SINCE_NS) else "present"
 
     def _has_slack(self) -> bool:
         """Whether a held rollout step waits for more than serving's current step."""
@@ -312,6 +332,21 @@ class DeviceAgent:
         total_ns = sum(part.t1_ns - part.t0_ns for part in slices)
         if total_ns:
             self._serving_share = sum(part.serving_ns for part in slices) / total_ns
+
+    def _moved(self, span: SpanRecord, lease_id: str | None) -> None:
+        pid = None if self._lives.engine is None else self._lives.engine.pid
+        move = Move.from_aux(span.aux)
+        if move.away:
+            # Of the lease that it came for; none, where it is what an engine has when it has started.
+            lease_id = self._activated_for[1] if self._activated_for[0] == pid else None
+            self._activated_for = (None, None)
+        else:
+            self._activated_for = (pid, None if move.weights_alone else lease_id)
+        event = moved_event(self._spec, span, lease_id, pid)
+        if event.action == "activated" and event.lease_id is not None:
+            self._activation_ns = span.end_ns - span.start_ns
+        # It has happened; the lease that it belongs to is in the ledger already.
+        self._note(event, durable=False)
 
     def _take_out(self, reason: str) -> None:
         """The rollout engine's weights are not what they should be: turns on it go on elsewhere, and none comes."""

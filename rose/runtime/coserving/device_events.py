@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Literal
 
 from rose.events import Device, Engine, Record, StepTime
+from rose.runtime.coserving.activation import Move
 from rose.runtime.coserving.attachment import Attachment, described
-from rose.runtime.coserving.page import ArbiterPage, Field, Party
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, SpanRecord
 
 if TYPE_CHECKING:
     from rose.runtime.coserving.agent import AgentSpec
 
 Role = Literal["serving", "rollout"]
-EngineAction = Literal["started", "stopped", "died", "attached", "detached"]
+EngineAction = Literal["started", "activated", "deactivated", "stopped", "died", "attached", "detached", "refused"]
 _PARTIES: dict[Role, Party] = {"serving": Party.SERVING, "rollout": Party.ROLLOUT}
 _PPM = 1e6
 #: After so many looks an engine is recorded without the note that it never left.
@@ -56,6 +58,26 @@ def rollout_event(
     )
 
 
+def moved_event(spec: AgentSpec, span: SpanRecord, lease_id: str | None, pid: int | None) -> Engine:
+    """The rollout engine's memory came to the device or left it; `lease_id` is the lease that it was for."""
+    move = Move.from_aux(span.aux)
+    reason = None
+    if move.weights_alone:
+        lease_id, reason = None, "the weights alone, for a sync"
+    elif spec.device.gpu is None:
+        reason = "the KV pool alone: weights are the host's memory" + ("" if move.away else ", and pages come with use")
+    event = rollout_event(
+        spec,
+        "deactivated" if move.away else "activated",
+        pid,
+        duration_ns=span.end_ns - span.start_ns,
+        reason=reason,
+    )
+    return dataclasses.replace(
+        event, at_us=spec.anchor.utc_us(span.start_ns), lease_id=lease_id, moved_bytes=move.moved_bytes
+    )
+
+
 class ServingWatch:
     """Sees the serving engine come to the page and leave it. It belongs to its owner: nothing is done to it."""
 
@@ -63,6 +85,8 @@ class ServingWatch:
         self._spec, self._page, self._record = spec, page, record
         #: The one that is attached, as the ledger was told of it.
         self._attached: Attachment | None = None
+        #: The last one that found the page and did not take it, or could not keep it, as the ledger was told of it.
+        self._refused: Attachment | None = None
         #: How often one was seen that has not said anything of itself yet, and its pid.
         self._looks, self._looked_at = 0, 0
         #: Whether it had something to do when it was last seen.
@@ -72,6 +96,9 @@ class ServingWatch:
     def fault(self) -> str | None:
         """Why no serving engine can be shared with; None while one is attached."""
         if not self._page.alive(Party.SERVING):
+            said = described(self._spec.page, "serving")
+            if said is not None and said.refused is not None:
+                return f"nothing is lent beside the serving engine, pid {said.pid}: {said.refused}"
             return "no serving engine is attached to the device's page"
         if self._page.get(Party.SERVING, Field.BROKEN):
             return "ROSE's hooks in the serving engine failed; its log says why"
@@ -85,6 +112,7 @@ class ServingWatch:
         if not self._page.alive(Party.SERVING):
             if attached is not None:
                 self._leave(attached)
+            self._note_refusal()
             return
         pid = self._page.get(Party.SERVING, Field.PID)
         if attached is not None and attached.pid != pid:
@@ -113,9 +141,21 @@ class ServingWatch:
 
     def _leave(self, attached: Attachment) -> None:
         self._attached, self._looks = None, 0
-        # Nobody stops a server in the middle of a request if he can help it.
-        died, self._busy = self._busy, False
-        self._tell("died" if died else "detached", attached, "it was serving requests" if died else None)
+        busy, self._busy = self._busy, False
+        said = described(self._spec.page, "serving")
+        if said is not None and said.pid == attached.pid and said.refused is not None:
+            # It goes on serving without the plugin.
+            self._refused = said
+            self._tell("detached", attached, said.refused)
+        else:
+            # Nobody stops a server in the middle of a request if he can help it.
+            self._tell("died" if busy else "detached", attached, "it was serving requests" if busy else None)
+
+    def _note_refusal(self) -> None:
+        said = described(self._spec.page, "serving")
+        if said is not None and said.refused is not None and said != self._refused:
+            self._refused = said
+            self._tell("refused", said, said.refused)
 
     def _tell(self, action: EngineAction, attached: Attachment, reason: str | None) -> None:
         spec = self._spec

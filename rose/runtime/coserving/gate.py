@@ -80,7 +80,8 @@ class RolloutGate:
                 self._view.end_aborted()
                 self._lease = self._page.lease()
                 self._policy = numbered(self._lease.policy)
-                self._guard.enforce(self._lease, self._policy, now)
+                if not self._guard.enforce(self._lease, self._policy, now):
+                    continue
                 if not self._view.has_work or engine_paused():
                     return
                 decision = self._decide(now, now - held_since_ns if held_since_ns else 0)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rose.clock import monotonic_ns
+from rose.runtime.coserving.activation import Activation
 from rose.runtime.coserving.page import ArbiterPage, CutRecord, Field, Party
 from rose.runtime.coserving.scheduler import SchedulerView
 from rose.runtime.policy.kv import retraction_order, under_pressure
@@ -28,10 +29,13 @@ class KvGuard:
     """Keeps a rollout engine within its KV budget; budgets are in slots of a token.
 
     `pages` gives free slots back to the system; None where the pool's memory stays, as on a GPU without remapping.
+    `activation` moves the engine's memory as leases begin and end; None where it stays.
     """
 
-    def __init__(self, page: ArbiterPage, view: SchedulerView, pages: KvPages | None) -> None:
-        self._page, self._view, self._pages = page, view, pages
+    def __init__(
+        self, page: ArbiterPage, view: SchedulerView, pages: KvPages | None, activation: Activation | None = None
+    ) -> None:
+        self._page, self._view, self._pages, self._activation = page, view, pages, activation
         #: What rollouts may hold now, 0 without a lease.
         self.budget_tokens = 0
         self._lease_number = 0
@@ -68,9 +72,14 @@ class KvGuard:
         self._pressed_since_ns = self._pressed_since_ns or monotonic_ns()
         return True
 
-    def enforce(self, lease: LeaseTerms, policy: Policy, now_ns: int) -> None:
-        """Bring the engine within what its lease and serving's memory allow, between two steps."""
+    def enforce(self, lease: LeaseTerms, policy: Policy, now_ns: int) -> bool:
+        """Bring the engine within what its lease and serving's memory allow, between two steps.
+
+        False if its memory had to be brought to the device first: that takes a while, so the lease is another by now.
+        """
         lent = lease.expires_ns > now_ns
+        if lent and self._activation is not None and self._activation.activate(in_use=self._view.has_work):
+            return False
         self._lease_number = lease.number
         granted = lease.kv_budget_tokens if lent else 0
         cut = lent and self._cut_lease == lease.number
@@ -81,12 +90,15 @@ class KvGuard:
                 self._cut(policy, lease)
             else:
                 self._retract_until(self.budget_tokens)
-        elif not self._emptied and not self._view.has_work:
+        elif not self._view.has_work:
             # Nothing is lent: serving has the memory, the prefix cache's included.
-            self._view.evict(self._view.kv_tokens_cached())
-            self._give_back()
-            self._emptied = True
+            if not self._emptied:
+                self._view.evict(self._view.kv_tokens_cached())
+                self._emptied = True
+            if self._activation is not None:
+                self._activation.deactivate()
         self._page.set(Party.ROLLOUT, Field.KV_BUDGET_TOKENS, self.budget_tokens)
+        return True
 
     def _cut(self, policy: Policy, lease: LeaseTerms) -> None:
         before = self.budget_tokens

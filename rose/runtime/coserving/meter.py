@@ -14,11 +14,11 @@ from contextlib import suppress
 
 from rose.clock import Anchor, monotonic_ns
 from rose.config import DeviceConfig
-from rose.events import Power, Record
+from rose.events import NOT_MEASURED, Power, Record
 from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.meter_cores import CoresInstrument
 from rose.runtime.coserving.meter_gpu import GpuInstrument
-from rose.runtime.coserving.meter_reading import Instrument, Reading
+from rose.runtime.coserving.meter_reading import Instrument
 
 #: A device that cannot be read is tried again at least this often.
 RETRY_S_MAX = 60.0
@@ -126,14 +126,14 @@ class DeviceMeter:
         self._unreadable = reason
 
     def _gap(self, to_ns: int, reason: str) -> None:
-        self._take(Reading(t0_ns=self._until_ns, t1_ns=to_ns, reason=reason))
+        self._take(Power(t0_ns=self._until_ns, t1_ns=to_ns, power_mw=None, source=NOT_MEASURED, reason=reason))
 
-    def _take(self, reading: Reading) -> None:
+    def _take(self, reading: Power) -> None:
         self._until_ns = reading.t1_ns
         if self._closed:
             return
-        fields = dataclasses.asdict(reading)
-        fields |= {name: self._anchor.utc_ns(fields[name]) for name in ("t0_ns", "t1_ns")}
+        t0_ns, t1_ns = self._anchor.utc_ns(reading.t0_ns), self._anchor.utc_ns(reading.t1_ns)
+        event = dataclasses.replace(reading, at_us=t1_ns // 1000, device_id=self._device_id, t0_ns=t0_ns, t1_ns=t1_ns)
         # A ledger that cannot be written is the agent's to notice: it then lends nothing.
         with suppress(LedgerError):
-            self._record(Power(at_us=fields["t1_ns"] // 1000, device_id=self._device_id, **fields))
+            self._record(event)

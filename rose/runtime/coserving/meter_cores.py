@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.meter_reading import Reading, UnreadableError
+from rose.events import NOT_MEASURED, Power
+from rose.runtime.coserving.meter_reading import UnreadableError
 
 #: Which processes are bound to the cores is looked up once in so many readings.
 _LOOK_EVERY = 10
@@ -91,7 +92,7 @@ class CoresInstrument:
     def sample(self) -> None:
         pass
 
-    def read(self) -> Reading:
+    def read(self) -> Power:
         if self._readings % _LOOK_EVERY == 0:
             self._bound = list(self._bound_processes())
         self._readings += 1
@@ -101,7 +102,7 @@ class CoresInstrument:
         power = self._power(energy_uj, t1_ns)
         busy, total = (now - before for now, before in zip(ticks, self._ticks, strict=True))
         self._t0_ns, self._ticks, self._energy_uj = t1_ns, ticks, energy_uj
-        return Reading(
+        return Power(
             t0_ns=t0_ns,
             t1_ns=t1_ns,
             busy_share=min(1.0, max(0.0, busy / total)) if total > 0 else None,
@@ -113,11 +114,12 @@ class CoresInstrument:
         pass
 
     def _power(self, energy_uj: dict[Path, int] | None, t1_ns: int) -> dict[str, Any]:
+        unmeasured = {"power_mw": None, "source": NOT_MEASURED}
         if energy_uj is None or self._energy_uj is None:
-            return {"reason": self._rapl.obstacle or "RAPL could not be read"}
+            return {**unmeasured, "reason": self._rapl.obstacle or "RAPL could not be read"}
         drawn_uj = self._rapl.between_uj(self._energy_uj, energy_uj)
         if not self._rapl.whole:
-            return {"package_energy_mj": round(drawn_uj / 1000), "reason": self._rapl.obstacle}
+            return {**unmeasured, "package_energy_mj": round(drawn_uj / 1000), "reason": self._rapl.obstacle}
         return {
             "power_mw": round(drawn_uj * 1_000_000 / max(1, t1_ns - self._t0_ns)),
             "source": "rapl",

@@ -14,8 +14,8 @@ from typing import Any
 import pynvml
 
 from rose.clock import monotonic_ns
-from rose.events import NOT_MEASURED
-from rose.runtime.coserving.meter_reading import Reading, UnreadableError
+from rose.events import NOT_MEASURED, Power
+from rose.runtime.coserving.meter_reading import UnreadableError
 
 #: Power is read this often where there is no energy counter.
 SAMPLE_S = 0.1
@@ -105,7 +105,7 @@ class GpuInstrument:
         if power_mw is not None:
             self._samples.append((monotonic_ns(), int(power_mw)))
 
-    def read(self) -> Reading:
+    def read(self) -> Power:
         self.sample()
         try:
             return self._read()
@@ -118,7 +118,7 @@ class GpuInstrument:
             with suppress(pynvml.NVMLError):
                 pynvml.nvmlShutdown()
 
-    def _read(self) -> Reading:
+    def _read(self) -> Power:
         card = self._card
         instances = len(_mig_instances(card))
         energy_mj = self._counter_mj()
@@ -132,7 +132,7 @@ class GpuInstrument:
         bits = _offered(pynvml.nvmlDeviceGetCurrentClocksEventReasons, card)
         if bits is None:  # drivers before 535 know it by its older name
             bits = _offered(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, card)
-        return Reading(
+        return Power(
             t0_ns=t0_ns,
             t1_ns=t1_ns,
             busy_share=None if utilization is None else utilization.gpu / 100,
@@ -146,8 +146,9 @@ class GpuInstrument:
     def _power(self, energy_mj: int | None, t1_ns: int, mig_instances: int) -> dict[str, Any]:
         """The fields of a reading that say what was drawn, and how it is known."""
         before_mj, length_ns = self._energy_mj, max(1, t1_ns - self._t0_ns)
+        unmeasured = {"power_mw": None, "source": NOT_MEASURED}
         if mig_instances > 1:
-            return {"reason": f"the card has one meter, and {mig_instances} MIG instances share it"}
+            return {**unmeasured, "reason": f"the card has one meter, and {mig_instances} MIG instances share it"}
         why = "this driver has no energy counter"
         if before_mj is not None and energy_mj is not None:
             power_mw = round((energy_mj - before_mj) * 1_000_000_000 / length_ns)
@@ -155,7 +156,7 @@ class GpuInstrument:
                 return {"power_mw": power_mw, "source": "nvml-energy", "energy_mj": energy_mj - before_mj}
             why = f"the energy counter went from {before_mj} to {energy_mj} mJ"
         if not self._samples:
-            return {"source": NOT_MEASURED, "reason": f"{why}, and the GPU reports no power"}
+            return {**unmeasured, "reason": f"{why}, and the GPU reports no power"}
         return {
             "power_mw": mean_mw(self._samples),
             "source": "nvml-power",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from rose.runtime.coserving.attachment import STATE, EngineState
@@ -34,8 +35,10 @@ CAPTURE = "sglang.srt.model_executor.runner_backend.full_cuda_graph_backend.Full
 LOAD = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
 STAMPS = "sglang.srt.observability.req_time_stats.APIServerReqTimeStats.__getstate__"
 
-#: Without these an engine of ROSE's is not started.
-TARGETS = (INGEST, RUN, PROCESS, HANDLERS, MATCH, ADDER, CAPTURE, LOAD)
+#: Without these nothing is lent beside a serving engine, ...
+SERVING_TARGETS = (INGEST, RUN, PROCESS, HANDLERS)
+#: ... and an engine of ROSE's is not started.
+TARGETS = (*SERVING_TARGETS, MATCH, ADDER, CAPTURE, LOAD)
 
 #: The result of a step that was given up.
 _ABANDONED = object()
@@ -58,7 +61,7 @@ def _plugin_of(scheduler: Any) -> RolloutPlugin | ServingPlugin:
             _plugin = RolloutPlugin(scheduler, settings)
         else:
             try:
-                refused = refusal()
+                refused = missing_hooks(SERVING_TARGETS) or refusal()
             except Exception as error:
                 refused = f"this SGLang cannot be asked how it is parallel: {type(error).__name__}: {error}"
             _plugin = ServingPlugin(scheduler, settings.page, refused)
@@ -207,18 +210,26 @@ def register() -> None:
     HookRegistry.register(STAMPS, _with_arrival, HookType.AFTER)
 
 
-def require_hooks() -> None:
-    """Refuse to go on with a hook missing: SGLang only logs a hook that it could not apply.
-
-    Raises HooksMissingError naming the methods and the version of SGLang.
-    """
+def missing_hooks(targets: Sequence[str] = TARGETS) -> str | None:
+    """Which hooks this SGLang did not accept, with its version; None if it has them all. It only logs one that it
+    could not apply."""
     import sglang
     from sglang.srt.plugins.hook_registry import HookRegistry
 
-    missing = [target for target in TARGETS if target not in HookRegistry._patched]
-    if missing:
+    missing = [target for target in targets if target not in HookRegistry._patched]
+    if not missing:
+        return None
+    return (
+        f"SGLang {sglang.__version__} did not accept ROSE's hooks on {', '.join(missing)}: "
+        "install sglang 0.5.23, the version this was tested with"
+    )
+
+
+def require_hooks() -> None:
+    """Refuse to go on with a hook missing. Raises HooksMissingError naming the methods and the version of SGLang."""
+    missing = missing_hooks()
+    if missing is not None:
         raise HooksMissingError(
-            f"SGLang {sglang.__version__} did not accept ROSE's hooks on {', '.join(missing)}. "
-            "Install sglang 0.5.23, the version this was tested with, and see that the package "
-            "rose-serving is installed in the same environment (its entry point is how SGLang finds the plugin)."
+            f"{missing}, and see that the package rose-serving is installed in the same environment (its entry point "
+            "is how SGLang finds the plugin)."
         )

@@ -8,7 +8,8 @@ import time
 from typing import Any
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.asking import TAKEN, asked
+from rose.runtime.coserving.activation import Activation, EngineMemory, HostPages, SavedMemory
+from rose.runtime.coserving.asking import TAKEN, Verb, asked
 from rose.runtime.coserving.attachment import Attachment, describe
 from rose.runtime.coserving.gate import RolloutGate, layers_of
 from rose.runtime.coserving.memory import KvGuard, KvPages
@@ -48,10 +49,17 @@ class RolloutPlugin:
         self.telemetry = RolloutTelemetry(self.view, self.page)
         self.gate: RolloutGate | None = None
         self.guard: KvGuard | None = None
+        self.activation: Activation | None = None
         model_runner = scheduler.tp_worker.model_runner
         if settings.gated:
             layers = len(layers_of(model_runner.model))
-            self.guard = KvGuard(self.page, self.view, KvPages.of_cpu(scheduler))
+            pages = KvPages.of_cpu(scheduler)
+            memory: EngineMemory | None = SavedMemory.of_gpu(scheduler)
+            if pages is not None:
+                memory = HostPages(pages.give_back)
+            if memory is not None:
+                self.activation = Activation(self.page, memory, lambda: self.weights.busy)
+            self.guard = KvGuard(self.page, self.view, pages, self.activation)
             self.gate = RolloutGate(
                 self.page,
                 self.view,
@@ -101,9 +109,14 @@ class RolloutPlugin:
                 model=str(arguments.served_model_name or arguments.model_path),
                 kv_tokens=self.view.kv_tokens_total,
                 compute_mechanism=compute,
-                memory_mechanism="page-return" if self.guard is not None and self.guard.returns_pages else "budget",
+                memory_mechanism=self._memory_mechanism(),
             ),
         )
+
+    def _memory_mechanism(self) -> str:
+        if self.guard is not None and self.guard.returns_pages:
+            return "page-return"
+        return "budget" if self.activation is None else "leased+budget"
 
     def answer(self) -> None:
         """Act on what the agent asks for, between two steps."""
@@ -116,8 +129,17 @@ class RolloutPlugin:
                 self.view.end_ids([about])
                 refused = None
             else:
-                refused = self.weights.ask(verb, int(about))
+                refused = self._ask_weights(verb, int(about))
             self.view.end([request], refused or TAKEN)
+
+    def _ask_weights(self, verb: Verb, version: int) -> str | None:
+        if self.activation is not None and not self.activation.weights_in:
+            if verb == "audit":
+                return "no audit now: the weights are not on the device"
+            refused = self.activation.bring_weights()
+            if refused is not None:
+                return refused
+        return self.weights.ask(verb, version)
 
     def begin(self) -> None:
         """A step begins."""

@@ -86,6 +86,9 @@ class ServingPlugin:
         self._reason = None
         if self._path is None:
             logger.info("ROSE: detached")
+        elif self._refused is not None:
+            # At once: the hook that would look later may be the one that is missing.
+            self._look()
 
     def _received(self) -> None:
         now = monotonic_ns()
@@ -107,7 +110,7 @@ class ServingPlugin:
                 self._take(path)
                 return
             if not _taken(path):
-                describe(path, Attachment(role="serving", pid=os.getpid(), refused=self._refused))
+                self._describe_refusal(path)
             self._decline(self._refused)
         except FileNotFoundError:
             self._let_go()
@@ -153,10 +156,16 @@ class ServingPlugin:
             return
         try:
             page.set(Party.SERVING, Field.BROKEN, 1)
-            _leave(page)
-            describe(page.path, Attachment(role="serving", pid=os.getpid(), refused=self._refused))
+            try:
+                # Before the section is free: whoever sees that wants to know why.
+                self._describe_refusal(page.path)
+            finally:
+                _leave(page)
         except Exception:
             logger.exception("ROSE could not say so on its page")
+
+    def _describe_refusal(self, page: Path) -> None:
+        describe(page, Attachment(role="serving", pid=os.getpid(), model=self._model, refused=self._refused))
 
     def _decline(self, reason: str) -> None:
         if reason != self._reason:

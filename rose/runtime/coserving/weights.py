@@ -93,6 +93,11 @@ class WeightUpdater:
         #: Kept from one version to the next: to touch memory anew takes longer than to decode there.
         self._second: SecondSet | None = None
 
+    @property
+    def busy(self) -> bool:
+        """Whether the engine's weights are being read or written, or are about to be."""
+        return self._ready is not None or self._background.busy
+
     def ask(self, verb: Verb, version: int) -> str | None:
         """Begin with it; what comes of it is left as a file. Returns why it is refused, None if it is not.
 

@@ -22,6 +22,7 @@ class Span(IntEnum):
     ROLLOUT = 2
     TRAIN = 3
     SYNC = 4
+    #: An engine's memory came to the device or left it (aux: `activation.Move`).
     ACTIVATION = 5
     #: A rollout had work and waited, before a step (aux: `Hold`).
     HELD = 6
@@ -57,6 +58,7 @@ class Field(IntEnum):
     PREEMPTIBLE = 20
     KV_BUDGET_TOKENS = 21  # rollout: what it keeps to, after cuts of its own
     BROKEN = 22  # an engine whose hooks failed: nothing it said is to be relied on
+    AWAY_SINCE_NS = 30  # rollout: since when its weights or its KV pool are not on the device; 0: they are
 
 
 class Block(IntEnum):

@@ -21,7 +21,7 @@ import psutil
 
 from rose.errors import UserError
 from rose.runtime.coserving.settings import PluginSettings
-from rose.runtime.engines import placement
+from rose.runtime.engines import leftovers, placement
 from rose.runtime.engines.forkserver import UNKNOWN_EXIT, ForkedProcess, ForkError, fork_engine, start_cores
 
 START_TIMEOUT_S = 300.0
@@ -101,6 +101,7 @@ class EngineProcess:
         self.url = f"http://127.0.0.1:{spec.port}"
         self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._killed = False
+        self._segments = leftovers.Segments(spec.log)
 
     @property
     def pid(self) -> int | None:
@@ -120,6 +121,8 @@ class EngineProcess:
         require_free_port(spec.port, f"engine {spec.engine_id}")
         spec.log.parent.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, **self._environment()}
+        leftovers.shift_logs(spec.log)
+        self._segments.remove()
         with spec.log.open("wb") as log:
             if spec.fork_server is not None:
                 try:
@@ -141,12 +144,14 @@ class EngineProcess:
         """Block until the engine has answered one generation. Raises EngineError with the end of its log."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
+            self._note_segments()
             if not self.alive:
                 code = None if self._process is None else self._process.poll()
                 known = "an unknown exit code" if code == UNKNOWN_EXIT else f"exit code {code}"
                 raise EngineError(self._diagnosis(f"ended with {known} before it was ready"))
             try:
                 self.post("/generate", {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 2}}, timeout_s=60)
+                self._note_segments()
                 return
             except (urllib.error.URLError, ConnectionError, TimeoutError):
                 time.sleep(0.25)
@@ -182,6 +187,7 @@ class EngineProcess:
         """End the engine and everything it started: politely, then not. Safe to call twice."""
         if self._process is None:
             return
+        self._note_segments()
         # To the leader alone: a child that ends before it looks to SGLang like a crash, which it stops to examine.
         if self.alive:
             self._process.send_signal(signal.SIGTERM)
@@ -190,15 +196,21 @@ class EngineProcess:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL the process group and wait for its leader. Safe to call twice."""
+        """SIGKILL the process group, wait for its leader, and remove its shared memory. Safe to call twice."""
         if self._process is None or self._killed:
             return
+        self._note_segments()
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         if isinstance(self._process, ForkedProcess):
             self._process.close()
+        self._segments.remove()
         self._killed = True
+
+    def _note_segments(self) -> None:
+        if self._process is not None:
+            self._segments.note(self._process.pid)
 
     def log_tail(self) -> str:
         """The last lines of the engine's log."""

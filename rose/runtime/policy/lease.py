@@ -22,6 +22,8 @@ Action = Literal["grant", "renew", "throttle", "shrink", "restore", "cut", "rele
 
 #: Serving that misses a budget by itself for more than this share of its last requests leaves nothing to lend.
 LATE_ALONE_SHARE_MAX = 0.05
+#: A lease waits so long for the rollout engine's memory to be on the device.
+ACTIVATION_NS_MAX = 5_000_000_000
 #: A renewal moves the expiry by at least this share of the time to live: answers may come faster than that.
 _RENEWED_SHARE_MIN = 1 / 8
 
@@ -80,6 +82,7 @@ class LeaseState:
     number: int = 0
     #: How it ended; None while it is in force.
     ended: Ending | None = "released"
+    granted_ns: int = 0
     expires_ns: int = 0
     step: int | None = None
     kv_budget_bytes: int = 0
@@ -131,6 +134,8 @@ class LeaseFacts:
     step: int | None = None
     #: Why the rollout engine cannot be lent to; None if it can.
     engine_fault: str | None = None
+    #: Where the rollout engine's weights and KV pool are, as far as the device is concerned.
+    engine_memory: Literal["present", "moving", "away"] = "present"
     #: Why no serving engine can be shared with, None if one can; what it says, and what it did of late.
     serving_fault: str | None = None
     load: ServingLoad | None
@@ -166,6 +171,8 @@ def refusal(facts: LeaseFacts, now_ns: int) -> str | None:
     """Why nothing is granted however much it is wanted; None if something could be."""
     if (fault := facts.serving_fault or facts.engine_fault) is not None:
         return fault
+    if facts.engine_memory == "moving":
+        return "the rollout engine's memory is on its way to the device or from it"
     if facts.load is None:
         return "the serving engine has not said what it is doing"
     if not facts.rules.guards:
@@ -224,6 +231,7 @@ def _grant(facts: LeaseFacts, now_ns: int) -> Change | None:
     state = LeaseState(
         number=last.number + 1,
         ended=None,
+        granted_ns=now_ns,
         expires_ns=facts.answered_ns + rules.ttl_ns,
         step=facts.step,
         kv_budget_bytes=budget,
@@ -263,6 +271,8 @@ def _end(facts: LeaseFacts, now_ns: int) -> Change | None:
         return Change("expire", reason, replace(state, ended="expired"))
     if (fault := facts.engine_fault or facts.serving_fault) is not None:
         return released(state, fault)
+    if facts.engine_memory != "present" and now_ns - state.granted_ns >= ACTIVATION_NS_MAX:
+        return released(state, "the rollout engine's memory was not on the device within 5 s")
     if facts.wanted_ns <= 0:
         return released(state, "no rollout wants the device any more")
     if state.level is Level.SHRUNK and (late := _newly_late(facts)):

@@ -314,6 +314,43 @@ def test_a_lease_is_given_back_at_once_when_the_engines_scheduler_dies(tmp_path,
     assert ("died", first) in device.rows("SELECT action, pid FROM engine")
 
 
+def test_what_moves_of_an_engines_memory_is_recorded_and_no_turn_is_placed_before_it_came(start, gateway, monkeypatch):
+    monkeypatch.setattr("rose.runtime.policy.lease.ACTIVATION_NS_MAX", 300_000_000)
+    device = start()
+    with OtherParty(device.spec.page, Party.ROLLOUT) as engine:
+        engine.do("page.set(me, Field.AWAY_SINCE_NS, 1)")
+        gateway.want(r0=10 * SECOND)
+        gateway.wait(lambda: gateway.heard[-1].engines[0].lease_id == "run-d0-1")
+        assert not gateway.heard[-1].engines[0].slack_ok
+        until(lambda: device.page.lease().number != 1)
+        until(device.lent)
+        engine.do("page.set(me, Field.AWAY_SINCE_NS, 0)")
+        number = device.page.lease().number
+        now = monotonic_ns()
+        spans = ((now, 4 * 500), (now + 1000, 4 * 500 + 1), (now + 2000, 4 * 300 + 2), (now + 3000, 4 * 200 + 1))
+        for start_ns, aux in spans:
+            engine.do(f"page.write_span(me, SpanRecord(Span.ACTIVATION, {start_ns}, {start_ns + 100}, {aux}))")
+        gateway.wait(lambda: gateway.heard[-1].engines[0].slack_ok)
+        gateway.want()
+        until(lambda: not device.lent())
+    device.close()
+    reason = "the rollout engine's memory was not on the device within 5 s"
+    assert device.rows(LEASES)[0] == ("run-d0-1", "released", reason)
+    moved = device.rows(
+        "SELECT action, lease_id, moved_bytes, duration_ns, reason FROM engine WHERE action LIKE '%activated' "
+        "ORDER BY moved_bytes DESC, action"
+    )
+    lease_id = f"run-d0-{number}"
+    assert [row[:4] for row in moved] == [
+        ("activated", lease_id, 500, 100),
+        ("deactivated", lease_id, 500, 100),
+        ("activated", None, 300, 100),
+        ("deactivated", None, 200, 100),
+    ]
+    assert moved[0][4].startswith("the KV pool alone")
+    assert moved[2][4] == "the weights alone, for a sync"
+
+
 @pytest.mark.live
 def test_a_killed_rollout_engine_leaves_serving_alone_and_is_lent_to_again(tmp_path, gateway, tiny_policy):
     """Two real engines on one device: the owner's, and the agent's, which answers with tokens under a lease only."""
@@ -362,10 +399,19 @@ def test_a_killed_rollout_engine_leaves_serving_alone_and_is_lent_to_again(tmp_p
         device.close()
         assert made(serving) == (4, "length")
         serving.stop()
-    lives = device.rows("SELECT role, action FROM engine ORDER BY engine.at, seq")
+    moves = "('activated', 'deactivated')"
+    lives = device.rows(f"SELECT role, action FROM engine WHERE action NOT IN {moves} ORDER BY engine.at, seq")
     assert lives == [
         ("serving", "attached"), ("rollout", "started"), ("rollout", "died"), ("rollout", "started"),
         ("rollout", "stopped"), ("serving", "detached"),
     ]  # fmt: skip
+    # Each engine gives back what its start has touched; the pool of the one that was killed went with it.
+    moved = device.rows(f"SELECT action, lease_id FROM engine WHERE action IN {moves} ORDER BY engine.at")
+    assert moved[:4] == [
+        ("deactivated", None),
+        ("activated", "run-d0-1"),
+        ("deactivated", None),
+        ("activated", "run-d0-2"),
+    ]
     ((mechanism,),) = device.rows("SELECT DISTINCT compute_mechanism FROM engine WHERE role = 'rollout'")
     assert "layer-yield" in mechanism

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rose.runtime.coserving.attachment import Attachment, describe
 from rose.runtime.coserving.device_events import ServingWatch, StepTimeWatch
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
 from tests.runtime.coserving.parties import OtherParty
@@ -108,6 +109,43 @@ def test_nothing_is_lent_beside_one_that_refuses_or_is_broken(device):
         assert device.told[0].reason == "two ranks"
         serving.do("page.set(me, Field.BROKEN, 1)")
         assert "hooks" in device.watch.fault
+
+
+def test_one_that_cannot_be_attached_is_recorded_once_with_the_reason(device):
+    """It never takes the page: what it says lies beside it."""
+    for _ in range(2):
+        describe(
+            device.page.path, Attachment(role="serving", pid=7, model="m", refused="serving runs with --tp-size 2")
+        )
+        device.watch.look()
+    (refused,) = device.told
+    assert (refused.action, refused.engine_id, refused.pid, refused.model, refused.reason) == (
+        "refused",
+        "s0",
+        7,
+        "m",
+        "serving runs with --tp-size 2",
+    )
+    assert device.watch.fault == "nothing is lent beside the serving engine, pid 7: serving runs with --tp-size 2"
+    with device.attach():
+        device.watch.look()
+        assert device.watch.fault is None, "another one that can"
+
+
+def test_one_whose_hooks_fail_leaves_with_the_reason_and_has_not_died(device):
+    with device.attach() as serving:
+        serving.do(DESCRIBE.format(None))
+        serving.do("page.set_load(replace(load, running=2))")
+        device.watch.look()
+        serving.do(DESCRIBE.format("'the plugin failed in serving: KeyError'"))
+        serving.do("page.close()")
+        device.watch.look()
+        device.watch.look()
+    assert [(event.action, event.reason) for event in device.told] == [
+        ("attached", None),
+        ("detached", "the plugin failed in serving: KeyError"),
+    ]
+    assert "the plugin failed in serving: KeyError" in device.watch.fault
 
 
 def test_the_errors_of_predictions_are_told_where_steps_ran(device):

@@ -23,7 +23,7 @@ from rose.pricing import charges, pricebook, report
 from rose.runtime.coserving import meter as meter_module
 from rose.runtime.coserving.meter import DeviceMeter
 from rose.runtime.coserving.meter_cores import Rapl
-from rose.runtime.coserving.meter_reading import Reading, UnreadableError
+from rose.runtime.coserving.meter_reading import UnreadableError
 from tests.runtime.coserving.nvml_library import Card, installed
 
 CORE = max(os.sched_getaffinity(0))
@@ -151,13 +151,13 @@ class Scripted:
     def sample(self) -> None:
         raise AssertionError
 
-    def read(self) -> Reading:
+    def read(self) -> Power:
         self.hang.wait()
         failure = self._script.pop(0) if self._script else None
         if failure is not None:
             raise failure
         t0_ns, self._t0_ns = self._t0_ns, monotonic_ns()
-        return Reading(t0_ns=t0_ns, t1_ns=self._t0_ns, power_mw=1, source="scripted")
+        return Power(t0_ns=t0_ns, t1_ns=self._t0_ns, power_mw=1, source="scripted")
 
     def close(self) -> None:
         self.closed += 1

@@ -209,6 +209,16 @@ def test_an_engine_that_runs_is_attached_and_let_go_by_number(page, monkeypatch,
     assert not page.alive(Party.SERVING)
 
 
+def test_one_that_cannot_be_shared_with_says_so_as_soon_as_it_is_shown_a_page(page, monkeypatch, tmp_path):
+    """Where a hook is missing there may be no next turn of its loop to do so."""
+    monkeypatch.setattr("rose.runtime.coserving.serving.PAGES", tmp_path)
+    (tmp_path / "7").symlink_to(page.path)
+    plugin = ServingPlugin(Scheduler(), None, "SGLang 0.1 did not accept a hook")
+    plugin.attach(7)
+    assert described(page.path, "serving").refused == "SGLang 0.1 did not accept a hook"
+    assert not page.alive(Party.SERVING)
+
+
 def test_it_says_how_it_is(page, monkeypatch, tmp_path):
     monkeypatch.setattr("rose.runtime.coserving.serving.PAGES", tmp_path)
     plugin = ServingPlugin(Scheduler(), None, None)

@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.policy.demand import ROUNDS_MAX, DemandFacts, wanted_ns
-from rose.runtime.policy.routing import WorkerFacts
+from tests.runtime.policy.workers import BORROWED, DEDICATED, workers
 
-DEDICATED = WorkerFacts("dedicated", True, 3, 0, 8, None, True)
-UNLEASED = WorkerFacts("unleased", True, 3, 0, 8, 0, True)
+UNLEASED = replace(BORROWED, engine_id="unleased", lease_left_ns=0)
 DEMAND = DemandFacts(turns=2, turn_ns=1000, follow_share=0.0, version_min=3)
 
 facts = st.builds(
@@ -18,19 +17,6 @@ facts = st.builds(
     turn_ns=st.integers(0, 10**12),
     follow_share=st.floats(0, 1),
     version_min=st.integers(0, 5),
-)
-workers = st.lists(
-    st.builds(
-        WorkerFacts,
-        engine_id=st.sampled_from("abcdef"),
-        alive=st.booleans(),
-        policy_version=st.integers(0, 5),
-        in_flight=st.integers(0, 10),
-        capacity=st.integers(0, 10),
-        lease_left_ns=st.none() | st.integers(0, 1000),
-        slack_ok=st.booleans(),
-    ),
-    unique_by=lambda worker: worker.engine_id,
 )
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.lease import (
+    ACTIVATION_NS_MAX,
     BorrowCase,
     EngineCut,
     LeaseFacts,
@@ -341,3 +342,25 @@ def test_no_sequence_of_events_loses_a_lease_or_leaves_one_in_force_for_too_long
     if device.facts.state.in_force:
         device.carry_out(released(device.facts.state, "the agent stops"))
     assert device.granted == device.ended == list(range(1, len(device.granted) + 1))
+
+
+# ---------------------------------------------------------------------- the engine's memory
+
+
+@pytest.mark.parametrize("where", ["moving", "away"])
+def test_a_lease_waits_for_the_engines_memory_for_so_long_and_no_longer(where):
+    state = replace(granted(now=1000), expires_ns=10 * ACTIVATION_NS_MAX)
+    end_ns = 1000 + ACTIVATION_NS_MAX
+    known = {"answered_ns": 0, "engine_memory": where}
+    assert next_change(facts(state, end_ns - 1, **known), end_ns - 1) is None
+    change = next_change(facts(state, end_ns, **known), end_ns)
+    assert (change.action, change.state.ended) == ("release", "released")
+    assert "memory was not on the device within 5 s" in change.reason
+    assert next_change(facts(state, end_ns, answered_ns=0), end_ns) is None
+
+
+def test_an_engine_without_its_memory_is_lent_to_but_not_while_that_moves():
+    assert granted(engine_memory="away").in_force
+    moving = facts(engine_memory="moving")
+    assert next_change(moving, 1000) is None
+    assert "on its way" in refusal(moving, 1000)

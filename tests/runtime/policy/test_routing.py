@@ -10,14 +10,12 @@ from rose.runtime.policy.routing import (
     STALLED_PACES,
     RunningTurn,
     TurnFacts,
-    WorkerFacts,
     place,
     stalled,
 )
+from tests.runtime.policy.workers import BORROWED, DEDICATED, workers
 
 TURN = TurnFacts(prefix_engine_id=None, version_min=3)
-DEDICATED = WorkerFacts("dedicated", True, 3, 0, 8, None, True)
-BORROWED = WorkerFacts("borrowed", True, 3, 0, 8, 1000, True)
 
 
 def test_a_turn_returns_to_the_worker_that_holds_its_prefix():
@@ -51,21 +49,6 @@ def test_a_turn_does_not_return_to_an_engine_that_it_avoids():
 def test_the_staleness_bound_holds_even_for_the_prefix_holder():
     turn = replace(TURN, prefix_engine_id="dedicated", version_min=4)
     assert place(turn, [DEDICATED]).engine_id is None
-
-
-workers = st.lists(
-    st.builds(
-        WorkerFacts,
-        engine_id=st.sampled_from("abcdef"),
-        alive=st.booleans(),
-        policy_version=st.integers(0, 5),
-        in_flight=st.integers(0, 10),
-        capacity=st.integers(0, 10),
-        lease_left_ns=st.none() | st.integers(0, 1000),
-        slack_ok=st.booleans(),
-    ),
-    unique_by=lambda worker: worker.engine_id,
-)
 
 
 @given(

@@ -1,0 +1,209 @@
+"""A rollout engine's memory on the device: brought in when a lease begins or is first used, released after it ended.
+
+On a GPU, where `coserving.activation` is "leased", SGLang's memory saver unmaps the weights and the KV pool of an
+engine that has no lease, and keeps the weights in the host's memory meanwhile: those that it held last. A version is
+brought in where they lie on the device, so for a sync the weights alone come back until it is done, if there is room.
+On CPU cores the weights stay, being the host's memory anyway, and KV pages come as they are written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.policy.lease import ACTIVATION_NS_MAX
+
+#: An engine's weights and KV pool can leave its GPU; the weights are kept in the host's memory meanwhile.
+LEASED_ARGUMENTS = ("--enable-memory-saver", "--enable-weights-cpu-backup")
+_WEIGHTS = "weights"
+_KV = "kv_cache"
+
+
+class NoRoomError(Exception):
+    """The device has no room for what is to be brought in; the message says how much it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What an `ACTIVATION` span of an engine's own did; it travels as the span's `aux`."""
+
+    moved_bytes: int
+    away: bool
+    #: Without the KV pool, for a sync.
+    weights_alone: bool
+
+    def to_aux(self) -> int:
+        return self.moved_bytes << 2 | self.weights_alone << 1 | self.away
+
+    @classmethod
+    def from_aux(cls, aux: int) -> Move:
+        return cls(aux >> 2, bool(aux & 1), bool(aux & 2))
+
+
+class EngineMemory(Protocol):
+    """What is brought in and released. It is used by the scheduler's thread, between two steps."""
+
+    @property
+    def comes_at_once(self) -> bool:
+        """Whether nothing works before it was brought in; else it comes as it is used."""
+
+    @property
+    def releasable(self) -> bool:
+        """Whether the engine holds nothing in it."""
+
+    def bring(self, *, weights_alone: bool = False) -> int:
+        """Returns the bytes that came. Raises NoRoomError, and then nothing came."""
+
+    def release(self) -> int:
+        """Returns the bytes that the device has back."""
+
+
+class HostPages:
+    """A KV pool on CPU cores; `give_back` returns the pages of its free slots to the system."""
+
+    comes_at_once = False
+    releasable = True
+
+    def __init__(self, give_back: Callable[[], object]) -> None:
+        self._give_back = give_back
+
+    def bring(self, *, weights_alone: bool = False) -> int:
+        """Nothing yet: a page comes when it is written."""
+        return 0
+
+    def release(self) -> int:
+        before = _resident_bytes()
+        self._give_back()
+        return max(0, before - _resident_bytes())
+
+
+class SavedMemory:
+    """Weights and KV pool under SGLang's memory saver. Addresses stay, so captured graphs do too."""
+
+    comes_at_once = True
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+        #: What is away, and the bytes that its leaving freed.
+        self._away_bytes: dict[str, int] = {}
+
+    @classmethod
+    def of_gpu(cls, scheduler: Any) -> SavedMemory | None:
+        """None for an engine that was not started to release its memory and get its weights back."""
+        arguments = scheduler.server_args
+        leased = arguments.enable_memory_saver and arguments.enable_weights_cpu_backup
+        return cls(scheduler) if leased and str(scheduler.device) != "cpu" else None
+
+    @property
+    def releasable(self) -> bool:
+        return bool(self._scheduler.is_fully_idle())
+
+    def bring(self, *, weights_alone: bool = False) -> int:
+        from sglang.srt.managers.io_struct import ResumeMemoryOccupationReqInput
+
+        tags = [tag for tag in (_WEIGHTS, _KV) if tag in self._away_bytes and not (weights_alone and tag == _KV)]
+        needed, free = sum(self._away_bytes[tag] for tag in tags), _free_bytes()
+        if free < needed:
+            raise NoRoomError(f"{needed} bytes of the device are needed, and {free} are free")
+        # The saver ends the process where it finds no room.
+        self._scheduler.weight_updater.resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=tags))
+        for tag in tags:
+            del self._away_bytes[tag]
+        return free - _free_bytes()
+
+    def release(self) -> int:
+        from sglang.srt.managers.io_struct import ReleaseMemoryOccupationReqInput
+
+        released = 0
+        for tag in (_KV, _WEIGHTS):
+            if tag not in self._away_bytes:
+                free = _free_bytes()
+                request = ReleaseMemoryOccupationReqInput(tags=[tag])
+                self._scheduler.weight_updater.release_memory_occupation(request)
+                self._away_bytes[tag] = _free_bytes() - free
+                released += self._away_bytes[tag]
+        return released
+
+
+class Activation:
+    """Decides when `memory` moves, and says so on the page. `weights_needed`: a sync or an audit is under way."""
+
+    def __init__(self, page: ArbiterPage, memory: EngineMemory, weights_needed: Callable[[], bool]) -> None:
+        self._page, self._memory, self._weights_needed = page, memory, weights_needed
+        # As it is when an engine has started. All is in only where the weights are.
+        self._weights_in = self._all_in = True
+
+    @property
+    def weights_in(self) -> bool:
+        """Whether the weights can be read and written."""
+        return self._weights_in or not self._memory.comes_at_once
+
+    def activate(self, *, in_use: bool) -> bool:
+        """A lease is in force. Returns whether memory had to be brought in at once, which takes a while.
+
+        Raises NoRoomError, and RuntimeError if it took longer than a lease waits for it.
+        """
+        if self._all_in or not (self._memory.comes_at_once or in_use):
+            return False
+        took_ns = self._move(self._memory.bring, away=False)
+        self._weights_in = self._all_in = True
+        self._page.set(Party.ROLLOUT, Field.AWAY_SINCE_NS, 0)
+        if took_ns > ACTIVATION_NS_MAX:
+            raise RuntimeError(
+                f"the engine's memory took {took_ns / 1e9:.1f} s to the device, more than "
+                f"{ACTIVATION_NS_MAX / 1e9:.0f} s: set coserving.activation to resident, or use a smaller model"
+            )
+        return self._memory.comes_at_once
+
+    def deactivate(self) -> None:
+        """No lease is in force, and the engine has nothing to do."""
+        at_once = self._memory.comes_at_once
+        if (
+            not (self._weights_in or self._all_in)
+            or not self._memory.releasable
+            or (at_once and self._weights_needed())
+        ):
+            return
+        self._move(self._memory.release, away=True, weights_alone=not self._all_in)
+        self._weights_in = self._all_in = False
+        if at_once:
+            self._page.set(Party.ROLLOUT, Field.AWAY_SINCE_NS, monotonic_ns())
+
+    def bring_weights(self) -> str | None:
+        """Have the weights on the device for a sync; they go again when it is done. Returns why not, None if so."""
+        if not self.weights_in:
+            try:
+                self._move(lambda: self._memory.bring(weights_alone=True), away=False, weights_alone=True)
+            except NoRoomError as error:
+                return f"the weights are not on the device: {error}"
+            self._weights_in = True
+        return None
+
+    def _move(self, act: Callable[[], int], *, away: bool, weights_alone: bool = False) -> int:
+        """Returns how long it took, nanoseconds."""
+        page, began = self._page, monotonic_ns()
+        page.close_span(Party.ROLLOUT, began)
+        page.open_span(Party.ROLLOUT, Span.ACTIVATION, began)
+        moved_bytes = 0
+        try:
+            moved_bytes = max(0, act())
+        finally:
+            ended = monotonic_ns()
+            page.close_span(Party.ROLLOUT, ended, aux=Move(moved_bytes, away, weights_alone).to_aux())
+        return ended - began
+
+
+def _free_bytes() -> int:
+    import torch
+
+    free: int = torch.cuda.mem_get_info()[0]
+    return free
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

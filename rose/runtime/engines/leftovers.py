@@ -1,0 +1,85 @@
+"""What an engine leaves behind: its log, of which the last few are kept, and shared memory, which is removed.
+
+SGLang gives its schedulers' segments in /dev/shm no end of their own: one that is killed leaves all of them, and one
+that is stopped leaves its load file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+#: Logs of the engines before the one that writes now.
+LOGS_KEPT = 4
+_SHARED_MEMORY = Path("/dev/shm")
+#: Its creator has the first kind open for as long as it lives; the second is named after its creator's pid.
+_LOADS = re.compile(r"sglang_loads_\w+\.shm")
+_NAMED = re.compile(r"sgl_shm_[a-z]+_(\d+)_\w+")
+
+
+def shift_logs(log: Path) -> None:
+    """Make room for a new log: `engine.log` becomes `engine.1.log`, that `engine.2.log`, and the oldest goes."""
+    names = [log, *(log.with_name(f"{log.stem}.{number}{log.suffix}") for number in range(1, LOGS_KEPT + 1))]
+    for newer, older in reversed(list(pairwise(names))):
+        with suppress(FileNotFoundError):
+            newer.replace(older)
+
+
+class Segments:
+    """The shared memory of the engines that write to one log, one after another.
+
+    It is remembered beside the log: an engine whose starter was killed with it leaves it to the next one to remove.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._path = log.with_name(f".{log.stem}.segments")
+        self._made: set[Path] = set()
+
+    def note(self, group: int) -> None:
+        """See what the engine's process group has made so far: once it was killed it cannot be asked."""
+        made = self._made | segments(group)
+        if made != self._made:
+            self._made = made
+            # A disk that is full keeps no engine from being ended.
+            with suppress(OSError):
+                self._path.write_text("\n".join(sorted(path.name for path in made)))
+
+    def remove(self) -> None:
+        """Remove what was noted, here or by whoever started the engine before. Call it when the engine has ended."""
+        names = {path.name for path in self._made}
+        with suppress(OSError):
+            names.update(self._path.read_text().splitlines())
+            self._path.unlink()
+        for name in names:
+            if _LOADS.fullmatch(name) or _NAMED.fullmatch(name):
+                (_SHARED_MEMORY / name).unlink(missing_ok=True)
+        self._made = set()
+
+
+def segments(group: int) -> set[Path]:
+    """The segments in /dev/shm that the living processes of a process group made."""
+    made: set[Path] = set()
+    for process in Path("/proc").iterdir():
+        # Processes end meanwhile, and some are not ours to look into.
+        with suppress(OSError):
+            if process.name.isdecimal() and os.getpgid(int(process.name)) == group:
+                made |= _made_by(process)
+    return made
+
+
+def _made_by(process: Path) -> set[Path]:
+    made = {path for path in _SHARED_MEMORY.iterdir() if _creator(path.name) == process.name}
+    for descriptor in (process / "fd").iterdir():
+        with suppress(OSError):
+            path = descriptor.readlink()
+            if path.parent == _SHARED_MEMORY and _LOADS.fullmatch(path.name):
+                made.add(path)
+    return made
+
+
+def _creator(name: str) -> str | None:
+    match = _NAMED.fullmatch(name)
+    return None if match is None else match[1]

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from multiprocessing import resource_tracker, shared_memory
+from pathlib import Path
+
+import pytest
+
+from rose.runtime.engines.leftovers import LOGS_KEPT, Segments, segments, shift_logs
+from rose.runtime.engines.sglang import EngineProcess
+from tests.runtime.engines.conftest import ENVIRONMENT
+from tests.runtime.engines.test_sglang import make_spec
+
+
+def test_the_logs_of_engines_before_are_kept_up_to_a_bound(tmp_path):
+    log = tmp_path / "gpu-0.1-rollout.log"
+    for number in range(LOGS_KEPT + 3):
+        shift_logs(log)
+        log.write_text(str(number))
+    assert len(list(tmp_path.iterdir())) == LOGS_KEPT + 1
+    assert log.read_text() == str(LOGS_KEPT + 2)
+    assert (tmp_path / "gpu-0.1-rollout.1.log").read_text() == str(LOGS_KEPT + 1)
+    assert (tmp_path / f"gpu-0.1-rollout.{LOGS_KEPT}.log").read_text() == "2"
+
+
+MAKES = """
+import os, sys
+loads, queue = f"/dev/shm/sglang_loads_{os.getpid():012x}_0.shm", f"/dev/shm/sgl_shm_mq_{os.getpid()}_0a1b2c3d"
+files = [open(loads, "w"), open("/dev/shm/sglang_other.shm", "w")]
+open(queue, "w").close()
+print(loads, queue, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_segments_are_those_of_a_process_group_alone():
+    """Named as SGLang names them; of two groups."""
+    makers = [
+        subprocess.Popen(
+            [sys.executable, "-c", MAKES],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        for _ in range(2)
+    ]
+    try:
+        for maker in makers:
+            made = {Path(name) for name in maker.stdout.readline().split()}
+            assert segments(maker.pid) == made
+    finally:
+        for maker in makers:
+            made = segments(maker.pid)
+            os.killpg(maker.pid, signal.SIGKILL)
+            maker.wait()
+            for path in made:
+                path.unlink(missing_ok=True)
+        Path("/dev/shm/sglang_other.shm").unlink()
+
+
+def test_what_an_engine_left_whose_starter_died_too_is_removed_for_the_next_one(tmp_path):
+    log, other = tmp_path / "engine.log", tmp_path / "other.log"
+    maker = subprocess.Popen(
+        [sys.executable, "-c", MAKES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    made = [Path(name) for name in maker.stdout.readline().split()]
+    Segments(log).note(maker.pid)
+    os.killpg(maker.pid, signal.SIGKILL)
+    maker.wait()
+    Segments(other).remove()
+    assert all(path.exists() for path in made)
+    Segments(log).remove()
+    assert not any(path.exists() for path in made)
+    assert Path("/dev/shm/sglang_other.shm").exists(), "not known to be SGLang's"
+    Path("/dev/shm/sglang_other.shm").unlink()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.live
+def test_an_engine_that_somebody_kills_leaves_no_shared_memory_and_its_log(tmp_path, tiny_policy, fork_server):
+    other = shared_memory.SharedMemory(create=True, size=64, name=f"sgl_shm_mq_{os.getpid()}_abcdef01")
+    resource_tracker.unregister(other._name, "shared_memory")
+    _, spec = make_spec(tmp_path, tiny_policy, fork_server=fork_server.path, environment=ENVIRONMENT)
+    spec.log.write_text("of the engine before")
+    engine = EngineProcess(spec)
+    try:
+        engine.launch()
+        engine.wait_ready()
+        made = segments(engine.pid)
+        assert made
+        os.killpg(engine.pid, signal.SIGKILL)
+        engine.kill()
+        assert [path for path in made if path.exists()] == []
+        assert Path("/dev/shm", other.name).exists()
+        assert (tmp_path / "engine.1.log").read_text() == "of the engine before"
+    finally:
+        engine.kill()
+        other.close()
+        Path("/dev/shm", other.name).unlink()
