@@ -260,6 +260,9 @@ class FleetConfig(Section):
         urls = [device.serving_url for device in self.device if device.serving_url]
         if len(set(urls)) != len(urls):
             raise ValueError(f"each device has a serving_url of its own, got {urls}")
+        gpus = [device.gpu for device in self.device if device.gpu is not None]
+        if len(set(gpus)) != len(gpus):
+            raise ValueError(f"each device has a gpu of its own, got {gpus}: serving and rollouts share one device")
         pools = {device.pool for device in self.device}
         if pools != {"serving", "rollout"}:
             missing = sorted({"serving", "rollout"} - pools)

@@ -75,6 +75,13 @@ def test_a_wrong_field_is_named(change, named):
     assert "fleet.toml" in str(caught.value)
 
 
+def test_two_devices_on_one_gpu_are_refused():
+    text = MINIMAL.replace("cores = [0]", "gpu = 0").replace("cores = [1]", "gpu = 0")
+    assert text.count("gpu = 0") == 2
+    with pytest.raises(ConfigError, match=r"each device has a gpu of its own, got \[0, 0\]"):
+        config.parse(text, "fleet.toml")
+
+
 def test_a_fleet_without_a_pool_is_refused():
     data = tomllib.loads(MINIMAL)
     with pytest.raises(ValidationError, match="no device has pool 'rollout'"):

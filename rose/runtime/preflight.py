@@ -13,6 +13,7 @@ from rose.errors import UserError
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 from rose.runtime import serving
+from rose.runtime.engines import gpu
 from rose.runtime.engines.sglang import EngineError, require_free_port
 
 #: Resident memory of one engine's processes on CPU cores, and of everything else in a run; measured, rounded up.
@@ -80,6 +81,11 @@ def _check_gpu(device_id: str, index: int) -> None:
     if index >= count:
         raise PreflightError(
             f"device {device_id!r}: GPU {index} is not there; this host has {count}. Change `gpu`, or give `cores`."
+        )
+    if not gpu.has_kernels() and not gpu.native_kernels():
+        raise PreflightError(
+            f"device {device_id!r}: SGLang's kernels for GPUs are not installed: `pip install sglang-kernel`. To see no "
+            f"more than that everything works, without them, set {gpu.NATIVE_KERNELS}=1"
         )
 
 
