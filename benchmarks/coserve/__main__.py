@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.coserve import claims, figures, overhead, pressure, traffic
 from benchmarks.coserve.host import Cores, Gpu, Host, opened
 from benchmarks.coserve.picture import svg
-from benchmarks.coserve.policies import BARE, INSTALLED, POLICIES, ROSE, SOLO
+from benchmarks.coserve.policies import BARE, INSTALLED, MEMORY, POLICIES, ROSE, SOLO
 from benchmarks.coserve.rounds import Round, Scene, order
 from benchmarks.coserve.worker import Worker
 from benchmarks.report import Report, arguments, finish, phase
@@ -32,11 +32,12 @@ _SEEDS_PER_ROUND = 16
 _SHARED_MEMORY = Path("/dev/shm")
 _INTERRUPTED = 130
 _UNLIMITED = Budgets(1 << 60, 1 << 60)
+_NAMES = (*POLICIES, MEMORY, INSTALLED, BARE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scope:
-    """How much is measured; `policies` may have `installed` and `bare` among them."""
+    """How much is measured; `policies` may have `installed`, `bare` and `memory` among them."""
 
     rounds: int
     seconds: float
@@ -58,6 +59,8 @@ def main() -> None:
     report = Report("coserve", given.quick)
     signal.signal(signal.SIGTERM, _leave)  # As Ctrl-C does: what was started is stopped.
     quick = given.quick
+    # A pool of a GPU stays as it is: there are no pages to give back.
+    on_cores = [MEMORY] if given.gpu is None else []
     scope = Scope(
         rounds=given.rounds or (1 if quick else 5),
         seconds=given.seconds or (8.0 if quick else 60.0),
@@ -65,8 +68,8 @@ def main() -> None:
         starts=1 if quick else 4,
         pairs=5 if quick else 20,
         turns=given.turns,
-        cuts=0 if quick or given.gpu is not None else 20,
-        policies=given.policies or ([SOLO, ROSE] if quick else [*POLICIES, INSTALLED, BARE]),
+        cuts=given.cuts or (5 if quick else 30),
+        policies=given.policies or ([SOLO, ROSE] if quick else [*POLICIES, *on_cores, INSTALLED, BARE]),
         trace=given.trace or traffic.default_trace(),
         gpu=None if given.gpu is None else Gpu(given.gpu, given.model),
     )
@@ -99,9 +102,12 @@ def measure(report: Report, scope: Scope) -> None:
         Worker("rollout") as rollout,
     ):
         shared = [name for name in scope.policies if name in POLICIES]
+        if shared or MEMORY in scope.policies:
+            with phase("engines: serving, rollout"):
+                host.start(["serving", "rollout"])
         if shared:
             _compare(report, scope, host, trace, (serving, rollout), shared)
-        if scope.cuts and ROSE in shared:
+        if MEMORY in scope.policies:
             pressure.measure(report, host, rollout, scope.turns, scope.cuts)
         if BARE in scope.policies:
             overhead.measure(report, host, serving, scope.starts, scope.pairs)
@@ -110,8 +116,6 @@ def measure(report: Report, scope: Scope) -> None:
 def _compare(
     report: Report, scope: Scope, host: Host, trace: Trace, workers: tuple[Worker, Worker], policies: list[str]
 ) -> None:
-    with phase("engines: serving, rollout"):
-        host.start(["serving", "rollout"])
     longest = int(trace.prompt_tokens.max())
     cap = (traffic.CORE_TOKENS_MAX if scope.gpu is None else traffic.GPU_TOKENS_MAX)[0]
     scene = Scene(
@@ -195,10 +199,10 @@ def _line(one: Round, budgets: Budgets) -> str:
 
 def _arguments() -> argparse.Namespace:
     parser = arguments(__doc__ or "")
-    names = [*POLICIES, INSTALLED, BARE]
     parser.add_argument("--rounds", type=int, help="rounds of each policy; 5 if left out")
     parser.add_argument("--seconds", type=float, help="length of a round; 60 if left out")
-    parser.add_argument("--policies", type=_names, help=f"some of {','.join(names)}; all if left out")
+    parser.add_argument("--policies", type=_names, help=f"some of {','.join(_NAMES)}; all if left out")
+    parser.add_argument("--cuts", type=int, help="trials of memory under pressure; 30 if left out")
     parser.add_argument("--turns", type=int, default=32, help="rollout turns kept in flight")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="serving traffic: a CSV, or Mooncake's JSON lines")
     parser.add_argument("--gpu", type=int, metavar="INDEX", help="share this GPU instead of a core; needs --model")
@@ -213,8 +217,8 @@ def _arguments() -> argparse.Namespace:
 def _names(text: str) -> list[str]:
     names = text.split(",")
     for name in names:
-        if name not in (*POLICIES, INSTALLED, BARE):
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join([*POLICIES, INSTALLED, BARE])}")
+        if name not in _NAMES:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(_NAMES)}")
     return names
 
 

@@ -125,6 +125,51 @@ def still_open_ns(spans: Sequence[SpanRecord], t0_ns: int, t1_ns: int) -> list[i
     return waits
 
 
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A serving request that found serving at rest and a rollout step on the device; nanoseconds, all of one clock.
+
+    Its server received it, and `text_ns` later handed it to its scheduler. Serving wanted the device `wish_ns` after
+    that, and `given_ns` after that no rollout step was on it. Of these rollouts computed for `computed_ns`: less where
+    the kernel let serving compute on the same core beside a layer that was not finished.
+
+    Where the kernel takes the core from rollouts for any other thread, `given_ns` is 0, since serving's thread has the
+    core when it says that it wants it: `wish_ns` is then what it waited for it, and for the message.
+    """
+
+    text_ns: int
+    wish_ns: int
+    given_ns: int
+    computed_ns: int
+
+    @property
+    def free_ns(self) -> int:
+        """From the request being handed to serving's scheduler to no rollout step on the device."""
+        return self.wish_ns + self.given_ns
+
+    @property
+    def work_ns(self) -> int:
+        """What rollouts can have computed after the request was handed to serving's scheduler."""
+        return self.wish_ns + self.computed_ns
+
+
+def met(spans: Sequence[SpanRecord], t0_ns: int, t1_ns: int) -> list[Arrival]:
+    """The arrivals in [t0_ns, t1_ns) that met a rollout step."""
+    rollout = sorted((span for span in spans if span.kind is Span.ROLLOUT), key=lambda span: span.start_ns)
+    starts = [span.start_ns for span in rollout]
+    arrivals = []
+    for span in spans:
+        if span.kind is not Span.ARRIVAL or not t0_ns <= span.start_ns < t1_ns:
+            continue
+        wanted, handed = span.start_ns, span.start_ns - span.latency_ns
+        at = bisect_right(starts, wanted) - 1
+        if at >= 0 and rollout[at].end_ns > handed:
+            given_ns = max(0, rollout[at].end_ns - wanted)
+            computed_ns = min(given_ns, rollout[at].latency_ns)
+            arrivals.append(Arrival(span.aux - span.latency_ns, span.latency_ns, given_ns, computed_ns))
+    return arrivals
+
+
 def _idle(
     spans: Sequence[SpanRecord], samples: Sequence[WorkSample], t0_ns: int, t1_ns: int, idle_ns: int, *, lent: bool
 ) -> dict[str, int]:

@@ -22,7 +22,7 @@ from rose.config import CoservingConfig, FleetConfig
 from rose.errors import UserError
 from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.coserving.settings import PluginSettings
-from rose.runtime.engines import cpu, models
+from rose.runtime.engines import cpu, models, placement
 from rose.runtime.engines.gpu import GATED_ARGUMENTS
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec, free_port
 from rose.runtime.engines.shape import kv_bytes_per_token
@@ -36,7 +36,6 @@ SERVING_TOKENS, ROLLOUT_TOKENS = 8192, 16384
 _GPU_TOKENS = 65536
 _PREFILL_CHUNK_TOKENS, _GPU_PREFILL_CHUNK_TOKENS = 512, 2048
 _GPU_GRAPHS = "--cuda-graph-max-bs-decode=64"
-_SCHEDULER = "sglang::scheduler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,22 +157,19 @@ class Host:
             self.place(name, nice=0, scheduling=os.SCHED_OTHER)
 
     def place(self, name: str, nice: int, scheduling: int) -> None:
-        """Keep an engine's scheduler to the device and all else of it to the host's core, at this niceness.
+        """Keep an engine's scheduler to the device and all else of it to the host's core, as a lent engine is kept.
 
         Raises PermissionError where niceness may not be lowered again: run it as root, or one policy a run.
         """
         if self.gpu is not None:
             return
-        for process in self.processes(name):
-            cores = self.cores.device if is_scheduler(process) else self.cores.host
-            for thread in process.threads():
-                try:
-                    os.sched_setaffinity(thread.id, cores)
-                    os.sched_setscheduler(thread.id, scheduling, os.sched_param(0))
-                    if os.getpriority(os.PRIO_PROCESS, thread.id) != nice:
-                        os.setpriority(os.PRIO_PROCESS, thread.id, nice)
-                except ProcessLookupError:
-                    continue
+        placement.place(
+            self.processes(name),
+            cores=self.cores.device,
+            host_cores=self.cores.host,
+            nice=nice,
+            idle_class=scheduling == os.SCHED_IDLE,
+        )
 
     def adopt(self, policy: Policy) -> None:
         """Run the rollout engine of a policy as that policy says."""
@@ -230,8 +226,3 @@ def opened(folder: Path, cores: Cores, gpu: Gpu | None = None) -> Iterator[Host]
         # Asked at the end for what runs then: engines are started and stopped in between.
         stack.callback(lambda: host.stop(list(host.seats)))
         yield host
-
-
-def is_scheduler(process: psutil.Process) -> bool:
-    """Whether it is the process of an engine that does the model's work."""
-    return any(_SCHEDULER in word for word in process.cmdline()[:1])

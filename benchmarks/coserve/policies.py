@@ -35,15 +35,15 @@ class Policy:
         return weight / (weight + _WEIGHT)
 
 
-SOLO, ROSE, SHARE_ALL = "solo", "rose", "share_all"
+SOLO, ROSE, ROSE_LAYERS, SHARE_ALL = "solo", "rose", "rose_layers", "share_all"
 POLICIES = {
     SOLO: Policy(about="serving alone; the rollout engine is up and has nothing to do", lends=False),
     ROSE: Policy(about="slack, regret and the kernel's idle class, as a lent engine runs on CPU cores",
                  scheduling=os.SCHED_IDLE),
-    "rose_layers": Policy(about="slack, regret and yields between layers alone, where no kernel takes a core away"),
+    ROSE_LAYERS: Policy(about="slack, regret and yields between layers alone, where no kernel takes a core away"),
     SHARE_ALL: Policy(about="no guard; the rollout engine runs like the serving one", decides="share_all", nice=0),
     "static_split": Policy(about="a fixed half of the device for rollouts, whatever serving does",
                            decides="static_split", compute_share=0.5, nice=0),
 }  # fmt: skip
-#: A stage of its own: the same serving engine with the plugin, nothing lent, and without it.
-INSTALLED, BARE = "installed", "bare"
+#: Stages of their own: the same serving engine with the plugin, nothing lent, and without it; memory under pressure.
+INSTALLED, BARE, MEMORY = "installed", "bare", "memory"

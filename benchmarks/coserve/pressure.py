@@ -1,87 +1,127 @@
 """From serving growing past the watermark to the memory being free: cuts under a full load, and what was given back.
 
-Each trial is a lease of its own. Rollouts fill their budget, then serving gets a prompt for which the device's memory,
-as the page has it, does not leave the headroom free; the rollout engine cuts itself.
+Each trial is a lease of its own. Rollouts fill their budget, then serving gets a prompt that leaves less of the
+headroom free than the watermark wants; the rollout engine cuts itself. A cut is timed from when serving's scheduler
+knew of the prompt to when the pages of what was cut are the system's, by the clock that both processes share.
 """
 
 from __future__ import annotations
 
+import random
+import statistics
 import sys
+import threading
 import time
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks.coserve import figures
-from benchmarks.coserve.host import ROLLOUT, SERVING, Host, is_scheduler
+from benchmarks.coserve.host import ROLLOUT, SERVING, Host
 from benchmarks.coserve.keeper import TTL_NS
 from benchmarks.coserve.policies import POLICIES, ROSE
 from benchmarks.coserve.worker import Worker
 from benchmarks.report import Report, phase
 from rose.clock import monotonic_ns
 from rose.config import CoservingConfig
-from rose.runtime.coserving.page import Field, Party
+from rose.runtime.coserving.page import ArbiterPage, Field, Party
+from rose.runtime.engines.placement import is_scheduler
 from rose.runtime.policy.policies import NAMES
 from rose.runtime.policy.slack import Budgets, LeaseTerms
 
-_PROMPT_WORDS = 600
-_FILL_TOKENS = 700
+_PROMPT_TOKENS, _TOKEN_IDS, _NEW_TOKENS = 600, (1000, 40000), 4
+#: What requests hold before a trial, and that with the prefix cache, of which a cut gives back what is beyond it.
+_FILL_TOKENS, _CACHE_TOKENS, _BUDGET_TOKENS = 700, 4000, 1400
+_WARM_UP = 6
 _WAIT_S = 10.0
+_SAMPLE_S = 0.002
 _BUDGETS = Budgets(1 << 60, 1 << 60)
 
 
 def measure(report: Report, host: Host, client: Worker, turns: int, trials: int) -> None:
     """Claims the 99th percentile over `trials` cuts, and that resident memory is lower after each."""
     host.adopt(POLICIES[ROSE])
-    page, taken = host.page, []
+    for number in range(_WARM_UP):  # Nothing is lent beside a serving engine whose step times are unknown.
+        _serve(host, -1 - number, _PROMPT_TOKENS >> number, _NEW_TOKENS)
+    cuts: list[dict[str, Any]] = []
     client.tell(url=host.seats[ROLLOUT].engine.url, turns=turns, seed=77)
     with phase(f"memory: {trials} cuts"):
         for trial in range(trials):
             cut = _trial(host, trial)
             if cut is not None:
-                taken.append(cut)
+                cuts.append(cut)
             print(f"cut {trial + 1} of {trials}: {cut}", file=sys.stderr, flush=True)
-    page.set_lease(LeaseTerms(number=page.lease().number))
+    host.page.set_lease(LeaseTerms(number=host.page.lease().number))
     client.tell(stop=True)
     client.hear()
-    took_ms = [cut["took_ms"] for cut in taken]
-    report.detail["memory"] = {"trials": trials, "cuts": taken}
-    value = figures.quantile(took_ms, 0.99) if len(taken) == trials else _WAIT_S * 1e3
-    report.claim("high watermark to memory available, p99", value, "ms", 50, "lower")
-    lower = sum(cut["resident_after_bytes"] < cut["resident_before_bytes"] for cut in taken)
-    report.claim("cuts after which less is resident", lower / trials, "share", 1, "higher")
+    claim(report, cuts, trials)
+
+
+def claim(report: Report, cuts: list[dict[str, Any]], trials: int) -> None:
+    """Claim what `trials` brought; a trial without a cut counts as one that took as long as it was waited for."""
+    took_ms = [cut["took_ms"] for cut in cuts] + [_WAIT_S * 1e3] * (trials - len(cuts))
+    given_back = [cut["resident_before_bytes"] - cut["resident_after_bytes"] for cut in cuts]
+    report.detail["memory"] = {
+        "trials": trials,
+        "took_ms": {f"p{share * 100:g}": figures.quantile(took_ms, share) for share in figures.QUANTILES},
+        "serving_waited_ms": figures.summary([cut["serving_waited_ms"] for cut in cuts]),
+        "given_back_bytes_median": statistics.median(given_back) if given_back else None,
+        "cuts": cuts,
+    }
+    if not report.quick:
+        report.claim("high watermark to memory available, p99", figures.quantile(took_ms, 0.99), "ms", 50, "lower")
+    report.claim(
+        "cuts after which less is resident", sum(size > 0 for size in given_back) / trials, "share", 1, "higher"
+    )
 
 
 def _trial(host: Host, trial: int) -> dict[str, Any] | None:
     """One lease that is cut; None if it was not."""
-    page = host.page
+    page, roomy = host.page, host.memory
     number = page.lease().number + 1
-    before = 0 if (last := page.cut()) is None else last.count
-    roomy = host.memory
     page.set_terms(_BUDGETS, 64, roomy)
     _lend(host, number)
-    if not _until(host, number, lambda: page.get(Party.ROLLOUT, Field.KV_TOKENS_USED) >= _FILL_TOKENS):
+    if not _until(host, number, lambda: _filled(page)):
         return None
-    resident = _resident_bytes(host)
-    held = page.get(Party.ROLLOUT, Field.KV_TOKENS_USED) * roomy.rollout_bytes_per_token
-    # So much that all but the watermark's share of the headroom is free; the prompt takes more than that.
-    needed = _PROMPT_WORDS * roomy.serving_bytes_per_token
-    device = int((held + needed) / (1 - roomy.headroom * (1 - roomy.high_watermark)))
-    page.set_terms(_BUDGETS, 64, replace(roomy, device_bytes=device))
-    text = " ".join(f"word{(trial * 31 + index) % 997}" for index in range(_PROMPT_WORDS // 2))
-    host.seats[SERVING].engine.post("/generate", {"text": text, "sampling_params": {"max_new_tokens": 4}})
-    found = _until(host, number, lambda: (cut := page.cut()) is not None and cut.count > before)
-    cut = page.cut()
-    if not found or cut is None:
-        return None
+    # Room for all that rollouts may hold, and nearly for the prompt, but not for any of theirs beside it.
+    room_bytes = _PROMPT_TOKENS * roomy.serving_bytes_per_token * 99 // 100
+    assert room_bytes > _BUDGET_TOKENS * roomy.rollout_bytes_per_token, "the prompt is what presses"
+    device_bytes = int(room_bytes / (1 - roomy.headroom * (1 - roomy.high_watermark)))
+    waited_ns = page.get(Party.SERVING, Field.CUT_WAIT_NS)
+    with _sampled(host) as resident:
+        page.set_terms(_BUDGETS, 64, replace(roomy, device_bytes=device_bytes))
+        _serve(host, trial, _PROMPT_TOKENS, _NEW_TOKENS)
+        cut = page.cut()
+        if cut is None or cut.lease_number != number:
+            return None
     return {
         "took_ms": cut.took_ns / 1e6,
+        "serving_waited_ms": (page.get(Party.SERVING, Field.CUT_WAIT_NS) - waited_ns) / 1e6,
         "tokens_before": cut.tokens_before,
         "tokens_after": cut.tokens_after,
         "requests": cut.requests,
         "tokens_kept": cut.tokens_kept,
-        "resident_before_bytes": resident,
-        "resident_after_bytes": _resident_bytes(host),
+        "bytes_returned": cut.bytes_returned,
+        "resident_before_bytes": resident.before(cut.at_ns - cut.took_ns),
+        "resident_after_bytes": resident.after(cut.at_ns),
     }
+
+
+def _filled(page: ArbiterPage) -> bool:
+    held, cached = (page.get(Party.ROLLOUT, word) for word in (Field.KV_TOKENS_USED, Field.KV_TOKENS_CACHED))
+    return held >= _FILL_TOKENS and held + cached >= _CACHE_TOKENS
+
+
+def _serve(host: Host, seed: int, prompt_tokens: int, new_tokens: int) -> None:
+    """A request in serving, answered."""
+    draw = random.Random(seed)
+    prompt = [draw.randrange(*_TOKEN_IDS) for _ in range(prompt_tokens)]
+    body: dict[str, object] = {
+        "input_ids": prompt,
+        "sampling_params": {"max_new_tokens": new_tokens, "ignore_eos": True},
+    }
+    host.seats[SERVING].engine.post("/generate", body)
 
 
 def _lend(host: Host, number: int) -> None:
@@ -89,23 +129,55 @@ def _lend(host: Host, number: int) -> None:
         number=number,
         expires_ns=monotonic_ns() + TTL_NS,
         compute_share=1.0,
-        kv_budget_tokens=2 * _FILL_TOKENS,
+        kv_budget_tokens=_BUDGET_TOKENS,
         regret_share=CoservingConfig().regret_share,
         policy=NAMES.index(ROSE),
     )
     host.page.set_lease(terms)
 
 
-def _until(host: Host, number: int, met: Any) -> bool:
+def _until(host: Host, number: int, met: Callable[[], bool]) -> bool:
     """Wait for it with the lease kept up; False if it did not come."""
     deadline = time.monotonic() + _WAIT_S
     while time.monotonic() < deadline:
+        _lend(host, number)
         if met():
             return True
-        _lend(host, number)
         time.sleep(0.01)
     return False
 
 
-def _resident_bytes(host: Host) -> int:
-    return sum(process.memory_info().rss for process in host.processes(ROLLOUT) if is_scheduler(process))
+@dataclass(slots=True)
+class _Resident:
+    """Resident memory of the rollout engine's scheduler over time: (moment, bytes)."""
+
+    samples: list[tuple[int, int]] = field(default_factory=list)
+
+    def before(self, at_ns: int) -> int:
+        """The last sample until then."""
+        return [size for moment, size in self.samples if moment <= at_ns][-1]
+
+    def after(self, at_ns: int) -> int:
+        """The first sample from then on."""
+        return next(size for moment, size in self.samples if moment >= at_ns)
+
+
+@contextmanager
+def _sampled(host: Host) -> Iterator[_Resident]:
+    (scheduler,) = (process for process in host.processes(ROLLOUT) if is_scheduler(process))
+    resident, stopping = _Resident(), threading.Event()
+
+    def sample() -> None:
+        while True:
+            began = monotonic_ns()
+            resident.samples.append((began, scheduler.memory_info().rss))
+            if stopping.wait(_SAMPLE_S):
+                return
+
+    thread = threading.Thread(target=sample, name="resident", daemon=True)
+    thread.start()
+    try:
+        yield resident
+    finally:
+        stopping.set()
+        thread.join()

@@ -9,15 +9,15 @@ from typing import Any
 
 import psutil
 
-from benchmarks.coserve.account import DeviceTime, device_time, still_open_ns
-from benchmarks.coserve.host import ROLLOUT, Host, is_scheduler
+from benchmarks.coserve.account import Arrival, DeviceTime, device_time, met, still_open_ns
+from benchmarks.coserve.host import ROLLOUT, Host
 from benchmarks.coserve.keeper import Keeper
 from benchmarks.coserve.policies import POLICIES
 from benchmarks.coserve.traffic import Arrivals
 from benchmarks.coserve.worker import Worker
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.page import Span, SpanRecord
 from rose.runtime.engines import models
+from rose.runtime.engines.placement import is_scheduler
 from rose.runtime.policy.slack import Budgets
 
 #: Rollouts begin this long before the round, so that it begins with the engine at work.
@@ -55,9 +55,9 @@ class Round:
     rollout_s: float
     #: CPU seconds by role, of both cores; `others` is what else ran on the machine.
     cpu_s: dict[str, float]
-    #: See `still_open_ns`, and what the page itself says of it (`yield_latency_ns`).
+    #: See `still_open_ns` and `met`.
     open_ns: tuple[int, ...]
-    yield_latency_ns: tuple[int, ...]
+    arrivals: tuple[Arrival, ...]
     lost_spans: int
 
     @property
@@ -112,7 +112,7 @@ class Scene:
             rollout_s=(rollouts_ended_ns - rollouts_began_ns) / 1e9,
             cpu_s={role: round(ended_cpu[role] - began_cpu[role], 3) for role in ended_cpu},
             open_ns=tuple(still_open_ns(keeper.spans, t0_ns, t1_ns)),
-            yield_latency_ns=yield_latency_ns(keeper.spans, t0_ns, t1_ns),
+            arrivals=tuple(met(keeper.spans, t0_ns, t1_ns)),
             lost_spans=keeper.lost_spans,
         )
 
@@ -128,22 +128,6 @@ class Scene:
                 role = f"{'serving' if name == 'serving' else 'rollout'} {part}"
                 roles.setdefault(role, []).append(process)
         return roles
-
-
-def yield_latency_ns(spans: Sequence[SpanRecord], t0_ns: int, t1_ns: int) -> tuple[int, ...]:
-    """From serving's wish for the device to rollouts off it, for each wish in [t0_ns, t1_ns) that met a rollout step.
-
-    A step that gives way by itself says how long it took. Where the kernel takes the core away, serving's first look at
-    the request is the proof that it has it: that time is from when the request reached the server, text and all.
-    """
-    waits = []
-    for span in spans:
-        if not (t0_ns <= span.start_ns < t1_ns and span.latency_ns):
-            continue
-        # A yield repeats what the span that it ended says.
-        if span.kind is Span.ROLLOUT or span.kind is Span.SERVING:
-            waits.append(span.latency_ns)
-    return tuple(waits)
 
 
 def serving_command(url: str, arrivals: Arrivals, seed: int) -> dict[str, object]:

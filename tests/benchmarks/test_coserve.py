@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.coserve import claims, figures, traffic
+from benchmarks.coserve import account, claims, figures, traffic
 from benchmarks.coserve.account import WorkSample, device_time, harvest_share, lost_idle_ns, still_open_ns
 from benchmarks.coserve.keeper import Keeper
 from benchmarks.coserve.picture import svg
@@ -54,7 +54,7 @@ def one_round(policy: str, number: int, ttft_ms: list[float], spans: list[SpanRe
         rollout_s=2.0,
         cpu_s={"rollout scheduler": 0.0},
         open_ns=(),
-        yield_latency_ns=(),
+        arrivals=(),
         lost_spans=0,
     )
 
@@ -140,7 +140,7 @@ def test_what_is_claimed_of_rounds() -> None:
     assert claimed["rollout tokens, rose / share_all"].value == pytest.approx(0.9)
     # What was not measured does not hold.
     assert not claimed["serving arrival to rollouts off the device, p99"].holds
-    assert "not measured" in report.detail["yield_latency"]["reason"]
+    assert "not measured" in report.detail["given_way"][ROSE]["reason"]
     lost = report.detail["harvest"][ROSE]["lost_s"]
     assert sum(lost.values()) == pytest.approx(report.detail["harvest"][ROSE]["idle_alone_s"] - 3 * 550e-9, abs=1e-3)
     assert len(report.detail["rounds"]) == 9
@@ -154,11 +154,32 @@ def test_a_quick_run_claims_nothing_about_tails() -> None:
     assert report.detail["ratios_to_solo"][ROSE]["TTFT p50"]["interval_95"] is None
 
 
-def test_a_yield_latency_on_the_page_is_claimed_as_measured() -> None:
+def test_rollouts_are_off_the_device_a_while_after_an_arrival() -> None:
+    def arrival(wish: int, received: int, handed: int) -> SpanRecord:
+        return SpanRecord(Span.ARRIVAL, wish, wish, wish - received, wish - handed)
+
+    spans = [
+        # Between layers: the wish at 110 was met at 130; serving had the core for part of that.
+        arrival(110, 60, 100), SpanRecord(Span.ROLLOUT, 50, 130, 0, 8), span(Span.YIELD, 130, 300),
+        # The kernel took the core before serving could say that it wants it.
+        arrival(410, 360, 400), span(Span.ROLLOUT, 350, 404), span(Span.YIELD, 404, 500),
+        # Nobody was on the device: the step before had ended, the next begins after serving's.
+        arrival(610, 560, 600), span(Span.ROLLOUT, 500, 590), span(Span.ROLLOUT, 650, 700),
+        # Of another round.
+        arrival(1010, 1000, 1005), span(Span.ROLLOUT, 1000, 1100),
+    ]  # fmt: skip
+    between_layers, taken = account.met(spans, 0, 1000)
+    assert (between_layers.text_ns, between_layers.wish_ns, between_layers.given_ns) == (40, 10, 20)
+    assert (between_layers.free_ns, between_layers.work_ns) == (30, 18)
+    assert (taken.text_ns, taken.free_ns, taken.work_ns) == (40, 10, 10)
+
+
+def test_how_soon_rollouts_were_off_the_device_is_claimed_as_measured() -> None:
     import dataclasses
 
     rounds = played()
-    rounds[ROSE] = [dataclasses.replace(one, yield_latency_ns=(100_000, 200_000)) for one in rounds[ROSE]]
+    arrivals = (account.Arrival(9 * MS, 100_000, 0, 0), account.Arrival(90 * MS, 100_000, 100_000, 0))
+    rounds[ROSE] = [dataclasses.replace(one, arrivals=arrivals) for one in rounds[ROSE]]
     report = Report("coserve", quick=False)
     claims.claim(report, rounds, BUDGETS, 60.0, 4)
     (claim,) = (claim for claim in report.claims if "off the device" in claim.name)

@@ -165,11 +165,11 @@ class RolloutGate:
 
     def step_begins(self) -> None:
         """A step begins; its span is open."""
-        self._mark_ns, self._mark_cpu_ns = monotonic_ns(), time.thread_time_ns()
+        self._mark(monotonic_ns(), time.thread_time_ns())
 
     def step_ended(self, began_ns: int) -> None:
         """Its span is still open: account for a core that was taken away during the last layer."""
-        self._note_taken(0)
+        self._telemetry.after_wish_ns = self._note_taken(0) or 0
         self._worked.append((began_ns, monotonic_ns()))
 
     def between_layers(self, layers_left: int) -> None:
@@ -177,32 +177,40 @@ class RolloutGate:
 
         Raises StepAbandonedError if the step is not to be finished.
         """
-        self._note_taken(layers_left)
+        after_wish_ns = self._note_taken(layers_left)
         if self._run_ahead is not None and self._policy.yields:
             self._run_ahead.before_layer()
         wanted = self._page.serving_wants()
-        if not wanted:
-            return
         if not self._policy.yields:
-            self._telemetry.disturbed = True
+            self._telemetry.disturbed = self._telemetry.disturbed or bool(wanted)
             return
-        if self._run_ahead is not None:
+        if wanted and self._run_ahead is not None:
             self._run_ahead.drain()
+        elif wanted:  # The core may have been taken since the clocks were read, and with it the time for the wish.
+            again_ns = self._note_taken(layers_left)
+            after_wish_ns = again_ns if after_wish_ns is None else after_wish_ns
         began, opened = monotonic_ns(), self._page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
+        if not wanted:
+            if after_wish_ns is not None:  # Serving had the device meanwhile, and is done: this step goes on.
+                self._telemetry.worked(opened, began, latency_ns=after_wish_ns)
+                self._page.open_span(Party.ROLLOUT, Span.ROLLOUT, began)
+            return
         # A step that had its core taken and given back since the wish was off the device in between.
         latency_ns = max(0, began - wanted) if opened < wanted else 0
-        self._telemetry.worked(opened, began, latency_ns=latency_ns)
+        # The kernels of a GPU run on while this thread does something else: there it is all of the time.
+        computed_ns = after_wish_ns or 0 if self._run_ahead is None else latency_ns
+        self._telemetry.worked(opened, began, latency_ns=computed_ns)
         self._page.open_span(Party.ROLLOUT, Span.YIELD, began)
         try:
             while self._page.serving_wants():
-                time.sleep(self._poll_s)
                 self._check_worth(began)
+                time.sleep(self._poll_s)
         finally:
-            ended = monotonic_ns()
+            ended, cpu = monotonic_ns(), time.thread_time_ns()
             self._page.close_span(Party.ROLLOUT, ended, aux=layers_left, latency_ns=latency_ns)
             self._telemetry.waited_ns += ended - began
         self._page.open_span(Party.ROLLOUT, Span.ROLLOUT, ended)
-        self.step_begins()
+        self._mark(ended, cpu)
 
     def _check_worth(self, began_ns: int) -> None:
         """Whether a step that gives way is still to be finished."""
@@ -216,22 +224,33 @@ class RolloutGate:
         if now - began_ns > STALL_NS:
             raise StepAbandonedError("serving kept the device")
 
-    def _note_taken(self, layers_left: int) -> None:
+    def _mark(self, now_ns: int, cpu_ns: int) -> None:
+        self._mark_ns, self._mark_cpu_ns = now_ns, cpu_ns
+        self._page.set(Party.ROLLOUT, Field.LOOKED_NS, now_ns)
+
+    def _note_taken(self, layers_left: int) -> int | None:
         """Where the operating system takes the core away, a step does not see it happen: its clocks tell.
 
-        Time that passed while this thread did not run is a yield, from when serving last wanted the device.
+        Time that passed while this thread did not run is a yield, from when serving first wanted the device. Returns
+        how long the step still computed after a wish that came since it last looked; None if it did not see one come.
         """
         now, cpu = monotonic_ns(), time.thread_time_ns()
         taken = (now - self._mark_ns) - (cpu - self._mark_cpu_ns)
         page = self._page
         opened = page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
+        wanted = page.get(Party.SERVING, Field.FIRST_WANTED_NS)
+        after_wish_ns = None
+        if wanted > self._mark_ns:
+            after_wish_ns = max(0, now - wanted - (taken if self._run_ahead is None else 0))
         if taken > _TAKEN_MIN_NS and opened and page.get(Party.ROLLOUT, Field.PREEMPTIBLE):
-            began = min(max(page.get(Party.SERVING, Field.LAST_WANTED_NS), self._mark_ns), now - taken)
+            began = min(max(wanted, self._mark_ns), now - taken)
             self._telemetry.worked(opened, began)
             page.write_span(Party.ROLLOUT, SpanRecord(Span.YIELD, began, began + taken, layers_left))
             self._telemetry.waited_ns += taken
             page.open_span(Party.ROLLOUT, Span.ROLLOUT, began + taken)
-        self._mark_ns, self._mark_cpu_ns = now, cpu
+            after_wish_ns = None
+        self._mark(now, cpu)
+        return after_wish_ns
 
 
 def layers_of(model: Any) -> Any:
@@ -242,8 +261,11 @@ def layers_of(model: Any) -> Any:
     return layers
 
 
-def add_layer_hooks(model: Any, between_layers: Callable[[int], object]) -> None:
-    """Call `between_layers` before every decoder layer, with how many are left. Raises what `layers_of` does."""
+def add_layer_hooks(model: Any, between_layers: Callable[[int], object], *, after_last: bool = False) -> None:
+    """Call `between_layers` before every decoder layer, with how many are left. Raises what `layers_of` does.
+
+    `after_last`: and once they are done; logits and sampling may take longer than a layer.
+    """
     layers = layers_of(model)
     for index, layer in enumerate(layers):
 
@@ -251,3 +273,9 @@ def add_layer_hooks(model: Any, between_layers: Callable[[int], object]) -> None
             between_layers(left)
 
         layer.register_forward_pre_hook(hook)
+    if after_last:
+
+        def done(_module: Any, _args: Any, _output: Any) -> None:
+            between_layers(0)
+
+        layers[-1].register_forward_hook(done)

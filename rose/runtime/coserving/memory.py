@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import time
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,13 @@ from rose.runtime.coserving.activation import Activation
 from rose.runtime.coserving.page import ArbiterPage, CutRecord, Field, Party
 from rose.runtime.coserving.scheduler import SchedulerView
 from rose.runtime.policy.kv import retraction_order, under_pressure
-from rose.runtime.policy.policies import Policy
+from rose.runtime.policy.policies import Policy, numbered
 from rose.runtime.policy.slack import LeaseTerms
 
 _MADV_DONTNEED = 4
+#: Serving waits for a cut for at most so long, once in a lease: some of a rollout's layers, and its cut.
+CUT_WAIT_NS = 30_000_000
+_CUT_POLL_S = 0.0005
 
 
 class KvGuard:
@@ -69,7 +73,8 @@ class KvGuard:
         if memory is None or not under_pressure(memory):
             self._pressed_since_ns = 0
             return False
-        self._pressed_since_ns = self._pressed_since_ns or monotonic_ns()
+        serving_ns = self._page.get(Party.SERVING, Field.PRESSED_SINCE_NS)
+        self._pressed_since_ns = serving_ns or self._pressed_since_ns or monotonic_ns()
         return True
 
     def enforce(self, lease: LeaseTerms, policy: Policy, now_ns: int) -> bool:
@@ -101,6 +106,7 @@ class KvGuard:
         return True
 
     def _cut(self, policy: Policy, lease: LeaseTerms) -> None:
+        began = monotonic_ns()
         before = self.budget_tokens
         after = policy.cut(before, frozen=lease.frozen)
         self._cut_lease, self._cut_tokens, self.budget_tokens = lease.number, after, after
@@ -110,6 +116,8 @@ class KvGuard:
         self._page.set(Party.ROLLOUT, Field.KV_TOKENS_USED, self._view.kv_tokens_used())
         self._cuts += 1
         done = monotonic_ns()
+        worked_ns = self._page.get(Party.ROLLOUT, Field.WORKED_NS)
+        self._page.set(Party.ROLLOUT, Field.WORKED_NS, worked_ns + done - began)
         self._page.set_cut(
             CutRecord(
                 count=self._cuts,
@@ -151,6 +159,54 @@ class KvGuard:
         return 0 if self._pages is None else self._pages.give_back()
 
 
+class KvClaim:
+    """Serving's side: says that it holds or is about to take memory past the watermark, and waits a moment for a cut.
+
+    Where both compute on the same cores, serving's next step would keep rollouts from cutting for as long as it takes.
+    """
+
+    def __init__(self, page: ArbiterPage) -> None:
+        self._page = page
+        self._lease = LeaseTerms()
+        self._pressed = False
+        self._waited_lease = 0
+
+    def look(self, lease: LeaseTerms, now_ns: int) -> None:
+        """Say on the page whether memory is pressed; where nothing is lent nobody has to know."""
+        self._lease = lease
+        memory = self._page.memory() if lease.expires_ns > now_ns and numbered(lease.policy).guards else None
+        pressed = memory is not None and under_pressure(memory)
+        if pressed != self._pressed:
+            self._pressed = pressed
+            self._page.set(Party.SERVING, Field.PRESSED_SINCE_NS, now_ns if pressed else 0)
+
+    @property
+    def due(self) -> bool:
+        """Whether a cut is to come, as of the last look, that was not waited for yet."""
+        return (
+            self._pressed
+            and not self._lease.frozen
+            and self._waited_lease != self._lease.number
+            and self._page.get(Party.ROLLOUT, Field.KV_TOKENS_USED) > 0
+            and not self._was_cut()
+            and self._page.alive(Party.ROLLOUT)
+        )
+
+    def wait(self) -> None:
+        """Return once rollouts have cut themselves, or after `CUT_WAIT_NS`; not again in this lease."""
+        self._waited_lease = self._lease.number
+        began = now = monotonic_ns()
+        while now - began < CUT_WAIT_NS and not self._was_cut():
+            time.sleep(_CUT_POLL_S)
+            now = monotonic_ns()
+        page = self._page
+        page.set(Party.SERVING, Field.CUT_WAIT_NS, page.get(Party.SERVING, Field.CUT_WAIT_NS) + now - began)
+
+    def _was_cut(self) -> bool:
+        cut = self._page.cut()
+        return cut is not None and cut.lease_number == self._lease.number
+
+
 class KvPages:
     """The memory behind a KV pool on CPU cores: pages that hold free slots only go back to the system.
 
@@ -163,6 +219,7 @@ class KvPages:
         self._buffers = [*pool.k_buffer, *pool.v_buffer]
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        self._libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
     @classmethod
     def of_cpu(cls, scheduler: Any) -> KvPages | None:
@@ -173,17 +230,27 @@ class KvPages:
         return cls(scheduler) if plain and scheduler.page_size == 1 else None
 
     def give_back(self) -> int:
-        """Return the pages that hold no slot in use; bytes of address space they had, resident or not."""
+        """Return the pages that hold no slot in use; the bytes of memory that are no longer resident for it."""
+        resident = self._resident_bytes()
         free = np.concatenate([self._allocator.free_pages.numpy(), self._allocator.release_pages.numpy()])
-        returned = 0
         for begin, end in _runs(free):
             for buffer in self._buffers:
                 row_bytes = buffer.stride(0) * buffer.element_size()
                 low = -(-(buffer.data_ptr() + begin * row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
                 high = (buffer.data_ptr() + end * row_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
-                if high > low and self._libc.madvise(low, high - low, _MADV_DONTNEED) == 0:
-                    returned += high - low
-        return returned
+                if high > low:
+                    self._libc.madvise(low, high - low, _MADV_DONTNEED)
+        return resident - self._resident_bytes()
+
+    def _resident_bytes(self) -> int:
+        pages = 0
+        for buffer in self._buffers:
+            low = buffer.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE
+            high = buffer.data_ptr() + buffer.nbytes
+            there = np.zeros(-(-(high - low) // mmap.PAGESIZE), dtype=np.uint8)
+            if self._libc.mincore(low, high - low, there.ctypes.data) == 0:
+                pages += int(np.count_nonzero(there & 1))
+        return pages * mmap.PAGESIZE
 
 
 def _runs(slots: NDArray[np.int64]) -> list[tuple[int, int]]:

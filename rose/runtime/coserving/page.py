@@ -229,10 +229,13 @@ class ArbiterPage:
         return SpanRecord(kind, start_ns, now_ns)
 
     def _rollout_until(self, start_ns: int, now_ns: int) -> int:
-        """Until when a rollout step that began at `start_ns` can have had the device, if it has not ended."""
-        wanted = self.serving_wants()
-        taken = start_ns < wanted < now_ns and self.get(Party.ROLLOUT, Field.PREEMPTIBLE)
-        return wanted if taken else now_ns
+        """Until when a rollout step that began at `start_ns` can have had the device, if it has not ended.
+
+        A core that serving took stays taken until the step looks again, whatever serving wants meanwhile.
+        """
+        wanted = self.get(Party.SERVING, Field.FIRST_WANTED_NS)
+        unseen = max(start_ns, self.get(Party.ROLLOUT, Field.LOOKED_NS)) < wanted < now_ns
+        return wanted if unseen and self.get(Party.ROLLOUT, Field.PREEMPTIBLE) else now_ns
 
     # ------------------------------------------------------------------ what the agent says
 
@@ -291,7 +294,7 @@ class ArbiterPage:
         return 0 if words is None else words[2]
 
     def memory(self) -> KvMemory | None:
-        """The device's KV memory as requests hold it now."""
+        """The device's KV memory as requests hold it now, with what serving's waiting prompts will take."""
         words = self._take(Party.AGENT, Block.TERMS)
         if words is None:
             return None
@@ -299,7 +302,8 @@ class ArbiterPage:
             device_bytes=words[3],
             serving_bytes_per_token=words[4],
             rollout_bytes_per_token=words[5],
-            serving_tokens=self.get(Party.SERVING, Field.KV_TOKENS_USED),
+            serving_tokens=self.get(Party.SERVING, Field.KV_TOKENS_USED)
+            + self.get(Party.SERVING, Field.KV_TOKENS_TO_COME),
             rollout_tokens=self.get(Party.ROLLOUT, Field.KV_TOKENS_USED),
             headroom=words[6] / _PPM,
             high_watermark=words[7] / _PPM,

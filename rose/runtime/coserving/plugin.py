@@ -70,10 +70,12 @@ def _plugin_of(scheduler: Any) -> RolloutPlugin | ServingPlugin:
 
 def _ingest_requests(original: Any, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
     plugin = _plugin_of(scheduler)
-    received = original(scheduler, *args, **kwargs)
     if isinstance(plugin, ServingPlugin):
+        plugin.receiving()
+        received = original(scheduler, *args, **kwargs)
         plugin.received()
         return received
+    received = original(scheduler, *args, **kwargs)
     plugin.answer()
     if plugin.gate is not None:
 
@@ -170,8 +172,10 @@ def _gated() -> bool:
 def _load_model(answer: Any, runner: Any, *_args: Any, **_kwargs: Any) -> Any:
     """Before any step or graph of a gated engine: what is captured later has the gate between its layers."""
     if _gated():
-        on_gpu = str(runner.device) == "cuda"
-        add_layer_hooks(runner.model, before_each_layer(_between_layers) if on_gpu else _between_layers)
+        if str(runner.device) == "cuda":
+            add_layer_hooks(runner.model, before_each_layer(_between_layers))
+        else:
+            add_layer_hooks(runner.model, _between_layers, after_last=True)
     return answer
 
 
@@ -188,8 +192,8 @@ def _between_layers(layers_left: int) -> None:
 
 
 def _with_arrival(state: Any, stamps: Any) -> Any:
-    """When the server received a request, to its scheduler: waiting for the scheduler counts as waiting."""
-    return {**state, "created_time": getattr(stamps, "created_time", 0.0)}
+    """When the server received a request and when it hands it on, to its scheduler: waiting for that is waiting."""
+    return {**state, **{name: getattr(stamps, name, 0.0) for name in ("created_time", "api_server_dispatch_time")}}
 
 
 def register() -> None:

@@ -145,9 +145,10 @@ class RolloutPlugin:
         """A step begins."""
         number = self.view.steps + 1
         self._began[number] = monotonic_ns()
-        self.telemetry.begin(number)
+        # Its clocks first: a core that is taken in between is seen.
         if self.gate is not None:
             self.gate.step_begins()
+        self.telemetry.begin(number)
 
     def end(self, batch: Any) -> None:
         """A step's result is known."""

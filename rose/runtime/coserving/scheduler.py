@@ -15,6 +15,7 @@ from rose.runtime.policy.kv import HeldKv
 
 #: When a request came, on the request itself; SGLang's own stamp where the server sent one along.
 _ARRIVED = "_rose_arrived_ns"
+_STAMP_AGE_MAX_NS = 600_000_000_000
 
 
 class StepAbandonedError(Exception):
@@ -39,6 +40,15 @@ class SchedulerView:
         return queue
 
     @property
+    def knocked(self) -> bool:
+        """Whether the server has sent something that was not taken in yet; False where that cannot be seen."""
+        import zmq
+
+        # The embedded server's is no socket.
+        option = getattr(getattr(self._scheduler, "recv_from_tokenizer", None), "getsockopt", None)
+        return option is not None and bool(option(zmq.EVENTS) & zmq.POLLIN)
+
+    @property
     def running(self) -> list[Any]:
         """Requests that hold memory and are not finished, among them those of a prefill not merged yet."""
         scheduler = self._scheduler
@@ -59,6 +69,13 @@ class SchedulerView:
     def kv_tokens_used(self) -> int:
         """KV slots held by requests; what only the prefix cache holds can be evicted and does not count."""
         return self.kv_tokens_total - self._free() - self.kv_tokens_cached()
+
+    def kv_tokens_to_come(self) -> int:
+        """KV slots that prompts will take which have none yet, or not all; no more than the pool has left."""
+        chunked = self._scheduler.chunked_req
+        rest = 0 if chunked is None else max(0, context_tokens(chunked) - int(chunked.kv.kv_allocated_len))
+        tokens = rest + sum(context_tokens(request) for request in self.waiting)
+        return min(tokens, self.kv_tokens_total - self.kv_tokens_used())
 
     def kv_tokens_cached(self) -> int:
         """KV slots that only the prefix cache holds."""
@@ -200,9 +217,17 @@ def arrived_ns(request: Any) -> int:
     """When a request reached the server, monotonic; when it was first seen here, if that is not known."""
     stamp: int | None = getattr(request, _ARRIVED, None)
     if stamp is None:
-        now = monotonic_ns()
-        created_s = float(getattr(request.time_stats, "created_time", 0.0) or 0.0)
-        # A stamp of another host's clock would say anything.
-        stamp = int(created_s * 1e9) if 0 <= now - created_s * 1e9 < 600e9 else now
+        stamp = _stamp_ns(request, "created_time") or monotonic_ns()
         setattr(request, _ARRIVED, stamp)
     return stamp
+
+
+def handed_ns(request: Any) -> int | None:
+    """When the server, done with its text, handed a request to the scheduler, monotonic; None if that is not known."""
+    return _stamp_ns(request, "api_server_dispatch_time")
+
+
+def _stamp_ns(request: Any, name: str) -> int | None:
+    stamp_ns = int(float(getattr(request.time_stats, name, 0.0) or 0.0) * 1e9)
+    # A stamp of another host's clock would say anything.
+    return stamp_ns if 0 <= monotonic_ns() - stamp_ns < _STAMP_AGE_MAX_NS else None

@@ -60,6 +60,12 @@ class ServingPlugin:
         arguments = self._scheduler.server_args
         return str(arguments.served_model_name or arguments.model_path)
 
+    def receiving(self) -> None:
+        """Requests are about to be taken in."""
+        telemetry = self._telemetry
+        if telemetry is not None:
+            self._guarded(telemetry.arriving)
+
     def received(self) -> None:
         """Requests may have come in; called in each turn of the scheduler's loop, once a second at least."""
         self._guarded(self._received)

@@ -9,8 +9,9 @@ from statistics import median
 from typing import Any
 
 from rose.clock import monotonic_ns
+from rose.runtime.coserving.memory import KvClaim
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
-from rose.runtime.coserving.scheduler import SchedulerView, arrived_ns, context_tokens
+from rose.runtime.coserving.scheduler import SchedulerView, arrived_ns, context_tokens, handed_ns
 from rose.runtime.policy.slack import ServingLoad, late_by, room_ns
 from rose.runtime.policy.steptime import StepTimes
 
@@ -120,33 +121,45 @@ class ServingTelemetry(EngineTelemetry):
         self._usual_tokens = 0
         self._counts = {"finished": 0, "alone": 0, "lending": 0}
         self._said_ns = 0
-        self._arrival_ns = 0
+        self._claim = KvClaim(page)
 
     def _excluded_ns(self, now_ns: int) -> int:
         return self._page.rollout_worked_ns(now_ns)
+
+    def arriving(self) -> None:
+        """Something is about to be taken in: if it is requests, the device is wanted before they are unpacked."""
+        if self._view.knocked:
+            self._want(monotonic_ns())
 
     def arrived(self) -> None:
         """Requests came in: the device is wanted from now on, not only from their first step."""
         now = monotonic_ns()
         if self._view.waiting:
             self._want(now)
+            first = True
             for request in self._view.waiting:
                 if not hasattr(request, _WORKED):
                     setattr(request, _WORKED, self._page.rollout_worked_ns(now))
                     self._note_prompt(len(request.origin_input_ids))
-                    # One that came while serving was in a step of its own waited for that.
-                    if not self._begun and arrived_ns(request) > self._previous_end_ns:
-                        self._arrival_ns = self._arrival_ns or now - arrived_ns(request)
+                    if first:
+                        self._note_arrival(request)
+                    first = False
         self.say()
+        if self._claim.due:
+            # A rollout step gives way before its next layer, and cuts.
+            self._want(monotonic_ns())
+            self._claim.wait()
 
     def begin(self, number: int) -> None:
         self._want(monotonic_ns())
         super().begin(number)
 
-    def _close(self, now_ns: int, requests: int) -> None:
-        # How long the first request waited from reaching the server to being seen here.
-        self._page.close_span(self._party, now_ns, aux=requests, latency_ns=self._arrival_ns)
-        self._arrival_ns = 0
+    def _note_arrival(self, request: Any) -> None:
+        """How long it took to want the device for a request; one that met a step of serving's waited for that."""
+        wanted, handed = self._page.serving_wants(), handed_ns(request)
+        if not self._begun and handed is not None and self._previous_end_ns < handed <= wanted:
+            waited_ns = wanted - arrived_ns(request)
+            self._page.write_span(self._party, SpanRecord(Span.ARRIVAL, wanted, wanted, waited_ns, wanted - handed))
 
     def end(self, number: int, batch: Any) -> None:
         super().end(number, batch)
@@ -156,9 +169,16 @@ class ServingTelemetry(EngineTelemetry):
         self.say(batch.reqs)
 
     def _want(self, now_ns: int) -> None:
-        if not self._page.serving_wants():
-            self._page.set(Party.SERVING, Field.WANTED_SINCE_NS, now_ns)
-            self._page.set(Party.SERVING, Field.LAST_WANTED_NS, now_ns)
+        page = self._page
+        if not page.serving_wants():
+            page.set(Party.SERVING, Field.WANTED_SINCE_NS, now_ns)
+            if page.get(Party.ROLLOUT, Field.LOOKED_NS) >= page.get(Party.SERVING, Field.FIRST_WANTED_NS):
+                page.set(Party.SERVING, Field.FIRST_WANTED_NS, now_ns)
+
+    def _say_memory(self) -> None:
+        # Before what is held: what goes from the one to the other is never counted twice.
+        self._page.set(self._party, Field.KV_TOKENS_TO_COME, self._view.kv_tokens_to_come())
+        super()._say_memory()
 
     def _note_prompt(self, tokens: int) -> None:
         self._prompts.append(tokens)
@@ -223,6 +243,7 @@ class ServingTelemetry(EngineTelemetry):
         elif page.serving_wants():
             page.set(Party.SERVING, Field.WANTED_SINCE_NS, 0)
         self._say_memory()
+        self._claim.look(lease, now)
         if not lent and now - self._said_ns < _QUIET_NS and (waiting or running):
             return
         self._said_ns = now
@@ -265,6 +286,8 @@ class RolloutTelemetry(EngineTelemetry):
         super().__init__(view, page, Party.ROLLOUT, Span.ROLLOUT)
         #: Time that its steps waited, ever: in yields, and for a core that serving had.
         self.waited_ns = 0
+        #: What the step that ends computed after serving's wish, if one came during the last of its layers.
+        self.after_wish_ns = 0
         #: Spans of weights that other threads worked on; the ring has one writer, the scheduler's thread.
         self._synced: deque[SpanRecord] = deque()
 
@@ -291,9 +314,7 @@ class RolloutTelemetry(EngineTelemetry):
     def _close(self, now_ns: int, requests: int) -> None:
         opened = self._page.get(Party.ROLLOUT, Field.OPEN_SINCE_NS)
         if opened and self._page.get(Party.ROLLOUT, Field.OPEN_KIND) == Span.ROLLOUT:
-            wanted = self._page.serving_wants()
-            latency = now_ns - wanted if 0 < opened < wanted < now_ns else 0
-            self.worked(opened, now_ns, latency_ns=latency, aux=requests)
+            self.worked(opened, now_ns, latency_ns=self.after_wish_ns, aux=requests)
 
     def say(self) -> None:
         while self._synced:

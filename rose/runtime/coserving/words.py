@@ -28,6 +28,9 @@ class Span(IntEnum):
     HELD = 6
     #: A running rollout step waited between layers because serving needed the device (aux: layers still to run).
     YIELD = 7
+    #: The moment from which serving wanted the device for a request that found it at rest; it has no length.
+    #: aux: ns since the server received the request; `latency_ns`: since it handed it to its scheduler.
+    ARRIVAL = 8
 
 
 class Field(IntEnum):
@@ -53,11 +56,15 @@ class Field(IntEnum):
     DECODE_ERROR_PPM = 16  # mean relative error of step time predictions
     PREFILL_ERROR_PPM = 17
     STEPS = 18
-    LAST_WANTED_NS = 19  # serving: when it last began to want the device
+    FIRST_WANTED_NS = 19  # serving: when it first wanted the device since a rollout step last looked
     #: rollout: 1 where the operating system takes the core from it the moment that serving wakes
     PREEMPTIBLE = 20
     KV_BUDGET_TOKENS = 21  # rollout: what it keeps to, after cuts of its own
     BROKEN = 22  # an engine whose hooks failed: nothing it said is to be relied on
+    KV_TOKENS_TO_COME = 23  # serving: slots that prompts which wait will take
+    PRESSED_SINCE_NS = 24  # serving: since when it holds or waits for memory past the watermark; 0: it does not
+    CUT_WAIT_NS = 25  # serving: time that it waited for cuts, ever
+    LOOKED_NS = 26  # rollout: when a step of its last looked at the page
     AWAY_SINCE_NS = 30  # rollout: since when its weights or its KV pool are not on the device; 0: they are
 
 
@@ -74,7 +81,8 @@ class Block(IntEnum):
 class SpanRecord:
     """[start_ns, end_ns) of one party's time; monotonic nanoseconds.
 
-    `latency_ns`: of a rollout span or yield that serving's wish for the device ended, how long after the wish.
+    `latency_ns`: of a yield, how long after serving's wish it began; of a rollout span that the wish ended, what
+    rollouts still computed after it, which is less where the operating system let serving compute meanwhile.
     """
 
     kind: Span
@@ -95,6 +103,6 @@ class CutRecord:
     tokens_after: int
     requests: int
     tokens_kept: int
-    #: From serving crossing the watermark, as far as the engine saw it, to the memory being free again.
+    #: From serving crossing the watermark, as serving saw it if it did, to the memory being free again.
     took_ns: int
     bytes_returned: int

@@ -38,7 +38,8 @@ def place(
     """Keep schedulers to `cores` and all other processes to `host_cores`, where those are named.
 
     `idle_class` gives schedulers SCHED_IDLE, under which any other thread that wakes on the core preempts them at
-    once; whatever else there is gets niceness `nice`. A thread passes both on to the threads it starts.
+    once; whatever else there is leaves it, and gets niceness `nice`. A thread passes both on to the threads it starts.
+    Raises PermissionError where the system does not let a thread leave that class or lower its niceness again.
     """
     for process in processes:
         scheduler = is_scheduler(process)
@@ -80,7 +81,11 @@ def _place_thread(thread: int, cores: set[int], nice: int, idle: bool) -> bool:
             if os.sched_getscheduler(thread) != os.SCHED_IDLE:
                 os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
                 changed = True
-        elif os.getpriority(os.PRIO_PROCESS, thread) != nice:
+            return changed
+        if os.sched_getscheduler(thread) == os.SCHED_IDLE:
+            os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+            changed = True
+        if os.getpriority(os.PRIO_PROCESS, thread) != nice:
             os.setpriority(os.PRIO_PROCESS, thread, nice)
             changed = True
     return changed

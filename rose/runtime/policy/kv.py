@@ -15,7 +15,8 @@ from dataclasses import dataclass
 class KvMemory:
     """KV memory of one device, which two models of different shape share: bytes, and slots of a token of each.
 
-    `*_tokens` is what requests hold, not what they may hold.
+    `*_tokens` is what requests hold, not what they may hold; serving's prompts that wait for a step count as held, so
+    that there is pressure before they are.
     """
 
     device_bytes: int

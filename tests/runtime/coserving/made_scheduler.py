@@ -14,7 +14,7 @@ class Request:
         self.rid, self.origin_input_ids, self.output_ids = rid, [1] * prompt, []
         self.sampling_params = SimpleNamespace(max_new_tokens=new_tokens)
         self.to_finish = None
-        self.time_stats = SimpleNamespace(created_time=0.0)
+        self.time_stats = SimpleNamespace(created_time=0.0, api_server_dispatch_time=0.0)
         self.extra_key = None
         self.ended = False
 

@@ -219,6 +219,18 @@ def test_a_step_that_gave_way_is_given_up_when_it_is_not_to_be_finished(device, 
         device.gate.between_layers(3)
 
 
+def test_a_step_whose_memory_serving_needs_does_not_wait_to_be_given_up(device, monkeypatch):
+    """Serving waits for the memory with the device idle: each sleep here is one more of its own."""
+    lend(device)
+    asks(device)
+    in_step(device)
+    device.serving.set(Party.SERVING, Field.KV_TOKENS_USED, 3900)
+    device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, monotonic_ns())
+    monkeypatch.setattr(gates.time, "sleep", lambda _: pytest.fail("it sleeps first"))
+    with pytest.raises(StepAbandonedError, match="serving needs the memory"):
+        device.gate.between_layers(3)
+
+
 def test_a_running_step_is_given_up_when_serving_is_detached(device):
     device.serving.close()
     plugin = ServingPlugin(Scheduler(), device.page.path, None)
@@ -251,13 +263,46 @@ def test_a_policy_that_does_not_yield_runs_on(device):
     assert device.telemetry.disturbed, "a step beside one of serving's says nothing of how long it takes"
 
 
+def test_what_a_step_still_computed_after_the_wish_is_less_than_the_time_until_it_gave_way(device, monkeypatch):
+    """A sleep stands for serving computing on the same core, before the layer is done."""
+    lend(device)
+    asks(device)
+    in_step(device)
+    wish_ns = monotonic_ns()
+    device.serving.set(Party.SERVING, Field.FIRST_WANTED_NS, wish_ns)
+    device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, wish_ns)
+    time.sleep(0.05)
+    monkeypatch.setattr(gates.time, "sleep", lambda _: device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, 0))
+    device.gate.between_layers(3)
+    (given_way,), (before,) = spans(device, Span.YIELD), spans(device, Span.ROLLOUT)
+    assert given_way.latency_ns > 45 * MS
+    assert before.latency_ns < 20 * MS
+
+
+def test_a_wish_that_came_and_went_within_a_layer_ends_a_span(device):
+    """Serving computed beside the layer and is done: what the step computed meanwhile is known, and it goes on."""
+    lend(device)
+    asks(device)
+    in_step(device)
+    device.serving.set(Party.SERVING, Field.FIRST_WANTED_NS, monotonic_ns())
+    time.sleep(0.05)
+    device.gate.between_layers(3)
+    (before,) = spans(device, Span.ROLLOUT)
+    assert 0 < before.latency_ns < 20 * MS
+    assert before.end_ns - before.start_ns > 45 * MS
+    assert device.page.open(Party.ROLLOUT, monotonic_ns()).start_ns == before.end_ns
+    device.gate.step_ended(before.start_ns)
+    device.telemetry.end(1, device.scheduler.running_batch)
+    assert spans(device, Span.ROLLOUT)[1].latency_ns == 0
+
+
 def test_time_that_the_system_took_the_core_away_is_a_yield_and_not_work(device):
     """A sleep stands for the core being taken: the clocks differ as they would."""
     lend(device)
     asks(device)
     device.page.set(Party.ROLLOUT, Field.PREEMPTIBLE, 1)
     in_step(device)
-    device.serving.set(Party.SERVING, Field.LAST_WANTED_NS, monotonic_ns())
+    device.serving.set(Party.SERVING, Field.FIRST_WANTED_NS, monotonic_ns())
     time.sleep(0.05)
     device.gate.between_layers(3)
     (taken,) = spans(device, Span.YIELD)
@@ -266,13 +311,37 @@ def test_time_that_the_system_took_the_core_away_is_a_yield_and_not_work(device)
     assert device.telemetry.waited_ns == taken.end_ns - taken.start_ns
 
 
+def test_a_core_that_is_taken_while_a_step_looks_is_a_yield_too(device, monkeypatch):
+    """Between its clocks and serving's wish: what serving then computes is no work of rollouts."""
+    lend(device)
+    asks(device)
+    device.page.set(Party.ROLLOUT, Field.PREEMPTIBLE, 1)
+    in_step(device)
+    page = device.gate._page
+    wants = page.serving_wants
+
+    def taken():
+        monkeypatch.setattr(page, "serving_wants", wants)
+        wish_ns = monotonic_ns()
+        device.serving.set(Party.SERVING, Field.FIRST_WANTED_NS, wish_ns)
+        device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, wish_ns)
+        time.sleep(0.05)
+        monkeypatch.setattr(gates.time, "sleep", lambda _: device.serving.set(Party.SERVING, Field.WANTED_SINCE_NS, 0))
+        return wants()
+
+    monkeypatch.setattr(page, "serving_wants", taken)
+    device.gate.between_layers(3)
+    worked = [span.end_ns - span.start_ns for span in spans(device, Span.ROLLOUT)]
+    assert sum(worked) == device.page.get(Party.ROLLOUT, Field.WORKED_NS) < 20 * MS
+
+
 def test_every_layer_of_a_model_looks_at_the_page():
     looked = []
     layers = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(3))
-    add_layer_hooks(SimpleNamespace(model=SimpleNamespace(layers=layers)), looked.append)
+    add_layer_hooks(SimpleNamespace(model=SimpleNamespace(layers=layers)), looked.append, after_last=True)
     value = torch.zeros(1, 2)
     for layer in layers:
         value = layer(value)
-    assert looked == [3, 2, 1]
+    assert looked == [3, 2, 1, 0], "what follows the layers may take longer than one"
     with pytest.raises(TypeError, match=r"keeps no `model\.layers`"):
         add_layer_hooks(SimpleNamespace(model=SimpleNamespace()), looked.append)

@@ -105,6 +105,19 @@ def test_pressure_halves_the_budget_once_and_the_youngest_go(page):
     assert page.cut().count == 2
 
 
+def test_a_cut_is_timed_from_when_serving_was_pressed_and_is_rollouts_time(page):
+    """Serving saw it first: an engine that had no core meanwhile saw it only once it was over."""
+    view = View({"r0": 600})
+    guard = KvGuard(page, view, None)
+    say(page, serving=350, view=view)
+    pressed_ns = monotonic_ns() - 40_000_000
+    page.set(Party.SERVING, Field.PRESSED_SINCE_NS, pressed_ns)
+    guard.enforce(lease(800), ROSE, monotonic_ns())
+    cut = page.cut()
+    assert cut.took_ns == cut.at_ns - pressed_ns
+    assert page.get(Party.ROLLOUT, Field.WORKED_NS) > 0
+
+
 def test_a_policy_without_a_guard_cuts_nothing(page):
     view = View({"r0": 600})
     guard = KvGuard(page, view, None)
@@ -170,6 +183,7 @@ def test_pages_of_free_slots_go_back_to_the_system_and_slots_in_use_keep_what_th
     for buffer in buffers:
         assert (buffer[used] == 3).all()
         assert (buffer[0] == 3).all(), "the slot of padding is in nobody's list"
+    assert KvPages.of_cpu(scheduler).give_back() == 0, "what is not resident cannot be given back"
     buffers[0][5] = 9
     assert (buffers[0][5] == 9).all(), "a slot can be written again"
 

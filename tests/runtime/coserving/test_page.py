@@ -211,10 +211,13 @@ def test_a_step_whose_core_was_taken_counts_until_serving_woke(page):
     page.set(Party.ROLLOUT, Field.WORKED_NS, 1000)
     page.open_span(Party.ROLLOUT, Span.ROLLOUT, 20)
     page.set(Party.SERVING, Field.WANTED_SINCE_NS, 30)
+    page.set(Party.SERVING, Field.FIRST_WANTED_NS, 30)
     assert page.rollout_worked_ns(50) == 1030, "a step that gives way by itself works until it does"
     page.set(Party.ROLLOUT, Field.PREEMPTIBLE, 1)
     assert page.rollout_worked_ns(50) == 1010
     assert page.open(Party.ROLLOUT, 50).end_ns == 30
+    page.set(Party.ROLLOUT, Field.LOOKED_NS, 40)
+    assert page.rollout_worked_ns(50) == 1030, "it has the core: it looked"
 
 
 def test_time_that_rollouts_took_is_what_it_was_when_their_engine_dies_and_another_comes(page):

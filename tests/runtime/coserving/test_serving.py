@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+import zmq
 
 from rose.clock import monotonic_ns
+from rose.runtime.coserving import memory
 from rose.runtime.coserving.attachment import EngineState, described
-from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
+from rose.runtime.coserving.page import ArbiterPage, CutRecord, Field, Party, Span
 from rose.runtime.coserving.serving import DETACH, RELEASE, ServingPlugin
 from rose.runtime.coserving.settings import PAGES
 from rose.runtime.policy.kv import KvMemory
+from rose.runtime.policy.policies import NAMES
 from rose.runtime.policy.slack import Budgets, LeaseTerms
 from tests.runtime.coserving.made_scheduler import Loop, Request, Scheduler
 
@@ -88,6 +93,73 @@ def test_the_device_is_wanted_from_the_arrival_of_a_request_on(page):
     plugin.received()
     assert before <= page.serving_wants() <= monotonic_ns()
     assert page.serving_load().waiting == 1
+
+
+def test_the_device_is_wanted_before_a_request_is_unpacked(page):
+    """Unpickling a request and making SGLang's own of it takes longer than a layer on a GPU."""
+    lend(page)
+    scheduler = Scheduler()
+    plugin = ServingPlugin(scheduler, page.path, None)
+    plugin.received()
+    with zmq.Context() as context, context.socket(zmq.PAIR) as server, context.socket(zmq.PAIR) as socket:
+        server.bind("inproc://server")
+        socket.connect("inproc://server")
+        scheduler.recv_from_tokenizer = socket
+        plugin.receiving()
+        assert not page.serving_wants()
+        server.send(b"a request")
+        socket.poll()
+        plugin.receiving()
+        assert page.serving_wants()
+        socket.recv()
+        plugin.received()
+    assert not page.serving_wants(), "it was something else that the server wanted"
+
+
+def test_serving_s_own_steps_are_not_rollouts_work_while_they_have_no_core(page):
+    """Between two of its steps serving may not want the device; a rollout step that lost its core stays off it."""
+    lend(page)
+    rollout = ArbiterPage.attach(page.path, Party.ROLLOUT)
+    rollout.set(Party.ROLLOUT, Field.PREEMPTIBLE, 1)
+    rollout.open_span(Party.ROLLOUT, Span.ROLLOUT, monotonic_ns())
+    rollout.set(Party.ROLLOUT, Field.LOOKED_NS, monotonic_ns())
+    _, wanted = served(page, Scheduler(), overlap=False, requests=1, turns=3, work=lambda: time.sleep(0.05))
+    assert not wanted[0], "what rollouts may take is not used up"
+    worked_ns = page.rollout_worked_ns(monotonic_ns())
+    rollout.set(Party.ROLLOUT, Field.LOOKED_NS, monotonic_ns())
+    assert page.rollout_worked_ns(monotonic_ns()) - worked_ns > 140_000_000, "not one of its three steps"
+
+
+def arrivals(page):
+    return [span for span in page.drain(Party.SERVING, 0)[0] if span.kind is Span.ARRIVAL]
+
+
+def test_an_arrival_says_how_long_text_and_the_way_to_the_scheduler_took(page):
+    lend(page)
+    scheduler = Scheduler()
+    plugin = ServingPlugin(scheduler, page.path, None)
+    loop = Loop(scheduler, plugin, overlap=False)
+    plugin.received()
+    first, second = Request("r0"), Request("r1")
+    received_s = monotonic_ns() / 1e9 - 0.050
+    for request in (first, second):
+        request.time_stats = SimpleNamespace(created_time=received_s, api_server_dispatch_time=received_s + 0.040)
+    scheduler.waiting_queue = [first, second]
+    loop.turn()
+    (arrival,) = arrivals(page)
+    assert arrival.start_ns == arrival.end_ns == page.get(Party.SERVING, Field.FIRST_WANTED_NS)
+    assert arrival.aux - arrival.latency_ns == pytest.approx(40_000_000, abs=1000)
+    assert arrival.aux >= 50_000_000
+    # What came while serving computed waited for that, not for rollouts.
+    late = Request("r2")
+    late.time_stats = first.time_stats
+    scheduler.waiting_queue = [late]
+    loop.turn()
+    assert len(arrivals(page)) == 1
+    unstamped = Request("r3")
+    scheduler.waiting_queue = [unstamped]
+    loop.turn()
+    assert len(arrivals(page)) == 1
 
 
 def test_a_request_waits_from_when_the_server_received_it(page):
@@ -268,3 +340,102 @@ def test_an_engine_that_lets_go_in_a_step_is_not_counted_as_working_for_ever(pag
     plugin.attach(DETACH)
     assert page.open(Party.SERVING, monotonic_ns()) is None
     assert len(page.drain(Party.SERVING, 0)[0]) == 1
+
+
+# ------------------------------------------------------------------ memory that rollouts hold
+
+
+@pytest.fixture
+def shared(page):
+    """A page with rollouts that hold 500 slots of the 1,000 there are, 100 of which are not to be used."""
+    page.set_terms(Budgets(10**9, 10**9), 64, replace(MEMORY, device_bytes=10_000, headroom=0.2))
+    rollout = ArbiterPage.attach(page.path, Party.ROLLOUT)
+    rollout.set(Party.ROLLOUT, Field.KV_TOKENS_USED, 500)
+    lend(page)
+    return rollout
+
+
+def cut_made(page, lease_number=1):
+    page.set_cut(
+        CutRecord(count=1, lease_number=lease_number, at_ns=monotonic_ns(), tokens_before=500, tokens_after=250,
+                  requests=0, tokens_kept=0, took_ns=1, bytes_returned=0)
+    )  # fmt: skip
+
+
+def presses(page, scheduler, prompt=450):
+    plugin = ServingPlugin(scheduler, page.path, None)
+    plugin.received()
+    scheduler.waiting_queue = [Request("large", prompt)]
+    plugin.received()
+    return plugin
+
+
+def test_memory_is_pressed_from_the_arrival_of_a_prompt_on(page, shared, monkeypatch):
+    """When its slots are allocated it is too late: the step that fills them may be the only one it has."""
+    monkeypatch.setattr(memory, "CUT_WAIT_NS", 0)
+    before = monotonic_ns()
+    scheduler = Scheduler()
+    plugin = presses(page, scheduler)
+    assert page.memory().serving_tokens == 450
+    assert before <= page.get(Party.SERVING, Field.PRESSED_SINCE_NS) <= monotonic_ns()
+    since = page.get(Party.SERVING, Field.PRESSED_SINCE_NS)
+    plugin.received()
+    assert page.get(Party.SERVING, Field.PRESSED_SINCE_NS) == since
+    scheduler.waiting_queue = []
+    plugin.received()
+    assert page.get(Party.SERVING, Field.PRESSED_SINCE_NS) == 0
+
+
+def test_the_rest_of_a_prompt_in_chunks_is_memory_to_come(page, shared, monkeypatch):
+    monkeypatch.setattr(memory, "CUT_WAIT_NS", 0)
+    request = Request("chunked", 450)
+    request.kv = SimpleNamespace(kv_allocated_len=100)
+    ServingPlugin(Scheduler(chunked_req=request, held=100), page.path, None).received()
+    assert page.memory().serving_tokens == 450
+
+
+def test_no_more_is_to_come_than_the_pool_holds(page, shared, monkeypatch):
+    monkeypatch.setattr(memory, "CUT_WAIT_NS", 0)
+    presses(page, Scheduler(held=200), prompt=5000)
+    assert page.memory().serving_tokens == 1000
+
+
+def test_serving_waits_for_what_rollouts_give_back_once_in_a_lease(page, shared, monkeypatch):
+    monkeypatch.setattr(memory, "CUT_WAIT_NS", LEASE_NS)
+    monkeypatch.setattr(memory.time, "sleep", lambda _: cut_made(shared))
+    plugin = presses(page, Scheduler())
+    waited = page.get(Party.SERVING, Field.CUT_WAIT_NS)
+    assert 0 < waited <= monotonic_ns()
+    plugin.received()
+    assert page.get(Party.SERVING, Field.CUT_WAIT_NS) == waited, "this lease was cut"
+
+
+@pytest.mark.parametrize("case", ["fits", "not lent", "cut before", "rollouts gone", "nothing held", "no guard"])
+def test_serving_waits_for_nothing_that_will_not_come(page, shared, case, monkeypatch):
+    """A wait here would last for ever."""
+    monkeypatch.setattr(memory, "CUT_WAIT_NS", LEASE_NS)
+    match case:
+        case "not lent":
+            page.set_lease(LeaseTerms(number=1))
+        case "cut before":
+            cut_made(shared)
+        case "rollouts gone":
+            shared.close()
+        case "nothing held":
+            shared.set(Party.ROLLOUT, Field.KV_TOKENS_USED, 0)
+        case "no guard":
+            share_all = LeaseTerms(
+                number=1, expires_ns=monotonic_ns() + LEASE_NS, compute_share=1.0, policy=NAMES.index("share_all")
+            )
+            page.set_lease(share_all)
+    presses(page, Scheduler(), prompt=100 if case == "fits" else 950)
+    assert page.get(Party.SERVING, Field.CUT_WAIT_NS) == 0
+
+
+def test_a_cut_that_does_not_come_is_waited_for_once(page, shared, monkeypatch):
+    plugin = presses(page, Scheduler())
+    waited = page.get(Party.SERVING, Field.CUT_WAIT_NS)
+    assert waited > 0
+    monkeypatch.setattr(memory, "CUT_WAIT_NS", LEASE_NS)
+    plugin.received()
+    assert page.get(Party.SERVING, Field.CUT_WAIT_NS) == waited

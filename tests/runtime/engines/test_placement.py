@@ -109,3 +109,12 @@ def test_a_process_that_ended_is_passed_over(titled):
     core = min(os.sched_getaffinity(0))
     placement.place([gone, psutil.Process(alive.pid)], cores=[core], host_cores=[core], nice=0, idle_class=True)
     assert os.sched_getscheduler(alive.pid) == os.SCHED_IDLE
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the system lets nobody else leave the idle class")
+def test_a_scheduler_may_leave_the_idle_class(titled):
+    scheduler, computing = titled("sglang::scheduler_TP0")
+    place([scheduler])
+    device, _ = place([scheduler], idle_class=False)
+    for thread in (scheduler.pid, computing):
+        assert standing(thread) == (device, os.SCHED_OTHER, 7)
