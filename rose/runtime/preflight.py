@@ -84,8 +84,8 @@ def _check_gpu(device_id: str, index: int) -> None:
         )
     if not gpu.has_kernels() and not gpu.native_kernels():
         raise PreflightError(
-            f"device {device_id!r}: SGLang's kernels for GPUs are not installed: `pip install sglang-kernel`. To see only "
-            f"that everything works, without them, set {gpu.NATIVE_KERNELS}=1"
+            f"device {device_id!r}: SGLang's kernels for GPUs are not installed: `pip install sglang-kernel`. To see "
+            f"only that everything works, without them, set {gpu.NATIVE_KERNELS}=1"
         )
 
 

@@ -162,7 +162,8 @@ class KvGuard:
 class KvClaim:
     """Serving's side: says that it holds or is about to take memory past the watermark, and waits a moment for a cut.
 
-    Where both compute on the same cores, serving's next step would keep rollouts from cutting for as long as it takes.
+    An engine that Linux lets run only when nothing else does could not cut while serving's next step takes the core.
+    Any other cuts by itself, and serving waits for nothing.
     """
 
     def __init__(self, page: ArbiterPage) -> None:
@@ -185,6 +186,7 @@ class KvClaim:
         """Whether a cut is to come, as of the last look, that was not waited for yet."""
         return (
             self._pressed
+            and bool(self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE))
             and not self._lease.frozen
             and self._waited_lease != self._lease.number
             and self._page.get(Party.ROLLOUT, Field.KV_TOKENS_USED) > 0

@@ -1,6 +1,8 @@
 """The plugin's part inside a serving engine, which belongs to somebody else.
 
-It only watches: nothing here changes what SGLang does, and whatever goes wrong here ends the lending, not the serving.
+It only watches: nothing here changes what SGLang does, but that on CPU cores its scheduler waits a moment, once in a
+lease, for memory that it needs (`rose.runtime.coserving.memory.KvClaim`). Whatever goes wrong here ends the lending,
+not the serving.
 """
 
 from __future__ import annotations

@@ -351,6 +351,7 @@ def shared(page):
     page.set_terms(Budgets(10**9, 10**9), 64, replace(MEMORY, device_bytes=10_000, headroom=0.2))
     rollout = ArbiterPage.attach(page.path, Party.ROLLOUT)
     rollout.set(Party.ROLLOUT, Field.KV_TOKENS_USED, 500)
+    rollout.set(Party.ROLLOUT, Field.PREEMPTIBLE, 1)
     lend(page)
     return rollout
 
@@ -410,7 +411,9 @@ def test_serving_waits_for_what_rollouts_give_back_once_in_a_lease(page, shared,
     assert page.get(Party.SERVING, Field.CUT_WAIT_NS) == waited, "this lease was cut"
 
 
-@pytest.mark.parametrize("case", ["fits", "not lent", "cut before", "rollouts gone", "nothing held", "no guard"])
+@pytest.mark.parametrize(
+    "case", ["fits", "not lent", "cut before", "rollouts gone", "nothing held", "no guard", "own cores"]
+)
 def test_serving_waits_for_nothing_that_will_not_come(page, shared, case, monkeypatch):
     """A wait here would last for ever."""
     monkeypatch.setattr(memory, "CUT_WAIT_NS", LEASE_NS)
@@ -423,6 +426,8 @@ def test_serving_waits_for_nothing_that_will_not_come(page, shared, case, monkey
             shared.close()
         case "nothing held":
             shared.set(Party.ROLLOUT, Field.KV_TOKENS_USED, 0)
+        case "own cores":  # It runs beside serving, as on a GPU, and cuts by itself.
+            shared.set(Party.ROLLOUT, Field.PREEMPTIBLE, 0)
         case "no guard":
             share_all = LeaseTerms(
                 number=1, expires_ns=monotonic_ns() + LEASE_NS, compute_share=1.0, policy=NAMES.index("share_all")
