@@ -110,9 +110,22 @@ def _up(fleet: FleetConfig) -> None:
         typer.echo(f"stopped before the first step was done: there is nothing to price. Logs: {fleet.ledger}/logs")
         return
     report_command(ledger=fleet.ledger, run=outcome.run_id, price_book=fleet.price_book)
+    typer.echo(f"\n{_harvest(fleet.ledger, outcome.run_id)}")
     typer.echo(f"\nThe ledger is in {fleet.ledger}. Look at it with")
     typer.echo(f"  rose dashboard --ledger {fleet.ledger}        (from a checkout: make dashboard)")
     typer.echo(f'  rose sql --ledger {fleet.ledger} "from lease"')
+
+
+def _harvest(ledger: Path, run_id: str) -> str:
+    """The harvest share of a run by period: the report's own is of all device time, start-up and shutdown too."""
+    from rose.ledger.reading import named
+
+    result = named.run(ledger, named.load("harvest_share_of_run"), {"run_id": run_id})
+    period, share = result.columns.index("period"), result.columns.index("harvested_share")
+    found = {row[period]: row[share] for row in result.rows}
+    labels = {"run": "over the run", "steps": "over the RL steps", "rollouts": "while rollouts were played"}
+    shares = [f"{found[name]:.1%} {label}" for name, label in labels.items() if found.get(name) is not None]
+    return f"Idle serving time put to work (harvest share): {', '.join(shares) or 'no serving device had any'}"
 
 
 @config_app.command("example")

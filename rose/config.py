@@ -115,14 +115,10 @@ class CoservingConfig(Section):
         "`share_all` regardless of serving, `static_split` a fixed share of time (`compute_share`) and memory.",
     )
     headroom: Share = Field(default=0.2, description="Share of a device's KV memory kept free for serving.")
-    high_watermark: Share = Field(
-        default=0.5, description="Pressure begins when serving has used this share of the headroom."
-    )
+    high_watermark: Share = Field(default=0.5, description="Pressure begins when serving has used this share of it.")
     lease_ttl_s: PositiveFloat = Field(default=3.0, description="A lease that is not renewed for this long ends.")
     heartbeat_s: PositiveFloat = Field(default=0.5, description="How often leases are renewed and loads are read.")
-    compute_share: Share = Field(
-        default=1.0, description="Largest share of any second that rollouts may work on a lent device."
-    )
+    compute_share: Share = Field(default=1.0, description="Largest share of any second that rollouts may work there.")
     regret_share: Share = Field(
         default=0.05, description="How much longer lending may make a serving request take than it would alone."
     )
@@ -182,6 +178,7 @@ class TaskConfig(Section):
     slippery: bool = Field(default=False, description="Whether a move may slip sideways.")
     turns_max: PositiveInt = Field(default=10, description="A trajectory is truncated after this many turns.")
     workers: PositiveInt = Field(default=2, description="Processes that play trajectories.")
+    trajectories_max: PositiveInt = Field(default=64, description="Trajectories that a worker plays at once.")
 
 
 class TrainingConfig(Section):
@@ -201,7 +198,7 @@ class TrainingConfig(Section):
         default=4, description="Optimiser steps that a step's trajectories are split into."
     )
     temperature: PositiveFloat = Field(default=1.0, description="Sampling temperature of rollouts.")
-    staleness_max: int = Field(default=1, ge=0, description="A trajectory older than this many versions is dropped.")
+    staleness_max: int = Field(default=1, ge=0, description="Versions a token may be old when trained: steps overlap.")
     threads: PositiveInt = Field(default=1, description="Threads of the trainer.")
     seed: int = Field(default=0, description="Seed of maps, sampling and warm start.")
 
@@ -347,7 +344,7 @@ def demo(
             # What this model promises on one core: about three times what it takes when alone.
             "serving": {"ttft_budget_ms": 2000, "tpot_budget_ms": 400},
             "traffic": {name: value for name, value in traffic.items() if value is not None},
-            "training": {} if steps is None else {"steps": steps},
+            "training": {"staleness_max": 2} | ({} if steps is None else {"steps": steps}),
         }
     )
 

@@ -44,7 +44,6 @@ TESTED_ELSEWHERE = {
     "rose/runtime/scheduling/messages.py": ("runtime/scheduling/test_gateway.py", "what the gateway takes and refuses"),
     "rose/runtime/scheduling/turn_queue.py": ("runtime/scheduling/test_gateway.py", "what goes where, and when"),
     "rose/runtime/scheduling/turns.py": ("runtime/scheduling/test_gateway.py", "what a turn keeps"),
-    "rose/runtime/scheduling/workers.py": ("runtime/scheduling/test_gateway.py", "the gateway's table"),
 }
 
 SOURCES = sorted(

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,8 +24,10 @@ from rose.runtime.rollout.trajectory import Trajectory
 if TYPE_CHECKING:
     from rose.runtime.training.trainer import StepStats
 
-#: Rollouts, their agents and the trainer give way to serving and its clients on the host's cores.
+#: Rollouts and what feeds them give way to serving and its clients on the host's cores, ...
 BACKGROUND_NICE = 10
+#: ... and the trainer to all of them: a longer update delays weights, a turn that waits leaves engines idle.
+TRAINER_NICE = 19
 #: How long requests in flight may take to finish when a run stops.
 _DRAIN_S = 5.0
 
@@ -44,7 +47,9 @@ class Place:
         """Keep this process to the place's cores and niceness."""
         if self.cores:
             os.sched_setaffinity(0, self.cores)
-        os.nice(self.nice)
+        # Not `os.nice`, which adds to what the process that started this one has.
+        with suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, self.nice)
 
     def settle(self, writer: str) -> LedgerWriter:
         """Take the place in this process and open its ledger writer."""
@@ -120,17 +125,30 @@ class RolloutActor(Pinged):
         self, place: Place, index: int, task: TaskConfig, gateway_url: str, token: str | None, temperature: float
     ) -> None:
         self._writer = place.settle(f"rollout-{index}")
+        # Loaded while engines start, not when the first of them wait for turns.
+        import rose.runtime.rollout.agent
+        import rose.runtime.rollout.frozenlake
+        import rose.runtime.scheduling.client  # noqa: F401
+
         self._task = task
+        #: First come, first served: trajectories of a step begin before those of the next one.
+        self._room = asyncio.Semaphore(task.trajectories_max)
         self._gateway_url, self._token, self._temperature = gateway_url, token, temperature
-        self._playing: asyncio.Task[list[Trajectory]] | None = None
-        self._finished = 0
+        self._playing: set[asyncio.Task[list[Trajectory]]] = set()
+        self._finished: dict[int, int] = {}
 
     async def play(self, step: int, version: int, version_min: int, groups: Sequence[GroupSpec]) -> list[Trajectory]:
-        """All trajectories of the groups, each ended; the list is in the order of the groups. `version` is the
-        trainer's, `version_min` the oldest that a turn may be generated with."""
-        self._finished = 0
-        self._playing = asyncio.create_task(self._play(step, version, version_min, groups))
-        return await self._playing
+        """All trajectories of the groups, each ended; the list is in the order of the groups. `version` is the one that
+        will be trained on them, `version_min` the oldest that a turn may be generated with. Steps may be played at
+        once."""
+        self._finished[step] = 0
+        playing = asyncio.create_task(self._play(step, version, version_min, groups))
+        self._playing.add(playing)
+        try:
+            return await playing
+        finally:
+            self._playing.discard(playing)
+            self._finished.pop(step)
 
     async def _play(self, step: int, version: int, version_min: int, groups: Sequence[GroupSpec]) -> list[Trajectory]:
         import aiohttp
@@ -152,28 +170,29 @@ class RolloutActor(Pinged):
             )
 
             async def one(group: GroupSpec, number: int) -> Trajectory:
-                trajectory = await run_trajectory(
-                    Episode(self._task, seed=group.map_seed, slip_seed=number),
-                    generate,
-                    trajectory_id=f"{group.group_id}-{number}",
-                    group_id=group.group_id,
-                    step=step,
-                    trainer_version=lambda: version,
-                    record=self._writer.record,
-                )
-                self._finished += 1
+                async with self._room:
+                    trajectory = await run_trajectory(
+                        Episode(self._task, seed=group.map_seed, slip_seed=number),
+                        generate,
+                        trajectory_id=f"{group.group_id}-{number}",
+                        group_id=group.group_id,
+                        step=step,
+                        trainer_version=lambda: version,
+                        record=self._writer.record,
+                    )
+                self._finished[step] += 1
                 return trajectory
 
             return list(await asyncio.gather(*(one(group, n) for group in groups for n in range(group.size))))
 
-    async def progress(self) -> int:
-        """Trajectories of the current step that have ended."""
-        return self._finished
+    async def progress(self) -> dict[int, int]:
+        """Trajectories that have ended, by the steps that are played."""
+        return dict(self._finished)
 
     async def stop(self) -> None:
         """Give up what is being played and close the books."""
-        if self._playing is not None and not self._playing.done():
-            self._playing.cancel()
+        for playing in self._playing:
+            playing.cancel()
         self._writer.close()
 
 

@@ -33,6 +33,8 @@ class Cluster:
         """Start Ray on this host, for this run alone."""
         import ray
 
+        # Actors have a niceness of their own; Ray would start them with 15, from which not everybody may go back.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         # Ray takes over the signals of the process that starts it; they are the user's.
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         ray.init(

@@ -23,7 +23,7 @@ from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.scheduler import Scheduler
 from rose.ledger.writer import LedgerWriter
 from rose.runtime import actors, preflight
-from rose.runtime.actors import BACKGROUND_NICE, Place, StepReport
+from rose.runtime.actors import BACKGROUND_NICE, TRAINER_NICE, Place, StepReport
 from rose.runtime.cluster import Cluster
 from rose.runtime.coserving.agent import AgentSpec
 from rose.runtime.coserving.lease_file import LeaseFile
@@ -239,6 +239,9 @@ class Deployment:
             if config.traffic.trace != "none":
                 make = partial(self._spawn_traffic, spec, number)
                 parts.traffic.append(self._part(f"the traffic on {spec.device.id}", make, begin="run"))
+        # Steps begin when all is there: what still loads would take the host's cores from the first rollouts.
+        calls = [self._supervisor.call(part, "ping") for part in (*parts.rollouts, *parts.traffic)]
+        self._supervisor.wait(calls, self._tend)
         return loop
 
     def _start_fork_server(self) -> Path | None:
@@ -275,7 +278,7 @@ class Deployment:
         device = next(device for device in self._config.device if device.pool == "rollout")
         return self._cluster.spawn(
             actors.TrainerActor,
-            self._place(BACKGROUND_NICE),
+            self._place(TRAINER_NICE),
             str(model),
             self._config.training,
             self._folder / "store",

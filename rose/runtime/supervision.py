@@ -21,6 +21,8 @@ _BACK_OFF_MAX_S = 8.0
 #: Between two looks at whether a part is well.
 _WATCH_S = 0.5
 _IDLE_S = 0.05
+#: How long calls are waited for between two looks.
+_POLL_S = 0.5
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +57,8 @@ class Call:
     life: int = 0
     #: None while the part is being started again.
     ref: Any = None
+    ended: bool = False
+    result: Any = None
 
 
 class Supervisor:
@@ -84,31 +88,37 @@ class Supervisor:
         self._issue(call)
         return call
 
-    def wait(self, calls: Sequence[Call], tend: Callable[[], None]) -> list[Any]:
+    def wait(self, calls: Sequence[Call], tend: Callable[[], None], beside: Sequence[Call] = ()) -> list[Any]:
         """Results of all calls, in order; `tend` is called every moment meanwhile, and may raise.
+
+        Calls `beside` are not waited for, but made again too if their part dies.
 
         Raises what a call raised, and DeploymentError if a part dies too often.
         """
-        results: dict[Call, Any] = {}
-        while len(results) < len(calls):
+        while waiting := [call for call in calls if not call.ended]:
             self.look()
             tend()
-            waiting = [call for call in calls if call not in results]
-            refs = [call.ref for call in waiting if call.ref is not None]
-            ended = set(self._cluster.poll(refs)) if refs else set()
-            if not refs:
+            if all(call.ref is None for call in waiting):
                 time.sleep(_IDLE_S)
-            for call in waiting:
-                if call.ref is None:
-                    self._issue(call)
-                elif call.ref in ended:
-                    try:
-                        results[call] = self._cluster.result(call.ref)
-                    except PartDiedError as error:
-                        call.ref = None
-                        if call.life == call.part.restarts:
-                            self._died(call.part, error)
-        return [results[call] for call in calls]
+            self._follow(waiting)
+            self._follow([call for call in beside if not call.ended], timeout_s=0)
+        return [call.result for call in calls]
+
+    def _follow(self, calls: Sequence[Call], timeout_s: float = _POLL_S) -> None:
+        """Take the results of calls that end in time, and make those again whose part was started again."""
+        refs = [call.ref for call in calls if call.ref is not None]
+        ended = set(self._cluster.poll(refs, timeout_s)) if refs else set()
+        for call in calls:
+            if call.ref is None:
+                self._issue(call)
+            elif call.ref in ended:
+                try:
+                    call.result = self._cluster.result(call.ref)
+                    call.ended = True
+                except PartDiedError as error:
+                    call.ref = None
+                    if call.life == call.part.restarts:
+                        self._died(call.part, error)
 
     def wait_begun(self, parts: Sequence[Part], tend: Callable[[], None]) -> None:
         """Wait until parts have begun. Raises what beginning raised."""

@@ -5,7 +5,7 @@
 -- run_id (VARCHAR): only this run.
 --
 -- One row for each step. `alpha` is the verifier's accept rate: acceptance, not correctness. `other_ns` is what of the
--- step's time went into neither rollouts, update nor sync.
+-- step's time went into neither rollouts, update nor sync: what its rollouts waited for the update of the step before.
 SELECT
     provenance, run_id, step.step, step.at AS ended_at, policy_version,
     groups, trajectories, trajectories_accepted, alpha, reward_mean,

@@ -3,10 +3,11 @@
 -- at: When it was over, UTC, to the microsecond. AT is a reserved word: write "at" or step.at.
 -- alpha: The verifier's accept rate in this step, 0 to 1: trajectories_accepted / trajectories.
 -- policy_version: The version it published.
--- rollout_ns: Time of the rollout phase, nanoseconds.
+-- rollout_ns: Time of the rollout phase, nanoseconds. Those of several steps may overlap.
 -- train_ns: Time of the update, nanoseconds.
 -- sync_ns: Time of publishing the new weights, nanoseconds.
--- total_ns: Time of the whole step, nanoseconds.
+-- total_ns: Time of the whole step from the begin of its rollouts, nanoseconds. Steps may overlap: it is no part of the
+--     run's time.
 CREATE OR REPLACE VIEW step AS
 SELECT
     writer, seq, event_id, run_id, provenance, event.at,

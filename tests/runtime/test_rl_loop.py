@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
-import time
 
 import pytest
 
@@ -24,15 +24,17 @@ from tests.runtime import engine_agent
 
 pytestmark = pytest.mark.timeout(180)
 
-TRAINING = TrainingConfig(steps=3, groups_per_step=4, group_size=2, minibatches=1)
-TASK = TaskConfig(size=3, turns_max=6, workers=2)
+TRAINING = TrainingConfig(steps=4, groups_per_step=4, group_size=2, minibatches=1)
+TASK = TaskConfig(size=3, turns_max=4, workers=2, trajectories_max=3)
 
 
 class Run:
     """A deployment but for SGLang and traffic."""
 
-    def __init__(self, folder, checkpoint):
+    def __init__(self, folder, checkpoint, staleness_max):
         import ray
+
+        training = TRAINING.model_copy(update={"staleness_max": staleness_max})
 
         # Ray's processes cannot import the tests.
         ray.cloudpickle.register_pickle_by_value(engine_agent)
@@ -67,7 +69,7 @@ class Run:
             Part(
                 "the trainer",
                 lambda _: spawn(
-                    actors.TrainerActor, place, str(checkpoint), TRAINING, folder / "store", self.page.path
+                    actors.TrainerActor, place, str(checkpoint), training, folder / "store", self.page.path
                 ),
             )
         )
@@ -84,7 +86,7 @@ class Run:
         self.supervisor.wait_begun([self.gateway, *self.agents], lambda: None)
         self.loop = RlLoop(
             run_id="r",
-            training=TRAINING,
+            training=training,
             parts=LoopParts(
                 agents=self.agents, trainer=self.trainer, rollouts=self.rollouts, gateway=ControlClient(url)
             ),
@@ -92,19 +94,14 @@ class Run:
             say=self.said.append,
             tend=self.tend,
         )
-        #: What is to be killed, and when: (after so many steps, the part).
+        #: What is to be killed while rollouts are played, and when: (after so many steps, the part).
         self.victims = []
-        self.began = time.monotonic()
 
     def tend(self):
         for steps, part in list(self.victims):
-            if len(self.done) == steps and part.actor is not None and time.monotonic() - self.began > 0.3:
+            if len(self.done) >= steps and part.actor is not None and any(worker.report for worker in self.rollouts):
                 self.victims.remove((steps, part))
                 kill(part.actor)
-
-    def finished(self, report):
-        self.done.append(report)
-        self.began = time.monotonic()
 
     def stop(self):
         if not self.cluster.running:
@@ -122,38 +119,84 @@ def kill(actor):
     os.kill(known(actor._actor_id.hex())["Pid"], signal.SIGKILL)
 
 
-@pytest.fixture
-def run(tmp_path, tiny_policy):
-    run = Run(tmp_path, tiny_policy)
+@pytest.fixture(params=[0, 1, 2])
+def run(request, tmp_path, tiny_policy):
+    run = Run(tmp_path, tiny_policy, staleness_max=request.param)
     try:
         yield run
     finally:
         run.stop()
 
 
+def rows(run, query):
+    with catalog.connect(run.ledger) as connection:
+        return connection.execute(query).fetchall()
+
+
 def test_whatever_is_killed_the_loop_plays_its_steps(run):
     run.victims = [(1, run.gateway), (1, run.rollouts[0]), (1, run.agents[0]), (2, run.trainer)]
     run.loop.publish_first()
-    run.loop.run(run.finished)
-    assert [report.version for report in run.done] == [1, 2, 3]
+    run.loop.run(run.done.append)
+    assert [report.version for report in run.done] == [1, 2, 3, 4]
     assert all(report.trajectories == 8 for report in run.done)
     assert run.victims == []
     restarts = {part.name: part.restarts for part in (run.gateway, *run.rollouts, *run.agents, run.trainer)}
     assert restarts == {"the gateway": 1, "worker 0": 1, "worker 1": 0, "agent 0": 1, "agent 1": 0, "the trainer": 1}
     run.stop()
     assert verify(run.ledger).ok, verify(run.ledger).problems
-    with catalog.connect(run.ledger) as connection:
-        steps = connection.execute("select step, policy_version, trajectories from step order by step").fetchall()
-        lost = connection.execute("select count(*) from trajectory where outcome = 'lost'").fetchone()[0]
-        verdicts, named = connection.execute("select count(*), count(distinct trajectory_id) from verdict").fetchone()
-    assert steps == [(0, 1, 8), (1, 2, 8), (2, 3, 8)]
-    assert lost == 0
-    assert verdicts == named == 24
+    steps = rows(run, "select step, policy_version, trajectories from step order by step")
+    assert steps == [(0, 1, 8), (1, 2, 8), (2, 3, 8), (3, 4, 8)]
+    assert rows(run, "select count(*) from trajectory where outcome = 'lost'") == [(0,)]
+    assert rows(run, "select count(*), count(distinct trajectory_id) from verdict") == [(32, 32)]
 
 
+def test_steps_overlap_as_far_as_staleness_allows(run):
+    staleness_max = run.loop.training.staleness_max
+    run.loop.publish_first()
+    run.loop.run(run.done.append)
+    run.stop()
+    # A step's first turn began when its first attempt did.
+    times = rows(
+        run,
+        """
+        WITH played AS (
+            SELECT step, min(epoch_ns(turn.at) - duration_ns - queue_ns) AS began_ns FROM turn GROUP BY step
+        )
+        SELECT step, began_ns, epoch_ns(step.at) AS ended_ns, rollout_ns, train_ns, sync_ns, total_ns
+        FROM step JOIN played USING (step) ORDER BY step
+        """,
+    )
+    began = {row[0]: row[1] for row in times}
+    ended = {row[0]: row[2] for row in times}
+    for step in range(TRAINING.steps):
+        before = step - staleness_max - 1
+        assert before < 0 or began[step] > ended[before], "its weights are those of a step that is over"
+        if staleness_max > 0 and step > 0:
+            assert began[step] < ended[step - 1], "it is played while the step before is trained"
+    assert all(rollout + train + sync <= total for *_, rollout, train, sync, total in times)
+    oldest = rows(run, "select step, min(policy_version), max(staleness) from trajectory group by step order by step")
+    assert all(version >= step - staleness_max and stale == step - version for step, version, stale in oldest)
+    assert rows(run, "select count(*) from verdict where stale") == [(0,)]
+    # On one worker a step's trajectories all begin before those of the next one.
+    order = rows(
+        run,
+        """
+        WITH played AS (
+            SELECT writer, step, trajectory_id, min(epoch_ns(turn.at) - duration_ns - queue_ns) AS began_ns
+            FROM turn GROUP BY ALL
+        )
+        SELECT writer, step, min(began_ns), max(began_ns) FROM played GROUP BY ALL ORDER BY writer, step
+        """,
+    )
+    for (writer, _, _, last), (other, _, first, _) in itertools.pairwise(order):
+        assert writer != other or last <= first
+    assert rows(run, "select count(distinct trajectory_id), count(*) from verdict") == [(32, 32)]
+
+
+@pytest.mark.parametrize("run", [1], indirect=True)
 def test_an_engine_that_missed_a_version_is_brought_to_it_again(run):
     run.loop.publish_first()
     run.cluster.result(run.agents[0].actor.miss.remote(1))
-    run.loop.run(run.finished)
-    assert [report.version for report in run.done] == [1, 2, 3]
+    run.loop.run(run.done.append)
+    assert [report.version for report in run.done] == [1, 2, 3, 4]
     assert not [line for line in run.said if line.startswith("without version")]

@@ -128,6 +128,24 @@ def test_what_was_asked_of_a_part_that_died_is_asked_anew(supervisor, said):
     assert said == ["the worker died and is started again: the process is gone"]
 
 
+def test_a_call_beside_is_made_again_while_another_is_waited_for(supervisor):
+    part, _ = start(supervisor)
+    other = supervisor.start(Part("another", lambda _: Actor()))
+    beside = supervisor.call(part, "sleep", 0.3)
+    part.actor.process.kill()
+    supervisor.wait([supervisor.call(other, "sleep", 2.0)], nothing, beside=[beside])
+    assert beside.tries == 2
+    assert beside.ended
+    assert supervisor.wait([beside], nothing) == [part.actor.process.pid]
+
+
+def test_what_a_call_beside_raises_is_raised(supervisor):
+    part, _ = start(supervisor)
+    other = supervisor.start(Part("another", lambda _: Actor()))
+    with pytest.raises(ValueError, match="it cannot"):
+        supervisor.wait([supervisor.call(other, "sleep", 1.0)], nothing, beside=[supervisor.call(part, "fail")])
+
+
 def test_arguments_may_depend_on_how_often_a_call_was_tried(supervisor):
     part, _ = start(supervisor)
     call = supervisor.call_with(part, "say", lambda tries: (f"try {tries}",))

@@ -67,6 +67,15 @@ def test_harvested_is_rollout_time_of_what_serving_left(rows):
     assert rows("serving_load_by_hour", "serving_share", "rollout_share", "unused_share") == [(0.38, 0.2, 0.37)]
 
 
+def test_harvested_is_told_of_the_run_its_steps_and_their_rollouts(rows):
+    # Rollouts were played in [0, 40) and [50, 90): two thirds of the slice of [20, 50) count.
+    assert rows("harvest_share_of_run", "period", "rollout_ns", "idle_ns", "ns", "harvested_share") == [
+        ("run", *seconds(20, 27, 100), pytest.approx(20 / 57)),
+        ("steps", *seconds(20, 27, 100), pytest.approx(20 / 57)),
+        ("rollouts", *seconds(15, 20, 80), pytest.approx(15 / (15 + 20 + 28 / 3))),
+    ]
+
+
 def test_tokens_are_wasted_by_one_cause_each(rows):
     # Borrowed: 20 + 10 of t1, 5 of t2, 7 thrown away. Dedicated: 30 of t4, 4 of t3, 20 of t5, 15 of t2.
     assert rows("wasted_tokens_by_cause", "made_on", "cause", "wasted_tokens", "generated_tokens", "wasted_share") == [

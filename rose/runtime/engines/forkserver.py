@@ -160,14 +160,22 @@ class ForkedProcess:
 
 
 def fork_engine(
-    path: Path, arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes], timeout_s: float | None = None
+    path: Path,
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    log: IO[bytes],
+    timeout_s: float | None = None,
+    *,
+    own_session: bool = False,
 ) -> ForkedProcess:
     """Have the server at `path` fork an engine with these SGLang arguments and this whole environment.
 
-    It writes to `log`, and is killed with its children when this process ends. Blocks while the server loads SGLang.
+    It writes to `log`, and is killed with its children when this process ends. `own_session` puts it into a session of
+    its own, which the kernel may weigh by itself. Blocks while the server loads SGLang.
     Raises ForkError if there is no server, or it refuses.
     """
-    request = json.dumps({"arguments": list(arguments), "environment": dict(environment)}).encode()
+    message = {"arguments": list(arguments), "environment": dict(environment), "own_session": own_session}
+    request = json.dumps(message).encode()
     try:
         requester = os.pidfd_open(os.getpid())
     except OSError as error:

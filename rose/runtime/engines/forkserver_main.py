@@ -131,7 +131,8 @@ class Server:
         if pid == 0:
             connection.close()
             self._become(request, requester, log)
-        os.setpgid(pid, pid)
+        if not request.get("own_session"):
+            os.setpgid(pid, pid)
         engine = _Engine(pid, os.pidfd_open(pid), connection)
         self._selector.register(engine.pidfd, selectors.EVENT_READ, lambda: self._ended(engine))
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._forgotten(engine))
@@ -188,7 +189,10 @@ class Server:
         """Be an engine from here on, in the process that was forked for it. Never returns."""
         code = 1
         try:
-            os.setpgid(0, 0)
+            if request.get("own_session"):
+                os.setsid()
+            else:
+                os.setpgid(0, 0)
             os.dup2(log, 1)
             os.dup2(log, 2)
             os.close(log)

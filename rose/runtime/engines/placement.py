@@ -17,6 +17,9 @@ _SERVER_THREADS = ("tokio-", "api-runtime", "to-scheduler", "from-scheduler", "d
 _PASSES_MAX = 10
 #: The least a session of its own can weigh against the others.
 _LEAST_SESSION_NICE = 19
+#: What an engine's session weighs that shares its cores with no serving: a third of a session that feeds it or trains,
+#: which is enough for its turns not to be the last of a step.
+_LESS_SESSION_NICE = 5
 
 
 def is_scheduler(process: psutil.Process) -> bool:
@@ -52,7 +55,8 @@ def place(
             if not changed:
                 break
         if idle:
-            _weigh_session_least(process.pid)
+            shared = set(cores) != set(host_cores)
+            _weigh_session(process.pid, _LEAST_SESSION_NICE if shared else _LESS_SESSION_NICE)
 
 
 def _threads(pid: int) -> list[int]:
@@ -91,7 +95,7 @@ def _place_thread(thread: int, cores: set[int], nice: int, idle: bool) -> bool:
     return changed
 
 
-def _weigh_session_least(pid: int) -> None:
+def _weigh_session(pid: int, nice: int) -> None:
     """Let an engine that leads a session give way to the other sessions too.
 
     With autogroups the kernel first divides a core among sessions, and looks at niceness and SCHED_IDLE only within
@@ -99,4 +103,4 @@ def _weigh_session_least(pid: int) -> None:
     """
     with suppress(OSError):
         if os.getsid(pid) == os.getpgid(pid):
-            Path(f"/proc/{pid}/autogroup").write_text(str(_LEAST_SESSION_NICE))
+            Path(f"/proc/{pid}/autogroup").write_text(str(nice))

@@ -126,7 +126,15 @@ class EngineProcess:
         with spec.log.open("wb") as log:
             if spec.fork_server is not None:
                 try:
-                    self._process = fork_engine(spec.fork_server, self._arguments(), environment, log)
+                    self._process = fork_engine(
+                        spec.fork_server,
+                        self._arguments(),
+                        environment,
+                        log,
+                        # What shares no core with serving gives way to other sessions. Within the session that it has
+                        # in common with serving, one that does gives way at once.
+                        own_session=spec.idle_class and not spec.plugin.gated,
+                    )
                     return
                 except ForkError as error:
                     log.write(f"{error}: this engine starts as a fresh process\n".encode())

@@ -1,4 +1,4 @@
-"""Where a turn runs: the worker that holds its prefix if it has slack, else the least loaded one, else the queue."""
+"""Where a turn runs: the worker that holds its prefix or is borrowed, unless another is far quicker; else the queue."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+#: Another prefill, or a dedicated device's time instead of time that is paid for either way, is worth a turn that takes
+#: up to this many times as long.
+SLOWER_MAX = 2.0
 #: A turn is stalled when it has taken this many times what it would take elsewhere, ...
 STALLED_PACES = 4
 #: ... which is never less than this: moving a turn costs another prefill.
@@ -26,8 +29,9 @@ class WorkerFacts:
     lease_left_ns: int | None
     #: False while serving leaves the device no slack; always true on a dedicated device.
     slack_ok: bool
-    #: How long a turn takes on it of late; 0 while that is unknown.
+    #: How long a turn takes on it of late, and how many then ran side by side; 0 while that is unknown.
     pace_ns: int = 0
+    pace_turns: float = 0.0
 
     @property
     def borrowed(self) -> bool:
@@ -35,7 +39,13 @@ class WorkerFacts:
 
     @property
     def load(self) -> float:
-        return self.in_flight / self.capacity if self.capacity else float("inf")
+        """With one more turn."""
+        return (self.in_flight + 1) / self.capacity if self.capacity else float("inf")
+
+    @property
+    def expected_ns(self) -> float:
+        """How long one more turn is expected to take: as long as of late, or longer if more run side by side now."""
+        return self.pace_ns * max(1.0, (self.in_flight + 1) / (self.pace_turns + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +72,25 @@ def place(turn: TurnFacts, workers: Iterable[WorkerFacts]) -> Placement:
     tokens with it, the turn goes on elsewhere from what it has. Of the eligible:
 
     1. the holder of the turn's prefix, if it has slack ("prefix");
-    2. else the least loaded of those with slack, or of all if none has any. At equal load a borrowed one wins
-       ("lease") over a dedicated one ("least_loaded"): the idle time of a serving device is paid for either way, and
-       room on a dedicated one is what turns fall back on when serving takes its own back;
-    3. if there is none, the turn waits ("queue").
+    2. else a borrowed one with slack ("lease"): the idle time of a serving device is paid for either way, and room on a
+       dedicated one is what turns fall back on when serving takes its own back;
+    3. else the one that is expected to be quickest ("least_loaded"), which 1 and 2 must not be `SLOWER_MAX` times
+       slower than. An engine that shares its cores may be far slower than its load says. Until each engine's pace is
+       known the least loaded counts as the quickest;
+    4. those without slack only if none has any. If there is none at all, the turn waits ("queue").
     """
     eligible = [worker for worker in workers if _eligible(turn, worker)]
-    for worker in eligible:
-        if worker.engine_id == turn.prefix_engine_id and worker.slack_ok:
-            return Placement(worker.engine_id, "prefix")
     ready = [worker for worker in eligible if worker.slack_ok] or eligible
     if not ready:
         return Placement(None, "queue")
-    best = min(ready, key=lambda worker: (worker.load, not worker.borrowed, worker.engine_id))
+    known = all(worker.pace_ns for worker in ready)
+    times = {worker.engine_id: worker.expected_ns if known else worker.load for worker in ready}
+    slowest = SLOWER_MAX * min(times.values())
+    near = [worker for worker in ready if times[worker.engine_id] <= slowest]
+    for worker in near:
+        if worker.engine_id == turn.prefix_engine_id and worker.slack_ok:
+            return Placement(worker.engine_id, "prefix")
+    best = min(near, key=lambda worker: (not worker.borrowed, times[worker.engine_id], worker.engine_id))
     return Placement(best.engine_id, "lease" if best.borrowed else "least_loaded")
 
 

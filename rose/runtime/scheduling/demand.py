@@ -60,13 +60,12 @@ class Answers:
         last = self._last.get(device_id)
         return last is None or last[0] != seen or wanted.differs(last[1])
 
-    def give(self, device_id: str, wanted: Wanted) -> int:
-        """The number of the answer `wanted`: the last one's, if it says the same."""
-        last = self._last.get(device_id)
-        if last is None or wanted.differs(last[1]):
+    def give(self, device_id: str, seen: int, wanted: Wanted) -> int:
+        """The number of the answer `wanted`: `seen`, if it says the same as that one did."""
+        if self.due(device_id, seen, wanted):
             self._number += 1
-            self._last[device_id] = last = (self._number, wanted)
+            self._last[device_id] = (self._number, wanted)
         self._last.move_to_end(device_id)
         while len(self._last) > DEVICES_MAX:
             self._last.popitem(last=False)
-        return last[0]
+        return self._last[device_id][0]

@@ -80,7 +80,8 @@ class EngineCalls:
             raise
         finally:
             placed.release()
-        attempt["duration_ns"] = monotonic_ns() - began
+        ended = monotonic_ns()
+        attempt["duration_ns"] = ended - began
         status, answer, text = (0, None, "") if call.cancelled() else call.result()
         if answer is None:
             # 499: SGLang's embedded server ended it without its tokens; the turn is tried again.
@@ -92,7 +93,7 @@ class EngineCalls:
         aborted = (meta.get("finish_reason") or {}).get("type") == "abort"
         attempt["outcome"] = "preempted" if aborted else "completed"
         if not aborted:
-            worker.took(attempt["duration_ns"])
+            worker.took(attempt["duration_ns"], ended)
         attempt["cached_tokens"] = int(meta.get("cached_tokens", 0))
         attempt["output_tokens"] = len(answer.get("output_ids") or [])
         return Result(attempt, answer)

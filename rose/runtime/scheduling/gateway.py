@@ -160,7 +160,7 @@ class Gateway:
         workers = [self._workers[report.engine_id] for report in heartbeat.engines]
         return _json(
             HeartbeatReply(
-                seq=self._answers.give(heartbeat.device_id, wanted),
+                seq=self._answers.give(heartbeat.device_id, heartbeat.seen, wanted),
                 renew=[
                     worker.lease_id
                     for worker in workers

@@ -45,8 +45,11 @@ class Worker:
     suspected: bool = False
     #: The lease that is being taken back: a report that was on its way may still name it.
     withdrawn_lease_id: str | None = None
-    #: How long turns take here, a moving average; 0 before the first one.
+    #: How long turns take here and how many ran side by side, moving averages; 0 before the first one.
     pace_ns: int = 0
+    pace_turns: float = 0.0
+    #: When a turn was completed here last.
+    completed_ns: int = 0
 
     @property
     def lease_id(self) -> str | None:
@@ -71,13 +74,21 @@ class Worker:
             capacity=self.report.capacity,
             lease_left_ns=left_ns,
             slack_ok=self.report.slack_ok,
-            pace_ns=self.pace_ns,
+            # An engine that has completed nothing for longer is slower now than its turns were.
+            pace_ns=max(self.pace_ns, self._quiet_ns(now_ns)) if self.pace_ns else 0,
+            pace_turns=self.pace_turns,
         )
 
-    def took(self, duration_ns: int) -> None:
-        """A turn was completed here in so long."""
-        change_ns = duration_ns - self.pace_ns
-        self.pace_ns += change_ns if self.pace_ns == 0 else int(_PACE_WEIGHT * change_ns)
+    def _quiet_ns(self, now_ns: int) -> int:
+        oldest = next(iter(self.in_flight.values()), None)
+        return 0 if oldest is None else now_ns - max(self.completed_ns, oldest.placed_ns)
+
+    def took(self, duration_ns: int, now_ns: int) -> None:
+        """A turn was completed here in so long, and is no longer in flight."""
+        self.completed_ns = now_ns
+        weight = 1.0 if self.pace_ns == 0 else _PACE_WEIGHT
+        self.pace_ns += int(weight * (duration_ns - self.pace_ns))
+        self.pace_turns += weight * (len(self.in_flight) + 1 - self.pace_turns)
 
 
 class WorkerTable:

@@ -85,7 +85,7 @@ def test_engines_are_forked_with_settings_of_their_own(fork_server, tmp_path, ti
     _page, lent_spec = make_spec(
         tmp_path, tiny_policy, fork_server, "lent", gated=True, idle_class=True, start_cores=cores[-1:], nice=5
     )
-    _, own_spec = make_spec(tmp_path, tiny_policy, fork_server, "own", cores=cores)
+    _, own_spec = make_spec(tmp_path, tiny_policy, fork_server, "own", cores=cores, idle_class=True)
     lent, own = EngineProcess(lent_spec), EngineProcess(own_spec)
     try:
         lent.launch()
@@ -98,8 +98,9 @@ def test_engines_are_forked_with_settings_of_their_own(fork_server, tmp_path, ti
         assert titles(lent) == titles(own)
         # HTTP and text are threads of the scheduler, where SGLang has its server there.
         assert titles(lent) == ["rose.runtime.engines.launch forked", "sglang::scheduler"]
-        # The kernel weighs threads by class and niceness within a session only.
-        assert os.getsid(lent.pid) == os.getsid(own.pid) == fork_server.process.pid
+        # The kernel weighs threads by class and niceness within a session only: a lent engine's is that of serving.
+        assert os.getsid(lent.pid) == fork_server.process.pid
+        assert os.getsid(own.pid) == own.pid
         assert "ROSE gates this engine" in lent_spec.log.read_text()
         assert "ROSE gates this engine" not in own_spec.log.read_text()
         lent.settle()

@@ -91,13 +91,15 @@ def test_no_cores_named_means_none_changed(titled):
     assert standing(computing) == (before, os.SCHED_IDLE, 0)
 
 
-def test_a_session_of_its_own_weighs_least(titled):
+def test_a_session_of_its_own_weighs_least_on_cores_that_it_shares_with_serving(titled):
     scheduler, _ = titled("sglang::scheduler")
     autogroup = Path(f"/proc/{scheduler.pid}/autogroup")
     if not autogroup.exists() or not autogroup.read_text().strip():
         pytest.skip("this kernel has no autogroups")
     place([scheduler])
     assert autogroup.read_text().split()[-1] == "19"
+    place([scheduler], host_cores=sorted(os.sched_getaffinity(0))[:1])
+    assert autogroup.read_text().split()[-1] == "5"
 
 
 def test_a_process_that_ended_is_passed_over(titled):

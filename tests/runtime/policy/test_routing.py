@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.runtime.policy.routing import (
+    SLOWER_MAX,
     STALLED_MIN_NS,
     STALLED_PACES,
     RunningTurn,
@@ -20,12 +21,29 @@ TURN = TurnFacts(prefix_engine_id=None, version_min=3)
 
 def test_a_turn_returns_to_the_worker_that_holds_its_prefix():
     turn = replace(TURN, prefix_engine_id="dedicated")
-    assert place(turn, [BORROWED, replace(DEDICATED, in_flight=7)]).reason == "prefix"
+    assert place(turn, [replace(BORROWED, in_flight=3), replace(DEDICATED, in_flight=7)]).reason == "prefix"
 
 
-def test_at_equal_load_borrowed_capacity_comes_first():
-    assert place(TURN, [DEDICATED, BORROWED]).engine_id == "borrowed"
-    assert place(TURN, [DEDICATED, replace(BORROWED, in_flight=1)]).engine_id == "dedicated"
+def test_a_turn_leaves_a_worker_that_is_far_slower_than_another():
+    turn = replace(TURN, prefix_engine_id="dedicated")
+    borrowed = replace(BORROWED, pace_ns=100, pace_turns=7.0)
+    for pace_ns, reason in ((200, "prefix"), (201, "lease")):
+        assert place(turn, [borrowed, replace(DEDICATED, pace_ns=pace_ns, pace_turns=7.0)]).reason == reason
+
+
+def test_borrowed_capacity_comes_first_unless_it_is_far_slower():
+    assert place(TURN, [DEDICATED, replace(BORROWED, in_flight=1)]).engine_id == "borrowed"
+    assert place(TURN, [DEDICATED, replace(BORROWED, in_flight=2)]).engine_id == "dedicated"
+    dedicated = replace(DEDICATED, pace_ns=100, pace_turns=7.0)
+    for pace_ns, engine_id in ((200, "borrowed"), (201, "dedicated")):
+        assert place(TURN, [dedicated, replace(BORROWED, pace_ns=pace_ns, pace_turns=7.0)]).engine_id == engine_id
+
+
+def test_the_more_turns_run_side_by_side_the_longer_one_is_expected_to_take():
+    busy = replace(DEDICATED, pace_ns=100, pace_turns=3.0)
+    # As of late with as many turns as of late, and in proportion beyond.
+    assert [replace(busy, in_flight=count).expected_ns for count in (0, 3, 5, 7)] == [100, 100, 150, 200]
+    assert place(TURN, [replace(busy, in_flight=5), replace(busy, engine_id="other", in_flight=4)]).engine_id == "other"
 
 
 def test_a_device_without_slack_takes_turns_only_if_nothing_else_can():
@@ -71,6 +89,10 @@ def test_a_placement_always_keeps_the_rules(table, version_min, avoid, holder):
     ]
     assert (chosen is None) == (not eligible)
     assert chosen is None or chosen in eligible
+    ready = [worker for worker in eligible if worker.slack_ok]
+    assert chosen is None or chosen.slack_ok == bool(ready)
+    if ready and all(worker.pace_ns for worker in ready):
+        assert chosen.expected_ns <= SLOWER_MAX * min(worker.expected_ns for worker in ready)
 
 
 def running(number, running_ns, engine_id="borrowed", version_min=3):

@@ -19,6 +19,8 @@ workers = st.lists(
         capacity=st.integers(0, 10),
         lease_left_ns=st.none() | st.integers(0, 1000),
         slack_ok=st.booleans(),
+        pace_ns=st.integers(0, 1000),
+        pace_turns=st.floats(0, 10),
     ),
     unique_by=lambda worker: worker.engine_id,
 )

@@ -1,0 +1,68 @@
+-- For the infra lead: which share of the time that serving left unused did a run's rollouts harvest, in all, during its
+-- RL steps, and while rollouts were played?
+--
+-- since (TIMESTAMP): only slices that begin at or after this time, UTC.
+-- until (TIMESTAMP): only slices that begin before this time, UTC.
+-- run_id (VARCHAR): only this run.
+-- device_id (VARCHAR): only this device.
+--
+-- Serving devices only, one row for each run and `period`: `run` is all device time, start-up and shutdown too; `steps`
+-- is from the first step's begin to the last one's end; `rollouts` is when at least one of the steps was in its rollout
+-- phase, without the time in which all waited for an update. `harvested_share` is rollout time over rollout + headroom
+-- + idle. A slice counts in proportion to what of it lies in the period. Steps that are not over are left out.
+WITH done AS (
+    SELECT
+        run_id, provenance,
+        epoch_ns(step.at) - total_ns AS t0_ns, epoch_ns(step.at) - total_ns + rollout_ns AS played_ns,
+        epoch_ns(step.at) AS t1_ns
+    FROM step
+    WHERE getvariable('run_id') IS NULL OR run_id = getvariable('run_id')
+),
+-- Rollout phases overlap: one that begins before all of the earlier ones are over goes on with them.
+followed AS (
+    SELECT
+        *,
+        max(played_ns) OVER (
+            PARTITION BY run_id, provenance ORDER BY t0_ns, played_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) AS before_ns
+    FROM done
+),
+numbered AS (
+    SELECT
+        *,
+        count(*) FILTER (before_ns IS NULL OR before_ns < t0_ns) OVER (
+            PARTITION BY run_id, provenance ORDER BY t0_ns, played_ns ROWS UNBOUNDED PRECEDING
+        ) AS stretch
+    FROM followed
+),
+periods AS (
+    SELECT DISTINCT run_id, provenance, 'run' AS period, 0 AS t0_ns, 9223372036854775807 AS t1_ns FROM done
+    UNION ALL
+    SELECT run_id, provenance, 'steps', min(t0_ns), max(t1_ns) FROM done GROUP BY ALL
+    UNION ALL
+    SELECT run_id, provenance, 'rollouts', min(t0_ns), max(played_ns) FROM numbered GROUP BY run_id, provenance, stretch
+),
+parts AS (
+    SELECT
+        slice.run_id, slice.provenance, period, slice.rollout_ns, slice.headroom_ns, slice.idle_ns, slice.ns,
+        (least(slice.t1_ns, periods.t1_ns) - greatest(slice.t0_ns, periods.t0_ns)) / slice.ns AS inside
+    FROM device_slice AS slice
+    JOIN device USING (run_id, provenance, device_id)
+    JOIN periods
+        ON slice.run_id = periods.run_id AND slice.provenance = periods.provenance
+        AND slice.t0_ns < periods.t1_ns AND slice.t1_ns > periods.t0_ns
+    WHERE device.pool = 'serving'
+      AND (getvariable('since') IS NULL OR slice.t0_ns >= epoch_ns(getvariable('since')::TIMESTAMP))
+      AND (getvariable('until') IS NULL OR slice.t0_ns < epoch_ns(getvariable('until')::TIMESTAMP))
+      AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
+)
+SELECT
+    run_id, provenance, period,
+    round(sum(inside * rollout_ns))::BIGINT AS rollout_ns,
+    round(sum(inside * headroom_ns))::BIGINT AS headroom_ns,
+    round(sum(inside * idle_ns))::BIGINT AS idle_ns,
+    round(sum(inside * ns))::BIGINT AS ns,
+    sum(inside * rollout_ns) / nullif(sum(inside * (rollout_ns + headroom_ns + idle_ns)), 0) AS harvested_share
+FROM parts
+GROUP BY ALL
+ORDER BY run_id, provenance, ns DESC, period;
