@@ -115,10 +115,10 @@ class CoservingConfig(Section):
         "`share_all` regardless of serving, `static_split` a fixed share of time (`compute_share`) and memory.",
     )
     headroom: Share = Field(default=0.2, description="Share of a device's KV memory kept free for serving.")
-    high_watermark: Share = Field(default=0.5, description="Pressure begins when serving has used this share of it.")
+    high_watermark: Share = Field(default=0.5, description="Pressure begins when serving used this share of headroom.")
     lease_ttl_s: PositiveFloat = Field(default=3.0, description="A lease that is not renewed for this long ends.")
     heartbeat_s: PositiveFloat = Field(default=0.5, description="How often leases are renewed and loads are read.")
-    compute_share: Share = Field(default=1.0, description="Largest share of any second that rollouts may work there.")
+    compute_share: Share = Field(default=1.0, description="Largest share of a second that rollouts may have.")
     regret_share: Share = Field(
         default=0.05, description="How much longer lending may make a serving request take than it would alone."
     )
