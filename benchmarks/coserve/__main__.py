@@ -42,9 +42,9 @@ class Scope:
     rounds: int
     seconds: float
     calibration_s: float
-    #: Of the plugin's own cost: starts of both engines, and pairs of requests for each start.
+    #: Of the plugin's own cost: starts of both engines, and requests for each start and case.
     starts: int
-    pairs: int
+    trials: int
     turns: int
     #: Of memory under pressure.
     cuts: int
@@ -65,8 +65,8 @@ def main() -> None:
         rounds=given.rounds or (1 if quick else 5),
         seconds=given.seconds or (8.0 if quick else 60.0),
         calibration_s=8.0 if quick else 40.0 if given.gpu is None else 20.0,
-        starts=1 if quick else 4,
-        pairs=5 if quick else 20,
+        starts=1 if quick else 2,
+        trials=5 if quick else 25,
         turns=given.turns,
         cuts=given.cuts or (5 if quick else 30),
         policies=given.policies or ([SOLO, ROSE] if quick else [*POLICIES, *on_cores, INSTALLED, BARE]),
@@ -110,7 +110,7 @@ def measure(report: Report, scope: Scope) -> None:
         if MEMORY in scope.policies:
             pressure.measure(report, host, rollout, scope.turns, scope.cuts)
         if BARE in scope.policies:
-            overhead.measure(report, host, serving, scope.starts, scope.pairs)
+            overhead.measure(report, host, serving, scope.starts, scope.trials)
 
 
 def _compare(

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rose.runtime.coserving.words import Block, CutRecord, Field, Party, Span, SpanRecord
 from rose.runtime.policy.kv import KvMemory
@@ -40,6 +39,7 @@ _PPM = 1_000_000
 #: What stands for "unknown" where a time is expected: no time, and no room for regret, is ever so low.
 _UNKNOWN = -(1 << 63)
 _READ_TRIES = 16
+_CHECK_MASK = 0x7FFF_FFFF_FFFF_FFFF
 #: What others count from: a ring's reader may have been here before its writer, and what rollouts took from a request
 #: that is in flight while their engine is replaced is what this grew by since it came.
 _KEPT = (Field.HEAD, Field.WORKED_NS)
@@ -158,9 +158,8 @@ class ArbiterPage:
 
     def _put(self, party: Party, block: Block, values: Sequence[int]) -> None:
         at = _WORDS + block * _BLOCK_WORDS
-        words = np.zeros(_BLOCK_WORDS, dtype=np.int64)
-        words[1 : 1 + len(values)] = values
-        words[0] = self._sections[party][at] + 1
+        words = [int(self._sections[party][at]) + 1, *values]
+        words += [0] * (_BLOCK_WORDS - len(words))
         words[-1] = _checksum(words)
         self._sections[party][at : at + _BLOCK_WORDS] = words
 
@@ -168,9 +167,11 @@ class ArbiterPage:
         """A block as it was written whole; None if there never was one, or its writer stopped in the middle."""
         at = _WORDS + block * _BLOCK_WORDS
         for _ in range(_READ_TRIES):
-            words = self._sections[party][at : at + _BLOCK_WORDS].copy()
+            words: list[int] = self._sections[party][at : at + _BLOCK_WORDS].tolist()
+            if words[0] == 0:
+                return None
             if words[-1] == _checksum(words):
-                return [int(word) for word in words[1:-1]] if words[0] else None
+                return words[1:-1]
         return None
 
     # ------------------------------------------------------------------ spans
@@ -368,9 +369,9 @@ _CUT = tuple(CutRecord.__dataclass_fields__)
 assert max(len(_LOAD), len(_CUT)) <= _BLOCK_WORDS - 2, "a block has room for its facts, its number and its checksum"
 
 
-def _checksum(words: NDArray[np.int64]) -> int:
-    return int(words[:-1].sum()) ^ 0x5A5A
+def _checksum(words: Sequence[int]) -> int:
+    return (sum(words[:-1]) & _CHECK_MASK) ^ 0x5A5A
 
 
 def _span_check(index: int, words: Sequence[int]) -> int:
-    return (sum(words) + index) & 0x7FFF_FFFF_FFFF_FFFF
+    return (sum(words) + index) & _CHECK_MASK

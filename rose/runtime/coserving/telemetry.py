@@ -19,7 +19,7 @@ _LAST_TOKEN = "_rose_last_token_ns"
 _FIRST_TOKEN = "_rose_first_token"
 _WORKED = "_rose_worked_ns"
 #: While nothing is lent the load is said this often; nobody decides by it from one moment to the next.
-_QUIET_NS = 50_000_000
+_QUIET_NS = 100_000_000
 #: Prompts that make up "a usual request", and how often the median is taken anew.
 _USUAL_PROMPTS = 64
 
@@ -121,6 +121,9 @@ class ServingTelemetry(EngineTelemetry):
         self._usual_tokens = 0
         self._counts = {"finished": 0, "alone": 0, "lending": 0}
         self._said_ns = 0
+        #: Whether a lease was in force when that was last looked at.
+        self._lent = False
+        self._busy = False
         self._claim = KvClaim(page)
 
     def _excluded_ns(self, now_ns: int) -> int:
@@ -128,7 +131,7 @@ class ServingTelemetry(EngineTelemetry):
 
     def arriving(self) -> None:
         """Something is about to be taken in: if it is requests, the device is wanted before they are unpacked."""
-        if self._view.knocked:
+        if self._lent and self._view.knocked:
             self._want(monotonic_ns())
 
     def arrived(self) -> None:
@@ -226,8 +229,12 @@ class ServingTelemetry(EngineTelemetry):
         page, now = self._page, monotonic_ns()
         page.set(Party.SERVING, Field.BEAT_NS, now)
         lease = page.lease()
-        lent = lease.expires_ns > now
+        lent = self._lent = lease.expires_ns > now
         waiting = self._view.waiting
+        if not lent and now - self._said_ns < _QUIET_NS and self._stays_busy(just_stepped):
+            self._set_wanted(self.in_step or bool(waiting), now)
+            self._claim.look(lease, now)
+            return
         held_off = set(waiting)
         running = [
             request
@@ -238,14 +245,10 @@ class ServingTelemetry(EngineTelemetry):
         decode_ns = self.times.decode_ns(len(running), sum(context_tokens(request) for request in running))
         room = self._room_ns(running, now, worked, decode_ns or 0, lease.regret_share)
         wanted = self.in_step or bool(waiting) or (bool(running) and room < page.get(Party.ROLLOUT, Field.PREEMPT_NS))
-        if wanted:
-            self._want(now)
-        elif page.serving_wants():
-            page.set(Party.SERVING, Field.WANTED_SINCE_NS, 0)
+        self._set_wanted(wanted, now)
         self._say_memory()
         self._claim.look(lease, now)
-        if not lent and now - self._said_ns < _QUIET_NS and (waiting or running):
-            return
+        self._busy = bool(waiting or running)
         self._said_ns = now
         tokens = sum(context_tokens(request) for request in waiting)
         page.set(Party.SERVING, Field.WAITING, len(waiting))
@@ -268,6 +271,18 @@ class ServingTelemetry(EngineTelemetry):
                 late_by_lending=self._counts["lending"],
             )
         )
+
+    def _stays_busy(self, just_stepped: Sequence[Any]) -> bool:
+        """Whether there was something to do when that was last said, and still is, as far as a glance tells."""
+        if self.in_step or self._view.waiting:
+            return True
+        return self._busy and (not just_stepped or any(not request.finished() for request in just_stepped))
+
+    def _set_wanted(self, wanted: bool, now_ns: int) -> None:
+        if wanted:
+            self._want(now_ns)
+        elif self._page.serving_wants():
+            self._page.set(Party.SERVING, Field.WANTED_SINCE_NS, 0)
 
     def _room_ns(self, running: Iterable[Any], now_ns: int, worked_ns: int, next_ns: int, share: float) -> int:
         """What rollouts may still take before the first of the running requests was delayed by more than its share."""

@@ -15,11 +15,9 @@ coefficient, T grows at most in proportion to its features.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-
-import numpy as np
-from numpy.typing import NDArray
 
 FORGETTING = 0.98
 #: The first steps of an engine pay for lazy set-up.
@@ -37,8 +35,12 @@ CHANGED_STEPS = 4
 #: Keeps a fit defined whose observations were all alike.
 _RIDGE = 1e-6
 #: Features are scaled so that a typical step has entries near one, which keeps the covariance well conditioned.
-_PREFILL_SCALE = np.array([1.0, 1 / 256])
-_DECODE_SCALE = np.array([1.0, 1 / 16, 1 / 4096])
+_PREFILL_SCALE = (1.0, 1 / 256)
+_DECODE_SCALE = (1.0, 1 / 16, 1 / 4096)
+
+# Two or three numbers at a time, in the middle of serving's loop: plain floats are several times quicker than arrays.
+_Vector = tuple[float, ...]
+_Matrix = tuple[_Vector, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +52,10 @@ class LinearFit:
     """
 
     #: Sums over the observations, each counted less the older it is: x times x transposed, and x times duration.
-    gram: NDArray[np.float64]
-    moment: NDArray[np.float64]
-    scale: NDArray[np.float64]
-    weights: NDArray[np.float64]
+    gram: _Matrix
+    moment: _Vector
+    scale: _Vector
+    weights: _Vector
     count: int = 0
     spread_ns: float = 0.0
     error_share: float = 0.0
@@ -63,8 +65,9 @@ class LinearFit:
     bound: tuple[tuple[float, ...], float] | None = field(default=None)
 
     @classmethod
-    def prior(cls, scale: NDArray[np.float64]) -> LinearFit:
-        return cls(np.eye(len(scale)) * _RIDGE, np.zeros(len(scale)), scale, np.zeros(len(scale)))
+    def prior(cls, scale: _Vector) -> LinearFit:
+        zeros = (0.0,) * len(scale)
+        return cls((zeros,) * len(scale), zeros, scale, zeros)
 
     @property
     def fitted(self) -> bool:
@@ -75,7 +78,7 @@ class LinearFit:
         if self.count < WARM_UP_STEPS:
             return replace(self, count=self.count + 1)
         bound = self.bound
-        if bound is None or duration_ns > _scaled_up(bound, features):
+        if not self.fitted and (bound is None or duration_ns > _scaled_up(bound, features)):
             bound = (features, duration_ns)
         predicted = self.predict_ns(features)
         error = duration_ns - (predicted or 0.0)
@@ -95,33 +98,57 @@ class LinearFit:
             duration_ns = predicted + taken
             spread += _SPREAD_WEIGHT * (abs(taken) - spread)
             share += _SPREAD_WEIGHT * (min(1.0, abs(error) / max(1.0, duration_ns)) - share)
-        x = np.asarray(features) * self.scale
-        gram = FORGETTING * self.gram + np.outer(x, x)
-        moment = FORGETTING * self.moment + x * duration_ns
-        weights = _non_negative(gram + _RIDGE * np.eye(len(x)), moment)
+        x = [feature * scale for feature, scale in zip(features, self.scale, strict=True)]
+        gram = tuple(
+            tuple(FORGETTING * old + a * b for old, b in zip(row, x, strict=True))
+            for row, a in zip(self.gram, x, strict=True)
+        )
+        moment = tuple(FORGETTING * old + a * duration_ns for old, a in zip(self.moment, x, strict=True))
+        weights = _non_negative(gram, moment)
         return LinearFit(gram, moment, self.scale, weights, self.count + 1, spread, share, beyond, bound)
 
     def predict_ns(self, features: tuple[float, ...]) -> float | None:
         """Predicted nanoseconds; None before anything was observed."""
         if not self.fitted:
             return None if self.bound is None else _scaled_up(self.bound, features)
-        return float(self.weights @ (np.asarray(features) * self.scale))
+        return sum(
+            weight * feature * scale for weight, feature, scale in zip(self.weights, features, self.scale, strict=True)
+        )
 
 
-def _non_negative(gram: NDArray[np.float64], moment: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The w >= 0 that minimises w @ gram @ w - 2 * w @ moment."""
-    weights: NDArray[np.float64] = np.asarray(np.linalg.solve(gram, moment), dtype=np.float64)
-    if (weights >= 0).all():
+def _non_negative(gram: _Matrix, moment: _Vector) -> _Vector:
+    """The w >= 0 that minimises w @ (gram + ridge) @ w - 2 * w @ moment."""
+    every = range(len(moment))
+    weights = _solve(gram, moment, every)
+    if min(weights) >= 0:
         return weights
-    best, best_cost = np.zeros(len(moment)), 0.0
+    best, best_cost = (0.0,) * len(moment), 0.0
     for size in range(1, len(moment)):
-        for kept in combinations(range(len(moment)), size):
-            part = np.linalg.solve(gram[np.ix_(kept, kept)], moment[list(kept)])
-            cost = -float(part @ moment[list(kept)])
-            if (part >= 0).all() and cost < best_cost:
-                best, best_cost = np.zeros(len(moment)), cost
-                best[list(kept)] = part
+        for kept in combinations(every, size):
+            part = _solve(gram, moment, kept)
+            cost = -sum(weight * moment[index] for weight, index in zip(part, kept, strict=True))
+            if min(part) >= 0 and cost < best_cost:
+                by_index = dict(zip(kept, part, strict=True))
+                best, best_cost = tuple(by_index.get(index, 0.0) for index in every), cost
     return best
+
+
+def _solve(gram: _Matrix, moment: _Vector, kept: Sequence[int]) -> _Vector:
+    """The w of (gram + ridge) @ w = moment, of the coefficients `kept`: Gaussian elimination, which needs no pivoting
+    for a positive definite matrix (Golub and Van Loan, "Matrix Computations", section 4.2)."""
+    rows = [[gram[i][j] + (_RIDGE if i == j else 0.0) for j in kept] + [moment[i]] for i in kept]
+    size = len(rows)
+    for at in range(size):
+        pivot = rows[at]
+        for row in rows[at + 1 :]:
+            factor = row[at] / pivot[at]
+            for column in range(at + 1, size + 1):
+                row[column] -= factor * pivot[column]
+    found = [0.0] * size
+    for at in reversed(range(size)):
+        row = rows[at]
+        found[at] = (row[size] - sum(row[column] * found[column] for column in range(at + 1, size))) / row[at]
+    return tuple(found)
 
 
 def _scaled_up(bound: tuple[tuple[float, ...], float], features: tuple[float, ...]) -> float:

@@ -113,4 +113,4 @@ def test_a_prediction_is_never_negative_or_undefined(steps):
         times = times.observe_decode(batch, context, duration)
     assert times.decode_ns(1, 1) >= 0
     assert np.isfinite(times.decode.weights).all()
-    assert (times.decode.weights >= 0).all()
+    assert min(times.decode.weights) >= 0
