@@ -20,7 +20,6 @@ from rose.ledger.reading import named
 NONE_IN_SAMPLE = {
     "dropped_events",
     "energy_by_device_and_day",
-    "holds_by_reason",
     "kv_cuts",
     "open_leases",
     "sync_failures",
@@ -52,8 +51,8 @@ def test_a_query_runs_by_hand_and_through_rose(name, sample, by_hand):
     rows = by_hand(sample, name)
     assert (rows == []) == (name in NONE_IN_SAMPLE)
     assert all(row["provenance"] == "live" for row in rows)
-    run_id = "demo-20261121T131611Z"
-    window = ("--since", "2026-11-21", "--until", "2026-11-22T00:00:00Z", "--run", run_id, "--limit", "500")
+    run_id = "demo-20261122T141010Z"
+    window = ("--since", "2026-11-22", "--until", "2026-11-23T00:00:00Z", "--run", run_id, "--limit", "500")
     narrowed = rose(sample, name, *window)
     if name in OWN_EVENTS:
         assert {row.get("run_id", run_id) for row in narrowed} == {run_id}
