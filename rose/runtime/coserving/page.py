@@ -26,7 +26,7 @@ from rose.runtime.policy.slack import Budgets, LeaseTerms, ServingLoad
 
 __all__ = ["ArbiterPage", "CutRecord", "Field", "PageError", "Party", "Span", "SpanRecord"]
 
-MAGIC = 0x524F5345_0002
+MAGIC = 0x524F5345_0003
 RING_SPANS = 8192
 _BLOCK_WORDS = 32
 _WORDS = 32

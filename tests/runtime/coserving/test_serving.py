@@ -82,6 +82,35 @@ def test_a_device_is_kept_between_steps_where_a_layer_would_cost_too_much(page):
     assert not wanted[-1]
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_while_nothing_is_lent_the_load_is_said_now_and_then_and_its_end_at_once(page, overlap, monkeypatch):
+    """Nobody decides by it from one moment to the next, and each of serving's steps would pay for it."""
+    said = []
+    set_load = ArbiterPage.set_load
+    monkeypatch.setattr(ArbiterPage, "set_load", lambda page, load: (said.append(load), set_load(page, load)))
+    _, wanted = served(page, Scheduler(), overlap=overlap, turns=12, work=lambda: None)
+    assert wanted[0] is overlap, "a version of rollouts' weights may come in between two steps"
+    assert not wanted[-1]
+    load = page.serving_load()
+    assert (load.finished, load.running, load.waiting, load.wanted) == (3, 0, 0, False)
+    busy = [load for load in said if load.running or load.waiting]
+    assert len(busy) <= 1
+    assert page.get(Party.SERVING, Field.STEPS) == (5 if overlap else 4), "every step was learned from"
+
+
+def test_what_is_lent_while_serving_is_busy_hears_of_its_load_with_the_next_step(page):
+    scheduler = Scheduler()
+    plugin = ServingPlugin(scheduler, page.path, None)
+    loop = Loop(scheduler, plugin, overlap=False)
+    plugin.received()
+    scheduler.waiting_queue = [Request("r", new_tokens=50)]
+    for _ in range(5):
+        loop.turn()
+    lend(page)
+    loop.turn()
+    assert page.serving_load().running == 1
+
+
 def test_the_device_is_wanted_from_the_arrival_of_a_request_on(page):
     lend(page)
     scheduler = Scheduler()
