@@ -39,7 +39,10 @@ def native_kernels() -> bool:
 
 def has_kernels() -> bool:
     """Whether SGLang's compiled CUDA kernels are installed."""
-    return importlib.util.find_spec("sgl_kernel") is not None
+    try:
+        return importlib.util.find_spec("sgl_kernel") is not None
+    except ValueError:  # The stand-in for CPU cores is in this process; it was found nowhere.
+        return False
 
 
 def arguments() -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from rose.runtime.engines import gpu
+from rose.runtime.engines import cpu, gpu
 
 #: A host with a GPU, as far as SGLang's imports can tell. The kernels themselves run on a real one only.
 LIKE_A_GPU_HOST = """
@@ -53,6 +53,12 @@ def test_engines_do_without_the_kernels_only_where_that_is_asked_for(monkeypatch
     monkeypatch.setenv(gpu.NATIVE_KERNELS, "1")
     assert "--attention-backend=triton" in gpu.arguments()
     assert gpu.environment()["SGLANG_FORCE_FUSED_OP_BACKEND"] == "torch"
+
+
+@needs_no_kernels
+def test_the_stand_in_for_cpu_cores_is_not_taken_for_kernels():
+    cpu.install()
+    assert not gpu.has_kernels()
 
 
 @needs_no_kernels
