@@ -99,10 +99,13 @@ def up(
 
 def _up(fleet: FleetConfig) -> None:
     """Run, report, and say how to look further. Exit codes: 0 done or stopped by the user, 1 a part failed."""
+    from rose.clock import utc_us
     from rose.pricing import pricebook
 
     with _errors():
-        pricebook.load(fleet.price_book)  # found wrong now, not when the run is over
+        book = pricebook.load(fleet.price_book)
+        for device in fleet.device:  # found wrong now, not when the run is over
+            book.device_at(device.device_class, device.pool, utc_us() * 1000)
         from rose.runtime.console import run_in_console
 
         outcome = run_in_console(fleet)

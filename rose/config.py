@@ -218,7 +218,7 @@ class GatewayConfig(Section):
 class FleetConfig(Section):
     """The whole file."""
 
-    name: str = Field(default="demo", description="Name of the run, in the ledger and on screens.")
+    name: str = Field(default="demo", pattern=r"^\w[\w.-]*$", description="Name of the run, in files and on screens.")
     ledger: Path = Field(default=Path("ledger"), description="Folder of the ledger; created if it does not exist.")
     host: str = Field(
         default="",

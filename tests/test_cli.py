@@ -100,6 +100,7 @@ kv_bytes = 1000000
         (BAD_FLEET.format(core=1) + "[traffic]\ntrace = 'missing.csv'", "missing.csv"),
         ("price_book = 'missing.toml'\n" + BAD_FLEET.format(core=1), "missing.toml"),
         ("cache = '/proc/none'\n" + BAD_FLEET.format(core=1), "/proc/none"),
+        (BAD_FLEET.format(core=1).replace("cpu-core", "cpu-cores"), "no price for device class 'cpu-cores'"),
     ],
 )
 def test_up_refuses_bad_input_before_it_starts_anything(tmp_path, fleet, named, monkeypatch):

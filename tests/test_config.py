@@ -57,6 +57,7 @@ def test_the_demo_needs_two_cores():
     ("change", "named"),
     [
         ("[serving]\nttft_budget_ms = -1", "serving.ttft_budget_ms"),
+        ("[training]\nstaleness_max = -1", "training.staleness_max"),
         ("[serving]\ntfft_budget_ms = 1", "serving.tfft_budget_ms"),
         ("[coserving]\nheadroom = 1.5", "coserving.headroom"),
         ("[coserving]\nlease_ttl_s = 0.5", "lease_ttl_s 0.5"),
@@ -73,6 +74,12 @@ def test_a_wrong_field_is_named(change, named):
         config.parse(MINIMAL + change, "fleet.toml")
     assert named in str(caught.value)
     assert "fleet.toml" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden"])
+def test_a_run_s_name_stays_in_its_folder(name):
+    with pytest.raises(ConfigError, match="name"):
+        config.parse(f'name = "{name}"\n{MINIMAL}', "fleet.toml")
 
 
 def test_two_devices_on_one_gpu_are_refused():

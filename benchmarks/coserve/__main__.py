@@ -89,6 +89,7 @@ def main() -> None:
 def measure(report: Report, scope: Scope) -> None:
     """Start the engines, play the rounds, and stop everything."""
     home = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+    print(f"serving's arrivals are of {scope.trace.name}", file=sys.stderr)
     trace = traffic.load(scope.trace, *(traffic.CORE_TOKENS_MAX if scope.gpu is None else traffic.GPU_TOKENS_MAX))
     cores = Cores.available(scope.gpu)
     report.detail["setup"] = {
@@ -199,11 +200,11 @@ def _line(one: Round, budgets: Budgets) -> str:
 
 def _arguments() -> argparse.Namespace:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--rounds", type=int, help="rounds of each policy; 5 if left out")
-    parser.add_argument("--seconds", type=float, help="length of a round; 60 if left out")
+    parser.add_argument("--rounds", type=_count, help="rounds of each policy; 5 if left out")
+    parser.add_argument("--seconds", type=_length, help="length of a round; 60 if left out")
     parser.add_argument("--policies", type=_names, help=f"some of {','.join(_NAMES)}; all if left out")
-    parser.add_argument("--cuts", type=int, help="trials of memory under pressure; 30 if left out")
-    parser.add_argument("--turns", type=int, default=32, help="rollout turns kept in flight")
+    parser.add_argument("--cuts", type=_count, help="trials of memory under pressure; 30 if left out")
+    parser.add_argument("--turns", type=_count, default=32, help="rollout turns kept in flight")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="serving traffic: a CSV, or Mooncake's JSON lines")
     parser.add_argument("--gpu", type=int, metavar="INDEX", help="share this GPU instead of a core; needs --model")
     parser.add_argument("--model", type=Path, metavar="FOLDER", help="what both engines run on a GPU")
@@ -211,7 +212,27 @@ def _arguments() -> argparse.Namespace:
     given = parser.parse_args()
     if (given.gpu is None) != (given.model is None):
         parser.error("--gpu and --model go together: a GPU's engines run the model of a folder that you name")
+    if given.model is not None and not (given.model / "config.json").is_file():
+        parser.error(f"--model {given.model} is no folder with a config.json: name a checkpoint's folder")
+    if given.trace is not None and not given.trace.is_file():
+        parser.error(f"--trace {given.trace} is not there")
     return given
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
+
+
+def _length(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 1 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds of at least 1")
+    return seconds
 
 
 def _names(text: str) -> list[str]:
