@@ -314,7 +314,7 @@ COMMAND = [sys.executable, "-m", "benchmarks.coserve"]
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(["--policies", "solo,sole"], "'sole' is none of solo, rose"), (["--seconds", "x"], "invalid float")],
+    [(["--policies", "solo,sole"], "'sole' is none of solo, rose"), (["--seconds", "x"], "number of seconds")],
 )
 def test_an_option_that_is_wrong_is_named(options: list[str], message: str) -> None:
     done = subprocess.run([*COMMAND, *options], cwd=ROOT, capture_output=True, text=True, check=False)

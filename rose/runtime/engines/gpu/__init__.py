@@ -33,7 +33,7 @@ _NATIVE_ENVIRONMENT = {
 
 
 def native_kernels() -> bool:
-    """Whether engines of this environment do without SGLang's compiled kernels: asked for, and not installed."""
+    """Whether engines of this environment do without the kernels: asked for, and not installed."""
     return os.environ.get(NATIVE_KERNELS) == "1" and not has_kernels()
 
 
