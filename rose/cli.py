@@ -158,6 +158,21 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Machine-readabl
 
 
 @app.command()
+def accept(
+    quick: Annotated[bool, typer.Option("--quick", help="Shorter stages, and no claim about tails.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="Only this stage; may be repeated.", metavar="STAGE")] = None,
+    gpu: Annotated[int | None, typer.Option(help="This GPU; the first one if left out.", min=0)] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 if a claim does not hold.")] = False,
+    report: Annotated[Path | None, typer.Option("--json", help="Write the report there, after every stage.")] = None,
+) -> None:
+    """Prove on this host's GPU what ROSE stands on: at most eight minutes, each claim beside its target."""
+    from benchmarks.gpu.command import accept as run_stages
+
+    with _errors():
+        raise typer.Exit(run_stages(quick=quick, only=only or (), gpu=gpu, strict=strict, file=report))
+
+
+@app.command()
 def dashboard(
     ledger: Annotated[
         Path | None,

@@ -2,46 +2,72 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.gpu import harness
 from benchmarks.gpu.harness import Ended
 from benchmarks.gpu.stage import STAGES
 from benchmarks.report import Report, arguments, finish
+from rose.errors import UserError
 
 _INTERRUPTED = 130
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit codes: 0 measured, 1 with `--strict` if a claim does not hold, 2 bad options."""
-    given = _arguments(argv)
-    gpu = given.gpu if given.gpu is not None else _first_gpu()
-    chosen = [stage for stage in STAGES if not given.only or stage.name in given.only]
-    report = Report("gpu", given.quick)
-    where = "on CPU cores: this host has no GPU that torch can use" if gpu is None else f"on GPU {gpu}"
-    longest = sum(s.quick_seconds if given.quick else s.seconds for s in chosen if gpu is not None or not s.needs_gpu)
-    print(f"{len(chosen)} stages {where}; {longest:.0f} s at most", file=sys.stderr)
+    """`accept` with options from the command line."""
+    parser = arguments("Prove on this host's GPU what ROSE stands on; the same as `rose accept`.")
+    names = ", ".join(stage.name for stage in STAGES)
+    parser.add_argument("--only", action="append", metavar="STAGE", help=f"only this stage; may be repeated: {names}")
+    parser.add_argument("--gpu", type=int, metavar="INDEX", help="this GPU; the first one if left out")
+    parser.add_argument("--strict", action="store_true", help="exit code 1 if a claim does not hold")
+    given = parser.parse_args(argv)
     try:
-        harness.run(chosen, report, gpu=gpu, keep=lambda part: _write(part, given.json), say=_say)
+        return accept(quick=given.quick, only=given.only or (), gpu=given.gpu, strict=given.strict, file=given.json)
+    except UserError as error:
+        parser.error(str(error))
+
+
+def accept(*, quick: bool, only: Sequence[str], gpu: int | None, strict: bool, file: Path | None) -> int:
+    """Run the stages; returns the exit code: 0 measured, 1 with `strict` if a claim does not hold, 130 interrupted.
+
+    Raises UserError for a stage or a GPU that is not there, and for a file that cannot be written.
+    """
+    for name in only:
+        if name not in {stage.name for stage in STAGES}:
+            raise UserError(f"stage {name!r} is none of {', '.join(stage.name for stage in STAGES)}: change --only")
+    if file is not None and not file.parent.is_dir():
+        raise UserError(f"{file} cannot be written: {file.parent} is no folder; change --json")
+    gpu = _usable(gpu)
+    chosen = [stage for stage in STAGES if not only or stage.name in only]
+    where = "on CPU cores: torch can use no GPU here" if gpu is None else f"on GPU {gpu}"
+    longest_s = sum(
+        stage.quick_seconds if quick else stage.seconds for stage in chosen if gpu is not None or not stage.needs_gpu
+    )
+    print(f"{len(chosen)} stages {where}; {longest_s:.0f} s at most", file=sys.stderr)
+    report = Report("gpu", quick)
+    interrupted = False
+    try:
+        harness.run(chosen, report, gpu=gpu, keep=lambda so_far: _write(so_far, file), say=_say)
     except KeyboardInterrupt:
-        print("stopped: the stages so far are in the report", file=sys.stderr)
-        finish(report, given.json)
-        return _INTERRUPTED
-    finish(report, given.json)
-    failing = [claim.name for claim in report.claims if not claim.holds]
+        interrupted = True
+        print("stopped: the report has the stages before", file=sys.stderr)
+    finish(report, file)
+    failing = [claim for claim in report.claims if not claim.holds]
     if failing:
         print(f"{len(failing)} of {len(report.claims)} claims do not hold here", file=sys.stderr)
-    return int(bool(failing) and given.strict)
+    return _INTERRUPTED if interrupted else int(bool(failing) and strict)
 
 
 def _say(ended: Ended) -> None:
     how = f"skipped: {ended.skipped}" if ended.skipped else ended.failed or "done"
     print(f"{ended.stage}: {how} ({ended.took_s:.0f} s)", file=sys.stderr, flush=True)
+    for name, value in ended.facts.items():
+        print(f"    {name}: {value}", file=sys.stderr)
     if ended.failed and ended.log:
-        print("\n".join(f"    {line}" for line in ended.log.splitlines()), file=sys.stderr)
+        print("\n".join(f"  | {line}" for line in ended.log.splitlines()), file=sys.stderr, flush=True)
 
 
 def _write(report: Report, file: Path | None) -> None:
@@ -51,22 +77,14 @@ def _write(report: Report, file: Path | None) -> None:
         partial.replace(file)
 
 
-def _first_gpu() -> int | None:
+def _usable(gpu: int | None) -> int | None:
+    """The GPU asked for, else the first one; None where there is none. Raises UserError for one that is not there."""
     try:
         import torch
     except ImportError:
-        return None
-    return 0 if torch.cuda.is_available() else None
-
-
-def _arguments(argv: list[str] | None) -> argparse.Namespace:
-    parser = arguments(__doc__ or "")
-    names = ", ".join(stage.name for stage in STAGES)
-    parser.add_argument("--only", action="append", metavar="STAGE", help=f"this stage; may be repeated: {names}")
-    parser.add_argument("--gpu", type=int, metavar="INDEX", help="this GPU; the first one if left out")
-    parser.add_argument("--strict", action="store_true", help="exit code 1 if a claim does not hold")
-    given = parser.parse_args(argv)
-    for name in given.only or ():
-        if name not in {stage.name for stage in STAGES}:
-            parser.error(f"--only {name!r} is none of {names}")
-    return given
+        count = 0
+    else:
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if gpu is not None and not 0 <= gpu < count:
+        raise UserError(f"GPU {gpu} is not there, torch can use {count}: change --gpu")
+    return gpu if gpu is not None else (0 if count else None)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.stage import Stage
-from benchmarks.report import ROOT, Report
+from benchmarks.report import ROOT, Claim, Report
 
 _LOG_LINES = 15
 _SHARED_MEMORY = Path("/dev/shm")
@@ -32,7 +32,7 @@ class Ended:
 
     stage: str
     took_s: float
-    claims: list[dict[str, Any]] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
     detail: dict[str, Any] = field(default_factory=dict)
     skipped: str | None = None
@@ -59,30 +59,32 @@ def run(
     gpu: int | None,
     keep: Callable[[Report], object],
     say: Callable[[Ended], object],
+    package: str = "benchmarks.gpu",
 ) -> None:
-    """Run `stages` on the GPU of this index, or on CPU cores; `keep` and `say` are called after each."""
+    """Run `stages`, modules of `package`, on the GPU of this index, or on CPU cores; `keep` and `say` are called after
+    each."""
     home = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
     report.detail.setdefault("stages", {})
     for stage in stages:
         with tempfile.TemporaryDirectory(prefix=f"rose-accept-{stage.name}-", dir=home) as folder:
-            ended = _run(stage, Path(folder), gpu, report.quick)
+            ended = _run(stage, package, Path(folder), gpu, report.quick)
         report.detail["stages"][stage.name] = ended.to_json()
-        for claim in ended.claims:
-            report.claim(**{name: part for name, part in claim.items() if name != "holds"})
+        report.claims += ended.claims
         if not ended.skipped:
             report.claim(f"{stage.name}: ran to its end", int(ended.failed is None), "", 1, "higher")
         keep(report)
         say(ended)
 
 
-def _run(stage: Stage, folder: Path, gpu: int | None, quick: bool) -> Ended:
+def _run(stage: Stage, package: str, folder: Path, gpu: int | None, quick: bool) -> Ended:
     if gpu is None and stage.needs_gpu:
         return Ended(stage=stage.name, took_s=0.0, skipped="this host has no GPU that torch can use")
     seconds = stage.quick_seconds if quick else stage.seconds
     out, log, work = folder / "out.json", folder / "log", folder / "work"
     work.mkdir()
-    command = [sys.executable, "-m", "benchmarks.gpu.runner", stage.name, f"--seconds={seconds}", f"--folder={work}"]
-    command += [f"--out={out}", *(["--quick"] if quick else []), *([] if gpu is None else [f"--gpu={gpu}"])]
+    command = [sys.executable, "-m", "benchmarks.gpu.runner", f"{package}.{stage.name}", f"--seconds={seconds}"]
+    command += [f"--folder={work}", f"--out={out}"]
+    command += [*(["--quick"] if quick else []), *([] if gpu is None else [f"--gpu={gpu}"])]
     began = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -103,12 +105,19 @@ def _run(stage: Stage, folder: Path, gpu: int | None, quick: bool) -> Ended:
 def _read(stage: Stage, out: Path, log: Path, took_s: float, failed: str | None) -> Ended:
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
     try:
-        said = json.loads(out.read_text())
-        parts = {name: said[name] for name in ("claims", "facts", "detail", "skipped")}
-        failed = failed or said["failed"]
-    except (OSError, ValueError, KeyError, TypeError):
+        kept = json.loads(out.read_text())
+        parts = {name: kept[name] for name in ("facts", "detail", "skipped")}
+        parts["claims"] = [_claim(**claim) for claim in kept["claims"]]
+        failed = failed or kept["failed"]
+    except (OSError, ValueError, KeyError, TypeError, AssertionError):
         parts, failed = {}, failed or "it left nothing that can be read"
     return Ended(stage=stage.name, took_s=took_s, failed=failed, log=tail, **parts)
+
+
+def _claim(*, name: str, value: float, unit: str, target: float, better: Any, holds: bool) -> Claim:
+    claim = Claim(name, value, unit, target, better)
+    assert claim.holds == holds, claim
+    return claim
 
 
 def _ended_with(code: int) -> str:

@@ -13,7 +13,7 @@ from benchmarks.gpu.stage import Scope, SkippedError, StageReport
 def main() -> None:
     """Measure; what comes of it, a failure too, is in the file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("stage", help="the stage's module in this package")
+    parser.add_argument("stage", help="its module, with `measure`")
     parser.add_argument("--gpu", type=int)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--seconds", type=float, required=True)
@@ -24,7 +24,7 @@ def main() -> None:
     report.save()
     scope = Scope(gpu=given.gpu, quick=given.quick, seconds=given.seconds, folder=given.folder)
     try:
-        importlib.import_module(f"benchmarks.gpu.{given.stage}").measure(scope, report)
+        importlib.import_module(given.stage).measure(scope, report)
         report.failed = None
     except SkippedError as error:
         report.skipped, report.failed = str(error), None

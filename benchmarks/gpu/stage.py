@@ -33,7 +33,7 @@ STAGES = (
     Stage(name="gate", about="one process gives way to another", seconds=105, quick_seconds=25, needs_gpu=False),
     Stage(name="weights", about="new weights under a running model", seconds=70, quick_seconds=20, needs_gpu=False),
     Stage(name="vmm", about="memory that goes from one process to another", seconds=40, quick_seconds=20),
-    Stage(name="power", about="the card's energy meter", seconds=20, quick_seconds=15),
+    Stage(name="power", about="the device's meter", seconds=20, quick_seconds=12, needs_gpu=False),
     Stage(name="engines", about="two SGLang engines on the card", seconds=150, quick_seconds=120),
 )
 
