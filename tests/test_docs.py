@@ -32,7 +32,7 @@ COMMANDS = typer.main.get_command(cli.app)
 SAMPLE = "sample_traces/ledger"
 
 #: `rose` commands that end by themselves within seconds: these are run. `rose doctor` takes longer, since it loads
-#: SGLang, and is run by tests/test_cli.py.
+#: SGLang, and is run by tests/test_cli.py; `rose accept` is run by tests/benchmarks/test_gpu.py.
 CHEAP = (
     "--help", "config", "price", "borrow", "correct", "sql", "query", "schema", "report", "ledger", "jobs", "books",
     "explain", "export", "attach",
