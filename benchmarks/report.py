@@ -127,9 +127,11 @@ def arguments(about: str) -> argparse.ArgumentParser:
 
 
 def finish(report: Report, file: Path | None) -> None:
-    """Print the report, and write it to `file` if one was named."""
+    """Print the report, and write it to `file` if one was named; a run that measured nothing leaves the file alone."""
     report.show()
-    if file is not None:
+    if file is not None and not report.claims:
+        print(f"nothing was measured: {file} is left as it is", file=sys.stderr)
+    elif file is not None:
         file.write_text(json.dumps(report.to_json(), indent=1) + "\n")
         print(f"written to {file}", file=sys.stderr)
 

@@ -16,3 +16,11 @@ def test_a_claim_that_is_not_reached_is_reported_like_any_other(tmp_path, capsys
     shown = capsys.readouterr().out
     assert "NO" in shown
     assert "latency" in shown
+
+
+def test_a_run_that_measured_nothing_does_not_overwrite_an_earlier_one(tmp_path, capsys):
+    file = tmp_path / "report.json"
+    file.write_text("an earlier run")
+    finish(Report("thing", quick=True), file)
+    assert file.read_text() == "an earlier run"
+    assert f"nothing was measured: {file} is left as it is" in capsys.readouterr().err

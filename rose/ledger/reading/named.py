@@ -24,6 +24,8 @@ import sql
 from rose.ledger.layout import LedgerError
 
 if TYPE_CHECKING:
+    import duckdb
+
     from rose.ledger.reading.query import Result
 
 Value = datetime | str | int | Decimal
@@ -137,7 +139,8 @@ def run(
 ) -> Result:
     """The rows of `query` on the ledger at `root`, at most `limit`, with variables set to what `values` returned.
 
-    Raises NamedQueryError if it takes longer than `timeout_s`; LedgerError if `root` is no ledger or is damaged.
+    Raises NamedQueryError if it takes longer than `timeout_s`, or finds nothing of a run or a device that the ledger
+    does not know; LedgerError if `root` is no ledger or is damaged.
     """
     import duckdb
 
@@ -155,6 +158,8 @@ def run(
             cursor = connection.execute(query.text)
             description = cursor.description or []
             rows = cursor.fetchmany(limit + 1)
+            if not rows:
+                _require_known(connection, given)
         except duckdb.InterruptException as error:
             raise NamedQueryError(
                 f"{query.name} took longer than {timeout_s:g} s; narrow it by --since or --run, or raise --timeout"
@@ -165,6 +170,20 @@ def run(
             timer.cancel()
     columns, column_types = [item[0] for item in description], [str(item[1]) for item in description]
     return Result(columns, column_types, rows[:limit], truncated=len(rows) > limit)
+
+
+def _require_known(connection: duckdb.DuckDBPyConnection, given: Mapping[str, Value]) -> None:
+    """Nothing found is an answer only of what is there."""
+    for variable, view in (("run_id", "run"), ("device_id", "device")):
+        if (value := given.get(variable)) is None:
+            continue
+        known = [
+            row[0] for row in connection.execute(f"SELECT DISTINCT {variable} FROM {view} ORDER BY ALL").fetchall()
+        ]
+        if value not in known:
+            near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]}?" if near else f'it has {len(known)}: `rose sql "from {view}"`'
+            raise NamedQueryError(f"this ledger has no {view} with {variable} {value!r}; {hint}")
 
 
 def _value(variable: Variable, text: str, now: datetime) -> Value:

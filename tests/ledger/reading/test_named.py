@@ -141,6 +141,13 @@ def test_a_query_runs_with_bound_values(root: Path) -> None:
     ).rows == [("DECIMAL(18,9)",)]
 
 
+@pytest.mark.parametrize(("variable", "view"), [("run_id", "run"), ("device_id", "device")])
+def test_nothing_of_what_the_ledger_does_not_know_is_an_error(root: Path, variable: str, view: str) -> None:
+    query = named.load("run_overview" if variable == "run_id" else "lease_timeline")
+    with pytest.raises(named.NamedQueryError, match=f"no {view} with {variable} 'nothing-like-it'"):
+        named.run(root, query, {variable: "nothing-like-it"})
+
+
 def test_a_query_that_takes_too_long_is_ended(root: Path) -> None:
     endless = query("SELECT count(*) FROM range(100000000000) WHERE range % 3 = 1")
     with pytest.raises(NamedQueryError, match=r"asked took longer than 0.2 s; narrow it by --since or --run"):
