@@ -173,14 +173,14 @@ def run(
 
 
 def _require_known(connection: duckdb.DuckDBPyConnection, given: Mapping[str, Value]) -> None:
-    """Nothing found is an answer only of what is there."""
+    """Nothing found is an answer only of what is there; a ledger that records no runs at all knows none to be wrong."""
     for variable, view in (("run_id", "run"), ("device_id", "device")):
         if (value := given.get(variable)) is None:
             continue
         known = [
             row[0] for row in connection.execute(f"SELECT DISTINCT {variable} FROM {view} ORDER BY ALL").fetchall()
         ]
-        if value not in known:
+        if known and value not in known:
             near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.4)
             hint = f"did you mean {near[0]}?" if near else f'it has {len(known)}: `rose sql "from {view}"`'
             raise NamedQueryError(f"this ledger has no {view} with {variable} {value!r}; {hint}")
