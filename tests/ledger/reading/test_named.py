@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rose.events import Device, Run
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading import named
 from rose.ledger.reading.named import NamedQuery, NamedQueryError, Variable
@@ -144,6 +145,10 @@ def test_a_query_runs_with_bound_values(root: Path) -> None:
 @pytest.mark.parametrize(("variable", "view"), [("run_id", "run"), ("device_id", "device")])
 def test_nothing_of_what_the_ledger_does_not_know_is_an_error(root: Path, variable: str, view: str) -> None:
     query = named.load("run_overview" if variable == "run_id" else "lease_timeline")
+    assert named.run(root, query, {variable: "nothing-like-it"}).rows == [], "this ledger records no runs and devices"
+    with LedgerWriter.open(root, "deployment", "r") as writer:
+        writer.record(Run(at_us=1, action="started", name="r"))
+        writer.record(Device(at_us=1, action="joined", t_ns=1000, device_id="d", pool="serving", device_class="any"))
     with pytest.raises(named.NamedQueryError, match=f"no {view} with {variable} 'nothing-like-it'"):
         named.run(root, query, {variable: "nothing-like-it"})
 
