@@ -109,21 +109,29 @@ def _up(fleet: FleetConfig) -> None:
         from rose.runtime.console import run_in_console
 
         outcome = run_in_console(fleet)
-    if not outcome.steps:
-        typer.echo(f"stopped before the first step was done: there is nothing to price. Logs: {fleet.ledger}/logs")
+    harvest = _harvest(fleet.ledger, outcome.run_id)
+    if harvest is None:
+        typer.echo(f"stopped before any device was used: there is nothing to price. Logs: {fleet.ledger}/logs")
         return
+    if not outcome.steps:
+        typer.echo(
+            f"stopped before the first step was done: this is what it cost until then. Logs: {fleet.ledger}/logs"
+        )
     report_command(ledger=fleet.ledger, run=outcome.run_id, price_book=fleet.price_book)
-    typer.echo(f"\n{_harvest(fleet.ledger, outcome.run_id)}")
+    typer.echo(f"\n{harvest}")
     typer.echo(f"\nThe ledger is in {fleet.ledger}. Look at it with")
     typer.echo(f"  rose dashboard --ledger {fleet.ledger}        (from a checkout: make dashboard)")
     typer.echo(f'  rose sql --ledger {fleet.ledger} "from lease"')
 
 
-def _harvest(ledger: Path, run_id: str) -> str:
-    """The harvest share of a run by period: the report's own is of all device time, start-up and shutdown too."""
+def _harvest(ledger: Path, run_id: str) -> str | None:
+    """The harvest share of a run by period: the report's own is of all device time, start-up and shutdown too. None for
+    a run that used no serving device."""
     from rose.ledger.reading import named
 
     result = named.run(ledger, named.load("harvest_share_of_run"), {"run_id": run_id})
+    if not result.rows:
+        return None
     period, share = result.columns.index("period"), result.columns.index("harvested_share")
     found = {row[period]: row[share] for row in result.rows}
     labels = {"run": "over the run", "steps": "over the RL steps", "rollouts": "while rollouts were played"}

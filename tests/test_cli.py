@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rose.cli import app
+from rose.cli import _harvest, app
+from rose.events import Device, DeviceSlice, Run
+from rose.ledger.writer import LedgerWriter
 
 ROSE = str(Path(sys.executable).with_name("rose"))
 
@@ -144,3 +146,17 @@ def test_a_folder_that_is_no_ledger_is_left_alone(tmp_path):
     ):
         assert "photos" in refused(*command)
     assert [path.name for path in foreign.iterdir()] == ["cat.jpg"]
+
+
+def test_a_run_without_a_finished_step_has_a_harvest_share_of_its_own(tmp_path):
+    with LedgerWriter.open(tmp_path / "ledger", "test", "run") as writer:
+        writer.record(Run(at_us=1, action="started", name="short"))
+        assert _harvest(tmp_path / "ledger", "run") is None
+        writer.record(Device(at_us=1, action="joined", t_ns=0, device_id="d", pool="serving", device_class="any"))
+        writer.record(
+            DeviceSlice(
+                device_id="d", t0_ns=0, t1_ns=40, serving_ns=20, rollout_ns=5, headroom_ns=5, idle_ns=10,
+                train_ns=0, sync_ns=0, activation_ns=0,
+            )
+        )  # fmt: skip
+    assert _harvest(tmp_path / "ledger", "run") == ("Idle serving time put to work (harvest share): 25.0% over the run")

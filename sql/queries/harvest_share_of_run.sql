@@ -9,7 +9,8 @@
 -- Serving devices only, one row for each run and `period`: `run` is all device time, start-up and shutdown too; `steps`
 -- is from the first step's begin to the last one's end; `rollouts` is when at least one of the steps was in its rollout
 -- phase, without the time in which all waited for an update. `harvested_share` is rollout time over rollout + headroom
--- + idle. A slice counts in proportion to what of it lies in the period. Steps that are not over are left out.
+-- + idle. A slice counts in proportion to what of it lies in the period. Steps that are not over are left out:
+-- a run without a finished one has the period `run` alone.
 WITH done AS (
     SELECT
         run_id, provenance,
@@ -36,7 +37,9 @@ numbered AS (
     FROM followed
 ),
 periods AS (
-    SELECT DISTINCT run_id, provenance, 'run' AS period, 0 AS t0_ns, 9223372036854775807 AS t1_ns FROM done
+    SELECT DISTINCT run_id, provenance, 'run' AS period, 0 AS t0_ns, 9223372036854775807 AS t1_ns
+    FROM device_slice
+    WHERE getvariable('run_id') IS NULL OR run_id = getvariable('run_id')
     UNION ALL
     SELECT run_id, provenance, 'steps', min(t0_ns), max(t1_ns) FROM done GROUP BY ALL
     UNION ALL
