@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import torch
 
     from rose.runtime.transfer.apply import Prepared
+    from rose.runtime.transfer.aside import Aside
     from rose.runtime.transfer.manifest import Manifest
     from rose.runtime.transfer.turns import Turn
 
@@ -51,6 +52,8 @@ class _Ready:
     swap: Callable[[], None]
     #: What it took, in nanoseconds, as it is reported.
     times: dict[str, object]
+    #: Of the tensors as verified on the host, where they are written in place.
+    fingerprints: dict[str, int] = field(default_factory=dict)
 
 
 class WeightUpdater:
@@ -62,6 +65,8 @@ class WeightUpdater:
     while it has none. `record_span` learns when such portions ran, in monotonic nanoseconds: never two at once, not
     always by the same thread, and not the swap, which is on the page. On the CPU none of that happens if there are
     `host_cores`, none of them the device's: the work is done there instead.
+
+    An accelerator's parameters stay where they are; with `in_place` those on the CPU do too.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class WeightUpdater:
         wait_for_device: Callable[[], None] = _no_wait,
         host_cores: Sequence[int] = (),
         record_span: RecordSpan | None = None,
+        in_place: bool = False,
     ) -> None:
         #: The version the engine computes with, None until one was swapped in, and how often one was. The same number
         #: may have been swapped in twice, and other weights been there before: drifted ones, or another trainer's.
@@ -92,6 +98,10 @@ class WeightUpdater:
         self._ready: _Ready | None = None
         #: Kept from one version to the next: to touch memory anew takes longer than to decode there.
         self._second: SecondSet | None = None
+        self._in_place = in_place or self._device.type != "cpu"
+        self._beside: Aside | None = None
+        #: What was last seen to be held: the weights' identity, and the fingerprints of this rank's part of them.
+        self._verified: tuple[str, Mapping[str, int]] | None = None
 
     @property
     def busy(self) -> bool:
@@ -108,9 +118,9 @@ class WeightUpdater:
             if not self._ranks.all_say(ready == version):
                 return f"version {version} is not prepared on every rank (on this one: {ready})"
             assert self._ready is not None, "every rank says so"
-            manifest, outcome = self._ready.manifest, self._commit(self._ready)
+            manifest, expected, outcome = self._ready.manifest, self._ready.fingerprints, self._commit(self._ready)
             # Not what was ready: what it holds on to goes before all is hashed, not after.
-            self._start("commit", version, lambda turn: self._acknowledge(manifest, outcome, turn))
+            self._start("commit", version, lambda turn: self._acknowledge(manifest, expected, outcome, turn))
         elif verb == "audit":
             # A version under way is worth more, and nothing may keep the scheduler waiting for a thread.
             if not self._ranks.all_say(ready is None and not self._background.busy):
@@ -159,13 +169,14 @@ class WeightUpdater:
         return report
 
     def _aside(self) -> AbstractContextManager[Any]:
-        """On an accelerator a stream of the thread's own: neither does it wait for a step, nor a step for it."""
-        device = self._device
-        if device.type != "cuda":
+        """On an accelerator a stream aside: neither does it wait for a step, nor a step for it."""
+        if not self._in_place:
             return nullcontext()
-        import torch
+        from rose.runtime.transfer.aside import Aside
 
-        return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+        if self._beside is None:
+            self._beside = Aside(self._device)
+        return self._beside.entered()
 
     @property
     def _device(self) -> torch.device:
@@ -179,35 +190,36 @@ class WeightUpdater:
         from rose.runtime.transfer.staged import Staged
 
         began = monotonic_ns()
-        cpu = self._device.type == "cpu"
         # Chunks are read and hashed by the host; that is the device on the CPU only.
-        beside = turn if cpu else nullcontext
+        beside = turn if self._device.type == "cpu" else nullcontext
         folder = self._staging / f"v{version}"
         # All manifests of a chain name the same tensors; which chunks of it to check follows from them.
         first = Manifest.from_bytes((folder / "00.json").read_bytes())
         weights = EngineWeights.of(self._model_runner, first, self._ranks)
         staged = Staged.open(folder, weights.regions, beside)
-        if cpu:
+        published = weights.published(first, turn)
+        fingerprints: dict[str, int] = {}
+        swap: Callable[[], None]
+        if self._in_place:
+            prepared = prepare(staged, published, weights.regions, turn=turn, aside=self._beside)
+            swap, fingerprints = partial(_write_in_place, prepared, weights), prepared.fingerprints
+        else:
             if self._second is None:
                 self._second = SecondSet(self._model_runner.model.named_parameters(), turn)
             views = EngineWeights.of(self._model_runner, first, self._ranks, self._second.tensors).views
-            published = weights.published(first, turn)
             prepare(staged, published, weights.regions, views, turn).commit(views, turn)
             swap = self._second.swap
-        else:
-            prepared = prepare(staged, weights.published(first, turn), weights.regions, turn=turn)
-            swap = partial(_write_in_place, prepared, weights)
         stage_ns = monotonic_ns() - began - staged.verify_ns
-        return _Ready(staged.manifests[-1], swap, {"verify_ns": staged.verify_ns, "stage_ns": stage_ns})
+        return _Ready(staged.manifests[-1], swap, {"verify_ns": staged.verify_ns, "stage_ns": stage_ns}, fingerprints)
 
-    def _acknowledge(self, manifest: Manifest, outcome: dict[str, int], turn: Turn) -> dict[str, object]:
-        """Hash what the engine now holds: only a version that was found there, bit for bit, is acknowledged."""
-        from rose.runtime.transfer.audit import find_drift
+    def _acknowledge(
+        self, manifest: Manifest, expected: dict[str, int], outcome: dict[str, int], turn: Turn
+    ) -> dict[str, object]:
+        """Look at all that the engine now holds: only a version that was found there is acknowledged."""
         from rose.runtime.transfer.errors import TransferError
 
         began = monotonic_ns()
-        weights = EngineWeights.of(self._model_runner, manifest, self._ranks)
-        drift = find_drift(weights.views, manifest, weights.regions, turn)
+        drift = self._drift(manifest, expected, turn)
         if drift is not None:
             raise TransferError(drift)
         self._page.set(self._party, Field.POLICY_VERSION, manifest.version)
@@ -215,14 +227,34 @@ class WeightUpdater:
 
     def _audit(self, version: int, turn: Turn) -> dict[str, object]:
         """Whether the engine still holds `version`; with `drift` None it does."""
-        from rose.runtime.transfer.audit import find_drift
         from rose.runtime.transfer.manifest import Manifest
 
         be_nice(_AUDIT_NICE)
         manifest = Manifest.from_bytes((self._staging / f"held-{version}.json").read_bytes())
-        weights = EngineWeights.of(self._model_runner, manifest, self._ranks)
-        drift = find_drift(weights.views, manifest, weights.regions, turn)
+        sha256, expected = self._verified or ("", {})
+        drift = self._drift(manifest, expected if sha256 == manifest.weights_sha256 else {}, turn)
         return {"drift": drift, "sha256": manifest.weights_sha256}
+
+    def _drift(self, manifest: Manifest, expected: Mapping[str, int], turn: Turn) -> str | None:
+        """What is not as `manifest` says, in words.
+
+        Where weights stay in place nothing is read if the device comes to the fingerprints that are `expected`. Else
+        all is hashed; if that is well they are known from then on.
+        """
+        from rose.runtime.transfer.audit import find_drift, fingerprints
+
+        self._verified = None
+        weights = EngineWeights.of(self._model_runner, manifest, self._ranks)
+        # Before all is hashed: what becomes another meanwhile is found by that.
+        actual = fingerprints(weights.views, manifest, turn) if self._in_place else {}
+        drift = None
+        if not expected or actual != expected:
+            drift = find_drift(weights.views, manifest, weights.regions, turn)
+            if expected and drift is None:
+                logger.warning("ROSE: fingerprints of version %d differ, and no tensor does", manifest.version)
+        if self._in_place and drift is None:
+            self._verified = manifest.weights_sha256, {name: one for name, one in actual.items() if one is not None}
+        return drift
 
     # ------------------------------------------------------------------ the pause
 
@@ -248,5 +280,6 @@ def _write_in_place(prepared: Prepared, weights: EngineWeights) -> None:
     """Write a version where the engine's weights lie, after a step that was launched ahead and may still read them."""
     import torch
 
-    torch.cuda.synchronize()
+    if any(view.is_cuda for view in weights.views.values()):
+        torch.cuda.synchronize()
     prepared.commit(weights.views)

@@ -13,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from rose.runtime.transfer.aside import Aside
 from rose.runtime.transfer.bits import dtype_name, from_bits, integers, to_bits
 from rose.runtime.transfer.chain import follow, inside
 from rose.runtime.transfer.device import Patch
 from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.fingerprint import of_bits
 from rose.runtime.transfer.header import Bits
 from rose.runtime.transfer.manifest import Chunk, PieceEntry, TensorInfo
 from rose.runtime.transfer.regions import Region
@@ -30,6 +32,7 @@ def prepare(
     regions: Mapping[str, Region] | None = None,
     into: Mapping[str, torch.Tensor] | None = None,
     turn: Turn = at_once,
+    aside: Aside | None = None,
 ) -> Prepared:
     """Decode a staged version into second buffers. Runs beside the engine; `current` is only read.
 
@@ -42,8 +45,12 @@ def prepare(
     `into` are second buffers that a version was decoded into before, contiguous in host memory and in the published
     types; where they are not, they are passed over. To touch memory anew takes longer than to decode there.
 
+    With `aside` what changes waits there, to be written where the parameters lie, and the fingerprints of what they
+    become are known; for those on an accelerator one is made if none is given. It holds one version: what was prepared
+    with it before cannot be committed any more.
+
     `turn` is entered around each portion of work on the parameters' device, in several threads: a block that is decoded
-    or hashed, a tensor that is read from an accelerator. What it raises ends the work, and is raised here.
+    or hashed, a few megabytes that are read from an accelerator. What it raises ends the work, and is raised here.
 
     Raises TransferError naming the tensor, what was expected and what was found. `current` has not been changed then;
     what `into` holds means nothing.
@@ -66,34 +73,57 @@ def prepare(
     blobs = _Blobs(staged)
     links = [manifest.pieces_by_name() for manifest in staged.manifests]
 
-    def one(name: str) -> Patch:
-        chain = [inside(name, regions[name], link[name]) for link in links]
+    device = next((tensor.device for tensor in current.values() if tensor.is_cuda), None)
+    if aside is None and device is not None:
+        aside = Aside(device)
+    if aside is not None:
+        aside.waiting.clear()
+
+    def one(name: str) -> tuple[Patch, int | None]:
+        box, dtype = regions[name], tensors[name].dtype
+        chain = [inside(name, box, link[name]) for link in links]
+        if aside is None:
+            with turn():
+                old = to_bits(name, current[name])
+            out = None if into is None else _buffer(name, tensors[name], box, into[name])
+            return Patch(None, from_bits(follow(box, old, chain, blobs.blob, out, turn), dtype)), None
         # An accelerator does no more than to hand its bits over; the rest is the host's work.
         beside = at_once if current[name].is_cuda else turn
-        with turn():
-            old = to_bits(name, current[name])
-        out = None if into is None else _buffer(name, tensors[name], regions[name], into[name])
-        new = from_bits(follow(regions[name], old, chain, blobs.blob, out, beside), tensors[name].dtype)
-        return _patch(current[name], from_bits(old, tensors[name].dtype), new)
+        with aside.lane() as lane:
+            old = lane.read(name, current[name], turn)
+            new = follow(box, old, chain, blobs.blob, lane.room(old, dtype), beside)
+            if not current[name].is_contiguous():
+                return Patch(None, aside.waiting.keep(from_bits(new, dtype))), of_bits(new, beside)
+            with beside():
+                patch = lane.patch(old, new, dtype, aside.waiting)
+            return patch, of_bits(new, beside)
 
     # Threads of its own: none may read a chunk's file any more once this has failed.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rose-prepare") as pool:
-        patches = dict(zip(regions, pool.map(one, regions), strict=True))
-    return Prepared(staged, current, patches, time.monotonic_ns() - started_ns)
+        made = dict(zip(regions, pool.map(one, regions), strict=True))
+    fingerprints = {name: number for name, (_, number) in made.items() if number is not None}
+    patches = {name: patch for name, (patch, _) in made.items()}
+    return Prepared(staged, current, patches, fingerprints, time.monotonic_ns() - started_ns)
 
 
 class Prepared:
-    """A version decoded and verified, ready to be copied in. `stage_ns` is what that took."""
+    """A version decoded and verified, ready to be copied in. `stage_ns` is what that took.
+
+    `fingerprints` are those of all its tensors in the published types, made of what was verified in host memory; empty
+    where it was not prepared aside.
+    """
 
     def __init__(
         self,
         staged: Staged,
         current: Mapping[str, torch.Tensor],
         patches: dict[str, Patch],
+        fingerprints: dict[str, int],
         stage_ns: int,
     ) -> None:
         self.staged = staged
         self.version = staged.version
+        self.fingerprints = fingerprints
         self.stage_ns = stage_ns
         self._current = current
         self._patches = patches
@@ -101,8 +131,8 @@ class Prepared:
     def commit(self, into: Mapping[str, torch.Tensor] | None = None, turn: Turn = at_once) -> int:
         """Write the version into the parameters in place, and return how long that took, in nanoseconds.
 
-        Call it where the engine runs no forward pass. In host memory every tensor is written whole, so the result is
-        this version whatever the parameters held by now; on an accelerator only what changes may be. `into` are other
+        Call it where the engine runs no forward pass. Unless it was prepared aside every tensor is written whole, so
+        the result is this version whatever the parameters held by now; else only what changes may be. `into` are other
         tensors to write to, of the same shapes, perhaps of wider types; what was decoded there is left as it is. Where
         those are beside the running engine, in host memory, `turn` is entered around each portion that is written. The
         second buffers are given up: it can be called once.
@@ -117,7 +147,7 @@ class Prepared:
                 continue
             if _is_plain_copy(into[name], patch):
                 plain.append((integers(into[name]).numpy(), integers(patch.values).numpy()))
-            elif into[name].is_cuda:
+            elif into[name].is_cuda or patch.positions is not None:
                 patch.write(into[name])
             else:
                 for target, values in portions(into[name], patch.values):
@@ -166,14 +196,6 @@ def _is_plain_copy(tensor: torch.Tensor, patch: Patch) -> bool:
 @cache
 def _copiers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rose-commit")
-
-
-def _patch(tensor: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> Patch:
-    """What brings `tensor` from `old` to `new`, both in host memory."""
-    if not tensor.is_cuda:
-        return Patch(None, new)
-    patch = Patch.between(old, new) if tensor.is_contiguous() else Patch(None, new)
-    return patch.pinned()
 
 
 def _check_layout(info: TensorInfo, region: Region, tensor: torch.Tensor) -> None:

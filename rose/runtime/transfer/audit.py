@@ -1,7 +1,8 @@
-"""Hashes tensors as they lie in an engine, piece by piece, against the manifest of the version they should be.
+"""Compares tensors as they lie in an engine with the version they should be, by hashes of the manifest's pieces.
 
 They are read in portions, so that a large tensor needs no second copy of itself, and whoever waits for the device or
-for the auditing thread waits for one portion at most.
+for the auditing thread waits for one portion at most. An accelerator has to hand all of them over for that: where the
+fingerprints of tensors are known, it computes those instead, and only if one is another is anything read.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import xxhash
 
 from rose.runtime.transfer.bits import to_bits, torch_dtype
 from rose.runtime.transfer.chain import inside
+from rose.runtime.transfer.fingerprint import of_tensor
 from rose.runtime.transfer.manifest import Manifest, PieceEntry
 from rose.runtime.transfer.regions import Region
 from rose.runtime.transfer.turns import Turn, at_once, portions
@@ -47,6 +49,15 @@ def find_drift(
                     f"of version {manifest.version}"
                 )
     return None
+
+
+def fingerprints(views: Mapping[str, torch.Tensor], manifest: Manifest, turn: Turn = at_once) -> dict[str, int | None]:
+    """Of each of the engine's tensors that the manifest names, in the published type; None of one that it cannot hold.
+
+    `views` and `turn` as for `find_drift`. What they say of the version is known once that found none.
+    """
+    types = {tensor.name: torch_dtype(tensor.dtype) for tensor in manifest.tensors}
+    return {name: of_tensor(view, types[name], turn) for name, view in views.items() if name in types}
 
 
 def _digest(piece: PieceEntry, box: torch.Tensor, turn: Turn) -> str:

@@ -4,9 +4,9 @@ A trainer's tensor is compared with its last version on the accelerator. The hos
 sent the changed elements, and the codec finds both versions in host memory, as it does on a host without accelerators:
 every encoding is open to it.
 
-An engine's tensor is read to be hashed, since XXH3 runs on the host, and decoded there beside the running engine. In
-the pause it is sent the changed elements only. They are written in place: captured graphs hold the parameter's address.
-Until then they wait in host memory, so that none of the engine's own is taken.
+An engine's tensor is read and decoded on the host beside the running engine (`aside`). In the pause it is sent the
+changed elements only. They are written in place: captured graphs hold the parameter's address. Until then they wait in
+host memory, so that none of the engine's own is taken.
 
 All of it is torch, and the same on every device.
 """
@@ -53,10 +53,6 @@ class Patch:
             positions.append((changed + start).to(place).cpu())
             values.append(block[changed].cpu())
         return cls(torch.cat(positions), torch.cat(values).view(new.dtype))
-
-    def pinned(self) -> Patch:
-        """The same in pinned memory, which an accelerator reads several times faster."""
-        return Patch(None if self.positions is None else self.positions.pin_memory(), self.values.pin_memory())
 
     def write(self, tensor: torch.Tensor) -> None:
         """Write it into `tensor`, in place; on an accelerator, wait for that before the patch is given up.

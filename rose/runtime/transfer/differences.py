@@ -1,9 +1,9 @@
 """What changed between two arrays of bit patterns, and the way back, compiled.
 
 `find` says of each changed element how many unchanged ones lie before it, and its step: how far it moved in ULP order,
-modulo 2**bits. `move` takes the steps, `merge` puts two after each other together. `find` and `move` touch little more
-than the arrays' own memory: 64 elements are compared at once, and what differs is counted and not branched on, since a
-branch that is guessed wrong costs more than all the rest.
+modulo 2**bits. `move` takes the steps, `merge` puts two after each other together. `pick` copies what changed instead.
+`find`, `pick` and `move` touch little more than the arrays' own memory: 64 elements are compared at once, and what
+differs is counted and not branched on, since a branch that is guessed wrong costs more than all the rest.
 """
 
 from __future__ import annotations
@@ -159,3 +159,25 @@ def merge(first: tuple[Array, Array], second: tuple[Array, Array], half: Int, ga
             before = at
             found += 1
     return found
+
+
+@jit
+def pick(base: Array, new: Array, places: Array, values: Array) -> Int:
+    """Which elements changed, rising, and what they are now. Returns how many; -1 if there is no room for them."""
+    count = 0
+    for at in range(0, base.size - 63, 64):
+        differ = _differ(base, new, np.uintp(at))
+        if count + ones(differ) > places.size:
+            return -1
+        while differ:
+            places[count] = at + zeros_below(differ)
+            values[count] = new[np.uintp(places[count])]
+            differ &= differ - _U(1)
+            count += 1
+    for i in range(base.size & ~63, base.size):
+        if base[i] != new[i]:
+            if count == places.size:
+                return -1
+            places[count], values[count] = i, new[i]
+            count += 1
+    return count

@@ -12,6 +12,7 @@ import torch
 
 from rose.runtime.coserving.asking import question, refusal
 from rose.runtime.coserving.page import Field, Party, Span
+from rose.runtime.transfer import audit
 from rose.runtime.transfer.receiver import Receiver
 from rose.runtime.transfer.server import StoreServer
 from rose.runtime.transfer.store import VersionStore
@@ -33,14 +34,20 @@ def origin(tmp_path_factory):
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this host")
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=needs_cuda)])
+@pytest.fixture(params=["cpu", "in place", pytest.param("cuda", marks=needs_cuda)])
 def device(request):
+    """Where the parameters are; "in place" is the CPU, and they stay where they lie there as on an accelerator."""
     return request.param
+
+
+def lies_on(device):
+    """What an engine there is made with."""
+    return {"device": "cpu", "in_place": True} if device == "in place" else {"device": device}
 
 
 @pytest.fixture(params=[torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
 def engine(request, device, tmp_path):
-    made = HandMadeEngine(tmp_path, V0, tp=2, dtype=request.param, device=device)
+    made = HandMadeEngine(tmp_path, V0, tp=2, dtype=request.param, **lies_on(device))
     made.dtype = request.param
     return made
 
@@ -151,8 +158,10 @@ def test_what_the_engine_held_before_is_its_next_second_set(engine, origin):
     assert engine.holds(V1, engine.dtype)
 
 
-@needs_cuda
-@pytest.mark.parametrize("device", ["cuda"], indirect=True)
+in_place = pytest.mark.parametrize("device", ["in place", pytest.param("cuda", marks=needs_cuda)], indirect=True)
+
+
+@in_place
 def test_on_an_accelerator_parameters_stay_where_captured_graphs_read_them(engine, origin):
     stage(engine, origin)
     before = [parameter.data_ptr() for parameter in engine.ranks[0].values()]
@@ -172,6 +181,55 @@ def test_an_audit_finds_the_rank_whose_weights_changed(engine, origin):
     _, after = ask(engine, "audit")
     assert after[0]["drift"] is None
     assert "down_proj" in after[1]["drift"]
+
+
+@in_place
+def test_what_stays_in_place_is_read_back_once_and_then_known_by_its_fingerprints(engine, origin, monkeypatch):
+    read = []
+    find_drift = audit.find_drift
+    monkeypatch.setattr(audit, "find_drift", lambda *given: read.append(given[1].version) or find_drift(*given))
+    staged = stage(engine, origin)
+    (engine.staging / "held-1.json").write_bytes(staged.manifests[-1].to_bytes())
+    (engine.staging / "held-0.json").write_bytes(
+        Receiver(origin, None, engine.staging).fetch(0, None).manifests[-1].to_bytes()
+    )
+    for _ in range(2):
+        assert [report["drift"] for report in ask(engine, "audit", 0)[1]] == [None, None]
+        assert read == [0, 0]  # Each of two ranks, once.
+    ask(engine, "prepare")
+    assert all(report["ok"] for report in ask(engine, "commit")[1])
+    assert [report["drift"] for report in ask(engine, "audit")[1]] == [None, None]
+    assert read == [0, 0]
+    corrupt(engine, "model.layers.1.mlp.down_proj.weight", rank=1)
+    assert "down_proj" in ask(engine, "audit")[1][1]["drift"]
+    assert read == [0, 0, 1]
+    # What was found once is not taken to be known.
+    assert "down_proj" in ask(engine, "audit")[1][1]["drift"]
+
+
+@in_place
+def test_a_weight_that_changes_between_prepare_and_commit_is_found(engine, origin):
+    stage(engine, origin)
+    ask(engine, "prepare")
+    corrupt(engine, "model.norm.weight", rank=1)
+    _, (first, second) = ask(engine, "commit")
+    assert first["ok"]
+    assert not second["ok"]
+    assert "'model.norm.weight'" in second["reason"]
+
+
+@in_place
+def test_host_memory_for_a_sync_is_taken_once(engine, origin):
+    kept = []
+    for base in (0, None, None):
+        stage(engine, origin, base)
+        ask(engine, "prepare")
+        assert all(report["ok"] for report in ask(engine, "commit")[1])
+        kept.append(engine.updaters[0]._beside.waiting.nbytes)
+        (engine.staging / "v1").unlink()
+    assert kept[0] > 0
+    assert len(set(kept)) == 1
+    assert engine.holds(V1, engine.dtype)
 
 
 def test_an_audit_is_not_taken_while_a_version_waits_to_be_swapped_in(engine, origin):
@@ -205,7 +263,7 @@ def lent(tmp_path, device):
     """An engine on a device that is lent, and the device."""
     shared = Device()
     made = HandMadeEngine(
-        tmp_path, V0, dtype=torch.float32, device=device, wait_for_device=shared.wait, record_span=shared.record
+        tmp_path, V0, dtype=torch.float32, wait_for_device=shared.wait, record_span=shared.record, **lies_on(device)
     )
     return made, shared
 

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from rose.runtime.transfer import turns
-from rose.runtime.transfer.audit import find_drift
+from rose.runtime.transfer.audit import find_drift, fingerprints
+from rose.runtime.transfer.bits import to_bits
 from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.fingerprint import of_bits
 from rose.runtime.transfer.shards import receiver_regions
 from rose.runtime.transfer.store import VersionStore
 from tests.runtime.coserving.hand_made_engine import random_weights, shape
@@ -73,6 +75,20 @@ def test_a_version_that_was_not_cut_for_these_ranks_cannot_be_compared(published
     regions = receiver_regions(shape(), 2, 0)
     with pytest.raises(TransferError, match="not cut at the edges"):
         find_drift({name: weights[name][box.slices] for name, box in regions.items()}, whole, regions)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_fingerprints_are_those_of_what_was_published_and_tell_of_one_bit(published, dtype):
+    weights, manifest = published
+    views = {name: tensor.to(dtype).clone() for name, tensor in weights.items()}
+    expected = {name: of_bits(to_bits(name, tensor)) for name, tensor in weights.items()}
+    assert fingerprints({**views, "of no manifest": torch.zeros(1)}, manifest) == expected
+    flat = views["model.norm.weight"].view(torch.int16 if dtype is torch.bfloat16 else torch.int32)
+    flat[15] ^= 1
+    actual = fingerprints(views, manifest)
+    assert [name for name in expected if actual[name] != expected[name]] == ["model.norm.weight"]
+    # The lowest bit of a float32 is none of a bfloat16.
+    assert (actual["model.norm.weight"] is None) == (dtype is torch.float32)
 
 
 class StopError(Exception):

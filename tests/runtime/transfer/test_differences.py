@@ -46,3 +46,20 @@ def test_gaps_that_lead_past_the_end_are_refused_and_nothing_there_is_touched(ga
     for base, new in ((held, held), (held, other)):
         assert not differences.move(base[:100], new[:100], 1 << 15, np.array(gaps, np.uint32), steps, 1)
         np.testing.assert_array_equal(new[100:], 7)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    SIZES, st.sampled_from([np.uint8, np.uint16, np.uint32]), st.sampled_from([0, 0.01, 0.1, 0.6, 1]), st.integers(0)
+)
+def test_what_is_picked_is_what_changed_or_there_is_no_room(size: int, dtype: type, share: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    base, other = rng.integers(0, np.iinfo(dtype).max, (2, size), dtype=dtype, endpoint=True)
+    new = np.where(rng.random(size) < share, other, base)
+    expected = np.flatnonzero(base != new)
+    places, values = np.empty(expected.size, np.int32), np.empty(expected.size, dtype)
+    assert differences.pick(base, new, places, values) == expected.size
+    np.testing.assert_array_equal(places, expected)
+    np.testing.assert_array_equal(values, new[expected])
+    if expected.size:
+        assert differences.pick(base, new, places[1:], values[1:]) == -1

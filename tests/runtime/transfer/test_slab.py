@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from rose.runtime.transfer.slab import Slab
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this host")
+
+
+@pytest.fixture(params=[False, pytest.param(True, marks=needs_cuda)], ids=["plain", "pinned"])
+def slab(request: pytest.FixtureRequest) -> Slab:
+    return Slab(pinned=request.param, segment_bytes=1 << 12)
+
+
+def test_what_is_taken_is_nobody_else_s(slab: Slab) -> None:
+    def one(number: int) -> torch.Tensor:
+        return slab.take(100 + number, torch.int16).fill_(number)
+
+    with ThreadPoolExecutor(8) as pool:
+        taken = list(pool.map(one, range(100)))
+    for number, tensor in enumerate(taken):
+        assert tensor.shape == (100 + number,)
+        assert (tensor == number).all()
+        assert tensor.data_ptr() % 64 == 0
+
+
+def test_it_grows_once_for_what_comes_again(slab: Slab) -> None:
+    sizes = [3000, 1, 70_000, 0, 3000, 500]
+    for order in (sizes, sizes, sizes[::-1]):
+        slab.clear()
+        for size in order:
+            slab.take(size, torch.bfloat16)
+        assert slab.nbytes == (1 << 13) + (1 << 18)
+
+
+def test_memory_is_the_same_after_it_was_taken_back(slab: Slab) -> None:
+    first = slab.take(10, torch.float32).data_ptr()
+    slab.clear()
+    assert slab.take(20, torch.float8_e4m3fn).data_ptr() == first
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (7,), (5, 3)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float8_e5m2, torch.int64])
+def test_a_copy_is_kept_bit_for_bit(slab: Slab, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    tensor = torch.randn(shape).to(dtype)
+    kept = slab.keep(tensor)
+    assert kept.shape == tensor.shape
+    assert kept.dtype == dtype
+    assert torch.equal(kept.reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8))
+    assert kept.is_pinned() == slab._pinned
