@@ -50,7 +50,7 @@ class _Ready:
 
     manifest: Manifest
     swap: Callable[[], None]
-    #: What it took, in nanoseconds, as it is reported.
+    #: What it took, in nanoseconds, and the bytes that are written in place, as it is reported.
     times: dict[str, object]
     #: Of the tensors as verified on the host, where they are written in place.
     fingerprints: dict[str, int] = field(default_factory=dict)
@@ -199,18 +199,20 @@ class WeightUpdater:
         staged = Staged.open(folder, weights.regions, beside)
         published = weights.published(first, turn)
         fingerprints: dict[str, int] = {}
+        times: dict[str, object] = {"verify_ns": staged.verify_ns}
         swap: Callable[[], None]
         if self._in_place:
             prepared = prepare(staged, published, weights.regions, turn=turn, aside=self._beside)
             swap, fingerprints = partial(_write_in_place, prepared, weights), prepared.fingerprints
+            times["write_bytes"] = prepared.write_bytes
         else:
             if self._second is None:
                 self._second = SecondSet(self._model_runner.model.named_parameters(), turn)
             views = EngineWeights.of(self._model_runner, first, self._ranks, self._second.tensors).views
             prepare(staged, published, weights.regions, views, turn).commit(views, turn)
             swap = self._second.swap
-        stage_ns = monotonic_ns() - began - staged.verify_ns
-        return _Ready(staged.manifests[-1], swap, {"verify_ns": staged.verify_ns, "stage_ns": stage_ns}, fingerprints)
+        times["stage_ns"] = monotonic_ns() - began - staged.verify_ns
+        return _Ready(staged.manifests[-1], swap, times, fingerprints)
 
     def _acknowledge(
         self, manifest: Manifest, expected: dict[str, int], outcome: dict[str, int], turn: Turn

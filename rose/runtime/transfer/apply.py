@@ -128,6 +128,12 @@ class Prepared:
         self._current = current
         self._patches = patches
 
+    @property
+    def write_bytes(self) -> int:
+        """What the commit has to write, with the places of single elements."""
+        patches = self._patches.values()
+        return sum(p.values.nbytes + (0 if p.positions is None else p.positions.nbytes) for p in patches)
+
     def commit(self, into: Mapping[str, torch.Tensor] | None = None, turn: Turn = at_once) -> int:
         """Write the version into the parameters in place, and return how long that took, in nanoseconds.
 

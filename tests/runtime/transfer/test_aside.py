@@ -76,6 +76,8 @@ def test_versions_are_written_where_the_parameters_lie_and_their_fingerprints_kn
     for staged, expected in zip(ways, (V1, V2), strict=True):
         prepared = prepare(staged, engine, aside=aside)
         assert not same(engine, expected)
+        whole = sum(tensor.nbytes for tensor in engine.values())
+        assert 0.2 * whole < prepared.write_bytes < 0.5 * whole  # One in ten, each with its place.
         prepared.commit()
         assert same(engine, expected)
         numbers = {name: of_tensor(tensor, tensor.dtype) for name, tensor in engine.items()}
