@@ -1,4 +1,4 @@
-"""Host memory that is carved into tensors, and carved anew for the next version.
+"""Host memory that is used anew: a slab for what is wanted all at once, buffers for what is given back one by one.
 
 Memory that an accelerator reads and writes directly is pinned, which takes longer than to fill it, and so does touching
 other memory for the first time: both are done once.
@@ -7,6 +7,7 @@ other memory for the first time: both are done once.
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 
 import numpy as np
 import torch
@@ -59,8 +60,43 @@ class Slab:
         for index, taken in enumerate(self._taken_bytes):
             if size_bytes <= self._segments[index].nbytes - taken:
                 return index
-        # Torch's own cache of pinned memory would round up to a power of two anyway.
-        segment_bytes = max(self._segment_bytes, 1 << (size_bytes - 1).bit_length())
-        self._segments.append(torch.empty(segment_bytes, dtype=torch.uint8, pin_memory=self._pinned))
+        self._segments.append(_memory(max(self._segment_bytes, size_bytes), self._pinned))
         self._taken_bytes.append(0)
         return len(self._segments) - 1
+
+
+class Buffers:
+    """Memory of any power of two, lent to one thread at a time and kept for the next.
+
+    There are as many of one size as were ever lent at once: none is lent for less, or all would grow to the largest.
+    """
+
+    def __init__(self, *, pinned: bool) -> None:
+        self._pinned = pinned
+        self._idle: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
+        self._lock = threading.Lock()
+        #: What all take of the host's memory, those that are lent too.
+        self.nbytes = 0
+
+    def lend(self, size_bytes: int) -> torch.Tensor:
+        """Bytes, at least so many. What they hold means nothing."""
+        with self._lock:
+            idle = self._idle[_rounded(size_bytes)]
+            if idle:
+                return idle.pop()
+            self.nbytes += _rounded(size_bytes)
+        return _memory(size_bytes, self._pinned)
+
+    def give_back(self, memory: torch.Tensor) -> None:
+        """What was lent is written over from now on."""
+        with self._lock:
+            self._idle[memory.nbytes].append(memory)
+
+
+def _rounded(size_bytes: int) -> int:
+    """Torch's own cache of pinned memory rounds up to a power of two as well."""
+    return 1 << max(size_bytes - 1, 0).bit_length()
+
+
+def _memory(size_bytes: int, pinned: bool) -> torch.Tensor:
+    return torch.empty(_rounded(size_bytes), dtype=torch.uint8, pin_memory=pinned)

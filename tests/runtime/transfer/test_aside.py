@@ -139,7 +139,7 @@ def test_host_memory_is_taken_once(where: str, ways: list[Staged], monkeypatch: 
         return prepare(ways[0], engine_at(V0, where), turn=turn, aside=aside)
 
     places = [patch.values.data_ptr() for patch in once()._patches.values()]
-    kept = aside.pinned_bytes
+    kept = aside.host_bytes
     assert kept > 0
     assert [patch.values.data_ptr() for patch in once()._patches.values()] == places
-    assert aside.pinned_bytes == kept
+    assert aside.host_bytes == kept

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from rose.runtime.transfer.slab import Slab
+from rose.runtime.transfer.slab import Buffers, Slab
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this host")
 
@@ -51,3 +51,22 @@ def test_a_copy_is_kept_bit_for_bit(slab: Slab, shape: tuple[int, ...], dtype: t
     assert kept.dtype == dtype
     assert torch.equal(kept.reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8))
     assert kept.is_pinned() == slab._pinned
+
+
+def test_as_many_buffers_are_kept_as_were_lent_at_once() -> None:
+    buffers = Buffers(pinned=False)
+    for _ in range(3):
+        lent = [buffers.lend(size) for size in (1000, 1024, 5, 0)]
+        assert [memory.nbytes for memory in lent] == [1024, 1024, 8, 1]
+        assert len({memory.data_ptr() for memory in lent}) == 4
+        for memory in lent:
+            buffers.give_back(memory)
+    assert buffers.nbytes == 1024 + 1024 + 8 + 1
+
+
+def test_a_buffer_is_not_lent_for_less() -> None:
+    buffers = Buffers(pinned=False)
+    large = buffers.lend(1 << 20)
+    buffers.give_back(large)
+    assert buffers.lend(100).nbytes == 128
+    assert buffers.lend(1 << 20) is large
