@@ -98,6 +98,7 @@ class _Run:
         self._publisher = Publisher(self._store)
         self._receiver = Receiver(f"file://{self._store.folder}", None, engine.staging)
         self._manifest: Manifest | None = None
+        self._bus_bytes_per_s: float | None = None
         self._wrong: set[str] = set()
         self._places = self._addresses()
         self._rows: dict[str, dict[str, float]] = report.detail.setdefault("versions", {})
@@ -113,7 +114,7 @@ class _Run:
                 print(f"{part.__name__.strip('_')}: {type(error).__name__}: {error}", flush=True)
                 failed.append(error)
 
-        bus_bytes_per_s = self._bus()
+        attempt(self._bus)
         with phase("publishing version 0"):
             began = time.monotonic()
             self._publisher.publish(0, self._tensors)
@@ -121,7 +122,7 @@ class _Run:
             self._report.fact("publish of version 0, s", time.monotonic() - began)
         with self._engine:
             attempt(self._versions)
-            attempt(lambda: self._pauses(bus_bytes_per_s))
+            attempt(self._pauses)
             attempt(self._costs)
             attempt(self._flip)
         if failed:
@@ -196,13 +197,13 @@ class _Run:
             for verb in ("publish", "prepare", "commit", "acknowledge"):
                 self._report.fact(f"{verb}, {name} changed, s", row[f"{verb}_s"])
 
-    def _pauses(self, bus_bytes_per_s: float | None) -> None:
+    def _pauses(self) -> None:
         """How long the pauses are against what the bus needs for their bytes: the worst of the versions."""
-        if bus_bytes_per_s is None:
+        self._held()
+        if self._bus_bytes_per_s is None:
             return
-        self._report.fact("bus to the device, bytes/s", bus_bytes_per_s)
         for row in self._rows.values():
-            row["pause_over_bus"] = row["commit_s"] / (row["write_bytes"] / bus_bytes_per_s)
+            row["pause_over_bus"] = row["commit_s"] / (row["write_bytes"] / self._bus_bytes_per_s)
         worst = max(row["pause_over_bus"] for row in self._rows.values())
         self._report.claim("weights: pause / time of the bytes over the bus", worst, "x", _PAUSE_TARGET, "lower")
 
@@ -237,10 +238,10 @@ class _Run:
         found = before.get("ok") and before["drift"] is None and repr(_FLIPPED) in str(after.get("drift"))
         self._report.claim("weights: flipped bit found", int(bool(found)), "bits", 1, "higher")
 
-    def _bus(self) -> float | None:
-        """Bytes a second from pinned host memory, at best; None where there is no bus."""
+    def _bus(self) -> None:
+        """Bytes a second from pinned host memory, at best; unknown where there is no bus."""
         if self._device.type != "cuda":
-            return None
+            return
         host = torch.empty(_BUS_BYTES, dtype=torch.uint8, pin_memory=True)
         there = torch.empty(_BUS_BYTES, dtype=torch.uint8, device=self._device)
         took = []
@@ -250,7 +251,8 @@ class _Run:
             there.copy_(host, non_blocking=True)
             torch.cuda.synchronize()
             took.append(time.perf_counter() - began)
-        return _BUS_BYTES / min(took)
+        self._bus_bytes_per_s = _BUS_BYTES / min(took)
+        self._report.fact("bus to the device, bytes/s", self._bus_bytes_per_s)
 
     def _step_trainer(self, seed: int, share: float) -> None:
         """Some elements move by one unit in the last place."""
