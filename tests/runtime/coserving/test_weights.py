@@ -31,7 +31,11 @@ def origin(tmp_path_factory):
         yield server.url
 
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this host")
+#: Of tests and parameters that need a card: `-m cuda` chooses them.
+needs_cuda = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this host"),
+]
 
 
 @pytest.fixture(params=["cpu", "in place", pytest.param("cuda", marks=needs_cuda)])

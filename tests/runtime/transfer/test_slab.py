@@ -7,7 +7,11 @@ import torch
 
 from rose.runtime.transfer.slab import Buffers, Slab
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this host")
+#: Of tests and parameters that need a card: `-m cuda` chooses them.
+needs_cuda = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this host"),
+]
 
 
 @pytest.fixture(params=[False, pytest.param(True, marks=needs_cuda)], ids=["plain", "pinned"])
