@@ -23,28 +23,28 @@ from rose.clock import monotonic_ns
 from rose.runtime.coserving.runahead import LAYERS_AHEAD
 
 ALONE, UNSERVED, UNGATED, YIELD = "alone", "rollouts alone", "ungated", "yield"
-_ALONE = Mode(name=ALONE, policy=None, seconds=4.0, quick_seconds=1.5)
+_ALONE = Mode(name=ALONE, policy=None, seconds=4.0, quick_seconds=0.75)
 #: What ungated rollouts make of a device that nobody else wants.
-_UNSERVED = Mode(name=UNSERVED, policy="share_all", served=False, seconds=1.2, quick_seconds=0.7)
-_UNGATED = Mode(name=UNGATED, policy="share_all", seconds=2.0, quick_seconds=1.0)
-_YIELD = Mode(name=YIELD, policy="rose", seconds=4.0, quick_seconds=1.5)
+_UNSERVED = Mode(name=UNSERVED, policy="share_all", served=False, seconds=1.2, quick_seconds=0.4)
+_UNGATED = Mode(name=UNGATED, policy="share_all", seconds=2.0, quick_seconds=0.5)
+_YIELD = Mode(name=YIELD, policy="rose", seconds=4.0, quick_seconds=0.75)
 _SHARED = (_ALONE, _UNSERVED, _UNGATED, _YIELD)
 _GPU_MODES = (
     *_SHARED,
     Mode(name="yield, 1 layer ahead", policy="rose", layers_ahead=1, seconds=2.0),
     Mode(name="yield, 4 layers ahead", policy="rose", layers_ahead=4, seconds=2.0),
 )
-_CPU_MODES = (*_SHARED, Mode(name="yield, idle class", policy="rose", idle_class=True, seconds=3.0, quick_seconds=0.8))
+_CPU_MODES = (*_SHARED, Mode(name="yield, idle class", policy="rose", idle_class=True, seconds=3.0, quick_seconds=0.5))
 _GRAPH_MODES = (
-    Mode(name=ALONE, policy=None, seconds=2.0, quick_seconds=0.7),
-    Mode(name="graph", policy="rose", seconds=3.0, quick_seconds=1.0),
+    Mode(name=ALONE, policy=None, seconds=2.0),
+    Mode(name="graph", policy="rose", seconds=3.0),
 )
 _MPS_MODES = (
     Mode(name=ALONE, policy=None, seconds=1.5),
     Mode(name=UNGATED, policy="share_all", seconds=1.5),
     Mode(name=YIELD, policy="rose", seconds=1.5),
 )
-_ROUNDS, _PART_ROUNDS, _QUICK_ROUNDS = 3, 2, 1
+_ROUNDS, _PART_ROUNDS, _QUICK_ROUNDS = 3, 2, 2
 _WARM_UP_S = 0.4
 #: What a round takes beside its time, and a part before its rounds.
 _ROUND_LOST_S, _START_S = 0.2, 4.0
@@ -66,7 +66,7 @@ def measure(scope: Scope, report: StageReport) -> None:
         try:
             part.run(deadline_ns - round(later_s * 1e9))
         except PartyError as error:
-            if error.absent:
+            if error.skip:
                 report.fact(f"{part.name}: skipped", str(error))
             else:
                 failures.append(f"{part.name or 'gate'}: {error}")
@@ -101,17 +101,21 @@ def _cpu_modes(report: StageReport) -> tuple[Mode, ...]:
 
 def _gpu_parts(scope: Scope, report: StageReport) -> list[_Part]:
     """Those that need more of the host, each on a page and in processes of its own: none takes another along."""
+    reasons = {
+        "graph": None
+        if importlib.util.find_spec("sglang") is not None
+        else "sglang is not installed, whose breakable capture makes a graph of each layer",
+        "mps": None
+        if _mps_pipe() is not None
+        else "no MPS daemon runs on this host (nvidia-cuda-mps-control -d starts one)",
+    }
     parts = []
-    if importlib.util.find_spec("sglang") is None:
-        report.fact("graph: skipped", "sglang is not installed, whose breakable capture makes a graph of each layer")
-    else:
-        parts.append(_Part("graph", _GRAPH_MODES, _PART_ROUNDS, scope, report, graph=True))
-    if _mps_pipe() is None:
-        report.fact("mps: skipped", "no MPS daemon runs on this host (nvidia-cuda-mps-control -d starts one)")
-    elif scope.quick:
-        report.fact("mps: skipped", "not in a quick run")
-    else:
-        parts.append(_Part("mps", _MPS_MODES, _PART_ROUNDS, scope, report, mps=True))
+    for name, modes in (("graph", _GRAPH_MODES), ("mps", _MPS_MODES)):
+        reason = "not in a quick run" if scope.quick else reasons[name]
+        if reason is None:
+            parts.append(_Part(name, modes, _PART_ROUNDS, scope, report))
+        else:
+            report.fact(f"{name}: skipped", reason)
     return parts
 
 
@@ -133,8 +137,6 @@ class _Part:
         report: StageReport,
         *,
         core: int | None = None,
-        graph: bool = False,
-        mps: bool = False,
     ) -> None:
         self.name, self._report, self._quick = name, report, scope.quick
         self._on_cores = core is not None
@@ -143,12 +145,15 @@ class _Part:
         self._rounds = _QUICK_ROUNDS if scope.quick else rounds
         self._played: list[Round] = []
         # Where a daemon runs every process is its client, but for those that look for it elsewhere.
+        mps = name == "mps"
         environment = () if mps or _mps_pipe() is None else ((_MPS_DIRECTORY, str(scope.folder / "no-mps")),)
         self.device = Device(
             scope.folder / (name or "gate"),
             device=scope.device,
             core=core,
-            graph=graph,
+            graph=name == "graph",
+            # The others must not disturb its rounds.
+            at_once=not name,
             environment=environment,
             # MPS knows two priorities, 0 and this.
             idle_environment=(("CUDA_MPS_CLIENT_PRIORITY", "1"),) if mps else (),
@@ -164,7 +169,7 @@ class _Part:
         ready = self.device.start(deadline_ns)
         left_s = (deadline_ns - monotonic_ns()) / 1e9
         if left_s <= 0:
-            raise PartyError("no time was left for its rounds: the two processes took too long to start")
+            raise PartyError("no time was left for its rounds", skip=bool(self.name))
         scale = min(1.0, left_s / (self.planned_s + _WARM_UP_S))
         try:
             # What the gate has to know of step times, and a clock that is up.
@@ -197,7 +202,8 @@ class _Part:
 
     def _figures(self, mode: Mode) -> dict[str, Any]:
         slices = [part for part in self.device.slices if part.lease_id == mode.name]
-        return figures.mode_figures(self._rounds_of(mode), slices)
+        rounds = self._rounds_of(mode)
+        return figures.mode_figures(rounds, slices) | {"waited_ms": figures.waited_ms(rounds, self.device.spans)}
 
     def _rounds_of(self, *modes: Mode) -> list[Round]:
         names = {mode.name for mode in modes}
@@ -227,6 +233,9 @@ class _Part:
             if mode.get("rollout_steps_per_s") and name != UNSERVED:
                 share = figures.ratio(mode["rollout_steps_per_s"], idle_steps_per_s)
                 report.fact(f"rollout steps, {name} / ungated of the idle share", round(share, 3))
+        for name, mode in modes.items():
+            if mode.get("layers_on_device_at_yield_max") is not None:
+                report.fact(f"layers on the device at a yield, {name}", mode["layers_on_device_at_yield_max"])
         self._tell_latency(modes)
 
     def _free(self, free_ms: float, rollouts: Ready) -> str:

@@ -48,11 +48,11 @@ _DRAIN_S = 0.1
 
 
 class PartyError(Exception):
-    """A process of the device failed, ended or hangs. `absent`: it lacks a module."""
+    """A process of the device failed, ended or hangs. `skip`: it cannot be had here, which is no failure."""
 
-    def __init__(self, why: str, *, absent: bool = False) -> None:
+    def __init__(self, why: str, *, skip: bool = False) -> None:
         super().__init__(why)
-        self.absent = absent
+        self.skip = skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +73,7 @@ class Mode:
 
 
 class Device:
-    """Both processes begin to load at once, and do nothing on the device before `start`. To be closed."""
+    """Both processes begin to load when it is made. To be closed."""
 
     def __init__(
         self,
@@ -82,10 +82,12 @@ class Device:
         device: str,
         core: int | None,
         graph: bool = False,
+        at_once: bool = True,
         environment: tuple[tuple[str, str], ...] = (),
         idle_environment: tuple[tuple[str, str], ...] = (),
     ) -> None:
-        """`environment` is both processes', `idle_environment` the rollouts' beside it."""
+        """`environment` is both processes', `idle_environment` the rollouts' beside it. `at_once`: they take to the
+        device before `start`."""
         self._page = ArbiterPage.create(folder / "page")
         self._page.set_terms(_BUDGETS, PROMPT_TOKENS, _MEMORY)
         self.anchor = Anchor.take()
@@ -96,9 +98,11 @@ class Device:
             "gate", self._page, self.anchor, self._began_ns, self._record, engine_id=None, leases=self._leases
         )
         #: All spans so far, read beside the accountant.
-        self._spans: list[SpanRecord] = []
+        self.spans: list[SpanRecord] = []
         self._tails = dict.fromkeys((Party.SERVING, Party.ROLLOUT), 0)
-        setting = Setting(device=device, page=self._page.path, core=core, graph=False, environment=tuple(environment))
+        setting = Setting(
+            device=device, page=self._page.path, core=core, graph=False, at_once=at_once, environment=tuple(environment)
+        )
         idle = replace(setting, graph=graph, environment=(*environment, *idle_environment))
         self._serving, self._rollout = _Process("serve", setting), _Process("roll_out", idle)
         self.serving: Ready | None = None
@@ -151,13 +155,13 @@ class Device:
         self._ended_ns = monotonic_ns()
         self._drain()
         self._accountant.close(self._ended_ns, final=True)
-        swept = slice_time(self._spans, self._began_ns, self._ended_ns).by_bucket
+        swept = slice_time(self.spans, self._began_ns, self._ended_ns).by_bucket
         off = [abs(swept[bucket] - sum(getattr(part, f"{bucket}_ns") for part in self.slices)) for bucket in swept]
         return {
             "slice_error_ns": slice_error_ns(self.slices, self._began_ns, self._ended_ns, self.anchor),
             "length_ns": self._ended_ns - self._began_ns,
             "slices": len(self.slices),
-            "spans": len(self._spans),
+            "spans": len(self.spans),
             "spans_lost": self._accountant.lost_spans,
             "late_ns": self._accountant.late_ns,
             "bucket_off_one_sweep_ns": max(off),
@@ -182,7 +186,7 @@ class Device:
     def _drain(self) -> None:
         for party, tail in self._tails.items():
             spans, self._tails[party], _ = self._page.drain(party, tail)
-            self._spans += spans
+            self.spans += spans
 
     def _record(self, event: Event, *, durable: bool | None = None) -> None:
         if isinstance(event, DeviceSlice):
@@ -220,7 +224,7 @@ class _Process:
         except (EOFError, OSError):
             raise PartyError(self._ended())
         if isinstance(answer, Failed):
-            raise PartyError(f"the process {self.name!r} failed: {answer.why}", absent=answer.absent)
+            raise PartyError(f"the process {self.name!r} failed: {answer.why}", skip=answer.absent)
         return answer
 
     def dismiss(self) -> None:

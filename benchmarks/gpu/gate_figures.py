@@ -12,6 +12,8 @@ import numpy as np
 from benchmarks.gpu.gate_messages import Arrival, Round, Step, Yield
 from rose.clock import Anchor
 from rose.events import BUCKETS, DeviceSlice
+from rose.runtime.coserving.page import Span, SpanRecord
+from rose.runtime.policy.slack import Hold
 
 #: Of a round that serving has to itself.
 _BUSY_SHARE = 0.4
@@ -103,6 +105,20 @@ def mode_figures(rounds: Sequence[Round], slices: Sequence[DeviceSlice]) -> dict
         "wish_to_free_p99_ms": float(np.quantile(free_ms, 0.99)) if given else None,
         "device_time": device_shares(slices),
     }
+
+
+def waited_ms(rounds: Sequence[Round], spans: Iterable[SpanRecord]) -> dict[str, float]:
+    """What rollouts waited for in these rounds, in milliseconds: by `Hold`, and what their yields took."""
+    waits: dict[str, float] = {}
+    for span in spans:
+        if span.kind not in (Span.HELD, Span.YIELD):
+            continue
+        name = "yield" if span.kind is Span.YIELD else Hold(span.aux).name.lower()
+        for part in rounds:
+            length_ns = min(span.end_ns, part.until_ns) - max(span.start_ns, part.from_ns)
+            if length_ns > 0:
+                waits[name] = waits.get(name, 0.0) + length_ns / 1e6
+    return waits
 
 
 def _by_bucket(part: DeviceSlice) -> dict[str, int]:

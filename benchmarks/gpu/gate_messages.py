@@ -44,12 +44,14 @@ class Yield:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """Where a process runs. `core`: of a host without a GPU. `environment` is set before CUDA starts."""
+    """Where a process runs. `core`: of a host without a GPU. `environment` is set before CUDA starts, which it does
+    `at_once` or when the process is told to start."""
 
     device: str
     page: Path
     core: int | None
     graph: bool
+    at_once: bool
     environment: tuple[tuple[str, str], ...]
 
 

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -60,15 +59,21 @@ def roll_out(connection: Connection, setting: Setting) -> None:
     _run(connection, setting, _RollingOut)
 
 
-def _run(connection: Connection, setting: Setting, party: Callable[[Setting], Any]) -> None:
+def _run(connection: Connection, setting: Setting, party: Callable[[Setting], _Serving | _RollingOut]) -> None:
     os.environ.update(setting.environment)
     torch.set_num_threads(1)
     if setting.core is not None:
         os.sched_setaffinity(0, {setting.core})
     try:
         engine = party(setting)
+        if setting.at_once:
+            engine.load()
         while (command := connection.recv()) is not None:
-            connection.send(engine.start() if command == START else engine.play(command))
+            if command == START:
+                engine.load()
+                connection.send(engine.start())
+            else:
+                connection.send(engine.play(command))
     except EOFError:
         return
     except Exception as error:
@@ -76,24 +81,37 @@ def _run(connection: Connection, setting: Setting, party: Callable[[Setting], An
         connection.send(Failed(f"{type(error).__name__}: {error}", isinstance(error, ImportError)))
 
 
-def _stack(setting: Setting) -> Stack:
-    device = torch.device(setting.device)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    return Stack(device)
+class _Party:
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._loaded: Stack | None = None
+
+    @property
+    def _stack(self) -> Stack:
+        assert self._loaded is not None, "loaded before"
+        return self._loaded
+
+    def load(self) -> None:
+        """Make the layers on the device, unless they are there."""
+        if self._loaded is None:
+            device = torch.device(self._setting.device)
+            if device.type == "cuda":
+                torch.cuda.set_device(device)
+            self._loaded = Stack(device)
+            self._loaded.layer_ns(self._loaded.shape.grain)  # What is set up lazily.
 
 
-class _Serving:
+class _Serving(_Party):
     """An engine with the product's plugin in it, turn by turn as SGLang's loop."""
 
     def __init__(self, setting: Setting) -> None:
-        self._setting = setting
+        super().__init__(setting)
         self._scheduler = Scheduler()
         self._plugin = ServingPlugin(self._scheduler, setting.page, None)
 
     def start(self) -> Ready:
         """Take the page, and learn what steps take."""
-        self._stack = stack = _stack(self._setting)
+        stack = self._stack
         tokens = stack.size(_LAYER_NS[stack.device.type][0])
         now = monotonic_ns()
         arrivals = (Arrival(now, _WARM_UP_STEPS),) * _WARM_UP_REQUESTS
@@ -102,7 +120,7 @@ class _Serving:
         if self._plugin.state.reason is not None:
             raise RuntimeError(f"the plugin did not take the page: {self._plugin.state.reason}")
         lengths = sorted(step.end_ns - step.begin_ns for step in steps)
-        return Ready(layers=stack.shape.layers, tokens=tokens, step_ns=lengths[len(lengths) // 2])
+        return Ready(layers=stack.shape.layers, tokens=tokens, step_ns=lengths[len(lengths) // 4])
 
     def play(self, command: Serve) -> tuple[Step, ...]:
         """Every step that ran."""
@@ -177,26 +195,19 @@ class WatchedPage(ArbiterPage):
         self.taken += record.kind is Span.YIELD and not announced
 
 
-class _RollingOut:
+class _RollingOut(_Party):
     """An engine that always has requests, behind the product's gate."""
 
     def __init__(self, setting: Setting) -> None:
-        self._setting = setting
+        super().__init__(setting)
         self._gate: RolloutGate | None = None
         self._hook: Callable[[int], None] = self._before_layer
         if setting.graph:
-            from rose.runtime.engines import gpu
-
-            # Capture needs none of SGLang's kernels.
-            os.environ.setdefault(gpu.NATIVE_KERNELS, "1")
-            gpu.install()
-            from rose.runtime.coserving.layered_graphs import before_each_layer
-
-            self._hook = before_each_layer(self._before_layer)
+            self._hook = _ends_a_segment(self._before_layer)
 
     def start(self) -> Ready:
         """Take the page, and add the gate to the layers."""
-        self._stack = stack = _stack(self._setting)
+        stack = self._stack
         tokens = stack.size(_LAYER_NS[stack.device.type][1])
         add_layer_hooks(stack, self._hook, after_last=stack.device.type == "cpu")
         if self._setting.graph:
@@ -285,3 +296,18 @@ class _RollingOut:
         assert self._page.ends is not None, "set when the page was taken"
         self._page.ends.note()
         self._gate.between_layers(layers_left)
+
+
+def _ends_a_segment(before_layer: Callable[[int], None]) -> Callable[[int], None]:
+    """Raises ImportError where SGLang, whose capture it is, cannot be loaded."""
+    from rose.runtime.engines import gpu
+
+    # Capture needs none of SGLang's kernels.
+    os.environ.setdefault(gpu.NATIVE_KERNELS, "1")
+    try:
+        gpu.install()
+        from rose.runtime.coserving.layered_graphs import before_each_layer
+
+        return before_each_layer(before_layer)
+    except Exception as error:
+        raise ImportError(f"SGLang's breakable capture cannot be loaded ({type(error).__name__}: {error})")

@@ -16,6 +16,7 @@ from rose.clock import Anchor, monotonic_ns
 from rose.events import DeviceSlice
 from rose.runtime.coserving.gate import layers_of
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
+from rose.runtime.policy.slack import Hold
 
 MS = 1_000_000
 ANCHOR = Anchor(1_000)
@@ -83,6 +84,17 @@ def test_figures_of_a_mode_are_of_all_of_its_rounds():
     alone = figures.mode_figures([one_round()], [])
     assert alone["latency_p99_ms"] is None
     assert "rollout_steps" not in alone
+
+
+def test_what_rollouts_waited_for_is_told_by_reason_and_within_the_rounds():
+    spans = [
+        SpanRecord(Span.HELD, -5 * MS, 5 * MS, Hold.REGRET),
+        SpanRecord(Span.HELD, 10 * MS, 12 * MS, Hold.SERVING_STEP),
+        SpanRecord(Span.HELD, 20 * MS, 21 * MS, Hold.SERVING_STEP),
+        SpanRecord(Span.YIELD, 990 * MS, 1010 * MS),
+        SpanRecord(Span.SERVING, 0, 1000 * MS),
+    ]
+    assert figures.waited_ms([one_round()], spans) == {"regret": 5, "serving_step": 3, "yield": 10}
 
 
 def test_steps_that_nothing_can_be_compared_with_reach_no_target():
