@@ -37,10 +37,12 @@ _GPU_MODES = (
 _CPU_MODES = (*_SHARED, Mode(name="yield, idle class", policy="rose", idle_class=True, seconds=3.0, quick_seconds=0.5))
 _GRAPH_MODES = (
     Mode(name=ALONE, policy=None, seconds=2.0),
+    _UNSERVED,
     Mode(name="graph", policy="rose", seconds=3.0),
 )
 _MPS_MODES = (
     Mode(name=ALONE, policy=None, seconds=1.5),
+    _UNSERVED,
     Mode(name=UNGATED, policy="share_all", seconds=1.5),
     Mode(name=YIELD, policy="rose", seconds=1.5),
 )
@@ -193,12 +195,14 @@ class _Part:
             "modes": modes,
         }
         report.save()
-        if self.name:
-            self._tell_latency(modes)
-        else:
+        if not self.name:
             report.claim("gate: slice sum error", account["slice_error_ns"], "ns", 0, "lower")
             report.fact("spans lost", account["spans_lost"])
-            self._claim(modes, ready[1])
+            self._claim_layers(ready[1])
+        self._tell_modes(modes)
+        gated = modes.get(YIELD)
+        if not self.name and gated is not None and gated["wish_to_free_p99_ms"] is not None:
+            report.fact("serving's wish to device free, p99", self._free(gated["wish_to_free_p99_ms"], ready[1]))
 
     def _figures(self, mode: Mode) -> dict[str, Any]:
         slices = [part for part in self.device.slices if part.lease_id == mode.name]
@@ -209,34 +213,11 @@ class _Part:
         names = {mode.name for mode in modes}
         return [part for part in self._played if part.mode in names]
 
-    def _claim(self, modes: dict[str, dict[str, Any]], rollouts: Ready) -> None:
-        report = self._report
+    def _claim_layers(self, rollouts: Ready) -> None:
         bounded = [mode for mode in self._seconds if mode.policy == "rose" and mode.layers_ahead == LAYERS_AHEAD]
         done = [part.rollout for part in self._rounds_of(*bounded) if part.rollout is not None]
-        yields = [given for rollout in done for given in rollout.yields]
-        left = figures.layers_left(yields, rollouts.layers)
-        report.claim("gate: layers left on the device at a yield", left, "layers", LAYERS_AHEAD, "lower")
-        missing = {ALONE, UNSERVED, YIELD} - modes.keys()
-        if missing:
-            report.fact("not played", sorted(missing))
-            return
-        alone, gated, unserved = modes[ALONE], modes[YIELD], modes[UNSERVED]
-        report.fact("serving alone, busy share", round(alone["busy_share"], 3))
-        if gated["wish_to_free_p99_ms"] is not None:
-            report.fact("serving's wish to device free, p99", self._free(gated["wish_to_free_p99_ms"], rollouts))
-        idle_steps_per_s = unserved["rollout_steps_per_s"] * (1 - alone["busy_share"])
-        # What ungated rollouts do beside serving is partly serving's time: this is what they could do without that.
-        report.fact("ungated rollout steps a second of the time that serving alone leaves idle", idle_steps_per_s)
-        kept = figures.ratio(gated["rollout_steps_per_s"], idle_steps_per_s)
-        report.claim("gate: rollout steps, gated / ungated of the idle share", kept, "x", 0.7, "higher")
-        for name, mode in modes.items():
-            if mode.get("rollout_steps_per_s") and name != UNSERVED:
-                share = figures.ratio(mode["rollout_steps_per_s"], idle_steps_per_s)
-                report.fact(f"rollout steps, {name} / ungated of the idle share", round(share, 3))
-        for name, mode in modes.items():
-            if mode.get("layers_on_device_at_yield_max") is not None:
-                report.fact(f"layers on the device at a yield, {name}", mode["layers_on_device_at_yield_max"])
-        self._tell_latency(modes)
+        left = figures.layers_left([given for rollout in done for given in rollout.yields], rollouts.layers)
+        self._report.claim("gate: layers left on the device at a yield", left, "layers", LAYERS_AHEAD, "lower")
 
     def _free(self, free_ms: float, rollouts: Ready) -> str:
         if self._on_cores:
@@ -244,14 +225,35 @@ class _Part:
         layer_ms = rollouts.step_ns / rollouts.layers / 1e6
         return f"{free_ms:.3f} ms, or {free_ms / layer_ms:.2f} layers"
 
-    def _tell_latency(self, modes: dict[str, dict[str, Any]]) -> None:
-        alone_ms = modes[ALONE]["latency_p99_ms"] if ALONE in modes else None
+    def _tell_modes(self, modes: dict[str, dict[str, Any]]) -> None:
+        """Each mode that was played, against serving alone and against rollouts alone."""
+        report, prefix = self._report, f"{self.name}: " if self.name else ""
+        missing = {ALONE, UNSERVED} - modes.keys()
+        if missing:
+            report.fact(f"{prefix}nothing to compare with", f"not played: {', '.join(sorted(missing))}")
+            return
+        alone = modes[ALONE]
+        # What ungated rollouts do beside serving is partly serving's time; this is what they could do without that.
+        idle_steps_per_s = modes[UNSERVED]["rollout_steps_per_s"] * (1 - alone["busy_share"])
+        report.fact(f"{prefix}serving alone, busy share", round(alone["busy_share"], 3))
+        report.fact(
+            f"{prefix}ungated rollout steps a second in the time that serving alone leaves idle", idle_steps_per_s
+        )
         for name, mode in modes.items():
-            if name == ALONE or not alone_ms or not mode["latency_p99_ms"]:
+            if name in (ALONE, UNSERVED):
                 continue
-            slower = mode["latency_p99_ms"] / alone_ms
-            if name == YIELD and not self.name and not self._quick:
-                self._report.claim("gate: serving p99, gated / alone", slower, "x", 1.07, "lower")
+            claimed = name == YIELD and not self.name
+            kept = figures.ratio(mode["rollout_steps_per_s"], idle_steps_per_s)
+            if claimed:
+                report.claim("gate: rollout steps, gated / ungated of the idle share", kept, "x", 0.7, "higher")
             else:
-                label = f"{self.name}: serving p99" if self.name else "serving p99"
-                self._report.fact(f"{label}, {name} / alone", round(slower, 3))
+                report.fact(f"{prefix}rollout steps, {name} / ungated of the idle share", round(kept, 3))
+            if mode["layers_on_device_at_yield_max"] is not None:
+                report.fact(f"{prefix}layers on the device at a yield, {name}", mode["layers_on_device_at_yield_max"])
+            if not alone["serving_steps"] or not mode["serving_steps"]:
+                continue
+            slower = mode["latency_p99_ms"] / alone["latency_p99_ms"]
+            if claimed and not self._quick:
+                report.claim("gate: serving p99, gated / alone", slower, "x", 1.07, "lower")
+            else:
+                report.fact(f"{prefix}serving p99, {name} / alone", round(slower, 3))

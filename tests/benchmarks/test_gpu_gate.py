@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from benchmarks.gpu import gate_figures as figures
+from benchmarks.gpu.gate_device import Device, PartyError
 from benchmarks.gpu.gate_layers import LayerEnds, Stack
 from benchmarks.gpu.gate_messages import Arrival, RolledOut, Round, Step, Yield
 from benchmarks.gpu.gate_parties import WatchedPage
@@ -175,7 +176,22 @@ def test_a_core_that_the_kernel_took_is_counted_apart(page):
 
 
 def test_a_stack_has_layers_for_the_gate_and_no_fewer_tokens_than_it_can_have():
-    stack = Stack(CPU)
-    assert len(layers_of(stack)) == stack.shape.layers
-    assert stack.size(1) == stack.shape.grain
-    stack.step()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        stack = Stack(CPU)
+        assert len(layers_of(stack)) == stack.shape.layers
+        assert stack.size(1) == stack.shape.grain
+        stack.step()
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_process_that_cannot_have_its_device_says_why(tmp_path):
+    device = Device(tmp_path, device="cuda:99", core=None)
+    try:
+        with pytest.raises(PartyError, match="the process 'serve' failed: ") as error:
+            device.start(monotonic_ns() + 60_000 * MS)
+        assert not error.value.skip
+    finally:
+        device.close()
