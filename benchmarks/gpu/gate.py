@@ -198,6 +198,7 @@ class _Part:
         if not self.name:
             report.claim("gate: slice sum error", account["slice_error_ns"], "ns", 0, "lower")
             report.fact("spans lost", account["spans_lost"])
+            report.fact("span time that came after its slice, ns", account["late_ns"])
             self._claim_layers(ready[1])
         self._tell_modes(modes)
         gated = modes.get(YIELD)
