@@ -16,7 +16,7 @@ from typing import Any
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.memory import KvGuard
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
-from rose.runtime.coserving.runahead import LAYERS_AHEAD, RunAhead
+from rose.runtime.coserving.runahead import RunAhead
 from rose.runtime.coserving.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.coserving.telemetry import RolloutTelemetry
 from rose.runtime.policy.policies import Policy, numbered
@@ -58,7 +58,7 @@ class RolloutGate:
         self._chunk_tokens, self._set_chunk_tokens = chunk_tokens, set_chunk_tokens
         self._on_preemptible = on_preemptible
         self._run_ahead = run_ahead
-        self._ahead = 1 if run_ahead is None else LAYERS_AHEAD
+        self._ahead = 1 if run_ahead is None else run_ahead.layers
         self._poll_s = POLL_CPU_S if run_ahead is None else POLL_GPU_S
         self._worked: deque[tuple[int, int]] = deque()
         self._layers = layers

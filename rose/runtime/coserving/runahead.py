@@ -10,21 +10,27 @@ LAYERS_AHEAD = 2
 
 
 class RunAhead:
-    """The last layers' ends, as events of the GPU. Without it Python queues a whole step before its first layer ran."""
+    """The last layers' ends, as events of the GPU. Without it Python queues a whole step before its first layer ran.
 
-    def __init__(self) -> None:
+    No more than `layers` are queued at a time. Raises ValueError below 1.
+    """
+
+    def __init__(self, layers: int = LAYERS_AHEAD) -> None:
         import torch
 
+        if layers < 1:
+            raise ValueError(f"layers={layers}: a step has at least the layer that runs on the GPU; give 1 or more")
+        self.layers = layers
         self._new_event = torch.cuda.Event
         self._queued: deque[Any] = deque()
         self._free: list[Any] = []
 
     def before_layer(self) -> None:
-        """Return when no more than `LAYERS_AHEAD` layers are queued, the one that is to be launched among them."""
+        """Return when no more than `layers` are queued, the one that is to be launched among them."""
         event = self._free.pop() if self._free else self._new_event()  # type: ignore[no-untyped-call]
         event.record()
         self._queued.append(event)
-        while len(self._queued) >= LAYERS_AHEAD:
+        while len(self._queued) >= self.layers:
             self._wait()
 
     def drain(self) -> None:

@@ -336,6 +336,29 @@ def test_a_core_that_is_taken_while_a_step_looks_is_a_yield_too(device, monkeypa
     assert sum(worked) == device.page.get(Party.ROLLOUT, Field.WORKED_NS) < 20 * MS
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+def test_serving_would_wait_for_as_many_layers_as_may_be_queued(device, layers):
+    """A stand-in for a GPU's queue, of which only the length counts here."""
+    ahead = SimpleNamespace(layers=layers)
+    gate = RolloutGate(
+        device.gate._page,
+        device.view,
+        device.telemetry,
+        KvGuard(device.gate._page, device.view, None),
+        chunk_tokens=512,
+        set_chunk_tokens=lambda tokens: None,
+        layers=4,
+        run_ahead=ahead,
+        on_preemptible=lambda: None,
+    )
+    for _ in range(10):
+        device.telemetry.times = device.telemetry.times.observe_decode(2, 20, 4 * MS)
+    lend(device)
+    gate.before_step(lambda: False, lambda: None)
+    step_ns, _ = device.telemetry.step_ns(512)
+    assert device.page.get(Party.ROLLOUT, Field.PREEMPT_NS) == step_ns * layers // 4 > 0
+
+
 def test_every_layer_of_a_model_looks_at_the_page():
     looked = []
     layers = torch.nn.ModuleList(torch.nn.Linear(2, 2) for _ in range(3))

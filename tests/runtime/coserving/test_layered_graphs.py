@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rose.runtime.coserving.layered_graphs import before_each_layer, capture_in_layers
-from rose.runtime.coserving.runahead import RunAhead
+from rose.runtime.coserving.runahead import LAYERS_AHEAD, RunAhead
 from rose.runtime.engines import cpu
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this host")
@@ -81,12 +81,19 @@ def test_a_gate_runs_between_the_layers_of_a_replayed_graph_and_the_results_are_
 
 
 @needs_cuda
-def test_no_more_than_two_layers_are_queued():
-    queued, slow = RunAhead(), torch.randn(4096, 4096, device="cuda")
+@pytest.mark.parametrize("layers", [1, 2, 4])
+def test_no_more_layers_are_queued_than_may_run_ahead(layers):
+    queued, slow = RunAhead(layers), torch.randn(4096, 4096, device="cuda")
     for _ in range(20):
         queued.before_layer()
         for _ in range(20):
             slow = slow @ slow * 1e-3
-        assert len(queued._queued) < 2
+        assert len(queued._queued) < layers
     queued.drain()
     assert not queued._queued
+
+
+def test_a_step_cannot_run_without_a_layer_on_the_gpu():
+    assert RunAhead().layers == LAYERS_AHEAD
+    with pytest.raises(ValueError, match="layers=0"):
+        RunAhead(0)
