@@ -142,7 +142,7 @@ def _harvest(ledger: Path, run_id: str) -> str | None:
 @config_app.command("example")
 def config_example() -> None:
     """Print a fleet file with every field explained."""
-    from rose.config import example
+    from rose.config_example import example
 
     typer.echo(example(), nl=False)
 

@@ -28,23 +28,6 @@ kv_bytes = 1000
 """
 
 
-def test_the_example_is_valid_and_explains_every_field():
-    text = config.example()
-    fleet = config.parse(text, "example")
-    assert [device.pool for device in fleet.device] == ["serving", "rollout"]
-    assert fleet.serving == FleetConfig.model_fields["serving"].get_default(call_default_factory=True)
-
-    def check(model):
-        for name, field in model.model_fields.items():
-            assert field.description, f"{model.__name__}.{name} has no explanation"
-            assert name in text
-            if isinstance(field.annotation, type) and issubclass(field.annotation, config.Section):
-                check(field.annotation)
-
-    check(FleetConfig)
-    check(config.DeviceConfig)
-
-
 def test_the_demo_needs_two_cores():
     fleet = config.demo([3, 5], ledger=Path("x"), steps=2, trace="t.csv")
     assert [device.cores for device in fleet.device] == [[3], [5]]
