@@ -43,7 +43,8 @@ class DeviceConfig(Section):
         default_factory=list, description="CPU cores that are the device (no GPU), or its host cores."
     )
     kv_bytes: PositiveInt = Field(
-        description="KV-cache memory of the device, in bytes, that serving and rollouts share."
+        description="KV-cache memory of the device, in bytes, that serving and rollouts share. On a GPU each of the "
+        "two has a pool of its own, of up to this size."
     )
     serving_url: str | None = Field(
         default=None,
@@ -83,7 +84,11 @@ class ServingConfig(Section):
     max_prompt_tokens: PositiveInt = Field(
         default=128, description="The largest prompt for which room is kept when a rollout step is admitted."
     )
-    max_total_tokens: PositiveInt = Field(default=8192, description="KV-cache slots of the serving engine, in tokens.")
+    max_total_tokens: PositiveInt | None = Field(
+        default=None,
+        description="KV-cache slots of the serving engine, in tokens. Left out: on a GPU as many as the device's "
+        "`kv_bytes` holds, on CPU cores 8192.",
+    )
     port: int | None = Field(
         default=None,
         ge=1,
@@ -98,7 +103,11 @@ class RolloutConfig(Section):
         default="frozenlake-tiny",
         description="The policy: `frozenlake-tiny` for the built-in one, or a Hugging Face checkpoint folder or id.",
     )
-    max_total_tokens: PositiveInt = Field(default=32768, description="KV-cache slots of a rollout engine, in tokens.")
+    max_total_tokens: PositiveInt | None = Field(
+        default=None,
+        description="KV-cache slots of a rollout engine, in tokens. Left out: on a GPU as many as the device's "
+        "`kv_bytes` holds, less the headroom on one that serves; on CPU cores 32768.",
+    )
     prefill_chunk_tokens: PositiveInt = Field(default=512, description="Largest rollout prefill step, in tokens.")
     max_concurrent: PositiveInt = Field(default=64, description="Turns in flight on one rollout engine at most.")
     extra_args: list[str] = Field(default_factory=list, description="More arguments for `sglang.launch_server`.")

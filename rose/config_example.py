@@ -26,8 +26,8 @@ _EXAMPLE_DEVICES = """
 
 def example() -> str:
     """A fleet file with every field, its explanation and its default, made from the fields themselves."""
-    serving = {"id": "serving-0", "pool": "serving", "device_class": "h100-sxm", "gpu": 0, "kv_bytes": 40 << 30}
-    rollout = {"id": "rollout-0", "pool": "rollout", "device_class": "h100-sxm", "gpu": 1, "kv_bytes": 60 << 30}
+    serving = {"id": "serving-0", "pool": "serving", "device_class": "h100-sxm", "gpu": 0, "kv_bytes": 20 << 30}
+    rollout = {"id": "rollout-0", "pool": "rollout", "device_class": "h100-sxm", "gpu": 1, "kv_bytes": 40 << 30}
     tables: list[str] = []
     scalars: list[str] = []
     for name, field in FleetConfig.model_fields.items():

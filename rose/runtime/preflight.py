@@ -12,7 +12,8 @@ from rose.config import ConfigError, FleetConfig
 from rose.errors import UserError
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
-from rose.runtime import serving
+from rose.runtime import device_memory, serving
+from rose.runtime.device_memory import DeviceMemoryError, MemoryPlan
 from rose.runtime.engines import gpu
 from rose.runtime.engines.sglang import EngineError, require_free_port
 
@@ -44,6 +45,24 @@ def check(config: FleetConfig) -> None:
             except EngineError as error:
                 raise PreflightError(str(error)) from None
     _check_files(config)
+
+
+def check_gpus(memory: MemoryPlan) -> dict[str, int]:
+    """Bytes that are free on the GPUs of the fleet, by device id; asked once the models are there, whose size counts.
+
+    Raises PreflightError naming the device that cannot hold its engines, part by part.
+    """
+    devices = [device for device in memory.config.device if device.gpu is not None]
+    if not devices:
+        return {}
+    try:
+        free = device_memory.free_memory([device.gpu for device in devices if device.gpu is not None])
+        for device in devices:
+            assert device.gpu is not None
+            memory.check(device, free[device.gpu])
+    except (DeviceMemoryError, ValueError) as error:
+        raise PreflightError(str(error)) from None
+    return {device.id: free[device.gpu] for device in devices if device.gpu is not None}
 
 
 def _check_packages() -> None:
