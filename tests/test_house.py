@@ -35,7 +35,6 @@ TESTED_ELSEWHERE = {
         "runtime/engines/gpu/test_sgl_kernel_absent.py",
         "engines without kernels",
     ),
-    "rose/runtime/preflight.py": ("test_cli.py", "what `rose up` refuses"),
     "rose/runtime/coserving/engine_lives.py": ("runtime/coserving/test_agent.py", "what an agent does with an engine"),
     "rose/runtime/coserving/telemetry.py": ("runtime/coserving/test_serving.py", "what an engine says of itself"),
     "rose/runtime/coserving/rollout.py": ("runtime/engines/test_sglang.py", "lives inside an engine"),

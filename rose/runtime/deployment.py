@@ -116,9 +116,8 @@ class Deployment:
         rollout_model = self._rollout_model()
         memory = MemoryPlan(config=self._config, serving_model=serving_model, rollout_model=rollout_model)
         self._free_bytes = preflight.check_gpus(memory)
-        for device in self._config.device:
-            if (never := memory.unreachable_budget(device)) is not None:
-                self._say(never)
+        for notice in preflight.notices(memory):
+            self._say(notice)
         # Everything that is not serving stays off the serving devices' cores, Ray's own processes included.
         os.sched_setaffinity(0, self._host_cores())
         name = actors.writer_name(self._config.host, "deployment")

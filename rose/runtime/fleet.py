@@ -15,6 +15,7 @@ from rose.runtime.coserving.agent import AgentSpec
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.device_memory import MemoryPlan
 from rose.runtime.engines import gpu
+from rose.runtime.engines.gpu import mps
 from rose.runtime.engines.sglang import EngineSpec, free_port
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.serving import ServingDevice
@@ -118,7 +119,8 @@ class FleetPlan:
         config = self.config.rollout
         # A lent engine that starts anew must not delay serving either.
         host_cores = self._host_cores() if gated and device.gpu is None else ()
-        leased = gated and device.gpu is not None and self.config.coserving.activation == "leased"
+        lent_gpu = gated and device.gpu is not None
+        leased = lent_gpu and self.config.coserving.activation == "leased"
         return EngineSpec(
             engine_id=f"{device.id}-rollout",
             model=str(self.rollout_model),
@@ -138,6 +140,8 @@ class FleetPlan:
             fork_server=self.fork_server,
             nice=BACKGROUND_NICE,
             token_ids_only=True,
+            # On a GPU of its own it has nobody to come after.
+            environment=mps.client_environment(self.config.coserving.compute_share) if lent_gpu else {},
             extra_args=[
                 f"--chunked-prefill-size={config.prefill_chunk_tokens}",
                 f"--max-running-requests={config.max_concurrent}",

@@ -33,6 +33,7 @@ def check(config: FleetConfig) -> None:
     _check_packages()
     _check_activation(config)
     _check_devices(config)
+    _check_kernels(config)
     _check_serving(config)
     _check_memory(config)
     for port, what, host in (
@@ -63,6 +64,17 @@ def check_gpus(memory: MemoryPlan) -> dict[str, int]:
     except (DeviceMemoryError, ValueError) as error:
         raise PreflightError(str(error)) from None
     return {device.id: free[device.gpu] for device in devices if device.gpu is not None}
+
+
+def notices(memory: MemoryPlan) -> list[str]:
+    """What a user should know of a run that can start."""
+    config = memory.config
+    budgets = [memory.unreachable_budget(device) for device in config.device]
+    kernels = (
+        "STAND-IN KERNELS: SGLang's are not installed, and engines on GPUs run plain torch and Triton in their place "
+        f"({gpu.NATIVE_KERNELS}=1). It shows that mechanisms work; no time of this run is SGLang's. Not for production"
+    )
+    return [*([kernels] if _stand_ins(config) else []), *(budget for budget in budgets if budget is not None)]
 
 
 def _check_packages() -> None:
@@ -105,6 +117,23 @@ def _check_gpu(device_id: str, index: int) -> None:
         raise PreflightError(
             f"device {device_id!r}: SGLang's kernels for GPUs are not installed: `pip install sglang-kernel`. To see "
             f"only that everything works, without them, set {gpu.NATIVE_KERNELS}=1"
+        )
+
+
+def _stand_ins(config: FleetConfig) -> bool:
+    return gpu.native_kernels() and any(device.gpu is not None for device in config.device)
+
+
+def _check_kernels(config: FleetConfig) -> None:
+    """Stand-ins for kernels prove mechanisms; whoever serves real requests must not meet them."""
+    if not _stand_ins(config):
+        return
+    attached = [device.id for device in config.device if device.serving_url is not None]
+    if attached or config.traffic.trace == "none":
+        where = f"device {attached[0]!r} has a serving_url" if attached else "traffic.trace is 'none'"
+        raise PreflightError(
+            f"{gpu.NATIVE_KERNELS}=1 is set, and {where}: engines without SGLang's kernels are not for production. "
+            "`pip install sglang-kernel`, or replay traffic on serving engines of the run's own"
         )
 
 

@@ -157,3 +157,15 @@ def test_engines_of_one_gpu_start_one_after_another_and_those_on_cores_side_by_s
     dedicated = fleet.device[1].model_copy(update={"gpu": 1})
     waits = [plan(fleet, model).starts_after_serving(device) for device in (lent, on_gpu, attached, dedicated)]
     assert waits == [False, True, False, False]
+
+
+def test_where_the_owner_runs_mps_a_lent_engine_comes_after_serving(model, tmp_path, monkeypatch):
+    (tmp_path / "control").touch()
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    fleet = config.demo([0, 1], ledger=Path("x"))
+    fleet = fleet.model_copy(update={"coserving": config.CoservingConfig(compute_share=0.25)})
+    lent, dedicated = (device.model_copy(update={"gpu": number}) for number, device in enumerate(fleet.device))
+    environment = plan(fleet, model).agent_spec(lent, None).rollout.environment
+    assert environment == {"CUDA_MPS_CLIENT_PRIORITY": "1", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}
+    for device in (dedicated, fleet.device[0]):
+        assert plan(fleet, model).agent_spec(device, None).rollout.environment == {}
