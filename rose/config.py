@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from rose.engine_arguments import more_ranks
 from rose.errors import UserError
 
 
@@ -23,7 +24,7 @@ class ConfigError(UserError):
 class Section(BaseModel):
     """A table of the file: unknown keys are refused, since a misspelt field would otherwise be silently ignored."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -39,7 +40,7 @@ class DeviceConfig(Section):
     )
     device_class: str = Field(description="The class the price book knows this device by.", min_length=1)
     gpu: int | None = Field(default=None, ge=0, description="CUDA device index; leave out on a host with no GPU.")
-    cores: list[int] = Field(
+    cores: list[Annotated[int, Field(ge=0)]] = Field(
         default_factory=list, description="CPU cores that are the device (no GPU), or its host cores."
     )
     kv_bytes: PositiveInt = Field(
@@ -56,6 +57,12 @@ class DeviceConfig(Section):
     def _has_something_to_run_on(self) -> DeviceConfig:
         if self.gpu is None and not self.cores:
             raise ValueError(f"device {self.id!r} names neither `gpu` nor `cores`; give one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _names_each_core_once(self) -> DeviceConfig:
+        if len(set(self.cores)) != len(self.cores):
+            raise ValueError(f"device {self.id!r} names a core twice in cores {self.cores}: once is enough")
         return self
 
     @model_validator(mode="after")
@@ -263,13 +270,33 @@ class FleetConfig(Section):
         urls = [device.serving_url for device in self.device if device.serving_url]
         if len(set(urls)) != len(urls):
             raise ValueError(f"each device has a serving_url of its own, got {urls}")
-        gpus = [device.gpu for device in self.device if device.gpu is not None]
-        if len(set(gpus)) != len(gpus):
-            raise ValueError(f"each device has a gpu of its own, got {gpus}: serving and rollouts share one device")
+        gpus: dict[int, str] = {}
+        for device in self.device:
+            if device.gpu is not None and (other := gpus.setdefault(device.gpu, device.id)) != device.id:
+                raise ValueError(
+                    f"device.gpu: {other!r} and {device.id!r} both have {device.gpu}. Make them one device of pool "
+                    "'serving', which serving and rollouts share, or give one another gpu"
+                )
         pools = {device.pool for device in self.device}
         if pools != {"serving", "rollout"}:
             missing = sorted({"serving", "rollout"} - pools)
             raise ValueError(f"no device has pool {' or '.join(repr(pool) for pool in missing)}; add one")
+        return self
+
+    @model_validator(mode="after")
+    def _one_device_an_engine(self) -> FleetConfig:
+        """What would be refused only when engines are up: an engine on a device that is lent has one rank."""
+        starts_serving = any(device.pool == "serving" and device.serving_url is None for device in self.device)
+        for section, arguments, there in (
+            ("serving", self.serving.extra_args, starts_serving),
+            ("rollout", self.rollout.extra_args, True),
+        ):
+            many = more_ranks(arguments)
+            if many is not None and there and self.coserving.enabled:
+                raise ValueError(
+                    f"{section}.extra_args has {many}: a device that is lent has one page, which speaks for one rank. "
+                    "Leave it out, or set coserving.enabled to false"
+                )
         return self
 
 

@@ -91,7 +91,7 @@ def _check_devices(config: FleetConfig) -> None:
     taken: dict[int, str] = {}
     for device in config.device:
         if device.gpu is not None:
-            _check_gpu(device.id, device.gpu)
+            require_gpu(device.gpu, f"device {device.id!r}", "Change `gpu`, or give `cores`.")
             continue
         missing = sorted(set(device.cores) - available)
         if missing:
@@ -105,18 +105,17 @@ def _check_devices(config: FleetConfig) -> None:
             taken[core] = device.id
 
 
-def _check_gpu(device_id: str, index: int) -> None:
+def require_gpu(index: int, what: str, way_out: str) -> None:
+    """Raises PreflightError naming what wants the GPU with this CUDA index, if engines cannot run on it."""
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if index >= count:
-        raise PreflightError(
-            f"device {device_id!r}: GPU {index} is not there; this host has {count}. Change `gpu`, or give `cores`."
-        )
+    if not 0 <= index < count:
+        raise PreflightError(f"{what}: GPU {index} is not there; this host has {count}. {way_out}")
     if not gpu.has_kernels() and not gpu.native_kernels():
         raise PreflightError(
-            f"device {device_id!r}: SGLang's kernels for GPUs are not installed: `pip install sglang-kernel`. To see "
-            f"only that everything works, without them, set {gpu.NATIVE_KERNELS}=1"
+            f"{what}: SGLang's kernels for GPUs are not installed: `pip install sglang-kernel`. To see only that "
+            f"everything works, without them, set {gpu.NATIVE_KERNELS}=1"
         )
 
 
