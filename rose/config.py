@@ -320,6 +320,10 @@ def parse(text: str, source: str) -> FleetConfig:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"config {source} is not valid TOML: {error}")
+    return _validated(data, source)
+
+
+def _validated(data: dict[str, object], source: str) -> FleetConfig:
     try:
         return FleetConfig.model_validate(data)
     except ValidationError as error:
@@ -353,7 +357,7 @@ def demo(
 ) -> FleetConfig:
     """The built-in one-machine fleet: a serving device on the first core, a dedicated rollout device on the second.
 
-    None keeps a field's default. Raises ConfigError if there are fewer than two cores.
+    None keeps a field's default. Raises ConfigError if there are fewer than two cores, or a value cannot be used.
     """
     if len(cores) < 2:
         raise ConfigError(f"the demo needs two CPU cores and this process has {len(cores)}; `rose up -c` takes others")
@@ -364,7 +368,7 @@ def demo(
         "output_tokens_max": output_tokens_max,
     }
     device = {"device_class": "cpu-core", "kv_bytes": _DEMO_KV_BYTES}
-    return FleetConfig.model_validate(
+    return _validated(
         {
             "name": "demo",
             "tags": {"team": "research", "serving_team": "chat"},
@@ -378,5 +382,6 @@ def demo(
             "serving": {"ttft_budget_ms": 2000, "tpot_budget_ms": 400},
             "traffic": {name: value for name, value in traffic.items() if value is not None},
             "training": {"staleness_max": 2} | ({} if steps is None else {"steps": steps}),
-        }
+        },
+        "of the demo",
     )

@@ -68,4 +68,6 @@ def test_the_trainer_is_where_its_device_is_and_stand_ins_are_on_cores_only(tmp_
 
 
 def test_an_actor_sees_the_gpus_that_the_deployment_sees():
-    assert "visible 0,1\n" in run(ACTOR, CUDA_VISIBLE_DEVICES="0,1")
+    # As older versions of Ray do by themselves: an actor that asks for no GPU sees none.
+    hidden = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
+    assert "visible 0,1\n" in run(ACTOR, CUDA_VISIBLE_DEVICES="0,1", **hidden)
