@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rose.config import DeviceConfig, FleetConfig
+from rose.engine_arguments import more_ranks
 from rose.runtime.engines import cpu
 from rose.runtime.engines.shape import kv_bytes_per_token, weights_bytes
 from rose.runtime.policy.kv import KvMemory, initial_budget_bytes, under_pressure
@@ -126,10 +127,16 @@ class MemoryPlan:
         return parts
 
     def check(self, device: DeviceConfig, free_bytes: int) -> None:
-        """Raises DeviceMemoryError if the GPU has no room for the device's parts, or `kv_bytes` none for a token."""
+        """Raises DeviceMemoryError if the GPU has no room for the device's parts, or `kv_bytes` none for a token.
+
+        Engines of several ranks are not summed up: their parts are on several GPUs.
+        """
         if device.gpu is None:
             return
         self._check_pools(device)
+        section = self.config.serving if device.pool == "serving" else self.config.rollout
+        if more_ranks(section.extra_args) is not None:
+            return
         parts = self.parts(device)
         needed = sum(part.total_bytes for part in parts)
         if needed <= free_bytes:

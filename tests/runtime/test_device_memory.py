@@ -123,6 +123,13 @@ def test_a_gpu_without_room_is_named_with_what_is_free_and_what_each_part_takes(
         plan(given, model).check(given.device[0], 79 * GIB)
 
 
+def test_engines_of_several_ranks_are_not_taken_for_ones_of_one_gpu(model):
+    ranks = {"extra_args": ["--tp-size=2"]}
+    made = fleet(coserving={"enabled": False}, serving=ranks, rollout=ranks)
+    for device in made.device:
+        plan(made, model).check(device, 10 * GIB)
+
+
 def test_kv_bytes_that_hold_no_token_are_refused(model):
     made = fleet(lent={"kv_bytes": 100_000})
     with pytest.raises(DeviceMemoryError, match="kv_bytes 100000 hold no token of the serving model"):

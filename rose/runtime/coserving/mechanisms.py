@@ -13,7 +13,7 @@ _WHOLE_STEP = "full"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComputeFacts:
-    """`decode_graphs` and `prefill_graphs`: SGLang's backend of the phase, as resolved; "disabled" on CPU cores.
+    """`decode_graphs` and `prefill_graphs`: of a gated engine on a GPU SGLang's backend of the phase, as resolved.
     `mps`: the process is a client of NVIDIA's service. `native_kernels`: stand-ins are there for compiled kernels."""
 
     gated: bool
@@ -28,15 +28,14 @@ class ComputeFacts:
         if str(getattr(scheduler, "device", "cpu")) == "cpu":
             return cls(gated=gated)
         import torch
-        from sglang.srt.runtime_context import get_exec
 
         from rose.runtime.engines.gpu import mps, sgl_kernel_absent
 
-        graphs = get_exec().graph.cuda_graph_config
+        decode, prefill = _graphs() if gated else (_EAGER, _EAGER)
         return cls(
             gated=gated,
-            decode_graphs=str(graphs.decode.backend),
-            prefill_graphs=str(graphs.prefill.backend),
+            decode_graphs=decode,
+            prefill_graphs=prefill,
             mps=mps.in_use(torch.cuda.current_device()),
             native_kernels=sgl_kernel_absent.in_use(),
         )
@@ -63,6 +62,14 @@ class ComputeFacts:
         if self.prefill_graphs != _EAGER or self.decode_graphs not in (_EAGER, _WHOLE_STEP):
             return "step-yield"
         return "layer-yield" if self.decode_graphs == _EAGER else "layer-graphs+layer-yield"
+
+
+def _graphs() -> tuple[str, str]:
+    """SGLang's backends for decode and prefill. Of engines of ours only: their version is one that tells."""
+    from sglang.srt.runtime_context import get_exec
+
+    graphs = get_exec().graph.cuda_graph_config
+    return str(graphs.decode.backend), str(graphs.prefill.backend)
 
 
 def memory_mechanism(*, returns_pages: bool, leased: bool) -> str:
