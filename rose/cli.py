@@ -99,13 +99,8 @@ def up(
 
 def _up(fleet: FleetConfig) -> None:
     """Run, report, and say how to look further. Exit codes: 0 done or stopped by the user, 1 a part failed."""
-    from rose.clock import utc_us
-    from rose.pricing import pricebook
-
     with _errors():
-        book = pricebook.load(fleet.price_book)
-        for device in fleet.device:  # found wrong now, not when the run is over
-            book.device_at(device.device_class, device.pool, utc_us() * 1000)
+        _check_prices(fleet)  # found wrong now, not when the run is over
         from rose.runtime.console import run_in_console
 
         outcome = run_in_console(fleet)
@@ -122,6 +117,16 @@ def _up(fleet: FleetConfig) -> None:
     typer.echo(f"\nThe ledger is in {fleet.ledger}. Look at it with")
     typer.echo(f"  rose dashboard --ledger {fleet.ledger}        (from a checkout: make dashboard)")
     typer.echo(f'  rose sql --ledger {fleet.ledger} "from lease"')
+
+
+def _check_prices(fleet: FleetConfig) -> None:
+    """Raises PriceBookError if the fleet's price book cannot be used, or has no price of today for a device's class."""
+    from rose.clock import utc_us
+    from rose.pricing import pricebook
+
+    book = pricebook.load(fleet.price_book)
+    for device in fleet.device:
+        book.device_at(device.device_class, device.pool, utc_us() * 1000)
 
 
 def _harvest(ledger: Path, run_id: str) -> str | None:
@@ -142,18 +147,18 @@ def _harvest(ledger: Path, run_id: str) -> str | None:
 @config_app.command("example")
 def config_example() -> None:
     """Print a fleet file with every field explained."""
-    from rose.config import example
+    from rose.config_example import example
 
     typer.echo(example(), nl=False)
 
 
 @config_app.command("check")
 def config_check(config: Annotated[Path, typer.Argument(help="The fleet file.")]) -> None:
-    """Say whether a fleet file is valid, naming every wrong field."""
+    """Say whether a fleet file is valid and its price book knows its devices, naming what is wrong."""
     from rose import config as configuration
 
     with _errors():
-        configuration.load(config)
+        _check_prices(configuration.load(config))
     typer.echo(f"{config} is valid")
 
 

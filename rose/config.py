@@ -5,17 +5,15 @@ Loading this module imports no torch, so that `rose config example` and every er
 
 from __future__ import annotations
 
-import json
 import re
-import textwrap
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic.fields import FieldInfo
 
+from rose.engine_arguments import more_ranks
 from rose.errors import UserError
 
 
@@ -26,7 +24,7 @@ class ConfigError(UserError):
 class Section(BaseModel):
     """A table of the file: unknown keys are refused, since a misspelt field would otherwise be silently ignored."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -42,11 +40,12 @@ class DeviceConfig(Section):
     )
     device_class: str = Field(description="The class the price book knows this device by.", min_length=1)
     gpu: int | None = Field(default=None, ge=0, description="CUDA device index; leave out on a host with no GPU.")
-    cores: list[int] = Field(
+    cores: list[Annotated[int, Field(ge=0)]] = Field(
         default_factory=list, description="CPU cores that are the device (no GPU), or its host cores."
     )
     kv_bytes: PositiveInt = Field(
-        description="KV-cache memory of the device, in bytes, that serving and rollouts share."
+        description="KV-cache memory of the device, in bytes, that serving and rollouts share. On a GPU each of the "
+        "two has a pool of its own, of up to this size."
     )
     serving_url: str | None = Field(
         default=None,
@@ -58,6 +57,12 @@ class DeviceConfig(Section):
     def _has_something_to_run_on(self) -> DeviceConfig:
         if self.gpu is None and not self.cores:
             raise ValueError(f"device {self.id!r} names neither `gpu` nor `cores`; give one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _names_each_core_once(self) -> DeviceConfig:
+        if len(set(self.cores)) != len(self.cores):
+            raise ValueError(f"device {self.id!r} names a core twice in cores {self.cores}: once is enough")
         return self
 
     @model_validator(mode="after")
@@ -86,7 +91,11 @@ class ServingConfig(Section):
     max_prompt_tokens: PositiveInt = Field(
         default=128, description="The largest prompt for which room is kept when a rollout step is admitted."
     )
-    max_total_tokens: PositiveInt = Field(default=8192, description="KV-cache slots of the serving engine, in tokens.")
+    max_total_tokens: PositiveInt | None = Field(
+        default=None,
+        description="KV-cache slots of the serving engine, in tokens. Left out: on a GPU as many as the device's "
+        "`kv_bytes` holds, on CPU cores 8192.",
+    )
     port: int | None = Field(
         default=None,
         ge=1,
@@ -101,7 +110,11 @@ class RolloutConfig(Section):
         default="frozenlake-tiny",
         description="The policy: `frozenlake-tiny` for the built-in one, or a Hugging Face checkpoint folder or id.",
     )
-    max_total_tokens: PositiveInt = Field(default=32768, description="KV-cache slots of a rollout engine, in tokens.")
+    max_total_tokens: PositiveInt | None = Field(
+        default=None,
+        description="KV-cache slots of a rollout engine, in tokens. Left out: on a GPU as many as the device's "
+        "`kv_bytes` holds, less the headroom on one that serves; on CPU cores 32768.",
+    )
     prefill_chunk_tokens: PositiveInt = Field(default=512, description="Largest rollout prefill step, in tokens.")
     max_concurrent: PositiveInt = Field(default=64, description="Turns in flight on one rollout engine at most.")
     extra_args: list[str] = Field(default_factory=list, description="More arguments for `sglang.launch_server`.")
@@ -257,13 +270,33 @@ class FleetConfig(Section):
         urls = [device.serving_url for device in self.device if device.serving_url]
         if len(set(urls)) != len(urls):
             raise ValueError(f"each device has a serving_url of its own, got {urls}")
-        gpus = [device.gpu for device in self.device if device.gpu is not None]
-        if len(set(gpus)) != len(gpus):
-            raise ValueError(f"each device has a gpu of its own, got {gpus}: serving and rollouts share one device")
+        gpus: dict[int, str] = {}
+        for device in self.device:
+            if device.gpu is not None and (other := gpus.setdefault(device.gpu, device.id)) != device.id:
+                raise ValueError(
+                    f"device.gpu: {other!r} and {device.id!r} both have {device.gpu}. Make them one device of pool "
+                    "'serving', which serving and rollouts share, or give one another gpu"
+                )
         pools = {device.pool for device in self.device}
         if pools != {"serving", "rollout"}:
             missing = sorted({"serving", "rollout"} - pools)
             raise ValueError(f"no device has pool {' or '.join(repr(pool) for pool in missing)}; add one")
+        return self
+
+    @model_validator(mode="after")
+    def _one_device_an_engine(self) -> FleetConfig:
+        """What would be refused only when engines are up: an engine on a device that is lent has one rank."""
+        starts_serving = any(device.pool == "serving" and device.serving_url is None for device in self.device)
+        for section, arguments, there in (
+            ("serving", self.serving.extra_args, starts_serving),
+            ("rollout", self.rollout.extra_args, True),
+        ):
+            many = more_ranks(arguments)
+            if many is not None and there and self.coserving.enabled:
+                raise ValueError(
+                    f"{section}.extra_args has {many}: a device that is lent has one page, which speaks for one rank. "
+                    "Leave it out, or set coserving.enabled to false"
+                )
         return self
 
 
@@ -287,6 +320,10 @@ def parse(text: str, source: str) -> FleetConfig:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"config {source} is not valid TOML: {error}")
+    return _validated(data, source)
+
+
+def _validated(data: dict[str, object], source: str) -> FleetConfig:
     try:
         return FleetConfig.model_validate(data)
     except ValidationError as error:
@@ -320,7 +357,7 @@ def demo(
 ) -> FleetConfig:
     """The built-in one-machine fleet: a serving device on the first core, a dedicated rollout device on the second.
 
-    None keeps a field's default. Raises ConfigError if there are fewer than two cores.
+    None keeps a field's default. Raises ConfigError if there are fewer than two cores, or a value cannot be used.
     """
     if len(cores) < 2:
         raise ConfigError(f"the demo needs two CPU cores and this process has {len(cores)}; `rose up -c` takes others")
@@ -331,7 +368,7 @@ def demo(
         "output_tokens_max": output_tokens_max,
     }
     device = {"device_class": "cpu-core", "kv_bytes": _DEMO_KV_BYTES}
-    return FleetConfig.model_validate(
+    return _validated(
         {
             "name": "demo",
             "tags": {"team": "research", "serving_team": "chat"},
@@ -345,56 +382,6 @@ def demo(
             "serving": {"ttft_budget_ms": 2000, "tpot_budget_ms": 400},
             "traffic": {name: value for name, value in traffic.items() if value is not None},
             "training": {"staleness_max": 2} | ({} if steps is None else {"steps": steps}),
-        }
+        },
+        "of the demo",
     )
-
-
-_EXAMPLE_HEAD = """\
-# A fleet for `rose up -c fleet.toml`. Every field is here with its default; a line that begins with `#` and holds a
-# field leaves that field out. Check a file with `rose config check fleet.toml`.
-"""
-
-_EXAMPLE_DEVICES = """
-# One table for each device. This one lends what serving leaves of GPU 0 ...
-[[device]]
-{serving}
-# ... and this one is dedicated to rollouts and training. With no GPU, give `cores` instead of `gpu`.
-[[device]]
-{rollout}"""
-
-
-def example() -> str:
-    """A fleet file with every field, its explanation and its default, made from the fields themselves."""
-    serving = {"id": "serving-0", "pool": "serving", "device_class": "h100-sxm", "gpu": 0, "kv_bytes": 40 << 30}
-    rollout = {"id": "rollout-0", "pool": "rollout", "device_class": "h100-sxm", "gpu": 1, "kv_bytes": 60 << 30}
-    tables: list[str] = []
-    scalars: list[str] = []
-    for name, field in FleetConfig.model_fields.items():
-        section = field.annotation
-        if name == "device":
-            continue
-        if isinstance(section, type) and issubclass(section, Section):
-            tables.append(f"\n# {field.description}\n[{name}]\n{_fields(section, {})}")
-        else:
-            scalars.append(_field(name, field, field.default))
-    devices = _EXAMPLE_DEVICES.format(
-        serving=_fields(DeviceConfig, serving), rollout=_fields(DeviceConfig, rollout, explained=False)
-    )
-    return _EXAMPLE_HEAD + "\n" + "".join(scalars) + devices + "".join(tables)
-
-
-def _fields(section: type[Section], values: dict[str, object], *, explained: bool = True) -> str:
-    return "".join(
-        _field(name, field, values.get(name, field.get_default(call_default_factory=True)), explained=explained)
-        for name, field in section.model_fields.items()
-    )
-
-
-def _field(name: str, field: FieldInfo, value: object, *, explained: bool = True) -> str:
-    comment = "".join(f"# {line}\n" for line in textwrap.wrap(field.description or "", 116)) if explained else ""
-    if value is None:
-        return f"{comment}# {name} =\n"
-    if isinstance(value, Path):
-        value = str(value)
-    # JSON writes these types (text, numbers, booleans, lists of them) as TOML does.
-    return f"{comment}{name} = {json.dumps(value)}\n"

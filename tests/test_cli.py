@@ -113,6 +113,19 @@ def test_up_refuses_bad_input_before_it_starts_anything(tmp_path, fleet, named, 
     assert not list(tmp_path.glob("ledger/live/*"))
 
 
+@pytest.mark.parametrize(
+    ("fleet", "named"),
+    [
+        ("price_book = 'missing.toml'\n" + BAD_FLEET.format(core=1), "missing.toml"),
+        (BAD_FLEET.format(core=1).replace("cpu-core", "cpu-cores"), "no price for device class 'cpu-cores'"),
+    ],
+)
+def test_config_check_looks_at_prices_as_up_does(tmp_path, fleet, named, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fleet.toml").write_text(fleet)
+    assert named in refused("config", "check", "fleet.toml")
+
+
 @pytest.mark.skipif(
     importlib.util.find_spec("torch_memory_saver") is not None, reason="torch-memory-saver is installed"
 )

@@ -28,29 +28,14 @@ kv_bytes = 1000
 """
 
 
-def test_the_example_is_valid_and_explains_every_field():
-    text = config.example()
-    fleet = config.parse(text, "example")
-    assert [device.pool for device in fleet.device] == ["serving", "rollout"]
-    assert fleet.serving == FleetConfig.model_fields["serving"].get_default(call_default_factory=True)
-
-    def check(model):
-        for name, field in model.model_fields.items():
-            assert field.description, f"{model.__name__}.{name} has no explanation"
-            assert name in text
-            if isinstance(field.annotation, type) and issubclass(field.annotation, config.Section):
-                check(field.annotation)
-
-    check(FleetConfig)
-    check(config.DeviceConfig)
-
-
 def test_the_demo_needs_two_cores():
     fleet = config.demo([3, 5], ledger=Path("x"), steps=2, trace="t.csv")
     assert [device.cores for device in fleet.device] == [[3], [5]]
     assert (fleet.training.steps, fleet.traffic.trace) == (2, "t.csv")
     with pytest.raises(ConfigError, match="two CPU cores and this process has 1"):
         config.demo([0], ledger=Path("x"))
+    with pytest.raises(ConfigError, match=r"config of the demo:\n  traffic\.requests_per_s_max: .* \(got inf\)"):
+        config.demo([0, 1], ledger=Path("x"), requests_per_s_max=float("inf"))
 
 
 @pytest.mark.parametrize(
@@ -82,11 +67,62 @@ def test_a_run_s_name_stays_in_its_folder(name):
         config.parse(f'name = "{name}"\n{MINIMAL}', "fleet.toml")
 
 
-def test_two_devices_on_one_gpu_are_refused():
-    text = MINIMAL.replace("cores = [0]", "gpu = 0").replace("cores = [1]", "gpu = 0")
-    assert text.count("gpu = 0") == 2
-    with pytest.raises(ConfigError, match=r"each device has a gpu of its own, got \[0, 0\]"):
+def test_two_devices_on_one_gpu_are_refused_by_their_names():
+    text = MINIMAL.replace("cores = [0]", "gpu = 3").replace("cores = [1]", "gpu = 3")
+    assert text.count("gpu = 3") == 2
+    with pytest.raises(ConfigError, match=r"device\.gpu: 'a' and 'b' both have 3\."):
         config.parse(text, "fleet.toml")
+    config.parse(text.replace("gpu = 3", "gpu = 2", 1), "fleet.toml")
+
+
+def float_fields(model, path=""):
+    for name, field in model.model_fields.items():
+        annotation = str(field.annotation)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, config.Section):
+            yield from float_fields(field.annotation, f"{name}.")
+        elif "float" in annotation:
+            yield f"{path}{name}"
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan"])
+@pytest.mark.parametrize("field", list(float_fields(FleetConfig)))
+def test_no_number_is_infinite(field, value):
+    section, _, name = field.rpartition(".")
+    line = f"{name} = {value}\n"
+    text = f"[{section}]\n{line}" if section else line
+    with pytest.raises(ConfigError, match=f"{field}: "):
+        config.parse(text + MINIMAL if not section else MINIMAL + text, "fleet.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (MINIMAL.replace("[1]", "[-1]"), "device.1.cores.0"),
+        (MINIMAL.replace("[1]", "[1, 1]"), "device 'b' names a core twice in cores [1, 1]"),
+    ],
+)
+def test_cores_are_named_once_and_from_0_on(text, named):
+    with pytest.raises(ConfigError) as caught:
+        config.parse(text, "fleet.toml")
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize("section", ["serving", "rollout"])
+@pytest.mark.parametrize(
+    "arguments", [["--tp-size", "2"], ["--tensor-parallel-size=2"], ["--log-level=info", "--pp-size=2"]]
+)
+def test_engines_that_share_devices_have_one_rank(section, arguments):
+    text = f"{MINIMAL}\n[{section}]\nextra_args = {arguments}\n"
+    with pytest.raises(
+        ConfigError, match=rf"{section}\.extra_args has --[a-z-]+ 2: a device that is lent has one page"
+    ):
+        config.parse(text, "fleet.toml")
+    config.parse(text.replace("2'", "1'"), "fleet.toml")
+    config.parse(f"{text}[coserving]\nenabled = false\n", "fleet.toml")
+    attached = text.replace('id = "a"', 'id = "a"\nserving_url = "http://x:1"')
+    if section == "serving":
+        # Not ours to start: it is asked when it is attached.
+        config.parse(attached, "fleet.toml")
 
 
 def test_a_fleet_without_a_pool_is_refused():

@@ -30,13 +30,11 @@ TESTED_ELSEWHERE = {
     "rose/pricing/lines.py": ("pricing/test_report.py", "figures of the report"),
     "rose/pricing/operations.py": ("pricing/test_report.py", "rows of the report"),
     "rose/pricing/tables.py": ("pricing/test_report.py", "the report as printed"),
-    "rose/runtime/actors.py": ("runtime/test_deployment.py", "processes of a live deployment"),
     "rose/runtime/cluster.py": ("runtime/test_deployment.py", "Ray, as a live deployment uses it"),
     "rose/runtime/engines/gpu/__init__.py": (
         "runtime/engines/gpu/test_sgl_kernel_absent.py",
         "engines without kernels",
     ),
-    "rose/runtime/preflight.py": ("test_cli.py", "what `rose up` refuses"),
     "rose/runtime/coserving/engine_lives.py": ("runtime/coserving/test_agent.py", "what an agent does with an engine"),
     "rose/runtime/coserving/telemetry.py": ("runtime/coserving/test_serving.py", "what an engine says of itself"),
     "rose/runtime/coserving/rollout.py": ("runtime/engines/test_sglang.py", "lives inside an engine"),

@@ -19,6 +19,7 @@ from benchmarks.coserve.rounds import Round, Scene, order
 from benchmarks.coserve.worker import Worker
 from benchmarks.report import Report, arguments, finish, phase
 from rose.runtime.policy.slack import Budgets
+from rose.runtime.preflight import PreflightError, require_gpu
 from rose.runtime.traffic.trace import Trace
 
 #: Serving alone keeps the device busy for a share between these.
@@ -214,6 +215,11 @@ def _arguments() -> argparse.Namespace:
         parser.error("--gpu and --model go together: a GPU's engines run the model of a folder that you name")
     if given.model is not None and not (given.model / "config.json").is_file():
         parser.error(f"--model {given.model} is no folder with a config.json: name a checkpoint's folder")
+    if given.gpu is not None:
+        try:
+            require_gpu(given.gpu, "--gpu", "Name another, or leave --gpu and --model out to share a core.")
+        except PreflightError as error:
+            parser.error(str(error))
     if given.trace is not None and not given.trace.is_file():
         parser.error(f"--trace {given.trace} is not there")
     return given

@@ -28,6 +28,8 @@ class RunFacts:
     trace_length_scale: float | None
     trace_output_length_scale: float | None
     trace_time_scale: float | None
+    #: Stand-ins ran for SGLang's compiled kernels: no time of the run is SGLang's.
+    native_kernels: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

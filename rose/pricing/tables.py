@@ -16,6 +16,8 @@ from rose.pricing.operations import P99_SAMPLES, Latency
 #: Widest table, in characters.
 WIDTH = 100
 
+#: Said of a run whose engines did without SGLang's compiled kernels.
+NATIVE_KERNELS = "Engines ran stand-ins for SGLang's kernels: mechanisms are shown, times and costs are not SGLang's"
 #: What a figure that was not measured is marked with.
 _MARKS = {"assumed": " (assumed)", "partly measured": " (partly assumed)"}
 #: Columns of words rather than figures.
@@ -65,8 +67,9 @@ def _heading(report: Report) -> str:
     if run.trace:
         kept = "all" if run.trace_keep_share is None else f"{run.trace_keep_share:.1%}"
         trace = f"trace {run.trace}, {kept} of its requests, {_scales(run)}"
+    warning = f"[bold red]{NATIVE_KERNELS}[/bold red]\n" if run.native_kernels else ""
     return (
-        f"[bold]Run {run.name}[/bold] ({run.run_id}), {run.status}, {stamp.provenance}\n"
+        f"{warning}[bold]Run {run.name}[/bold] ({run.run_id}), {run.status}, {stamp.provenance}\n"
         f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}; serving traffic: {trace}\n"
         f"Price book {book.name} {book.version} ({book.sha256[:12]}), {book.currency}"
     )

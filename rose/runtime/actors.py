@@ -208,19 +208,29 @@ class StepReport:
 
 
 class TrainerActor(Pinged):
-    """The trainer and its weight store. Writes its time to the page of the device it runs on.
+    """The trainer and its weight store. Writes its time to the page of the device it runs on: a GPU, or, with `gpu`
+    None, the host's cores.
 
     After each update the trainer's state lies beside the store: one that is started again goes on from there.
     """
 
-    def __init__(self, place: Place, checkpoint: str, training: TrainingConfig, folder: Path, page: Path) -> None:
+    def __init__(
+        self,
+        place: Place,
+        checkpoint: str,
+        training: TrainingConfig,
+        folder: Path,
+        page: Path,
+        gpu: int | None = None,
+    ) -> None:
         os.environ["OMP_NUM_THREADS"] = str(training.threads)
         self._writer = place.settle("trainer")
         self._page_path = page
         self._page: ArbiterPage | None = None
-        from rose.runtime.engines.cpu import install
+        if gpu is None:
+            from rose.runtime.engines.cpu import install
 
-        install()
+            install()
         import torch
 
         from rose.runtime.training.trainer import Trainer
@@ -229,7 +239,7 @@ class TrainerActor(Pinged):
         from rose.runtime.transfer.store import VersionStore
 
         torch.set_num_threads(training.threads)
-        self._trainer = Trainer(Path(checkpoint), training)
+        self._trainer = Trainer(Path(checkpoint), training, "cpu" if gpu is None else f"cuda:{gpu}")
         self._state = folder.with_name("trainer.pt")
         #: The step of the last update, and what came of it.
         self._last: tuple[int, StepStats] | None = None

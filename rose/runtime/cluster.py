@@ -35,6 +35,8 @@ class Cluster:
 
         # Actors have a niceness of their own; Ray would start them with 15, from which not everybody may go back.
         os.environ.setdefault("RAY_worker_niceness", "0")
+        # It would hide the GPUs from actors that ask it for none, and with them from the engines that they start.
+        os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
         # Ray takes over the signals of the process that starts it; they are the user's.
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         ray.init(

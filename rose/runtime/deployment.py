@@ -27,6 +27,7 @@ from rose.runtime.actors import BACKGROUND_NICE, TRAINER_NICE, Place, StepReport
 from rose.runtime.cluster import Cluster
 from rose.runtime.coserving.agent import AgentSpec
 from rose.runtime.coserving.lease_file import LeaseFile
+from rose.runtime.device_memory import MemoryPlan, trainer_device
 from rose.runtime.engines import models
 from rose.runtime.engines.forkserver import ForkServer
 from rose.runtime.engines.sglang import free_port
@@ -89,6 +90,8 @@ class Deployment:
         self._refused_at = 0.0
         self._said_refusals: frozenset[str] = frozenset()
         self._fitted: FittedTrace | None = None
+        #: Bytes that were free on GPUs before anything was started, by device id.
+        self._free_bytes: dict[str, int] = {}
 
     @property
     def run_id(self) -> str:
@@ -111,6 +114,10 @@ class Deployment:
         outcome = Outcome(self._run_id)
         serving_model = models.resolve(self._config.serving.model, self._cache, self._progress)
         rollout_model = self._rollout_model()
+        memory = MemoryPlan(config=self._config, serving_model=serving_model, rollout_model=rollout_model)
+        self._free_bytes = preflight.check_gpus(memory)
+        for notice in preflight.notices(memory):
+            self._say(notice)
         # Everything that is not serving stays off the serving devices' cores, Ray's own processes included.
         os.sched_setaffinity(0, self._host_cores())
         name = actors.writer_name(self._config.host, "deployment")
@@ -198,6 +205,7 @@ class Deployment:
             rollout_model=rollout_model,
             gateway_url=url,
             fork_server=fork_server,
+            free_bytes=self._free_bytes,
         )
         serving = {device.id: plan.serving(device) for device in config.device}
         parts.serving = ServingEngines([device for device in serving.values() if device is not None])
@@ -209,9 +217,7 @@ class Deployment:
         self._say(f"starting {preflight.engines_started(config)} SGLang engines on {len(specs)} devices")
         parts.serving.launch()
         parts.gateway = self._part("the gateway", lambda _: self._spawn_gateway(port), begin="start")
-        for spec in specs:
-            make = partial(self._spawn_agent, spec)
-            parts.agents.append(self._part(f"the agent of {spec.device.id}", make, begin="start", watch="check"))
+        self._start_agents([spec for spec in specs if not plan.starts_after_serving(spec.device)])
         parts.trainer = self._part("the trainer", lambda _: self._spawn_trainer(rollout_model, plan))
         for index in range(config.task.workers):
             make = partial(self._spawn_rollouts, index, url)
@@ -219,6 +225,7 @@ class Deployment:
         self._supervisor.wait_begun([parts.gateway], self._tend)
         self._say(f"rollout gateway at {url}")
         parts.serving.wait_ready(self._tend)
+        self._start_agents([spec for spec in specs if plan.starts_after_serving(spec.device)])
         self._supervisor.wait_begun(parts.agents, self._tend)
         parts.serving.attach(self._tend)
         loop = RlLoop(
@@ -243,6 +250,11 @@ class Deployment:
         calls = [self._supervisor.call(part, "ping") for part in (*parts.rollouts, *parts.traffic)]
         self._supervisor.wait(calls, self._tend)
         return loop
+
+    def _start_agents(self, specs: list[AgentSpec]) -> None:
+        for spec in specs:
+            make = partial(self._spawn_agent, spec)
+            self._parts.agents.append(self._part(f"the agent of {spec.device.id}", make, begin="start", watch="check"))
 
     def _start_fork_server(self) -> Path | None:
         """Where engines on CPU cores are forked from; None if there are none, or it cannot be had: each then loads
@@ -275,7 +287,7 @@ class Deployment:
         return self._cluster.spawn(actors.AgentActor, self._place(), spec, threads=4)
 
     def _spawn_trainer(self, model: Path, plan: FleetPlan) -> Any:
-        device = next(device for device in self._config.device if device.pool == "rollout")
+        device = trainer_device(self._config)
         return self._cluster.spawn(
             actors.TrainerActor,
             self._place(TRAINER_NICE),
@@ -283,6 +295,7 @@ class Deployment:
             self._config.training,
             self._folder / "store",
             plan.page(device),
+            device.gpu,
         )
 
     def _spawn_rollouts(self, index: int, url: str, _restarts: int) -> Any:

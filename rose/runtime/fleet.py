@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rose.clock import Anchor
@@ -12,9 +13,10 @@ from rose.runtime.actors import BACKGROUND_NICE
 from rose.runtime.coserving.activation import LEASED_ARGUMENTS
 from rose.runtime.coserving.agent import AgentSpec
 from rose.runtime.coserving.settings import PluginSettings
-from rose.runtime.engines import cpu, gpu
+from rose.runtime.device_memory import MemoryPlan
+from rose.runtime.engines import gpu
+from rose.runtime.engines.gpu import mps
 from rose.runtime.engines.sglang import EngineSpec, free_port
-from rose.runtime.engines.shape import kv_bytes_per_token
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.serving import ServingDevice
 
@@ -33,6 +35,12 @@ class FleetPlan:
     gateway_url: str
     #: The socket of the fork server that engines start from, if there is one.
     fork_server: Path | None = None
+    #: Bytes that were free on GPUs before the run, by device id.
+    free_bytes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def memory(self) -> MemoryPlan:
+        return MemoryPlan(config=self.config, serving_model=self.serving_model, rollout_model=self.rollout_model)
 
     def page(self, device: DeviceConfig) -> Path:
         """Where the device's arbiter page lies."""
@@ -54,7 +62,6 @@ class FleetPlan:
         it has something to do. `serving` is the device's own."""
         config = self.config
         lends = device.pool == "serving"
-        dtype = cpu.dtype() if device.gpu is None else None
         return AgentSpec(
             device=device,
             coserving=config.coserving,
@@ -66,15 +73,20 @@ class FleetPlan:
             staging=self._staging(device),
             rollout=self._rollout(device, gated=lends) if config.coserving.enabled or not lends else None,
             rollout_capacity=config.rollout.max_concurrent,
-            rollout_kv_bytes_per_token=kv_bytes_per_token(self.rollout_model, dtype),
+            rollout_kv_bytes_per_token=self.memory.rollout_bytes_per_token(device),
             serving_url=None if serving is None else serving.url,
             serving_engine_id=None if serving is None else serving.engine_id,
             serving_model=config.serving.model,
-            serving_kv_bytes_per_token=kv_bytes_per_token(self.serving_model, dtype),
+            serving_kv_bytes_per_token=self.memory.serving_bytes_per_token(device),
             gateway_url=self.gateway_url,
             gateway_token=config.gateway.token,
             route="loopback",
         )
+
+    def starts_after_serving(self, device: DeviceConfig) -> bool:
+        """Whether the rollout engine has to wait until the serving engine is up: each takes its part of what is free
+        on the GPU when it starts. Those on cores start side by side."""
+        return device.gpu is not None and device.pool == "serving" and device.serving_url is None
 
     def _staging(self, device: DeviceConfig) -> Path:
         return self.folder / device.id / "staging"
@@ -93,27 +105,28 @@ class FleetPlan:
             model=str(self.serving_model),
             model_name=config.model,
             port=free_port() if config.port is None else config.port + number,
-            max_total_tokens=config.max_total_tokens,
+            max_total_tokens=self.memory.serving_tokens(device),
             plugin=PluginSettings("serving", self.page(device), self._staging(device), gated=False),
             log=self.logs / f"{device.id}-serving.log",
             gpu=device.gpu,
             cores=device.cores,
             host_cores=self._host_cores() if device.gpu is None else (),
             fork_server=self.fork_server,
-            extra_args=config.extra_args,
+            extra_args=[*self._memory_arguments(device, "serving"), *config.extra_args],
         )
 
     def _rollout(self, device: DeviceConfig, *, gated: bool) -> EngineSpec:
         config = self.config.rollout
         # A lent engine that starts anew must not delay serving either.
         host_cores = self._host_cores() if gated and device.gpu is None else ()
-        leased = gated and device.gpu is not None and self.config.coserving.activation == "leased"
+        lent_gpu = gated and device.gpu is not None
+        leased = lent_gpu and self.config.coserving.activation == "leased"
         return EngineSpec(
             engine_id=f"{device.id}-rollout",
             model=str(self.rollout_model),
             model_name=config.model,
             port=free_port(),
-            max_total_tokens=config.max_total_tokens,
+            max_total_tokens=self.memory.rollout_tokens(device),
             plugin=PluginSettings(
                 "rollout", self.page(device), self._staging(device), gated=gated, host_cores=tuple(host_cores)
             ),
@@ -127,11 +140,20 @@ class FleetPlan:
             fork_server=self.fork_server,
             nice=BACKGROUND_NICE,
             token_ids_only=True,
+            # On a GPU of its own it has nobody to come after.
+            environment=mps.client_environment(self.config.coserving.compute_share) if lent_gpu else {},
             extra_args=[
                 f"--chunked-prefill-size={config.prefill_chunk_tokens}",
                 f"--max-running-requests={config.max_concurrent}",
-                *(gpu.GATED_ARGUMENTS if gated and device.gpu is not None else ()),
+                *(() if device.gpu is None else gpu.GATED_ARGUMENTS if gated else gpu.DEDICATED_ARGUMENTS),
                 *(LEASED_ARGUMENTS if leased else ()),
+                *self._memory_arguments(device, "rollout"),
                 *config.extra_args,
             ],
         )
+
+    def _memory_arguments(self, device: DeviceConfig, name: str) -> list[str]:
+        """Before the arguments of the fleet file, which may say otherwise."""
+        if device.id not in self.free_bytes:
+            return []
+        return [f"--mem-fraction-static={self.memory.memory_fraction(device, name, self.free_bytes[device.id])}"]

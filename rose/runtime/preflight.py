@@ -12,7 +12,8 @@ from rose.config import ConfigError, FleetConfig
 from rose.errors import UserError
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
-from rose.runtime import serving
+from rose.runtime import device_memory, serving
+from rose.runtime.device_memory import DeviceMemoryError, MemoryPlan
 from rose.runtime.engines import gpu
 from rose.runtime.engines.sglang import EngineError, require_free_port
 
@@ -32,6 +33,7 @@ def check(config: FleetConfig) -> None:
     _check_packages()
     _check_activation(config)
     _check_devices(config)
+    _check_kernels(config)
     _check_serving(config)
     _check_memory(config)
     for port, what, host in (
@@ -44,6 +46,35 @@ def check(config: FleetConfig) -> None:
             except EngineError as error:
                 raise PreflightError(str(error)) from None
     _check_files(config)
+
+
+def check_gpus(memory: MemoryPlan) -> dict[str, int]:
+    """Bytes that are free on the GPUs of the fleet, by device id; asked once the models are there, whose size counts.
+
+    Raises PreflightError naming the device that cannot hold its engines, part by part.
+    """
+    devices = [device for device in memory.config.device if device.gpu is not None]
+    if not devices:
+        return {}
+    try:
+        free = device_memory.free_memory([device.gpu for device in devices if device.gpu is not None])
+        for device in devices:
+            assert device.gpu is not None
+            memory.check(device, free[device.gpu])
+    except (DeviceMemoryError, ValueError) as error:
+        raise PreflightError(str(error)) from None
+    return {device.id: free[device.gpu] for device in devices if device.gpu is not None}
+
+
+def notices(memory: MemoryPlan) -> list[str]:
+    """What a user should know of a run that can start."""
+    config = memory.config
+    budgets = [memory.unreachable_budget(device) for device in config.device]
+    kernels = (
+        "STAND-IN KERNELS: SGLang's are not installed, and engines on GPUs run plain torch and Triton in their place "
+        f"({gpu.NATIVE_KERNELS}=1). It shows that mechanisms work; no time of this run is SGLang's. Not for production"
+    )
+    return [*([kernels] if _stand_ins(config) else []), *(budget for budget in budgets if budget is not None)]
 
 
 def _check_packages() -> None:
@@ -60,7 +91,7 @@ def _check_devices(config: FleetConfig) -> None:
     taken: dict[int, str] = {}
     for device in config.device:
         if device.gpu is not None:
-            _check_gpu(device.id, device.gpu)
+            require_gpu(device.gpu, f"device {device.id!r}", "Change `gpu`, or give `cores`.")
             continue
         missing = sorted(set(device.cores) - available)
         if missing:
@@ -74,18 +105,34 @@ def _check_devices(config: FleetConfig) -> None:
             taken[core] = device.id
 
 
-def _check_gpu(device_id: str, index: int) -> None:
+def require_gpu(index: int, what: str, way_out: str) -> None:
+    """Raises PreflightError naming what wants the GPU with this CUDA index, if engines cannot run on it."""
     import torch
 
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if index >= count:
-        raise PreflightError(
-            f"device {device_id!r}: GPU {index} is not there; this host has {count}. Change `gpu`, or give `cores`."
-        )
+    if not 0 <= index < count:
+        raise PreflightError(f"{what}: GPU {index} is not there; this host has {count}. {way_out}")
     if not gpu.has_kernels() and not gpu.native_kernels():
         raise PreflightError(
-            f"device {device_id!r}: SGLang's kernels for GPUs are not installed: `pip install sglang-kernel`. To see "
-            f"only that everything works, without them, set {gpu.NATIVE_KERNELS}=1"
+            f"{what}: SGLang's kernels for GPUs are not installed: `pip install sglang-kernel`. To see only that "
+            f"everything works, without them, set {gpu.NATIVE_KERNELS}=1"
+        )
+
+
+def _stand_ins(config: FleetConfig) -> bool:
+    return gpu.native_kernels() and any(device.gpu is not None for device in config.device)
+
+
+def _check_kernels(config: FleetConfig) -> None:
+    """Stand-ins for kernels prove mechanisms; whoever serves real requests must not meet them."""
+    if not _stand_ins(config):
+        return
+    attached = [device.id for device in config.device if device.serving_url is not None]
+    if attached or config.traffic.trace == "none":
+        where = f"device {attached[0]!r} has a serving_url" if attached else "traffic.trace is 'none'"
+        raise PreflightError(
+            f"{gpu.NATIVE_KERNELS}=1 is set, and {where}: engines without SGLang's kernels are not for production. "
+            "`pip install sglang-kernel`, or replay traffic on serving engines of the run's own"
         )
 
 

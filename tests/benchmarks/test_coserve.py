@@ -359,3 +359,18 @@ def test_what_was_started_is_stopped_when_it_is_told_to_end(how: signal.Signals)
         run.communicate(timeout=60)
     assert len(started) >= 4
     assert psutil.wait_procs(started, timeout=20)[1] == []
+
+
+def test_a_gpu_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.coserve", "--quick", "--gpu", "99", "--model", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "error: --gpu: GPU 99 is not there" in done.stderr.splitlines()[-1]

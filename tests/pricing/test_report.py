@@ -12,6 +12,7 @@ from rich.console import Console
 from rose import events
 from rose.ledger import layout, segments
 from rose.ledger.growth import archive, compaction, rollup
+from rose.ledger.writer import LedgerWriter
 from rose.pricing import pricebook, report, tables
 from rose.pricing.money import PricingError
 
@@ -202,3 +203,21 @@ def test_a_run_that_was_archived_in_part_gives_no_figures_until_it_is_restored(s
         report.build(sample, "run")
     archive.restore(sample, away)
     assert report.build(sample, "run").to_json() == whole
+
+
+def test_a_run_on_stand_ins_for_kernels_says_so_before_any_figure(sample: Path) -> None:
+    def shown() -> str:
+        console = Console(file=io.StringIO(), width=tables.WIDTH)
+        tables.show(report.build(sample), console)
+        return console.file.getvalue()  # type: ignore[attr-defined]
+
+    assert not report.build(sample).run.native_kernels
+    assert tables.NATIVE_KERNELS[:40] not in shown()
+    run_id = report.build(sample).run.run_id
+    with LedgerWriter.open(sample, "agent-late", run_id, provenance="replay") as writer:
+        writer.record(
+            events.Engine(action="started", role="rollout", model="m", compute_mechanism="native-kernels+layer-yield")
+        )
+    built = report.build(sample)
+    assert built.to_json()["run"]["native_kernels"] is True
+    assert shown().startswith(tables.NATIVE_KERNELS[:40])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,15 @@ from rose import config
 from rose.clock import Anchor
 from rose.runtime.fleet import FleetPlan
 
-SHAPE = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "num_hidden_layers": 3}
+SHAPE = {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "num_hidden_layers": 3,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "vocab_size": 1000,
+}
 
 
 @pytest.fixture
@@ -110,3 +119,53 @@ def test_an_engine_that_is_to_leave_a_lent_gpu_is_started_so_that_it_can(model):
         arguments = plan(fleet, model).agent_spec(device, None).rollout.extra_args
         assert ("--enable-memory-saver" in arguments) == leased
         assert ("--enable-weights-cpu-backup" in arguments) == leased
+
+
+def test_engines_of_a_gpu_take_their_pools_and_shares_from_its_kv_bytes(model):
+    fleet = config.demo([0, 1], ledger=Path("x"))
+    lent, dedicated = (device.model_copy(update={"gpu": number}) for number, device in enumerate(fleet.device))
+    fleet = fleet.model_copy(update={"device": [lent, dedicated]})
+    fleet_plan = replace(plan(fleet, model), free_bytes={lent.id: 79 << 30, dedicated.id: 79 << 30})
+    served = fleet_plan.serving(lent)
+    token_bytes = 2 * 3 * 2 * 64 * 2
+    assert served.spec.max_total_tokens == lent.kv_bytes // token_bytes
+    assert fleet_plan.agent_spec(lent, served).rollout.max_total_tokens == int(lent.kv_bytes * 0.8) // token_bytes
+    own = fleet_plan.agent_spec(dedicated, None).rollout
+    assert own.max_total_tokens == dedicated.kv_bytes // token_bytes
+    assert "--sleep-on-idle" in own.extra_args
+    assert "--disable-overlap-schedule" not in own.extra_args
+    for spec in (served.spec, own, fleet_plan.agent_spec(lent, served).rollout):
+        assert [argument for argument in spec.extra_args if argument.startswith("--mem-fraction-static=0.9")]
+
+
+def test_what_the_fleet_file_says_of_memory_comes_last(model):
+    fleet = config.demo([0, 1], ledger=Path("x"))
+    lent = fleet.device[0].model_copy(update={"gpu": 0})
+    own = {"extra_args": ["--mem-fraction-static=0.5"]}
+    fleet = fleet.model_copy(
+        update={"device": [lent, fleet.device[1]], "serving": config.ServingConfig.model_validate(own)}
+    )
+    arguments = replace(plan(fleet, model), free_bytes={lent.id: 79 << 30}).serving(lent).spec.extra_args
+    assert arguments[-1] == "--mem-fraction-static=0.5"
+
+
+def test_engines_of_one_gpu_start_one_after_another_and_those_on_cores_side_by_side(model):
+    fleet = config.demo([0, 1], ledger=Path("x"))
+    lent = fleet.device[0]
+    on_gpu = lent.model_copy(update={"gpu": 0})
+    attached = on_gpu.model_copy(update={"serving_url": "http://127.0.0.1:30000"})
+    dedicated = fleet.device[1].model_copy(update={"gpu": 1})
+    waits = [plan(fleet, model).starts_after_serving(device) for device in (lent, on_gpu, attached, dedicated)]
+    assert waits == [False, True, False, False]
+
+
+def test_where_the_owner_runs_mps_a_lent_engine_comes_after_serving(model, tmp_path, monkeypatch):
+    (tmp_path / "control").touch()
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    fleet = config.demo([0, 1], ledger=Path("x"))
+    fleet = fleet.model_copy(update={"coserving": config.CoservingConfig(compute_share=0.25)})
+    lent, dedicated = (device.model_copy(update={"gpu": number}) for number, device in enumerate(fleet.device))
+    environment = plan(fleet, model).agent_spec(lent, None).rollout.environment
+    assert environment == {"CUDA_MPS_CLIENT_PRIORITY": "1", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}
+    for device in (dedicated, fleet.device[0]):
+        assert plan(fleet, model).agent_spec(device, None).rollout.environment == {}

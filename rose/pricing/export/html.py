@@ -66,6 +66,7 @@ def write_run(report: Report, path: Path, *, force: bool = False) -> Written:
         ("provenance", report.stamp.provenance),
         ("ledger", "verified" if report.stamp.verified else "NOT VERIFIED"),
         ("serving traffic", report.run.trace or "no trace"),
+        *([("kernels", tables.NATIVE_KERNELS)] if report.run.native_kernels else []),
         ("price book", f"{report.price_book.name} {report.price_book.version}"),
         ("price book's SHA-256", report.price_book.sha256),
     ]

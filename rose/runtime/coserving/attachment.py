@@ -12,10 +12,7 @@ from typing import Any, Literal
 class Attachment:
     """The engine as SGLang resolved its arguments, not as it was asked for. `refused`: why nothing is lent beside it.
 
-    `compute_mechanism`: "exclusive" (not gated) or "layer-yield" (a step gives way between layers), with "idle-class+"
-    before it where the operating system takes its cores away as soon as serving wakes.
-    `memory_mechanism`: "page-return" (what is cut goes back to the system) or "budget" (pools stay as they are), with
-    "leased+" before it where both are on a GPU under a lease only.
+    What the two mechanisms are called is in `rose.runtime.coserving.mechanisms`.
     """
 
     role: Literal["serving", "rollout"]

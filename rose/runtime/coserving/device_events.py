@@ -50,10 +50,11 @@ def rollout_event(
         role="rollout",
         model=engine.model_name,
         pid=pid,
-        kv_bytes=(note.kv_tokens or engine.max_total_tokens) * spec.rollout_kv_bytes_per_token,
+        # One that never came so far as to say what it is has none of these, whatever was asked of it.
+        kv_bytes=note.kv_tokens * spec.rollout_kv_bytes_per_token or None,
         duration_ns=duration_ns,
-        memory_mechanism=note.memory_mechanism or "budget",
-        compute_mechanism=note.compute_mechanism or ("layer-yield" if engine.plugin.gated else "exclusive"),
+        memory_mechanism=note.memory_mechanism or None,
+        compute_mechanism=note.compute_mechanism or None,
         reason=reason,
     )
 

@@ -12,6 +12,7 @@ from rose.runtime.coserving.activation import Activation, EngineMemory, HostPage
 from rose.runtime.coserving.asking import TAKEN, Verb, asked
 from rose.runtime.coserving.attachment import Attachment, describe
 from rose.runtime.coserving.gate import RolloutGate, layers_of
+from rose.runtime.coserving.mechanisms import ComputeFacts, memory_mechanism
 from rose.runtime.coserving.memory import KvGuard, KvPages
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
 from rose.runtime.coserving.ranks import Ranks
@@ -84,6 +85,7 @@ class RolloutPlugin:
             record_span=self.telemetry.synced,
         )
         self._began: dict[int, int] = {}
+        self._compute = ComputeFacts.of_engine(scheduler, gated=settings.gated)
         self._describe()
 
     def _set_chunk_tokens(self, tokens: int) -> None:
@@ -96,11 +98,7 @@ class RolloutPlugin:
 
     def _describe(self) -> None:
         arguments = self._scheduler.server_args
-        compute = "exclusive"
-        if self.gate is not None:
-            compute = "layer-yield"
-            if self.page.get(Party.ROLLOUT, Field.PREEMPTIBLE):
-                compute = f"idle-class+{compute}"
+        preemptible = bool(self.page.get(Party.ROLLOUT, Field.PREEMPTIBLE))
         describe(
             self.page.path,
             Attachment(
@@ -108,15 +106,13 @@ class RolloutPlugin:
                 pid=os.getpid(),
                 model=str(arguments.served_model_name or arguments.model_path),
                 kv_tokens=self.view.kv_tokens_total,
-                compute_mechanism=compute,
-                memory_mechanism=self._memory_mechanism(),
+                compute_mechanism=self._compute.mechanism(preemptible=preemptible),
+                memory_mechanism=memory_mechanism(
+                    returns_pages=self.guard is not None and self.guard.returns_pages,
+                    leased=self.activation is not None,
+                ),
             ),
         )
-
-    def _memory_mechanism(self) -> str:
-        if self.guard is not None and self.guard.returns_pages:
-            return "page-return"
-        return "budget" if self.activation is None else "leased+budget"
 
     def answer(self) -> None:
         """Act on what the agent asks for, between two steps."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.attachment import Attachment, EngineState, describe
+from rose.runtime.coserving.mechanisms import ComputeFacts, memory_mechanism
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
 from rose.runtime.coserving.scheduler import SchedulerView
 from rose.runtime.coserving.settings import PAGES
@@ -138,8 +139,8 @@ class ServingPlugin:
                 pid=os.getpid(),
                 model=self._model,
                 kv_tokens=view.kv_tokens_total,
-                compute_mechanism="exclusive",
-                memory_mechanism="budget",
+                compute_mechanism=ComputeFacts.of_engine(self._scheduler, gated=False).mechanism(),
+                memory_mechanism=memory_mechanism(returns_pages=False, leased=False),
             ),
         )
         self._reason = None

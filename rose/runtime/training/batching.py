@@ -11,12 +11,11 @@ from rose.runtime.rollout import vocabulary
 from rose.runtime.training.policy_model import Policy
 
 
-def pad(rows: Sequence[Sequence[int]], value: int = vocabulary.PAD) -> Tensor:
+def pad(rows: Sequence[Sequence[int]], value: int = vocabulary.PAD, *, device: torch.device | str = "cpu") -> Tensor:
     """int64 [rows, longest], filled up on the right with `value`."""
-    out = torch.full((len(rows), max(map(len, rows))), value, dtype=torch.int64)
-    for index, row in enumerate(rows):
-        out[index, : len(row)] = torch.tensor(row)
-    return out
+    longest = max(map(len, rows))
+    filled = [[*row, *[value] * (longest - len(row))] for row in rows]
+    return torch.tensor(filled, dtype=torch.int64, device=device)
 
 
 def by_length(lengths: Sequence[int], tokens_max: int) -> list[list[int]]:
@@ -32,12 +31,12 @@ def by_length(lengths: Sequence[int], tokens_max: int) -> list[list[int]]:
 def generated_logits(
     policy: Policy, ids: Sequence[Sequence[int]], mask: Sequence[Sequence[bool]]
 ) -> tuple[Tensor, Tensor]:
-    """Logits [tokens, vocab] of every generated token and its id [tokens], row after row.
+    """Logits [tokens, vocab] of every generated token and its id [tokens], row after row, on the policy's device.
 
     The token at position i is predicted from the hidden state at i - 1; only those states meet the output layer.
     """
-    padded = pad(ids)
-    made = pad([[int(m) for m in row] for row in mask], 0).bool()
+    padded = pad(ids, device=policy.device)
+    made = pad([[int(m) for m in row] for row in mask], 0, device=policy.device).bool()
     hidden = policy(padded[:, :-1])
     picked = made[:, 1:]
     return policy.lm_head(hidden[picked]), padded[:, 1:][picked]

@@ -107,11 +107,11 @@ class Attention(nn.Module):
         v = self.v_proj(x).view(batch, length, self.kv_heads, self.head_dim).transpose(1, 2)
         mask = None
         if past is not None:
-            rows = torch.arange(batch)[:, None]
+            rows = torch.arange(batch, device=x.device)[:, None]
             past[0].transpose(1, 2)[rows, at] = k.transpose(1, 2)
             past[1].transpose(1, 2)[rows, at] = v.transpose(1, 2)
             k, v = past
-            mask = torch.arange(k.shape[2]) <= at[:, None, :, None]
+            mask = torch.arange(k.shape[2], device=x.device) <= at[:, None, :, None]
         repeats = self.heads // self.kv_heads
         k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
         out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None)
@@ -179,7 +179,7 @@ class Policy(nn.Module):
         padding reaches no real token. With a `cache`, row b continues at position start[b]; keys and values are
         written there, and what padding writes is overwritten by the row's next tokens before anything attends to it.
         """
-        at = torch.arange(ids.shape[1])[None, :] + (0 if start is None else start[:, None])
+        at = torch.arange(ids.shape[1], device=ids.device)[None, :] + (0 if start is None else start[:, None])
         cos, sin = _rotations(self.shape, at)
         x = self.model.embed_tokens(ids)
         for index, layer in enumerate(self.model.layers):
@@ -190,7 +190,16 @@ class Policy(nn.Module):
     def new_cache(self, batch: int, length_max: int) -> Cache:
         """An empty key-value cache for `batch` rows of up to `length_max` tokens."""
         size = (batch, self.shape.num_key_value_heads, length_max, self.shape.head_dim)
-        return [(torch.zeros(size), torch.zeros(size)) for _ in range(self.shape.num_hidden_layers)]
+        device = self.device
+        return [
+            (torch.zeros(size, device=device), torch.zeros(size, device=device))
+            for _ in range(self.shape.num_hidden_layers)
+        ]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are, and what `forward` is given has to be."""
+        return self.lm_head.weight.device
 
     def weights(self) -> dict[str, Tensor]:
         """A bfloat16 copy on the CPU of every parameter, by its Hugging Face name."""
@@ -206,16 +215,16 @@ class Policy(nn.Module):
         save_file(self.weights(), folder / "model.safetensors", metadata={"format": "pt"})
 
     @classmethod
-    def load(cls, folder: Path) -> Policy:
-        """Read a checkpoint folder into float32 masters. Raises ValueError for a model it cannot train."""
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> Policy:
+        """Read a checkpoint folder into float32 masters on `device`. Raises ValueError for a model it cannot train."""
         policy = cls(PolicyShape.read(folder))
         policy.load_state_dict(load_file(folder / "model.safetensors"))
-        return policy
+        return policy.to(device)
 
 
 def _rotations(shape: PolicyShape, at: Tensor) -> tuple[Tensor, Tensor]:
     """Cosines and sines [batch, 1, length, head_dim] of the rotary embedding (Su et al. 2021) at positions `at`."""
-    half = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
+    half = torch.arange(0, shape.head_dim, 2, dtype=torch.float32, device=at.device) / shape.head_dim
     angles = at[:, None, :, None].float() / shape.rope_theta**half
     angles = torch.cat([angles, angles], -1)
     return angles.cos(), angles.sin()

@@ -28,17 +28,18 @@ def play(
         fresh = [episodes[row].ids[int(known[row]) :] for row in live]
         writing = list(range(len(live)))
         while writing:
-            block = pad([fresh[slot] for slot in writing])
+            block = pad([fresh[slot] for slot in writing], device=policy.device)
             lengths = torch.tensor([len(fresh[slot]) for slot in writing])
             active = rows[writing]
             used = int(known[active].max()) + block.shape[1]
             part = [(keys[active, :, :used], values[active, :, :used]) for keys, values in cache]
-            hidden = policy(block, part, known[active])
+            hidden = policy(block, part, known[active].to(policy.device))
             for (keys, values), (new_keys, new_values) in zip(cache, part, strict=True):
                 keys[active, :, :used], values[active, :, :used] = new_keys, new_values
             known[active] += lengths
             last = hidden[torch.arange(len(writing)), lengths - 1]
-            choices = torch.log_softmax(policy.lm_head(last) / temperature, -1)
+            # Drawn where the generator is.
+            choices = torch.log_softmax(policy.lm_head(last) / temperature, -1).to(generator.device)
             picked = torch.multinomial(choices.exp(), 1, generator=generator)[:, 0]
             for index, slot in enumerate(writing):
                 token = int(picked[index])

@@ -47,10 +47,10 @@ class StepStats:
 
 
 class Trainer:
-    """Holds the policy of `checkpoint` as version 0. Every update makes the next version."""
+    """Holds the policy of `checkpoint` as version 0, on `device`. Every update makes the next version."""
 
-    def __init__(self, checkpoint: Path, training: TrainingConfig) -> None:
-        self.policy = Policy.load(checkpoint)
+    def __init__(self, checkpoint: Path, training: TrainingConfig, device: torch.device | str = "cpu") -> None:
+        self.policy = Policy.load(checkpoint, device)
         self.version = 0
         self._training = training
         # A long memory of squared gradients: over a few dozen updates a short one lets noise walk parameters that carry
@@ -82,7 +82,7 @@ class Trainer:
         order = np.random.default_rng(seed_of(self._training.seed, self.version)).permutation(len(samples))
         samples = [samples[index] for index in order]
         size = math.ceil(len(samples) / self._training.minibatches) or 1
-        totals, grad_norm = torch.zeros(4, dtype=torch.float64), 0.0
+        totals, grad_norm = torch.zeros(4, dtype=torch.float64, device="cpu"), 0.0
         for first in range(0, len(samples), size):
             minibatch = samples[first : first + size]
             sums, norm = self._optimise(minibatch)
@@ -120,8 +120,10 @@ class Trainer:
         partial.replace(path)
 
     def resume(self, path: Path) -> tuple[int, StepStats]:
-        """Go on from what was kept in `path`; returns the step and the outcome of the update before it."""
-        state = torch.load(path, weights_only=True)
+        """Go on from what was kept in `path`, by a trainer on whatever device; returns the step and the outcome of the
+        update before it."""
+        # What it is loaded into moves each tensor to its own device; AdamW's step counts stay on the CPU.
+        state = torch.load(path, weights_only=True, map_location="cpu")
         self.version = state["version"]
         self.policy.load_state_dict(state["policy"])
         self._optimizer.load_state_dict(state["optimizer"])
@@ -131,7 +133,7 @@ class Trainer:
         """One optimiser step; returns sums over tokens (loss, kl, clipped, entropy) and the gradient's norm."""
         training = self._training
         tokens = sum(t.output_tokens for t, _ in samples)
-        sums = torch.zeros(4, dtype=torch.float64)
+        sums = torch.zeros(4, dtype=torch.float64, device=self.policy.device)
         self._optimizer.zero_grad()
         for batch in by_length([len(t.ids) for t, _ in samples], MICRO_BATCH_TOKENS):
             rows = [samples[index] for index in batch]
@@ -139,8 +141,9 @@ class Trainer:
             # The engine's logprobs are of the distribution it sampled from, which the temperature shaped.
             logits = logits / training.temperature
             logprobs = torch.log_softmax(logits, -1).gather(1, ids[:, None])[:, 0]
-            behaviour = torch.tensor([lp for t, _ in rows for lp, made in zip(t.logprobs, t.mask, strict=True) if made])
-            gain = torch.tensor([gain for t, gain in rows for _ in range(t.output_tokens)])
+            sampled = [lp for t, _ in rows for lp, made in zip(t.logprobs, t.mask, strict=True) if made]
+            behaviour = torch.tensor(sampled, device=self.policy.device)
+            gain = torch.tensor([gain for t, gain in rows for _ in range(t.output_tokens)], device=self.policy.device)
             part = token_loss(
                 logprobs,
                 behaviour,
@@ -153,4 +156,5 @@ class Trainer:
             sums += torch.stack([part.loss.detach(), part.kl, part.clipped, entropy(logits).sum()]).double()
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), _GRAD_NORM_MAX)
         self._optimizer.step()
-        return sums, float(norm)
+        # Waits for the device: an update is over, and its time told, when its work is.
+        return sums.cpu(), float(norm)

@@ -51,14 +51,17 @@ class WarmStart:
 
 
 def resolve(task: TaskConfig, cache: Path, progress: Callable[[str], None], *, seed: int = 0) -> Path:
-    """The checkpoint folder of the warm-started policy for `task`, made now if `cache` has none."""
+    """The checkpoint folder of the warm-started policy for `task`, made now if `cache` has none.
+
+    Made on cores on every host: it is small, and the process that asks for it lives on without a context on a GPU.
+    """
     settings = WarmStart(task=task, seed=seed)
     return once(cache, f"frozenlake-tiny-{settings.digest()}", lambda folder: train(settings, folder, progress))
 
 
-def train(settings: WarmStart, folder: Path, progress: Callable[[str], None]) -> None:
+def train(settings: WarmStart, folder: Path, progress: Callable[[str], None], device: str = "cpu") -> None:
     """Imitate the noisy player and save the policy in `folder`. The same settings give the same weights on one
-    machine at one thread count.
+    machine and torch device at one thread count.
     """
     import torch
     from torch.nn import functional
@@ -66,7 +69,7 @@ def train(settings: WarmStart, folder: Path, progress: Callable[[str], None]) ->
     from rose.runtime.training.batching import generated_logits
     from rose.runtime.training.policy_model import Policy, PolicyShape
 
-    policy = Policy(PolicyShape(**settings.shape), seed=settings.seed)
+    policy = Policy(PolicyShape(**settings.shape), seed=settings.seed).to(device)
     optimizer = torch.optim.AdamW(policy.parameters(), betas=(0.9, 0.95), weight_decay=0.01)
     luck = np.random.default_rng(seed_of(_STREAM, settings.seed))
     updates = max(1, settings.episodes // settings.batch_episodes)

@@ -17,6 +17,17 @@ from rose.runtime.training.warm_start import WarmStart, train
 
 TASK = TaskConfig(size=3, turns_max=6)
 
+on_each_device = pytest.mark.parametrize(
+    "where",
+    [
+        "cpu",
+        pytest.param(
+            "cuda",
+            marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this host"),
+        ),
+    ],
+)
+
 
 def rollouts(
     policy: Policy, groups: int, size: int, *, seed: int = 0, version: int = 0, temperature: float = 1.0
@@ -152,3 +163,44 @@ def test_a_trainer_goes_on_from_what_it_kept(raw: Path, tmp_path: Path) -> None:
     assert again.version == trainer.version
     for name, weights in trainer.weights().items():
         assert torch.equal(weights, again.weights()[name]), name
+
+
+@on_each_device
+def test_a_trainer_trains_on_its_device_and_publishes_from_the_cpu(raw: Path, tmp_path: Path, where: str) -> None:
+    here, there = Trainer(raw, TrainingConfig()), Trainer(raw, TrainingConfig(), where)
+    assert there.policy.device.type == where
+    sampled = rewarded(rollouts(here.policy, 2, 4), [1, 0, 1, 0] * 2)
+    expected, stats = here.update(sampled), there.update(sampled)
+    assert stats.tokens_trained == expected.tokens_trained > 0
+    assert stats.loss == pytest.approx(expected.loss, abs=1e-4)
+    assert stats.kl == pytest.approx(expected.kl, abs=1e-3)
+    for name, weights in there.weights().items():
+        assert (weights.device.type, weights.dtype) == ("cpu", torch.bfloat16)
+        assert torch.allclose(weights, here.weights()[name], atol=1e-2), name
+
+    # What one kept, another goes on from, whatever device each is on.
+    there.save(tmp_path / "trainer.pt", 3, stats)
+    for again in (Trainer(raw, TrainingConfig()), Trainer(raw, TrainingConfig(), where)):
+        assert again.resume(tmp_path / "trainer.pt") == (3, stats)
+        again.update(sampled)
+        assert again.version == 2
+
+
+def test_every_tensor_of_an_update_is_made_where_the_policy_is(raw: Path) -> None:
+    trainer = Trainer(raw, TrainingConfig(kl_weight=0.1), "cpu")
+    sampled = rewarded(rollouts(trainer.policy, 2, 4), [1, 0, 1, 0] * 2)
+    # AdamW makes its counters at the first step, where torch makes tensors by itself.
+    trainer.update(sampled)
+    with torch.device("meta"):
+        # A tensor made without naming the policy's device is of another one now, and cannot be used with it.
+        assert trainer.update(sampled).tokens_trained > 0
+        weights = trainer.weights()
+        trainer.policy.new_cache(1, 8)[0][0].sum().item()
+    assert {tensor.device.type for tensor in weights.values()} == {"cpu"}
+
+
+@on_each_device
+def test_a_warm_start_is_made_on_its_device(tmp_path: Path, where: str) -> None:
+    settings = WarmStart(task=TASK, episodes=8, shape={"hidden_size": 32, "intermediate_size": 32})
+    train(settings, tmp_path, lambda _: None, device=where)
+    assert {weights.device.type for weights in Policy.load(tmp_path, where).weights().values()} == {"cpu"}

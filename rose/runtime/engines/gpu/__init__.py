@@ -16,6 +16,8 @@ GATED_ARGUMENTS = (
     "--cuda-graph-backend-prefill=disabled",
     "--sleep-on-idle",
 )
+#: A rollout engine that has its GPU alone shares the host's cores all the same.
+DEDICATED_ARGUMENTS = ("--sleep-on-idle",)
 
 _NATIVE_ARGUMENTS = (
     "--attention-backend=triton",

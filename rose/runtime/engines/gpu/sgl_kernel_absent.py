@@ -66,6 +66,11 @@ def _no(*_args: object) -> bool:
     return False
 
 
+def in_use() -> bool:
+    """Whether what this process imported as `sgl_kernel` is the stand-in."""
+    return isinstance(sys.modules.get(_PACKAGE), _AbsentModule)
+
+
 def install() -> None:
     """Make `import sgl_kernel` and its submodules find the stand-in in this process. Does nothing the second time."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):

@@ -1,0 +1,61 @@
+"""The fleet file of `rose config example`: every field with its explanation and default, made from the fields."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+
+from pydantic.fields import FieldInfo
+
+from rose.config import DeviceConfig, FleetConfig, Section
+
+_EXAMPLE_HEAD = """\
+# A fleet for `rose up -c fleet.toml`. Every field is here with its default; a line that begins with `#` and holds a
+# field leaves that field out. Check a file with `rose config check fleet.toml`.
+"""
+
+_EXAMPLE_DEVICES = """
+# One table for each device. This one lends what serving leaves of GPU 0 ...
+[[device]]
+{serving}
+# ... and this one is dedicated to rollouts and training. With no GPU, give `cores` instead of `gpu`.
+[[device]]
+{rollout}"""
+
+
+def example() -> str:
+    """A fleet file with every field, its explanation and its default, made from the fields themselves."""
+    serving = {"id": "serving-0", "pool": "serving", "device_class": "h100-sxm", "gpu": 0, "kv_bytes": 20 << 30}
+    rollout = {"id": "rollout-0", "pool": "rollout", "device_class": "h100-sxm", "gpu": 1, "kv_bytes": 40 << 30}
+    tables: list[str] = []
+    scalars: list[str] = []
+    for name, field in FleetConfig.model_fields.items():
+        section = field.annotation
+        if name == "device":
+            continue
+        if isinstance(section, type) and issubclass(section, Section):
+            tables.append(f"\n# {field.description}\n[{name}]\n{_fields(section, {})}")
+        else:
+            scalars.append(_field(name, field, field.default))
+    devices = _EXAMPLE_DEVICES.format(
+        serving=_fields(DeviceConfig, serving), rollout=_fields(DeviceConfig, rollout, explained=False)
+    )
+    return _EXAMPLE_HEAD + "\n" + "".join(scalars) + devices + "".join(tables)
+
+
+def _fields(section: type[Section], values: dict[str, object], *, explained: bool = True) -> str:
+    return "".join(
+        _field(name, field, values.get(name, field.get_default(call_default_factory=True)), explained=explained)
+        for name, field in section.model_fields.items()
+    )
+
+
+def _field(name: str, field: FieldInfo, value: object, *, explained: bool = True) -> str:
+    comment = "".join(f"# {line}\n" for line in textwrap.wrap(field.description or "", 116)) if explained else ""
+    if value is None:
+        return f"{comment}# {name} =\n"
+    if isinstance(value, Path):
+        value = str(value)
+    # JSON writes these types (text, numbers, booleans, lists of them) as TOML does.
+    return f"{comment}{name} = {json.dumps(value)}\n"

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rose import config
+from rose.runtime import device_memory, preflight
+from rose.runtime.device_memory import (
+    CORES_ROLLOUT_TOKENS,
+    CORES_SERVING_TOKENS,
+    ROLLOUT_WORKSPACE_BYTES,
+    SERVING_WORKSPACE_BYTES,
+    DeviceMemoryError,
+    MemoryPlan,
+)
+from rose.runtime.engines import cpu
+from rose.runtime.engines.shape import weights_bytes
+
+GIB = 1 << 30
+#: 8 billion parameters: 16 GB of weights, and 128 KiB of keys and values for a token.
+SHAPE = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 32,
+    "vocab_size": 128256,
+}
+TOKEN_BYTES = 131072
+
+
+@pytest.fixture
+def model(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SHAPE))
+    return tmp_path
+
+
+def fleet(*, gpus=True, lent=None, dedicated=None, **sections):
+    device = {"device_class": "h100-sxm", "kv_bytes": 20 * GIB}
+    places = ({"gpu": 0}, {"gpu": 1}) if gpus else ({"cores": [0]}, {"cores": [1]})
+    return config.FleetConfig.model_validate(
+        {
+            "device": [
+                {"id": "lent", "pool": "serving", **places[0], **device, **(lent or {})},
+                {"id": "own", "pool": "rollout", **places[1], **device, **(dedicated or {})},
+            ],
+            **sections,
+        }
+    )
+
+
+def plan(made, model):
+    return MemoryPlan(config=made, serving_model=model, rollout_model=model)
+
+
+def test_pools_on_a_gpu_are_as_large_as_its_kv_bytes(model):
+    made = fleet(coserving={"headroom": 0.25})
+    lent, own = made.device
+    memory = plan(made, model)
+    assert memory.serving_tokens(lent) == 20 * GIB // TOKEN_BYTES
+    assert memory.rollout_tokens(lent) == 15 * GIB // TOKEN_BYTES
+    assert memory.rollout_tokens(own) == 20 * GIB // TOKEN_BYTES
+    assert memory.unreachable_budget(lent) is None
+
+
+def test_pools_on_cores_stay_as_they_were(model):
+    made = fleet(gpus=False)
+    memory = plan(made, model)
+    assert memory.serving_tokens(made.device[0]) == CORES_SERVING_TOKENS == 8192
+    assert {memory.rollout_tokens(device) for device in made.device} == {CORES_ROLLOUT_TOKENS} == {32768}
+    assert memory.serving_bytes_per_token(made.device[0]) == TOKEN_BYTES * (2 if cpu.dtype() == "float32" else 1)
+    memory.check(made.device[0], 0)
+
+
+def test_a_pool_that_the_file_gives_wins_and_is_said_where_the_budget_can_no_longer_bind(model):
+    small = fleet(serving={"max_total_tokens": 8192}, rollout={"max_total_tokens": 32768})
+    memory = plan(small, model)
+    assert (memory.serving_tokens(small.device[0]), memory.rollout_tokens(small.device[0])) == (8192, 32768)
+    notice = memory.unreachable_budget(small.device[0])
+    assert "serving.max_total_tokens (8192) and rollout.max_total_tokens (32768)" in notice
+    assert "kv_bytes never run short" in notice
+    assert memory.unreachable_budget(small.device[1]) is None
+    large = fleet(serving={"max_total_tokens": 150_000}, rollout={"max_total_tokens": 32768})
+    assert plan(large, model).unreachable_budget(large.device[0]) is None
+    assert (
+        plan(fleet(rollout={"max_total_tokens": 9}, coserving={"enabled": False}), model).unreachable_budget(
+            small.device[0]
+        )
+        is None
+    )
+
+
+def test_the_parts_of_a_device_are_what_the_run_will_start_on_it(model):
+    made = fleet(lent={"serving_url": "http://127.0.0.1:30000"})
+    assert [part.name for part in plan(made, model).parts(made.device[0])] == ["rollout"]
+    assert [part.name for part in plan(made, model).parts(made.device[1])] == ["rollout", "trainer"]
+    alone = fleet(coserving={"enabled": False})
+    assert [part.name for part in plan(alone, model).parts(alone.device[0])] == ["serving"]
+    both = fleet()
+    serving, rollout = plan(both, model).parts(both.device[0])
+    assert serving.total_bytes == weights_bytes(model) + 20 * GIB + SERVING_WORKSPACE_BYTES
+    assert rollout.total_bytes == pytest.approx(
+        weights_bytes(model) + 16 * GIB + ROLLOUT_WORKSPACE_BYTES, abs=TOKEN_BYTES
+    )
+
+
+def test_a_gpu_without_room_is_named_with_what_is_free_and_what_each_part_takes(model):
+    made = fleet(lent={"kv_bytes": 40 * GIB})
+    with pytest.raises(DeviceMemoryError) as caught:
+        plan(made, model).check(made.device[0], 79 * GIB)
+    message = str(caught.value)
+    assert "device 'lent': 79.0 GiB are free on GPU 0, and 111.9 GiB are needed" in message
+    assert "serving: weights 15.0, KV 40.0, graphs and workspace 6.0 (allowance)" in message
+    assert "rollout: weights 15.0, KV 32.0, graphs and workspace 4.0 (allowance)" in message
+    assert "Lower kv_bytes (42949672960)" in message
+    assert "max_total_tokens" not in message
+    plan(made, model).check(made.device[0], 112 * GIB)
+
+    given = fleet(serving={"max_total_tokens": 500_000})
+    with pytest.raises(DeviceMemoryError, match=r"serving\.max_total_tokens \(500000\), or end what else is on"):
+        plan(given, model).check(given.device[0], 79 * GIB)
+
+
+def test_engines_of_several_ranks_are_not_taken_for_ones_of_one_gpu(model):
+    ranks = {"extra_args": ["--tp-size=2"]}
+    made = fleet(coserving={"enabled": False}, serving=ranks, rollout=ranks)
+    for device in made.device:
+        plan(made, model).check(device, 10 * GIB)
+
+
+def test_kv_bytes_that_hold_no_token_are_refused(model):
+    made = fleet(lent={"kv_bytes": 100_000})
+    with pytest.raises(DeviceMemoryError, match="kv_bytes 100000 hold no token of the serving model"):
+        plan(made, model).check(made.device[0], 79 * GIB)
+
+
+def test_each_engine_may_take_what_it_needs_of_what_is_free_when_it_starts(model):
+    made = fleet()
+    lent = made.device[0]
+    memory, free_bytes = plan(made, model), sum(part.total_bytes for part in plan(made, model).parts(lent))
+    before_bytes = free_bytes
+    for part in memory.parts(lent):
+        fraction = memory.memory_fraction(lent, part.name, before_bytes)
+        # What SGLang makes of it: weights and pool from a share of what is free before it loads the weights.
+        pool_bytes = free_bytes * fraction - part.weights_bytes
+        assert pool_bytes >= part.kv_bytes
+        assert free_bytes * (1 - fraction) == pytest.approx(part.workspace_bytes, rel=0.02)
+        free_bytes -= part.total_bytes
+    assert memory.memory_fraction(lent, "serving", 10_000 * GIB) == 0.98
+    assert memory.memory_fraction(lent, "serving", 0) == 0.05
+    with pytest.raises(ValueError, match="no engine 'other'"):
+        memory.memory_fraction(lent, "other", free_bytes)
+
+
+def test_free_memory_is_asked_of_the_gpus_of_the_fleet_alone(model, monkeypatch):
+    asked = []
+
+    def answer(gpus):
+        asked.append(list(gpus))
+        return dict.fromkeys(gpus, 300 * GIB)
+
+    monkeypatch.setattr(device_memory, "free_memory", answer)
+    assert preflight.check_gpus(plan(fleet(), model)) == {"lent": 300 * GIB, "own": 300 * GIB}
+    assert preflight.check_gpus(plan(fleet(gpus=False), model)) == {}
+    assert asked == [[0, 1]]
+    monkeypatch.setattr(device_memory, "free_memory", lambda gpus: dict.fromkeys(gpus, 20 * GIB))
+    with pytest.raises(preflight.PreflightError, match=r"device 'lent': 20\.0 GiB are free on GPU 0"):
+        preflight.check_gpus(plan(fleet(), model))
+    with pytest.raises(preflight.PreflightError, match=r"config\.json"):
+        preflight.check_gpus(plan(fleet(), Path("nowhere")))
+
+
+def test_a_gpu_that_cannot_be_asked_is_named():
+    with pytest.raises(DeviceMemoryError, match=r"GPUs \[99\] cannot be asked how much memory is free: \w"):
+        device_memory.free_memory([99])

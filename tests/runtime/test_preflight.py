@@ -1,0 +1,64 @@
+"""What `rose up` refuses or says before anything is started; more of it in tests/test_cli.py."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from rose.runtime import preflight
+from rose.runtime.device_memory import MemoryPlan
+from rose.runtime.engines import gpu
+from rose.runtime.preflight import PreflightError
+from tests.runtime.test_device_memory import SHAPE, fleet
+
+
+@pytest.fixture
+def native(monkeypatch):
+    monkeypatch.setattr(gpu, "has_kernels", lambda: False)
+    monkeypatch.setenv(gpu.NATIVE_KERNELS, "1")
+
+
+def memory(made, folder):
+    (folder / "config.json").write_text(json.dumps(SHAPE))
+    return MemoryPlan(config=made, serving_model=folder, rollout_model=folder)
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        (fleet(lent={"serving_url": "http://127.0.0.1:30000"}), "device 'lent' has a serving_url"),
+        (fleet(traffic={"trace": "none"}), "traffic.trace is 'none'"),
+    ],
+)
+def test_stand_ins_for_kernels_are_refused_where_real_requests_are_served(native, monkeypatch, made, named):
+    with pytest.raises(PreflightError) as caught:
+        preflight._check_kernels(made)
+    assert f"ROSE_NATIVE_KERNELS=1 is set, and {named}" in str(caught.value)
+    assert "not for production" in str(caught.value)
+    monkeypatch.setattr(gpu, "has_kernels", lambda: True)
+    preflight._check_kernels(made)
+
+
+def test_a_run_on_stand_ins_for_kernels_says_so_first(native, tmp_path):
+    preflight._check_kernels(fleet())
+    made = fleet(serving={"max_total_tokens": 100}, rollout={"max_total_tokens": 100})
+    kernels, budget = preflight.notices(memory(made, tmp_path))
+    assert kernels.startswith("STAND-IN KERNELS")
+    assert "never run short" in budget
+
+
+def test_cores_need_no_stand_ins_to_be_spoken_of(native, tmp_path):
+    preflight._check_kernels(fleet(gpus=False, traffic={"trace": "none"}))
+    assert preflight.notices(memory(fleet(gpus=False), tmp_path)) == []
+
+
+def test_a_gpu_host_without_kernels_is_told_what_to_install(monkeypatch):
+    monkeypatch.setattr(gpu, "has_kernels", lambda: False)
+    monkeypatch.delenv(gpu.NATIVE_KERNELS, raising=False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    with pytest.raises(PreflightError, match="pip install sglang-kernel"):
+        preflight._check_devices(fleet())
+    with pytest.raises(PreflightError, match="GPU 7 is not there; this host has 2"):
+        preflight._check_devices(fleet(lent={"gpu": 7}))
