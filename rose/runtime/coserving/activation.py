@@ -82,6 +82,24 @@ class HostPages:
         return max(0, before - _resident_bytes())
 
 
+class PoolPieces:
+    """A KV pool of which pieces are mapped as a lease's budget asks for them; `give_back` unmaps those without a slot
+    in use. Weights stay."""
+
+    comes_at_once = False
+    releasable = True
+
+    def __init__(self, give_back: Callable[[], int]) -> None:
+        self._give_back = give_back
+
+    def bring(self, *, weights_alone: bool = False) -> int:
+        """Nothing yet: they come with the budget."""
+        return 0
+
+    def release(self) -> int:
+        return self._give_back()
+
+
 class SavedMemory:
     """Weights and KV pool under SGLang's memory saver. Addresses stay, so captured graphs do too."""
 

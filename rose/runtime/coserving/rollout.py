@@ -8,13 +8,14 @@ import time
 from typing import Any
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.activation import Activation, EngineMemory, HostPages, SavedMemory
+from rose.runtime.coserving.activation import Activation, EngineMemory, HostPages, PoolPieces, SavedMemory
 from rose.runtime.coserving.asking import TAKEN, Verb, asked
 from rose.runtime.coserving.attachment import Attachment, describe
 from rose.runtime.coserving.gate import RolloutGate, layers_of
 from rose.runtime.coserving.memory import KvGuard, KvPages
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
 from rose.runtime.coserving.ranks import Ranks
+from rose.runtime.coserving.remap import RemappedPages
 from rose.runtime.coserving.runahead import RunAhead
 from rose.runtime.coserving.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.coserving.settings import PluginSettings
@@ -53,9 +54,12 @@ class RolloutPlugin:
         model_runner = scheduler.tp_worker.model_runner
         if settings.gated:
             layers = len(layers_of(model_runner.model))
-            pages = KvPages.of_cpu(scheduler)
+            remapped = RemappedPages.of(scheduler)
+            pages = remapped or KvPages.of_cpu(scheduler)
             memory: EngineMemory | None = SavedMemory.of_gpu(scheduler)
-            if pages is not None:
+            if remapped is not None:
+                memory = PoolPieces(remapped.give_back)
+            elif pages is not None:
                 memory = HostPages(pages.give_back)
             if memory is not None:
                 self.activation = Activation(self.page, memory, lambda: self.weights.busy)
@@ -114,8 +118,8 @@ class RolloutPlugin:
         )
 
     def _memory_mechanism(self) -> str:
-        if self.guard is not None and self.guard.returns_pages:
-            return "page-return"
+        if self.guard is not None and self.guard.mechanism is not None:
+            return self.guard.mechanism
         return "budget" if self.activation is None else "leased+budget"
 
     def answer(self) -> None:
