@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from rose.runtime.coserving.activation import NoRoomError
+from rose.runtime.coserving.kv_blocks import runs
 
 #: A piece of physical memory: the driver's handle, or a file's descriptor on the host.
 Handle = Any
@@ -212,8 +213,8 @@ class Reservation:
 
     def close(self) -> None:
         """Unmap all and give the addresses back; no tensor over them may be used again. Raises DriverError."""
-        for piece in sorted(self._mapped):
-            self.unmap(piece, piece + 1)
+        for begin, end in runs(self._mapped):
+            self.unmap(begin, end)
         self._memory.unreserve(self.address, self.size_bytes)
 
     def _at(self, piece: int) -> int:
