@@ -83,18 +83,18 @@ class HostPages:
 
 
 class PoolPieces:
-    """A KV pool of which pieces are mapped as a lease's budget asks for them; `give_back` unmaps those without a slot
-    in use. Weights stay."""
+    """A KV pool of which pieces come, `grow`, as a lease's budget asks for them when it is first used, and go,
+    `give_back`; each returns the bytes. Weights stay."""
 
     comes_at_once = False
     releasable = True
 
-    def __init__(self, give_back: Callable[[], int]) -> None:
-        self._give_back = give_back
+    def __init__(self, grow: Callable[[], int], give_back: Callable[[], int]) -> None:
+        self._grow, self._give_back = grow, give_back
 
     def bring(self, *, weights_alone: bool = False) -> int:
-        """Nothing yet: they come with the budget."""
-        return 0
+        """What there is room for, if that is less: then the budget is, too."""
+        return self._grow()
 
     def release(self) -> int:
         return self._give_back()

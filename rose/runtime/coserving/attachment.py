@@ -14,8 +14,9 @@ class Attachment:
 
     `compute_mechanism`: "exclusive" (not gated) or "layer-yield" (a step gives way between layers), with "idle-class+"
     before it where the operating system takes its cores away as soon as serving wakes.
-    `memory_mechanism`: "page-return" (what is cut goes back to the system) or "budget" (pools stay as they are), with
-    "leased+" before it where both are on a GPU under a lease only.
+    `memory_mechanism`: "page-return" (what is cut goes back to the system), "remap" (it goes back to the device, in
+    blocks) or "budget" (pools stay as they are), the last with "leased+" before it where weights and pool are on a GPU
+    under a lease only.
     """
 
     role: Literal["serving", "rollout"]

@@ -104,15 +104,15 @@ class KvGuard:
         self._lease_number = lease.number
         granted = lease.kv_budget_tokens if lent else 0
         cut = lent and self._cut_lease == lease.number
-        self.budget_tokens = min(granted, self._cut_tokens) if cut else granted
+        self.budget_tokens = lasting = min(granted, self._cut_tokens) if cut else granted
         if self._pages is not None and lent and self._view.has_work:
-            self.budget_tokens = self._pages.grow(self.budget_tokens)
+            self.budget_tokens = self._pages.grow(lasting)
         if lent:
             self._emptied = False
             if not lease.frozen and self.pressed(policy):
                 self._cut(policy, lease)
             else:
-                self._retract_until(self.budget_tokens)
+                self._retract_until(self.budget_tokens, lasting)
                 self._settle()
         elif not self._view.has_work:
             # Nothing is lent: serving has the memory, the prefix cache's included.
@@ -129,7 +129,7 @@ class KvGuard:
         before = self.budget_tokens
         after = policy.cut(before, frozen=lease.frozen)
         self._cut_lease, self._cut_tokens, self.budget_tokens = lease.number, after, after
-        requests, kept = self._retract_until(after)
+        requests, kept = self._retract_until(after, after)
         returned = self._give_back(after)
         self._page.set(Party.ROLLOUT, Field.KV_TOKENS_USED, self._view.kv_tokens_used())
         self._cuts += 1
@@ -151,10 +151,11 @@ class KvGuard:
         )
         self._pressed_since_ns = 0
 
-    def _retract_until(self, budget_tokens: int) -> tuple[int, int]:
+    def _retract_until(self, budget_tokens: int, lasting_tokens: int) -> tuple[int, int]:
         """End requests, the youngest first, until the rest and its next step fit: (requests, tokens they keep).
 
-        One that waits for a place that its budget will never have is ended as well.
+        One that waits for a place that its budget will never have is ended as well. `lasting_tokens`: the budget once
+        the device has room for it.
         """
         ended = kept = 0
         view = self._view
@@ -168,7 +169,7 @@ class KvGuard:
         if view.waiting and not view.running:
             first = view.waiting[0]
             wanted = len(first.origin_input_ids) + int(first.sampling_params.max_new_tokens)
-            if wanted + 1 >= min(budget_tokens, view.kv_tokens_total):
+            if wanted + 1 >= min(lasting_tokens, view.kv_tokens_total):
                 requests, tokens = view.end([first])
                 ended, kept = ended + requests, kept + tokens
         return ended, kept

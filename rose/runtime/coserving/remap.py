@@ -168,6 +168,12 @@ class RemappedPages:
         self._settled_slots = max(self._settled_slots, min(tokens, usable))
         return tokens if usable == blocks.slots else min(tokens, usable)
 
+    def grow_bytes(self, tokens: int) -> int:
+        """`grow`, and the bytes that came."""
+        before = self._buffers.mapped_bytes
+        self.grow(tokens)
+        return self._buffers.mapped_bytes - before
+
     def surplus(self, tokens: int) -> bool:
         """Whether more is mapped, for a larger budget, than `tokens` take."""
         return tokens < self._settled_slots

@@ -58,7 +58,8 @@ class RolloutPlugin:
             pages = remapped or KvPages.of_cpu(scheduler)
             memory: EngineMemory | None = SavedMemory.of_gpu(scheduler)
             if remapped is not None:
-                memory = PoolPieces(remapped.give_back)
+                grow = remapped.grow_bytes
+                memory = PoolPieces(lambda: grow(self.page.lease().kv_budget_tokens), remapped.give_back)
             elif pages is not None:
                 memory = HostPages(pages.give_back)
             if memory is not None:

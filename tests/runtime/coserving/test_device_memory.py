@@ -17,7 +17,7 @@ on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=on_a_gpu)])
 def memory(request):
-    return HostMemory() if request.param == "cpu" else CudaMemory(torch.device("cuda"), exportable=True)
+    return HostMemory() if request.param == "cpu" else CudaMemory(torch.device("cuda"))
 
 
 @pytest.fixture

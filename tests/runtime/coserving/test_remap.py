@@ -251,7 +251,8 @@ def test_a_guard_takes_what_a_lease_lends_and_gives_it_back_on_a_cut_and_at_its_
     page.set_terms(SimpleNamespace(ttft_ns=1, tpot_ns=1), 1, memory)
     engine = Engine()
     view = View(engine, has_work=False)
-    activation = Activation(page, PoolPieces(engine.pages.give_back), lambda: False)
+    pieces = PoolPieces(lambda: engine.pages.grow_bytes(page.lease().kv_budget_tokens), engine.pages.give_back)
+    activation = Activation(page, pieces, lambda: False)
     guard = KvGuard(page, view, engine.pages, activation)
     rose, buffers = POLICIES["rose"], engine.buffers
     assert guard.mechanism == "remap"
@@ -279,6 +280,25 @@ def test_a_guard_takes_what_a_lease_lends_and_gives_it_back_on_a_cut_and_at_its_
     guard.enforce(LeaseTerms(), rose, monotonic_ns())
     assert buffers.blocks.mapped == {0}
     assert view.kv_tokens_cached() == 0
+
+
+def test_a_lease_waits_for_memory_that_another_holds(tmp_path, monkeypatch):
+    monkeypatch.setattr(remap, "_AGAIN_NS", -1)
+    page = ArbiterPage.create(tmp_path / "page")
+    engine = Engine(limit_bytes=1 << 30)
+    view = View(engine)
+    request = SimpleNamespace(origin_input_ids=[1] * 50, sampling_params=SimpleNamespace(max_new_tokens=50))
+    view.waiting = (request,)
+    view.end = lambda requests: pytest.fail("it has a place as soon as there is memory")
+    guard = KvGuard(page, view, engine.pages)
+    engine.pages.give_back()
+    engine.memory._limit_bytes = engine.memory.held_bytes
+    guard.enforce(lease(200), POLICIES["rose"], monotonic_ns())
+    assert guard.budget_tokens == BLOCK - 1
+    assert guard.withheld_tokens == SLOTS - (BLOCK - 1), "no prefill counts on what is not there"
+    engine.memory._limit_bytes = 1 << 30
+    guard.enforce(lease(200), POLICIES["rose"], monotonic_ns())
+    assert guard.budget_tokens == 200
 
 
 @pytest.mark.parametrize(
