@@ -124,14 +124,12 @@ class Taker:
         return {}
 
     def map_adopted(self, _descriptors: list[int], piece_bytes: int) -> dict[str, object]:
+        """All pieces that were handed over, whose handles are kept."""
         from rose.runtime.coserving.device_memory import Reservation
 
         self._pieces, self._piece_bytes = len(self._handles), piece_bytes
         self._taken = Reservation(self._memory, self._pieces, piece_bytes)
         self._taken.map(0, self._pieces, self._handles)
-        for handle in self._handles:
-            self._memory.release(handle)
-        self._handles.clear()
         return {"taken_bytes": self._taken.mapped_bytes}
 
     def check(self, _descriptors: list[int], first: int) -> dict[str, object]:
