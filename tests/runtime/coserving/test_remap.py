@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -117,12 +118,20 @@ def test_what_is_given_back_is_the_system_s_and_what_is_in_use_stays():
     assert engine.pages.give_back() == 0
 
 
-def test_what_comes_again_is_empty_and_the_lowest_slots_are_handed_out_first():
+def test_what_comes_again_is_empty_and_the_lowest_slots_are_handed_out_first(monkeypatch):
     engine = Engine()
     everything = engine.allocator.alloc(SLOTS)
     engine.write(everything, 3.0)
     engine.allocator.free(torch.flip(everything, [0]))
     engine.pages.give_back()
+    create = engine.memory.create
+
+    def used_before(size_bytes):
+        handle = create(size_bytes)
+        os.pwrite(handle, b"\xff" * size_bytes, 0)
+        return handle
+
+    monkeypatch.setattr(engine.memory, "create", used_before)
     assert engine.pages.grow(64) == 64
     slots = engine.allocator.alloc(64)
     assert sorted(slots.tolist()) == slots.tolist() == list(range(1, 65))
