@@ -82,6 +82,24 @@ class HostPages:
         return max(0, before - _resident_bytes())
 
 
+class PoolPieces:
+    """A KV pool of which pieces come, `grow`, as a lease's budget asks for them when it is first used, and go,
+    `give_back`; each returns the bytes. Weights stay."""
+
+    comes_at_once = False
+    releasable = True
+
+    def __init__(self, grow: Callable[[], int], give_back: Callable[[], int]) -> None:
+        self._grow, self._give_back = grow, give_back
+
+    def bring(self, *, weights_alone: bool = False) -> int:
+        """What there is room for, if that is less: then the budget is, too."""
+        return self._grow()
+
+    def release(self) -> int:
+        return self._give_back()
+
+
 class SavedMemory:
     """Weights and KV pool under SGLang's memory saver. Addresses stay, so captured graphs do too."""
 

@@ -62,20 +62,21 @@ def rollout_event(
 def moved_event(spec: AgentSpec, span: SpanRecord, lease_id: str | None, pid: int | None) -> Engine:
     """The rollout engine's memory came to the device or left it; `lease_id` is the lease that it was for."""
     move = Move.from_aux(span.aux)
+    action: EngineAction = "deactivated" if move.away else "activated"
+    event = rollout_event(spec, action, pid, duration_ns=span.end_ns - span.start_ns)
     reason = None
     if move.weights_alone:
         lease_id, reason = None, "the weights alone, for a sync"
+    elif event.memory_mechanism == "remap":
+        reason = "the KV pool alone"
     elif spec.device.gpu is None:
         reason = "the KV pool alone: weights are the host's memory" + ("" if move.away else ", and pages come with use")
-    event = rollout_event(
-        spec,
-        "deactivated" if move.away else "activated",
-        pid,
-        duration_ns=span.end_ns - span.start_ns,
-        reason=reason,
-    )
     return dataclasses.replace(
-        event, at_us=spec.anchor.utc_us(span.start_ns), lease_id=lease_id, moved_bytes=move.moved_bytes
+        event,
+        at_us=spec.anchor.utc_us(span.start_ns),
+        lease_id=lease_id,
+        reason=reason,
+        moved_bytes=move.moved_bytes,
     )
 
 

@@ -72,8 +72,9 @@ def _graphs() -> tuple[str, str]:
     return str(graphs.decode.backend), str(graphs.prefill.backend)
 
 
-def memory_mechanism(*, returns_pages: bool, leased: bool) -> str:
-    """`returns_pages`: what is cut goes back to the system. `leased`: all of the engine's memory leaves the device."""
-    if returns_pages:
-        return "page-return"
+def memory_mechanism(*, pool: str | None, leased: bool) -> str:
+    """`pool`: by what free slots give their memory back ("page-return" to the system, "remap" to the device); None if
+    they keep it. `leased`: all of the engine's memory leaves the device."""
+    if pool is not None:
+        return pool
     return "leased+budget" if leased else "budget"

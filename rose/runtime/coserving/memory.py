@@ -1,8 +1,8 @@
 """One KV budget for two engines, kept inside the rollout engine: cut within a step, and what was cut really given back.
 
 Each engine has a pool of its own, sized for the most that it may ever hold; what both hold together is the device's
-budget. On CPU cores a slot that nobody holds costs nothing once its pages went back to the system, so the rollout
-engine returns the pages of free slots whenever its budget shrinks and when its lease ends.
+budget. What can go back of a rollout engine's pool does so when its budget is cut and when its lease ends: the pages of
+free slots on CPU cores, blocks of the pool where they can be remapped (`remap`).
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import ctypes
 import mmap
 import time
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.activation import Activation
+from rose.runtime.coserving.kv_blocks import runs
 from rose.runtime.coserving.page import ArbiterPage, CutRecord, Field, Party
 from rose.runtime.coserving.scheduler import SchedulerView
 from rose.runtime.policy.kv import retraction_order, under_pressure
@@ -29,15 +29,31 @@ CUT_WAIT_NS = 30_000_000
 _CUT_POLL_S = 0.0005
 
 
+class PoolMemory(Protocol):
+    """The memory behind a pool, of which some can go back; used by the scheduler's thread, between two steps."""
+
+    #: As the ledger has it.
+    mechanism: str
+
+    def grow(self, tokens: int) -> int:
+        """Have memory for so many slots: how many of them can be used now."""
+
+    def surplus(self, tokens: int) -> bool:
+        """Whether there is memory to give back if only `tokens` may be held."""
+
+    def give_back(self, keep_tokens: int = 0) -> int:
+        """Let go of what free slots take, down to `keep_tokens`; the bytes."""
+
+
 class KvGuard:
     """Keeps a rollout engine within its KV budget; budgets are in slots of a token.
 
-    `pages` gives free slots back to the system; None where the pool's memory stays, as on a GPU without remapping.
+    `pages` gives the memory of free slots back; None where the pool's memory stays, as on a GPU without remapping.
     `activation` moves the engine's memory as leases begin and end; None where it stays.
     """
 
     def __init__(
-        self, page: ArbiterPage, view: SchedulerView, pages: KvPages | None, activation: Activation | None = None
+        self, page: ArbiterPage, view: SchedulerView, pages: PoolMemory | None, activation: Activation | None = None
     ) -> None:
         self._page, self._view, self._pages, self._activation = page, view, pages, activation
         #: What rollouts may hold now, 0 without a lease.
@@ -56,9 +72,9 @@ class KvGuard:
         return max(0, self._view.kv_tokens_total - self.budget_tokens)
 
     @property
-    def returns_pages(self) -> bool:
-        """Whether what is cut really goes back to the system."""
-        return self._pages is not None
+    def mechanism(self) -> str | None:
+        """How what is cut really goes back; None if it does not."""
+        return None if self._pages is None else self._pages.mechanism
 
     @property
     def pressed_now(self) -> bool:
@@ -88,13 +104,16 @@ class KvGuard:
         self._lease_number = lease.number
         granted = lease.kv_budget_tokens if lent else 0
         cut = lent and self._cut_lease == lease.number
-        self.budget_tokens = min(granted, self._cut_tokens) if cut else granted
+        self.budget_tokens = lasting = min(granted, self._cut_tokens) if cut else granted
+        if self._pages is not None and lent and self._view.has_work:
+            self.budget_tokens = self._pages.grow(lasting)
         if lent:
             self._emptied = False
             if not lease.frozen and self.pressed(policy):
                 self._cut(policy, lease)
             else:
-                self._retract_until(self.budget_tokens)
+                self._retract_until(self.budget_tokens, lasting)
+                self._settle()
         elif not self._view.has_work:
             # Nothing is lent: serving has the memory, the prefix cache's included.
             if not self._emptied:
@@ -110,9 +129,8 @@ class KvGuard:
         before = self.budget_tokens
         after = policy.cut(before, frozen=lease.frozen)
         self._cut_lease, self._cut_tokens, self.budget_tokens = lease.number, after, after
-        requests, kept = self._retract_until(after)
-        self._view.evict(self._view.kv_tokens_used() + self._view.kv_tokens_cached() - after)
-        returned = self._give_back()
+        requests, kept = self._retract_until(after, after)
+        returned = self._give_back(after)
         self._page.set(Party.ROLLOUT, Field.KV_TOKENS_USED, self._view.kv_tokens_used())
         self._cuts += 1
         done = monotonic_ns()
@@ -133,10 +151,11 @@ class KvGuard:
         )
         self._pressed_since_ns = 0
 
-    def _retract_until(self, budget_tokens: int) -> tuple[int, int]:
+    def _retract_until(self, budget_tokens: int, lasting_tokens: int) -> tuple[int, int]:
         """End requests, the youngest first, until the rest and its next step fit: (requests, tokens they keep).
 
-        One that waits for a place that its budget will never have is ended as well.
+        One that waits for a place that its budget will never have is ended as well. `lasting_tokens`: the budget once
+        the device has room for it.
         """
         ended = kept = 0
         view = self._view
@@ -150,13 +169,19 @@ class KvGuard:
         if view.waiting and not view.running:
             first = view.waiting[0]
             wanted = len(first.origin_input_ids) + int(first.sampling_params.max_new_tokens)
-            if wanted + 1 >= min(budget_tokens, view.kv_tokens_total):
+            if wanted + 1 >= min(lasting_tokens, view.kv_tokens_total):
                 requests, tokens = view.end([first])
                 ended, kept = ended + requests, kept + tokens
         return ended, kept
 
-    def _give_back(self) -> int:
-        return 0 if self._pages is None else self._pages.give_back()
+    def _settle(self) -> None:
+        """A budget that became smaller without a cut."""
+        if self._pages is not None and self._pages.surplus(self.budget_tokens):
+            self._give_back(self.budget_tokens)
+
+    def _give_back(self, keep_tokens: int) -> int:
+        self._view.evict(self._view.kv_tokens_used() + self._view.kv_tokens_cached() - keep_tokens)
+        return 0 if self._pages is None else self._pages.give_back(keep_tokens)
 
 
 class KvClaim:
@@ -215,6 +240,8 @@ class KvPages:
     Reading such a slot gives zeros until it is written again, which SGLang does before it reads one.
     """
 
+    mechanism = "page-return"
+
     def __init__(self, scheduler: Any) -> None:
         self._allocator = scheduler.token_to_kv_pool_allocator
         pool = self._allocator.get_kvcache()
@@ -231,11 +258,19 @@ class KvPages:
         plain = any(buffer.device.type == "cpu" and buffer.is_contiguous() for buffer in buffers[:1])
         return cls(scheduler) if plain and scheduler.page_size == 1 else None
 
-    def give_back(self) -> int:
+    def grow(self, tokens: int) -> int:
+        """A page comes when it is written."""
+        return tokens
+
+    def surplus(self, tokens: int) -> bool:
+        """A cut and the end of a lease return pages; nothing else does."""
+        return False
+
+    def give_back(self, keep_tokens: int = 0) -> int:
         """Return the pages that hold no slot in use; the bytes of memory that are no longer resident for it."""
         resident = self._resident_bytes()
         free = np.concatenate([self._allocator.free_pages.numpy(), self._allocator.release_pages.numpy()])
-        for begin, end in _runs(free):
+        for begin, end in runs(free):
             for buffer in self._buffers:
                 row_bytes = buffer.stride(0) * buffer.element_size()
                 low = -(-(buffer.data_ptr() + begin * row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -253,14 +288,3 @@ class KvPages:
             if self._libc.mincore(low, high - low, there.ctypes.data) == 0:
                 pages += int(np.count_nonzero(there & 1))
         return pages * mmap.PAGESIZE
-
-
-def _runs(slots: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """[begin, end) of each run of consecutive numbers."""
-    if len(slots) == 0:
-        return []
-    ordered = np.sort(slots)
-    breaks = np.flatnonzero(np.diff(ordered) != 1)
-    begins = [int(ordered[0]), *(int(ordered[index + 1]) for index in breaks)]
-    ends = [*(int(ordered[index]) + 1 for index in breaks), int(ordered[-1]) + 1]
-    return list(zip(begins, ends, strict=True))

@@ -14,6 +14,7 @@ from typing import Any
 from rose.runtime.coserving.attachment import STATE, EngineState
 from rose.runtime.coserving.gate import add_layer_hooks
 from rose.runtime.coserving.layered_graphs import before_each_layer, capture_in_layers
+from rose.runtime.coserving.remap import asked, create_buffers
 from rose.runtime.coserving.rollout import RolloutPlugin
 from rose.runtime.coserving.scheduler import StepAbandonedError
 from rose.runtime.coserving.serving import ATTACH, RELEASE, ServingPlugin, refusal
@@ -33,6 +34,7 @@ MATCH = "sglang.srt.managers.schedule_batch.Req.init_next_round_input"
 ADDER = f"{_SCHEDULER}.get_prefill_adder_class"
 CAPTURE = "sglang.srt.model_executor.runner_backend.full_cuda_graph_backend.FullCudaGraphBackend.capture_one"
 LOAD = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
+POOL = "sglang.srt.mem_cache.memory_pool.MHATokenToKVPool._create_buffers_normal"
 STAMPS = "sglang.srt.observability.req_time_stats.APIServerReqTimeStats.__getstate__"
 
 #: Without these nothing is lent beside a serving engine, ...
@@ -185,6 +187,10 @@ def _capture_one(original: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
     return capture_in_layers(original, backend, *args, **kwargs)
 
 
+def _create_pool(original: Any, pool: Any, *_args: Any) -> Any:
+    return create_buffers(original, pool)
+
+
 def _between_layers(layers_left: int) -> None:
     # Without a plugin SGLang warms up or captures its graphs.
     if isinstance(_plugin, RolloutPlugin) and _plugin.gate is not None:
@@ -211,6 +217,8 @@ def register() -> None:
     HookRegistry.register(ADDER, _prefill_adder_class, HookType.AFTER)
     HookRegistry.register(CAPTURE, _capture_one, HookType.AROUND)
     HookRegistry.register(LOAD, _load_model, HookType.AFTER)
+    if asked() and _gated():  # One that SGLang does not accept leaves the pool where it is; the ledger has which.
+        HookRegistry.register(POOL, _create_pool, HookType.AROUND)
     HookRegistry.register(STAMPS, _with_arrival, HookType.AFTER)
 
 

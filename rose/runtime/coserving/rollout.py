@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from rose.clock import monotonic_ns
-from rose.runtime.coserving.activation import Activation, EngineMemory, HostPages, SavedMemory
+from rose.runtime.coserving.activation import Activation, EngineMemory, HostPages, PoolPieces, SavedMemory
 from rose.runtime.coserving.asking import TAKEN, Verb, asked
 from rose.runtime.coserving.attachment import Attachment, describe
 from rose.runtime.coserving.gate import RolloutGate, layers_of
@@ -16,6 +16,7 @@ from rose.runtime.coserving.mechanisms import ComputeFacts, memory_mechanism
 from rose.runtime.coserving.memory import KvGuard, KvPages
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
 from rose.runtime.coserving.ranks import Ranks
+from rose.runtime.coserving.remap import RemappedPages
 from rose.runtime.coserving.runahead import RunAhead
 from rose.runtime.coserving.scheduler import SchedulerView, StepAbandonedError
 from rose.runtime.coserving.settings import PluginSettings
@@ -54,9 +55,13 @@ class RolloutPlugin:
         model_runner = scheduler.tp_worker.model_runner
         if settings.gated:
             layers = len(layers_of(model_runner.model))
-            pages = KvPages.of_cpu(scheduler)
+            remapped = RemappedPages.of(scheduler)
+            pages = remapped or KvPages.of_cpu(scheduler)
             memory: EngineMemory | None = SavedMemory.of_gpu(scheduler)
-            if pages is not None:
+            if remapped is not None:
+                grow = remapped.grow_bytes
+                memory = PoolPieces(lambda: grow(self.page.lease().kv_budget_tokens), remapped.give_back)
+            elif pages is not None:
                 memory = HostPages(pages.give_back)
             if memory is not None:
                 self.activation = Activation(self.page, memory, lambda: self.weights.busy)
@@ -108,7 +113,7 @@ class RolloutPlugin:
                 kv_tokens=self.view.kv_tokens_total,
                 compute_mechanism=self._compute.mechanism(preemptible=preemptible),
                 memory_mechanism=memory_mechanism(
-                    returns_pages=self.guard is not None and self.guard.returns_pages,
+                    pool=None if self.guard is None else self.guard.mechanism,
                     leased=self.activation is not None,
                 ),
             ),

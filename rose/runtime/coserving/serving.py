@@ -140,7 +140,7 @@ class ServingPlugin:
                 model=self._model,
                 kv_tokens=view.kv_tokens_total,
                 compute_mechanism=ComputeFacts.of_engine(self._scheduler, gated=False).mechanism(),
-                memory_mechanism=memory_mechanism(returns_pages=False, leased=False),
+                memory_mechanism=memory_mechanism(pool=None, leased=False),
             ),
         )
         self._reason = None

@@ -35,9 +35,9 @@ def test_the_operating_system_takes_cores_from_gated_engines_only():
 
 
 def test_a_memory_mechanism_is_what_happens_to_what_is_cut():
-    assert memory_mechanism(returns_pages=True, leased=True) == "page-return"
-    assert memory_mechanism(returns_pages=False, leased=True) == "leased+budget"
-    assert memory_mechanism(returns_pages=False, leased=False) == "budget"
+    assert memory_mechanism(pool="page-return", leased=True) == "page-return"
+    assert memory_mechanism(pool=None, leased=True) == "leased+budget"
+    assert memory_mechanism(pool=None, leased=False) == "budget"
 
 
 def test_cores_have_neither_graphs_nor_mps():
