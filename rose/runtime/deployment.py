@@ -27,11 +27,11 @@ from rose.runtime.actors import BACKGROUND_NICE, TRAINER_NICE, Place, StepReport
 from rose.runtime.cluster import Cluster
 from rose.runtime.coserving.agent import AgentSpec
 from rose.runtime.coserving.lease_file import LeaseFile
-from rose.runtime.device_memory import MemoryPlan, trainer_device
 from rose.runtime.engines import models
 from rose.runtime.engines.forkserver import ForkServer
 from rose.runtime.engines.sglang import free_port
 from rose.runtime.fleet import FleetPlan
+from rose.runtime.memory_plan import MemoryPlan, trainer_device
 from rose.runtime.rl_loop import LoopParts, RlLoop
 from rose.runtime.scheduling.client import ControlClient
 from rose.runtime.serving import ServingEngines

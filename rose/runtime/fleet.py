@@ -13,10 +13,10 @@ from rose.runtime.actors import BACKGROUND_NICE
 from rose.runtime.coserving.activation import LEASED_ARGUMENTS
 from rose.runtime.coserving.agent import AgentSpec
 from rose.runtime.coserving.settings import PluginSettings
-from rose.runtime.device_memory import MemoryPlan
 from rose.runtime.engines import gpu
 from rose.runtime.engines.gpu import mps
 from rose.runtime.engines.sglang import EngineSpec, free_port
+from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.serving import ServingDevice
 

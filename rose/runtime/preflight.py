@@ -12,10 +12,10 @@ from rose.config import ConfigError, FleetConfig
 from rose.errors import UserError
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
-from rose.runtime import device_memory, serving
-from rose.runtime.device_memory import DeviceMemoryError, MemoryPlan
+from rose.runtime import memory_plan, serving
 from rose.runtime.engines import gpu
 from rose.runtime.engines.sglang import EngineError, require_free_port
+from rose.runtime.memory_plan import DeviceMemoryError, MemoryPlan
 
 #: Resident memory of one engine's processes on CPU cores, and of everything else in a run; measured, rounded up.
 ENGINE_BYTES = 3 << 30
@@ -57,7 +57,7 @@ def check_gpus(memory: MemoryPlan) -> dict[str, int]:
     if not devices:
         return {}
     try:
-        free = device_memory.free_memory([device.gpu for device in devices if device.gpu is not None])
+        free = memory_plan.free_memory([device.gpu for device in devices if device.gpu is not None])
         for device in devices:
             assert device.gpu is not None
             memory.check(device, free[device.gpu])

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from rose.runtime import preflight
-from rose.runtime.device_memory import MemoryPlan
 from rose.runtime.engines import gpu
+from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.preflight import PreflightError
-from tests.runtime.test_device_memory import SHAPE, fleet
+from tests.runtime.test_memory_plan import SHAPE, fleet
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from rose.runtime import deployment as module
 from rose.runtime.deployment import Deployment
-from tests.runtime.test_device_memory import SHAPE, fleet
+from tests.runtime.test_memory_plan import SHAPE, fleet
 
 
 class Noted:

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from rose import config
-from rose.runtime import device_memory, preflight
-from rose.runtime.device_memory import (
+from rose.runtime import memory_plan, preflight
+from rose.runtime.engines import cpu
+from rose.runtime.engines.shape import weights_bytes
+from rose.runtime.memory_plan import (
     CORES_ROLLOUT_TOKENS,
     CORES_SERVING_TOKENS,
     ROLLOUT_WORKSPACE_BYTES,
@@ -15,8 +17,6 @@ from rose.runtime.device_memory import (
     DeviceMemoryError,
     MemoryPlan,
 )
-from rose.runtime.engines import cpu
-from rose.runtime.engines.shape import weights_bytes
 
 GIB = 1 << 30
 #: 8 billion parameters: 16 GB of weights, and 128 KiB of keys and values for a token.
@@ -161,11 +161,11 @@ def test_free_memory_is_asked_of_the_gpus_of_the_fleet_alone(model, monkeypatch)
         asked.append(list(gpus))
         return dict.fromkeys(gpus, 300 * GIB)
 
-    monkeypatch.setattr(device_memory, "free_memory", answer)
+    monkeypatch.setattr(memory_plan, "free_memory", answer)
     assert preflight.check_gpus(plan(fleet(), model)) == {"lent": 300 * GIB, "own": 300 * GIB}
     assert preflight.check_gpus(plan(fleet(gpus=False), model)) == {}
     assert asked == [[0, 1]]
-    monkeypatch.setattr(device_memory, "free_memory", lambda gpus: dict.fromkeys(gpus, 20 * GIB))
+    monkeypatch.setattr(memory_plan, "free_memory", lambda gpus: dict.fromkeys(gpus, 20 * GIB))
     with pytest.raises(preflight.PreflightError, match=r"device 'lent': 20\.0 GiB are free on GPU 0"):
         preflight.check_gpus(plan(fleet(), model))
     with pytest.raises(preflight.PreflightError, match=r"config\.json"):
@@ -174,4 +174,4 @@ def test_free_memory_is_asked_of_the_gpus_of_the_fleet_alone(model, monkeypatch)
 
 def test_a_gpu_that_cannot_be_asked_is_named():
     with pytest.raises(DeviceMemoryError, match=r"GPUs \[99\] cannot be asked how much memory is free: \w"):
-        device_memory.free_memory([99])
+        memory_plan.free_memory([99])
