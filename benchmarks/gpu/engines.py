@@ -69,7 +69,7 @@ class _Lengths:
     rounds_max: int
     kill_s: float = 6.0
     restart_s: float = 22.0
-    sync_s: float = 14.0
+    sync_s: float = 16.0
 
     @property
     def rounds_s(self) -> float:

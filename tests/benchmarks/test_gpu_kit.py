@@ -108,6 +108,27 @@ def test_wheels_for_an_older_glibc_are_taken_and_for_a_newer_one_are_not():
     assert "manylinux_2_35_x86_64" not in tags
 
 
+def test_what_a_kit_runs_needs_nothing_that_it_leaves_out():
+    """Ray, DuckDB, Polars and their like are not among its wheels, nor on a machine with torch alone."""
+    absent = {"ray", "duckdb", "polars", "streamlit", "altair", "apscheduler", "xlsxwriter", "gymnasium", "datasets"}
+    assert not absent & set(pins("gpu-native.txt"))
+    stages = sorted(path.stem for path in (ROOT / "benchmarks" / "gpu").glob("*.py") if path.stem != "__main__")
+    modules = [f"benchmarks.gpu.{name}" for name in stages]
+    modules += ["benchmarks.coserve.__main__", "benchmarks.coserve.worker", "rose.runtime.coserving.plugin", "rose.cli"]
+    code = f"""
+import sys, importlib
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {absent}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+for module in {modules}:
+    importlib.import_module(module)
+"""
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
 def test_sglang_finds_the_plugin_of_a_kit(tmp_path):
     kit.describe_project(tmp_path)
     (folder,) = tmp_path.glob("*.dist-info")
