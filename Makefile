@@ -5,7 +5,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
 
-.PHONY: demo test check dashboard format clean
+.PHONY: demo test check dashboard gpu-kit format clean
 
 demo: $(READY)  ## a live co-serving deployment on this machine's CPU, then its cost report
 	@$(BIN)/rose demo
@@ -22,6 +22,9 @@ check: $(READY)  ## formatting, lint, types, and who may import whom
 
 dashboard: $(READY)  ## the dashboard on the newest ledger, or on the sample one
 	@$(BIN)/rose dashboard
+
+gpu-kit: $(READY)  ## build/gpu-kit: what a GPU host with no network needs beside its own torch; 60 MB at most
+	@$(BIN)/python -m benchmarks.gpu.kit
 
 format: $(READY)
 	@$(BIN)/ruff format .

@@ -20,6 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).parents[1]
+#: Of a copy of the checkout: the commit that it was made from.
+COMMIT = "COMMIT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,9 @@ def _gpus() -> str:
 
 
 def commit() -> str:
-    """The commit that was measured, with `+` if the checkout differs from it; empty outside a checkout."""
+    """The commit that was measured, with `+` if the checkout differs from it; empty outside a checkout or a copy."""
+    if (ROOT / COMMIT).is_file():
+        return (ROOT / COMMIT).read_text().strip()
     try:
         described = ["git", "describe", "--always", "--dirty=+", "--abbrev=12"]
         return subprocess.run(described, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()

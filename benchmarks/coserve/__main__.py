@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.coserve import claims, figures, overhead, pressure, traffic
-from benchmarks.coserve.host import Cores, Gpu, Host, opened
+from benchmarks.coserve.host import Cores, Gpu, Host, Models, opened
 from benchmarks.coserve.picture import svg
 from benchmarks.coserve.policies import BARE, INSTALLED, MEMORY, POLICIES, ROSE, SOLO
 from benchmarks.coserve.rounds import Round, Scene, order
@@ -52,6 +52,7 @@ class Scope:
     policies: Sequence[str]
     trace: Path
     gpu: Gpu | None
+    models: Models | None
 
 
 def main() -> None:
@@ -72,7 +73,8 @@ def main() -> None:
         cuts=given.cuts or (5 if quick else 30),
         policies=given.policies or ([SOLO, ROSE] if quick else [*POLICIES, *on_cores, INSTALLED, BARE]),
         trace=given.trace or traffic.default_trace(),
-        gpu=None if given.gpu is None else Gpu(given.gpu, given.model),
+        gpu=None if given.gpu is None else Gpu(given.gpu),
+        models=None if given.model is None else Models(given.model, given.model),
     )
     try:
         measure(report, scope)
@@ -99,7 +101,7 @@ def measure(report: Report, scope: Scope) -> None:
     }  # fmt: skip
     with (
         tempfile.TemporaryDirectory(prefix="coserve-benchmark-", dir=home) as folder,
-        opened(Path(folder), cores, scope.gpu) as host,
+        opened(Path(folder), cores, scope.gpu, scope.models) as host,
         Worker("serving") as serving,
         Worker("rollout") as rollout,
     ):

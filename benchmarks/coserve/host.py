@@ -33,22 +33,33 @@ from rose.runtime.training.policy_model import PolicyShape
 SERVING, ROLLOUT = "serving", "rollout"
 CACHE: Path = FleetConfig.model_fields["cache"].default.expanduser()
 SERVING_TOKENS, ROLLOUT_TOKENS = 8192, 16384
-_GPU_TOKENS = 65536
 _PREFILL_CHUNK_TOKENS, _GPU_PREFILL_CHUNK_TOKENS = 512, 2048
-_GPU_GRAPHS = "--cuda-graph-max-bs-decode=64"
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as the device. `model` is a checkpoint's folder for both engines; one without weights gets random ones."""
+    """A GPU as the device. `tokens` are those of each engine's KV pool, `graph_batch_max` the largest decode batch that
+    is captured as a graph."""
 
     index: int
-    model: Path
+    tokens: int = 65536
+    graph_batch_max: int = 64
 
-    @property
-    def load_arguments(self) -> tuple[str, ...]:
-        """How engines get the model's weights."""
-        return () if any(self.model.glob("*.safetensors")) else ("--load-format=dummy",)
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Checkpoints' folders; one without weights gets random ones."""
+
+    serving: Path
+    rollout: Path
+
+    @classmethod
+    def built_in(cls, folder: Path) -> Models:
+        """The small model and an untrained policy, which is made in `folder`."""
+        rollout = folder / "rollout-model"
+        rollout.mkdir()
+        Model(PolicyShape()).save(rollout)
+        return cls(models.resolve(models.SMOLLM2, CACHE, lambda text: print(text, file=sys.stderr)), rollout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +120,17 @@ class Seat:
 class Host:
     """Everything that was started, by name; made by `opened`."""
 
-    def __init__(self, folder: Path, cores: Cores, gpu: Gpu | None) -> None:
+    def __init__(self, folder: Path, cores: Cores, gpu: Gpu | None, checkpoints: Models) -> None:
         self.folder = folder
         self.cores = cores
         self.gpu = gpu
+        self.models = checkpoints
         if gpu is None:
-            self.serving_model = models.resolve(models.SMOLLM2, CACHE, lambda text: print(text, file=sys.stderr))
-            self._rollout_model = folder / "rollout-model"
-            self._rollout_model.mkdir()
-            Model(PolicyShape()).save(self._rollout_model)
             self.serving_tokens, self.rollout_tokens = SERVING_TOKENS, ROLLOUT_TOKENS
         else:
-            self.serving_model = self._rollout_model = gpu.model
-            self.serving_tokens = self.rollout_tokens = _GPU_TOKENS
+            self.serving_tokens = self.rollout_tokens = gpu.tokens
         #: Layers of the rollout model: between two of them a step may yield.
-        self.rollout_layers = int(json.loads((self._rollout_model / "config.json").read_text())["num_hidden_layers"])
+        self.rollout_layers = int(json.loads((checkpoints.rollout / "config.json").read_text())["num_hidden_layers"])
         self._page = ArbiterPage.create(folder / "page")
         self.seats: dict[str, Seat] = {}
 
@@ -131,7 +138,7 @@ class Host:
     def memory(self) -> KvMemory:
         """A device on which both pools fit: memory is measured by itself."""
         dtype = cpu.dtype() if self.gpu is None else None
-        serving, rollout = (kv_bytes_per_token(model, dtype) for model in (self.serving_model, self._rollout_model))
+        serving, rollout = (kv_bytes_per_token(model, dtype) for model in (self.models.serving, self.models.rollout))
         return KvMemory(
             device_bytes=2 * (self.serving_tokens * serving + self.rollout_tokens * rollout),
             serving_bytes_per_token=serving,
@@ -148,13 +155,21 @@ class Host:
     def start(self, names: list[str]) -> None:
         """Start engines side by side and keep each to its cores. Names: serving, rollout, bare."""
         for name in names:
-            self.seats[name] = Seat(self._engine(name, self._page.path))
-            self.seats[name].engine.launch()
+            self.launch(name)
             if self.gpu is not None:  # Each takes its share of what memory is free when it starts.
                 self.seats[name].engine.wait_ready()
         for name in names:
-            self.seats[name].engine.wait_ready()
-            self.place(name, nice=0, scheduling=os.SCHED_OTHER)
+            self.wait_ready(name)
+
+    def launch(self, name: str) -> None:
+        """Start an engine without waiting for it. It lives as long as the calling thread."""
+        self.seats[name] = Seat(self._engine(name, self._page.path))
+        self.seats[name].engine.launch()
+
+    def wait_ready(self, name: str) -> None:
+        """Wait until an engine that was launched answers, and keep it to its cores."""
+        self.seats[name].engine.wait_ready()
+        self.place(name, nice=0, scheduling=os.SCHED_OTHER)
 
     def place(self, name: str, nice: int, scheduling: int) -> None:
         """Keep an engine's scheduler to the device and all else of it to the host's core, as a lent engine is kept.
@@ -191,11 +206,12 @@ class Host:
 
     def _engine(self, name: str, page: Path) -> EngineProcess:
         serves = name in ("serving", "bare")
-        staging = self.folder / f"staging-{name}"
+        model = self.models.serving if serves else self.models.rollout
+        staging = self.staging(name)
         staging.mkdir(exist_ok=True)
         spec = EngineSpec(
             engine_id=name,
-            model=str(self.serving_model if serves else self._rollout_model),
+            model=str(model),
             model_name=models.SMOLLM2 if serves else "untrained policy",
             port=free_port(),
             max_total_tokens=self.serving_tokens if serves else self.rollout_tokens,
@@ -204,25 +220,32 @@ class Host:
             cores=self.cores.device,
             token_ids_only=not serves,
             gpu=None if self.gpu is None else self.gpu.index,
-            extra_args=self._arguments(serves),
+            extra_args=self._arguments(model, serves),
         )
         return Engine(spec, plugin=name != "bare")
 
-    def _arguments(self, serves: bool) -> tuple[str, ...]:
+    def staging(self, name: str) -> Path:
+        """Where an engine is handed new weights."""
+        return self.folder / f"staging-{name}"
+
+    def _arguments(self, model: Path, serves: bool) -> tuple[str, ...]:
+        load = () if any(model.glob("*.safetensors")) else ("--load-format=dummy",)
         if self.gpu is None:
-            return () if serves else (f"--chunked-prefill-size={_PREFILL_CHUNK_TOKENS}",)
+            return load if serves else (*load, f"--chunked-prefill-size={_PREFILL_CHUNK_TOKENS}")
         chunk = f"--chunked-prefill-size={_GPU_PREFILL_CHUNK_TOKENS}"
-        return (*self.gpu.load_arguments, chunk, _GPU_GRAPHS, *(() if serves else GATED_ARGUMENTS))
+        graphs = f"--cuda-graph-max-bs-decode={self.gpu.graph_batch_max}"
+        return (*load, chunk, graphs, *(() if serves else GATED_ARGUMENTS))
 
 
 @contextmanager
-def opened(folder: Path, cores: Cores, gpu: Gpu | None = None) -> Iterator[Host]:
-    """A host whose engines are all stopped at the end. This process is kept to the host's core meanwhile."""
+def opened(folder: Path, cores: Cores, gpu: Gpu | None = None, checkpoints: Models | None = None) -> Iterator[Host]:
+    """A host whose engines are all stopped at the end; they run the built-in models if none are named. This process is
+    kept to the host's core meanwhile."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores.host)
     with ExitStack() as stack:
         stack.callback(os.sched_setaffinity, 0, before)
-        host = Host(folder, cores, gpu)
+        host = Host(folder, cores, gpu, checkpoints or Models.built_in(folder))
         # Asked at the end for what runs then: engines are started and stopped in between.
         stack.callback(lambda: host.stop(list(host.seats)))
         yield host

@@ -1,0 +1,100 @@
+"""What the stage `engines` runs: checkpoints' folders without weights, and versions of weights made up for one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from rose.runtime.traffic.prompts import WORDS
+from rose.runtime.training.policy_model import PolicyShape
+
+#: A Llama of 8 billion parameters, and one with which the same code runs on CPU cores in seconds.
+LARGE = PolicyShape(
+    vocab_size=32768,
+    hidden_size=4096,
+    intermediate_size=14336,
+    num_hidden_layers=32,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    head_dim=128,
+    max_position_embeddings=8192,
+)
+SMALL = PolicyShape(vocab_size=1024)
+CHANGED_SHARE = 0.014
+_UNKNOWN, _END = "<unk>", "</s>"
+
+
+def write(folder: Path, shape: PolicyShape) -> Path:
+    """A checkpoint's folder with a configuration and a tokenizer, a word for each number of the vocabulary."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(shape.config()))
+    words = [_UNKNOWN, _END, *WORDS]
+    words += [f"w{number}" for number in range(len(words), shape.vocab_size)]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=_UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token=_UNKNOWN, eos_token=_END)
+    fast.save_pretrained(folder)
+    return folder
+
+
+def layers(shape: PolicyShape, count: int) -> PolicyShape:
+    """The same width with `count` layers at most."""
+    return replace(shape, num_hidden_layers=min(count, shape.num_hidden_layers))
+
+
+def parameter_count(shape: PolicyShape) -> int:
+    """How many numbers the weights are."""
+    return sum(int(np.prod(size)) for size in _sizes(shape).values())
+
+
+def random_weights(shape: PolicyShape) -> dict[str, torch.Tensor]:
+    """A version under the names of Hugging Face's Llama, in bfloat16 in host memory."""
+    draw = np.random.default_rng(0)
+    # Drawing each number anew would take most of a minute for a model of this size; a tensor begins anywhere in these.
+    block = torch.from_numpy(draw.normal(0, 0.02, 1 << 24).astype(np.float32)).to(torch.bfloat16)
+    return {name: _of(block, size, int(draw.integers(1 << 24))) for name, size in _sizes(shape).items()}
+
+
+def changed(weights: Mapping[str, torch.Tensor], share: float = CHANGED_SHARE) -> dict[str, torch.Tensor]:
+    """The next version: about `share` of all numbers differ in their lowest bit."""
+    draw = np.random.default_rng(1)
+    changed = {}
+    for name, tensor in weights.items():
+        bits = tensor.clone().view(torch.int16).numpy().reshape(-1)
+        bits[draw.integers(0, bits.size, max(1, round(bits.size * share)))] ^= 1
+        changed[name] = torch.from_numpy(bits).view(torch.bfloat16).reshape(tensor.shape)
+    return changed
+
+
+def _of(block: torch.Tensor, size: tuple[int, ...], start: int) -> torch.Tensor:
+    count = int(np.prod(size))
+    repeats = -(-(start + count) // block.numel())
+    return block.repeat(repeats)[start : start + count].reshape(size).clone()
+
+
+def _sizes(shape: PolicyShape) -> dict[str, tuple[int, ...]]:
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    queries, keys = shape.num_attention_heads * shape.head_dim, shape.num_key_value_heads * shape.head_dim
+    layer = {
+        "input_layernorm": (hidden,),
+        "self_attn.q_proj": (queries, hidden),
+        "self_attn.k_proj": (keys, hidden),
+        "self_attn.v_proj": (keys, hidden),
+        "self_attn.o_proj": (hidden, queries),
+        "post_attention_layernorm": (hidden,),
+        "mlp.gate_proj": (inner, hidden),
+        "mlp.up_proj": (inner, hidden),
+        "mlp.down_proj": (hidden, inner),
+    }
+    sizes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (shape.vocab_size, hidden)}
+    for number in range(shape.num_hidden_layers):
+        sizes |= {f"model.layers.{number}.{part}.weight": size for part, size in layer.items()}
+    return {**sizes, "model.norm.weight": (hidden,), "lm_head.weight": (shape.vocab_size, hidden)}

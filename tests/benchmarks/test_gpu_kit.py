@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from importlib.metadata import Distribution
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import kit
+from benchmarks.report import ROOT
+
+REQUIREMENTS = ROOT / "requirements"
+
+
+def pins(name: str) -> dict[str, str]:
+    """Versions by normalised name, of the lines that have one."""
+    lines = (line.partition("#")[0].strip() for line in (REQUIREMENTS / name).read_text().splitlines())
+    pairs = (line.split("==") for line in lines if "==" in line)
+    return {re.sub(r"[-_.]+", "-", package).lower(): version for package, version in pairs}
+
+
+def wheel(folder: Path, name: str, files: dict[str, bytes]) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for inside, data in files.items():
+            archive.writestr(inside, data)
+    return path
+
+
+@pytest.fixture
+def wheels(tmp_path):
+    """Two wheels: what SGLang's has that is not needed, and one with programs and platform files."""
+    return [
+        wheel(
+            tmp_path / "wheels",
+            "sglang",
+            {
+                "sglang/srt/server.py": b"x = 1\n",
+                "sglang/test/runners.py": b"x = 2\n",
+                "sglang/multimodal_gen/deep/x.py": b"x = 3\n",
+                "sglang/srt/rust_extensions/_server.abi3.so": b"kept",
+                "sglang/srt/rust_extensions/_grpc.abi3.so": b"dropped",
+                "sglang/srt/tests/test_x.py": b"x = 4\n",
+                "sglang-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: sglang\nVersion: 1.0\n",
+            },
+        ),
+        wheel(
+            tmp_path / "wheels",
+            "tool",
+            {
+                "tool-1.0.data/scripts/tool": b"#!/bin/sh\n",
+                "tool-1.0.data/platlib/tool/__init__.py": b"",
+                "tool-1.0.data/headers/tool.h": b"",
+                "testing/__init__.py": b"",
+            },
+        ),
+    ]
+
+
+@pytest.mark.parametrize("other", ["constraints-cpu.txt", "sglang-cpu.txt", "sglang-cpu-nodeps.txt"])
+def test_what_both_lists_name_has_one_version(other):
+    kit_pins, other_pins = pins("gpu-native.txt"), pins(other)
+    assert len(kit_pins) > 50
+    differing = {name: (version, other_pins[name]) for name, version in kit_pins.items() if name in other_pins}
+    assert {name: pair for name, pair in differing.items() if pair[0] != pair[1]} == {}
+
+
+def test_every_line_of_the_list_is_a_pin():
+    lines = kit.REQUIREMENTS.read_text().splitlines()
+    assert [
+        line for line in lines if line and not line.startswith("#") and not re.fullmatch(r"[\w.-]+==[\w.]+", line)
+    ] == []
+
+
+def test_parts_that_are_never_imported_are_left_out(wheels, tmp_path):
+    site = tmp_path / "site"
+    for path in wheels:
+        kit.unpack(path, site)
+    kit.drop(site)
+    assert sorted(path.relative_to(site).as_posix() for path in site.rglob("*") if path.is_file()) == [
+        "bin/tool",
+        "sglang-1.0.dist-info/METADATA",
+        "sglang/srt/rust_extensions/_server.abi3.so",
+        "sglang/srt/server.py",
+        "testing/__init__.py",
+        "tool/__init__.py",
+    ]
+    assert (site / "bin/tool").stat().st_mode & 0o111
+
+
+def test_what_is_no_shared_object_is_not_stripped(tmp_path):
+    script = tmp_path / "lib.so"
+    script.write_bytes(b"GROUP ( libx.so.1 )")
+    kit.strip(tmp_path)
+    assert script.read_bytes() == b"GROUP ( libx.so.1 )"
+
+
+def test_wheels_for_an_older_glibc_are_taken_and_for_a_newer_one_are_not():
+    tags = kit.platforms("x86_64")
+    assert {"manylinux_2_34_x86_64", "manylinux_2_17_x86_64", "manylinux_2_5_x86_64", "manylinux2014_x86_64"} <= set(
+        tags
+    )
+    assert "manylinux_2_35_x86_64" not in tags
+
+
+def test_what_a_kit_runs_needs_nothing_that_it_leaves_out():
+    """Ray, DuckDB, Polars and their like are not among its wheels, nor on a machine with torch alone."""
+    absent = {"ray", "duckdb", "polars", "streamlit", "altair", "apscheduler", "xlsxwriter", "gymnasium", "datasets"}
+    assert not absent & set(pins("gpu-native.txt"))
+    stages = sorted(path.stem for path in (ROOT / "benchmarks" / "gpu").glob("*.py") if path.stem != "__main__")
+    modules = [f"benchmarks.gpu.{name}" for name in stages]
+    modules += ["benchmarks.coserve.__main__", "benchmarks.coserve.worker", "rose.runtime.coserving.plugin", "rose.cli"]
+    code = f"""
+import sys, importlib
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {absent}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+for module in {modules}:
+    importlib.import_module(module)
+"""
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+def test_sglang_finds_the_plugin_of_a_kit(tmp_path):
+    kit.describe_project(tmp_path)
+    (folder,) = tmp_path.glob("*.dist-info")
+    entry_points = Distribution.at(folder).entry_points
+    (plugin,) = entry_points.select(group="sglang.srt.plugins")
+    assert plugin.value == "rose.runtime.coserving.plugin:register"
+    assert [script.name for script in entry_points.select(group="console_scripts")] == ["rose"]
+
+
+def test_a_kit_unpacks_and_runs_modules_of_its_own(wheels, tmp_path):
+    out = tmp_path / "out"
+    size = kit.gather(wheels, tmp_path / "stage", out, "3.12")
+    assert size == sum(path.stat().st_size for path in out.iterdir())
+    with tarfile.open(out / "rose-gpu-kit.tar.xz") as archive:
+        names = set(archive.getnames())
+    assert {"site/sglang/srt/server.py", "project/rose/cli.py", "project/sample_traces/bursty.csv"} <= names
+    assert "models/llama-8b/config.json" in names
+    assert not any("__pycache__" in name or name.startswith("project/benchmarks/results") for name in names)
+    command = ["sh", str(out / "accept.sh"), "-m", "json.tool", "--help"]
+    environment = {"ROSE_KIT": str(tmp_path / "kit"), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert (tmp_path / "kit/unpacked").exists()
+    assert (tmp_path / "kit/project/COMMIT").exists()
+
+
+def test_a_kit_that_is_too_large_fails(wheels, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(kit, "LIMIT_BYTES", 1000)
+    assert kit.main(["--wheels", str(wheels[0].parent), "--out", str(tmp_path / "out")]) == 1
+    assert "MB at most" in capsys.readouterr().out
