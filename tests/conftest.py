@@ -22,6 +22,17 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what needs CUDA where there is none; `-m cuda` chooses it."""
+    needs_cuda = [item for item in items if item.get_closest_marker("cuda") is not None]
+    if needs_cuda:
+        import torch
+
+        if not torch.cuda.is_available():
+            for item in needs_cuda:
+                item.add_marker(pytest.mark.skip(reason="there is no CUDA device on this host"))
+
+
 def processes_of_group(group: int) -> list[psutil.Process]:
     """Live processes of a process group: what an engine would leave behind."""
     found = []

@@ -24,6 +24,8 @@ def measure(scope: Scope, report: StageReport) -> None:
         raise SkippedError("pytest is not installed: `pip install pytest pytest-timeout hypothesis`")
     outcome = scope.folder / "tests.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "cuda and not live"]
+    if importlib.util.find_spec("xdist") is not None:
+        command += ["--numprocesses=4", "--dist=loadfile"]
     visible = {} if scope.gpu is None else {"CUDA_VISIBLE_DEVICES": str(scope.gpu)}
     # What is left out by the mark is still imported: only files that have it.
     files = [str(path) for path in sorted(_TESTS.rglob("test_*.py")) if "mark.cuda" in path.read_text()]

@@ -12,10 +12,9 @@ from rose.runtime.coserving.device_memory import CudaMemory, DriverError, Reserv
 from rose.runtime.coserving.host_memory import HostMemory
 
 PIECES = 12
-on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this host")
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=on_a_gpu)])
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 def memory(request):
     return HostMemory() if request.param == "cpu" else CudaMemory(torch.device("cuda"))
 
@@ -109,7 +108,7 @@ def test_sizes_and_ranges_that_cannot_be_are_refused(memory, reservation):
         reservation.map(0, 2, [0])
 
 
-@on_a_gpu
+@pytest.mark.cuda
 def test_the_driver_has_what_is_unmapped_and_graphs_go_on():
     memory = CudaMemory(torch.device("cuda"))
     reservation = Reservation(memory, 64, 16 * memory.granularity)

@@ -9,8 +9,6 @@ from rose.runtime.coserving.layered_graphs import before_each_layer, capture_in_
 from rose.runtime.coserving.runahead import LAYERS_AHEAD, RunAhead
 from rose.runtime.engines import cpu
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this host")
-
 
 @pytest.fixture(autouse=True)
 def sglang_can_be_imported():
@@ -37,7 +35,7 @@ def test_a_capture_that_fails_leaves_sglang_its_device():
     assert backend._graphs == {}
 
 
-@needs_cuda
+@pytest.mark.cuda
 def test_a_gate_runs_between_the_layers_of_a_replayed_graph_and_the_results_are_those_of_the_whole():
     torch.manual_seed(0)
     layers = [torch.nn.Linear(64, 64, device="cuda") for _ in range(4)]
@@ -80,7 +78,7 @@ def test_a_gate_runs_between_the_layers_of_a_replayed_graph_and_the_results_are_
         looked.clear()
 
 
-@needs_cuda
+@pytest.mark.cuda
 @pytest.mark.parametrize("layers", [1, 2, 4])
 def test_no_more_layers_are_queued_than_may_run_ahead(layers):
     queued, slow = RunAhead(layers), torch.randn(4096, 4096, device="cuda")

@@ -31,14 +31,7 @@ def origin(tmp_path_factory):
         yield server.url
 
 
-#: Of tests and parameters that need a card: `-m cuda` chooses them.
-needs_cuda = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this host"),
-]
-
-
-@pytest.fixture(params=["cpu", "in place", pytest.param("cuda", marks=needs_cuda)])
+@pytest.fixture(params=["cpu", "in place", pytest.param("cuda", marks=pytest.mark.cuda)])
 def device(request):
     """Where the parameters are; "in place" is the CPU, and they stay where they lie there as on an accelerator."""
     return request.param
@@ -162,7 +155,7 @@ def test_what_the_engine_held_before_is_its_next_second_set(engine, origin):
     assert engine.holds(V1, engine.dtype)
 
 
-in_place = pytest.mark.parametrize("device", ["in place", pytest.param("cuda", marks=needs_cuda)], indirect=True)
+in_place = pytest.mark.parametrize("device", ["in place", pytest.param("cuda", marks=pytest.mark.cuda)], indirect=True)
 
 
 @in_place

@@ -41,7 +41,7 @@ def show(page):
         print(f"{move} in {(span.end_ns - span.start_ns) / 1e6:.1f} ms")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this host")
+@pytest.mark.cuda
 def test_it_leaves_after_a_lease_and_comes_back_with_the_weights_it_held_last(tmp_path, tiny_policy):
     # The policy's heads are smaller than other kernels take.
     arguments = [*GATED_ARGUMENTS, *LEASED_ARGUMENTS, "--mem-fraction-static=0.4", "--attention-backend=triton"]

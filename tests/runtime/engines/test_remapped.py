@@ -41,7 +41,7 @@ def held_bytes(engine, gpu):
         pytest.param(
             0,
             id="cuda",
-            marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this host"),
+            marks=pytest.mark.cuda,
         ),
     ],
 )

@@ -23,7 +23,7 @@ on_each_device = pytest.mark.parametrize(
         "cpu",
         pytest.param(
             "cuda",
-            marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this host"),
+            marks=pytest.mark.cuda,
         ),
     ],
 )

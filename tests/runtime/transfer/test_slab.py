@@ -7,14 +7,9 @@ import torch
 
 from rose.runtime.transfer.slab import Buffers, Slab
 
+
 #: Of tests and parameters that need a card: `-m cuda` chooses them.
-needs_cuda = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this host"),
-]
-
-
-@pytest.fixture(params=[False, pytest.param(True, marks=needs_cuda)], ids=["plain", "pinned"])
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.cuda)], ids=["plain", "pinned"])
 def slab(request: pytest.FixtureRequest) -> Slab:
     return Slab(pinned=request.param, segment_bytes=1 << 12)
 
