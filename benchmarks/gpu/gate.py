@@ -23,11 +23,11 @@ from rose.clock import monotonic_ns
 from rose.runtime.coserving.runahead import LAYERS_AHEAD
 
 ALONE, UNSERVED, UNGATED, YIELD = "alone", "rollouts alone", "ungated", "yield"
-_ALONE = Mode(name=ALONE, policy=None, seconds=4.0, quick_seconds=0.75)
+_ALONE = Mode(name=ALONE, policy=None, seconds=5.0, quick_seconds=0.75)
 #: What ungated rollouts make of a device that nobody else wants.
 _UNSERVED = Mode(name=UNSERVED, policy="share_all", served=False, seconds=1.2, quick_seconds=0.4)
 _UNGATED = Mode(name=UNGATED, policy="share_all", seconds=2.0, quick_seconds=0.5)
-_YIELD = Mode(name=YIELD, policy="rose", seconds=4.0, quick_seconds=0.75)
+_YIELD = Mode(name=YIELD, policy="rose", seconds=5.0, quick_seconds=0.75)
 _SHARED = (_ALONE, _UNSERVED, _UNGATED, _YIELD)
 _GPU_MODES = (
     *_SHARED,

@@ -18,6 +18,8 @@ from rose.runtime.policy.slack import Hold
 #: Of a round that serving has to itself.
 _BUSY_SHARE = 0.4
 _STEPS_MIN, _STEPS_MAX = 2, 4
+#: Serving's steps of a round's beginning do not count.
+SETTLING_NS = 250_000_000
 
 
 def arrivals(seed: int, step_ns: int, from_ns: int, until_ns: int) -> tuple[Arrival, ...]:
@@ -77,7 +79,8 @@ def device_shares(slices: Iterable[DeviceSlice]) -> dict[str, float]:
 def mode_figures(rounds: Sequence[Round], slices: Sequence[DeviceSlice]) -> dict[str, Any]:
     """What a mode's rounds came to; `slices` are those of its leases. None for what did not happen."""
     seconds = sum(part.until_ns - part.from_ns for part in rounds) / 1e9
-    steps = [step for part in rounds for step in part.steps]
+    # After a pause a card is slow to come to its clocks, whoever works on it.
+    steps = [step for part in rounds for step in part.steps if step.due_ns >= part.from_ns + SETTLING_NS]
     figures: dict[str, Any] = {
         "rounds": len(rounds),
         "seconds": seconds,

@@ -34,8 +34,8 @@ from rose.runtime.transfer.store import VersionStore
 SHARES = (0.2, 0.035, 0.014)
 _GPU = {"hidden": 4096, "inner": 14336, "heads": 32, "kv_heads": 8, "vocab": 32000}
 _CPU = {"hidden": 512, "inner": 1792, "heads": 8, "kv_heads": 2, "vocab": 4000}
-#: (on a GPU, quick) to layers: 4.0, 1.0, 0.07 and 0.02 GB.
-_LAYERS = {(True, False): 8, (True, True): 1, (False, False): 9, (False, True): 2}
+#: (on a GPU, quick) to layers: 1.8, 1.0, 0.07 and 0.02 GB.
+_LAYERS = {(True, False): 3, (True, True): 1, (False, False): 9, (False, True): 2}
 #: Of the stage's time; no version is begun later.
 _TIME_SHARE = 0.6
 #: A store and what is staged from it, against the model's bytes.

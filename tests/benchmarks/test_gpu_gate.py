@@ -75,8 +75,9 @@ def test_latency_counts_from_when_a_step_was_due_and_business_from_its_begin():
 def test_figures_of_a_mode_are_of_all_of_its_rounds():
     first = RolledOut(steps=10, yields=(Yield(1, 0, 2, 3 * MS),), taken=0, abandoned=0, ended=0)
     second = RolledOut(steps=30, yields=(Yield(0, 0, 1, MS), Yield(2, 0, 2, 2 * MS)), taken=4, abandoned=1, ended=0)
-    step = Step(0, 0, 100 * MS)
-    part = figures.mode_figures([one_round(step, rollout=first), one_round(step, step, rollout=second)], [])
+    due = figures.SETTLING_NS
+    step, early = Step(due, due, due + 100 * MS), Step(due - 1, due - 1, due - 1)
+    part = figures.mode_figures([one_round(step, rollout=first), one_round(early, step, step, rollout=second)], [])
     assert (part["seconds"], part["serving_steps"], part["rollout_steps_per_s"]) == (2, 3, 20)
     assert part["busy_share"] == pytest.approx(0.15)
     assert (part["yields"], part["yields_by_kernel"], part["steps_given_up"]) == (3, 4, 1)

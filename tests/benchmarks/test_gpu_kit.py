@@ -110,7 +110,7 @@ def test_wheels_for_an_older_glibc_are_taken_and_for_a_newer_one_are_not():
 
 def test_what_a_kit_runs_needs_nothing_that_it_leaves_out():
     """Ray, DuckDB, Polars and their like are not among its wheels, nor on a machine with torch alone."""
-    absent = {"ray", "duckdb", "polars", "streamlit", "altair", "apscheduler", "xlsxwriter", "gymnasium", "datasets"}
+    absent = {"ray", "duckdb", "polars", "streamlit", "altair", "apscheduler", "xlsxwriter", "datasets"}
     assert not absent & set(pins("gpu-native.txt"))
     stages = sorted(path.stem for path in (ROOT / "benchmarks" / "gpu").glob("*.py") if path.stem != "__main__")
     modules = [f"benchmarks.gpu.{name}" for name in stages]

@@ -13,10 +13,16 @@ from math import gcd, lcm
 import numpy as np
 from numpy.typing import NDArray
 
+#: A pool has at least as many blocks as this where its size allows: larger pieces move in a fraction of the time, and
+#: smaller blocks are more often free of slots in use.
+BLOCKS_MIN = 32
 
-def block_slots(row_bytes: Iterable[int], granularity_bytes: int) -> int:
-    """Slots in a block of a pool whose buffers have rows of these sizes."""
-    return lcm(*(granularity_bytes // gcd(granularity_bytes, row) for row in row_bytes))
+
+def block_slots(row_bytes: Iterable[int], granularity_bytes: int, slots: int) -> int:
+    """Slots in a block of a pool of `slots` with buffers of rows of these sizes: as large as `BLOCKS_MIN` lets it."""
+    smallest = lcm(*(granularity_bytes // gcd(granularity_bytes, row) for row in row_bytes))
+    doublings = max(1, slots // (smallest * BLOCKS_MIN)).bit_length() - 1
+    return smallest << doublings
 
 
 def runs(numbers: Iterable[int] | NDArray[np.int64]) -> list[tuple[int, int]]:

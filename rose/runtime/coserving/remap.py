@@ -52,7 +52,7 @@ class KvBuffers:
         shapes = [tuple(shape), tuple(value_shape)]
         rows = [int(np.prod(shape)) * dtype.itemsize for shape in shapes]
         self.memory = memory
-        self.blocks = Blocks(slots, block_slots(rows, memory.granularity))
+        self.blocks = Blocks(slots, block_slots(rows, memory.granularity, slots))
         self.block_bytes = sum(rows) * self.blocks.block * layers
         self.keys: list[torch.Tensor] = []
         self.values: list[torch.Tensor] = []

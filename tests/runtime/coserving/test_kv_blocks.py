@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.runtime.coserving.kv_blocks import Blocks, block_slots, runs
+from rose.runtime.coserving.kv_blocks import BLOCKS_MIN, Blocks, block_slots, runs
 
 
 @st.composite
@@ -24,16 +24,29 @@ def pools(draw):
 
 
 @given(rows=st.lists(st.integers(1, 40_960), min_size=1, max_size=3), granularity=st.sampled_from([4096, 2 << 20]))
-def test_a_block_is_the_fewest_slots_that_are_whole_pieces_in_each_buffer(rows, granularity):
-    slots = block_slots(rows, granularity)
+def test_a_block_of_a_small_pool_is_the_fewest_slots_that_are_whole_pieces_in_each_buffer(rows, granularity):
+    slots = block_slots(rows, granularity, 1)
     assert all(slots * row % granularity == 0 for row in rows)
     for divisor in (prime for prime in (2, 3, 5, 7, 11, 13) if slots % prime == 0):
         assert any(slots // divisor * row % granularity for row in rows)
 
 
-def test_rows_of_an_8b_model_make_blocks_of_1024_slots():
-    assert block_slots([8 * 128 * 2] * 2, 2 << 20) == 1024
-    assert gcd(block_slots([10 * 128 * 2], 2 << 20) * 2560, 2 << 20) == 2 << 20
+@given(
+    rows=st.lists(st.integers(1, 4096), min_size=1, max_size=2),
+    granularity=st.sampled_from([4096, 2 << 20]),
+    slots=st.integers(1, 1 << 24),
+)
+def test_blocks_are_as_large_as_leaves_enough_of_them(rows, granularity, slots):
+    smallest, block = block_slots(rows, granularity, 1), block_slots(rows, granularity, slots)
+    assert block % smallest == 0
+    assert block == smallest or slots // block >= BLOCKS_MIN
+    assert slots // (2 * block) < BLOCKS_MIN
+
+
+def test_rows_of_an_8b_model_make_blocks_of_1024_slots_or_more():
+    rows = [8 * 128 * 2] * 2
+    assert [block_slots(rows, 2 << 20, slots) for slots in (1000, 32768, 100_000, 500_000)] == [1024, 1024, 2048, 8192]
+    assert gcd(block_slots([10 * 128 * 2], 2 << 20, 1) * 2560, 2 << 20) == 2 << 20
 
 
 @given(pools(), st.integers(0, 320))
