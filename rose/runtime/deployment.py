@@ -225,7 +225,11 @@ class Deployment:
         self._supervisor.wait_begun([parts.gateway], self._tend)
         self._say(f"rollout gateway at {url}")
         parts.serving.wait_ready(self._tend)
-        self._start_agents([spec for spec in specs if plan.starts_after_serving(spec.device)])
+        later = [spec for spec in specs if plan.starts_after_serving(spec.device)]
+        if later:
+            names = ", ".join(spec.device.id for spec in later)
+            self._say(f"serving answers; starting rollout engines beside it on {names}")
+        self._start_agents(later)
         self._supervisor.wait_begun(parts.agents, self._tend)
         parts.serving.attach(self._tend)
         loop = RlLoop(

@@ -111,7 +111,8 @@ class FleetPlan:
             gpu=device.gpu,
             cores=device.cores,
             host_cores=self._host_cores() if device.gpu is None else (),
-            fork_server=self.fork_server,
+            # It has SGLang loaded for cores.
+            fork_server=self.fork_server if device.gpu is None else None,
             extra_args=[*self._memory_arguments(device, "serving"), *config.extra_args],
         )
 
@@ -137,7 +138,8 @@ class FleetPlan:
             start_cores=host_cores,
             # On cores that it shares, with serving or with what feeds it, a rollout step is what can wait.
             idle_class=device.gpu is None,
-            fork_server=self.fork_server,
+            # It has SGLang loaded for cores.
+            fork_server=self.fork_server if device.gpu is None else None,
             nice=BACKGROUND_NICE,
             token_ids_only=True,
             # On a GPU of its own it has nobody to come after.

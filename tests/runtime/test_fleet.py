@@ -149,6 +149,16 @@ def test_what_the_fleet_file_says_of_memory_comes_last(model):
     assert arguments[-1] == "--mem-fraction-static=0.5"
 
 
+def test_the_fork_server_that_has_sglang_for_cores_forks_no_engine_of_a_gpu(model):
+    fleet = config.demo([0, 1], ledger=Path("x"))
+    forks = replace(plan(fleet, model), fork_server=Path("socket"), free_bytes={"serving-0": 80 << 30})
+    lent, dedicated = fleet.device
+    lent = lent.model_copy(update={"gpu": 0})
+    serving = forks.serving(lent)
+    engines = (serving.spec, forks.agent_spec(lent, serving).rollout, forks.agent_spec(dedicated, None).rollout)
+    assert [spec.fork_server for spec in engines] == [None, None, Path("socket")]
+
+
 def test_engines_of_one_gpu_start_one_after_another_and_those_on_cores_side_by_side(model):
     fleet = config.demo([0, 1], ledger=Path("x"))
     lent = fleet.device[0]

@@ -176,6 +176,7 @@ class WeightUpdater:
 
         if self._beside is None:
             self._beside = Aside(self._device)
+        self._beside.follow()
         return self._beside.entered()
 
     @property

@@ -77,6 +77,7 @@ def prepare(
     if aside is None and device is not None:
         aside = Aside(device)
     if aside is not None:
+        aside.follow()
         aside.waiting.clear()
 
     def one(name: str) -> tuple[Patch, int | None]:

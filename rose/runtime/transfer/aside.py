@@ -89,6 +89,12 @@ class Aside:
         self.waiting = Slab(pinned=pinned, segment_bytes=_PATCHES_BYTES)
         self._read, self._made = Buffers(pinned=pinned), Buffers(pinned=False)
 
+    def follow(self) -> None:
+        """What is done on the stream from now on comes after what the calling thread's own stream has queued so far:
+        weights that are being written are not read half done."""
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))
+
     def entered(self) -> AbstractContextManager[Any]:
         """What the calling thread does on the device within is on the stream."""
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
