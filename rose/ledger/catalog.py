@@ -4,24 +4,30 @@ Its sources are `stored_event`, the segments of every part of the ledger; `unrol
 roll-ups do not count yet; and the roll-ups. Everything else is in `sql/views`. The file is replaced atomically when a
 writer or a new epoch appears and when a compaction, an archiving or a roll-up is done; segments added to an epoch show
 without that.
+
+Anyone who may write to the folder may put another file in its place, so nothing in it is taken on trust: `connect`
+compares all that it defines with what it must define, and makes it anew where they differ.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import io
 import os
 import re
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 import sql
-from rose.ledger import layout, rows
+from rose.event_columns import all_columns
+from rose.ledger import layout, rows, segments
+from rose.ledger.checks import definitions, schema_file
 from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS, Coverage
 from rose.ledger.layout import LedgerError
@@ -61,14 +67,18 @@ _STORAGE_VERSION = "v1.5.0"
 _INTERNAL_COMMENT = "Internal: what other views are made of. "
 #: How often a catalog is built anew because the ledger grew meanwhile, before the ledger has to wait for it.
 _ATTEMPTS = 4
+#: How often a reader makes a catalog anew, while writers of other epochs replace it, before it gives up.
+_OPENINGS = 10
 #: How far a roll-up goes: what stood before, and of each writer the last epoch and the seq after it.
 Span = tuple[Coverage | None, dict[str, tuple[int, int]]]
+#: SHA-256 of a catalog that this process compared, by what it must select: comparing takes as long as opening.
+_compared: dict[Path, tuple[dict[str, str], str]] = {}
 
 
 def refresh(root: Path | str) -> None:
     """Replace the ledger's catalog by one that reads every part there is now. Raises LedgerError or OSError."""
     root = layout.check(root)
-    write_schema(root)
+    schema_file.write(root)
     temporary = root / f".{layout.CATALOG}.{os.getpid()}.{threading.get_ident()}.tmp"
     try:
         for attempt in range(_ATTEMPTS):
@@ -104,7 +114,6 @@ def _build(root: Path, path: Path, sources: dict[str, str]) -> None:
         _make(connection, made, temporary=False)
         for name in made:
             connection.execute(f"COMMENT ON VIEW {name} IS {quoted(_INTERNAL_COMMENT)}")
-        connection.execute(f"CREATE MACRO {_signature(sources)}() AS true")
     layout.sync_file(path)
 
 
@@ -121,11 +130,16 @@ def connect(root: Path | str, *, until: Span | None = None) -> duckdb.DuckDBPyCo
     connection = duckdb.connect(config={"python_enable_replacements": False, "file_search_path": str(root)})
     try:
         _attach(connection, root)
-        connection.execute("USE ledger")
         connection.execute("SET TimeZone = 'UTC'")
-        if not _is_for(connection, _sources(root)):
-            # Left behind by a writer that was killed at the wrong moment, or by another version of ROSE.
+        for _ in range(_OPENINGS):
+            if not _differences(connection, root):
+                break
+            # Left behind by a writer that was killed at the wrong moment, by another version of ROSE, or edited.
             _replace(connection, root)
+        else:
+            raise LedgerError(f"{root / layout.CATALOG} is not what was just put there: who else writes it? Try again")
+        # Only now: what a catalog defines goes before DuckDB's own, in the comparison too.
+        connection.execute("USE ledger")
         if until is not None:
             # Temporary views go before the catalog's own.
             _make(connection, _sources(root, until))
@@ -138,13 +152,67 @@ def connect(root: Path | str, *, until: Span | None = None) -> duckdb.DuckDBPyCo
     return connection
 
 
+def faults(root: Path) -> list[str]:
+    """What the catalog of the ledger at `root` (as `layout.check` returns it) defines that it should not, or lacks.
+
+    A ledger without a catalog has no fault: the next reader makes one. Changes nothing.
+    """
+    if not (root / layout.CATALOG).exists():
+        return []
+    try:
+        with duckdb.connect(config={"file_search_path": str(root)}) as connection:
+            connection.execute(f"ATTACH {quoted(str(root / layout.CATALOG))} AS ledger (READ_ONLY)")
+            return _differences(connection, root, anew=True)
+    except duckdb.Error as error:
+        return [f"it cannot be read: {error}"]
+
+
+def made_of(root: Path) -> str:
+    """Names all that the catalog of the ledger at `root` must define now. Raises LedgerError for a damaged roll-up."""
+    texts = [duckdb.__version__, *rows.schema().names, *_bodies().values(), *_sources(root).values()]
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+
+
+def _differences(connection: duckdb.DuckDBPyConnection, root: Path, *, anew: bool = False) -> list[str]:
+    """What the attached catalog defines otherwise than this version of ROSE for the files there are now.
+
+    A file that this process compared before is not compared again, unless `anew`.
+    """
+    sources = _sources(root)
+    compared = sources, hashlib.sha256((root / layout.CATALOG).read_bytes()).hexdigest()
+    if not anew and _compared.get(root) == compared:
+        return []
+    expected = {**_canonical_bodies(connection), **definitions.canonical(connection, sources)}
+    if not (found := definitions.differences(connection, expected)):
+        _compared[root] = compared
+    return found
+
+
+@functools.cache
+def _bodies() -> dict[str, str]:
+    """What each view selects that is the same in every ledger."""
+    names = ("unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS))
+    unrolled = {name: sql.read(f"rollups/{name.replace('unrolled_daily', 'daily')}.sql") for name in names}
+    return unrolled | {view: sql.read(f"views/{view}.sql").partition(f"VIEW {view} AS")[2] for view in VIEWS}
+
+
+_canonical: dict[str, str] = {}
+
+
+def _canonical_bodies(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
+    """Once a process: it takes as long as opening a catalog."""
+    if not _canonical:
+        _canonical.update(definitions.canonical(connection, _bodies()))
+    return _canonical
+
+
 def readable(root: Path) -> list[str]:
     """The folders that a query over the views reads, as DuckDB's `allowed_directories` wants them.
 
     It checks a pattern as it stands in a view, and then each file it finds.
     """
-    folders = ("live/", "compacted/", f"{rolled.FOLDER}/", layout.SCHEMA_FILE)
-    return [*folders, *(f"{root}/{folder}" for folder in folders)]
+    folders = ("live/", "compacted/", f"{rolled.FOLDER}/")
+    return [*folders, *map(in_ledger, folders), *(f"{root}/{folder}" for folder in folders)]
 
 
 @functools.cache
@@ -165,7 +233,7 @@ def _template() -> bytes:
     """A catalog over a ledger without events, once a process: making the views takes ten times as long as the rest."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        write_schema(root)
+        schema_file.write(root)
         with duckdb.connect(config={"file_search_path": folder}) as connection:
             path = quoted(str(root / layout.CATALOG))
             connection.execute(f"ATTACH {path} AS ledger (STORAGE_VERSION {quoted(_STORAGE_VERSION)})")
@@ -176,8 +244,7 @@ def _template() -> bytes:
             _make(connection, {name: sources[name] for name in first}, temporary=False)
             connection.execute(f"CREATE VIEW rolled_{CLIENT_ID} AS {sources[f'rolled_{CLIENT_ID}']}")
             for name in ("unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS)):
-                body = sql.read(f"rollups/{name.replace('unrolled_daily', 'daily')}.sql")
-                connection.execute(f"CREATE VIEW {name} AS {body}")
+                connection.execute(f"CREATE VIEW {name} AS {_bodies()[name]}")
             for name in ROLLUPS:
                 connection.execute(f"CREATE VIEW rolled_{name} AS {sources[f'rolled_{name}']}")
             for name in INTERNAL:
@@ -212,7 +279,6 @@ def _attach(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
 
 def _replace(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
     """Attach a new catalog in the place of the one that is attached."""
-    connection.execute("USE memory")
     connection.execute("DETACH ledger")
     try:
         refresh(root)
@@ -222,7 +288,6 @@ def _replace(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
             f"cannot be replaced ({error.strerror}): open the ledger once where it may be written"
         ) from error
     _attach(connection, root)
-    connection.execute("USE ledger")
 
 
 def _sources(root: Path, until: Span | None = None) -> dict[str, str]:
@@ -234,12 +299,17 @@ def _sources(root: Path, until: Span | None = None) -> dict[str, str]:
     else:
         coverage, ends = until
         covered = {} if coverage is None else coverage.writers
-    patterns, unrolled, apart = [layout.SCHEMA_FILE], [layout.SCHEMA_FILE], []
+    patterns: list[str] = []
+    unrolled: list[str] = []
+    apart: list[str] = []
+    whole: str | None = None
     for writer in layout.writers(root):
         epoch, next_seq = covered.get(writer, (-1, 0))
         end_epoch, end_seq = ends.get(writer, (-1 if ends else 2**62, 0))
         for part in layout.parts(root, writer):
             patterns.append(part.pattern)
+            if whole is None and part.state == "live" and _has_the_columns(root / part.folder):
+                whole = part.pattern
             if part.last <= epoch or part.first > end_epoch:
                 continue
             unrolled.append(part.pattern)
@@ -248,11 +318,10 @@ def _sources(root: Path, until: Span | None = None) -> dict[str, str]:
                 apart.append(f"writer = {quoted(writer)} AND seq < {next_seq}")
             if part.last > end_epoch:
                 apart.append(f"writer = {quoted(writer)} AND seq >= {end_seq}")
-    where = f" WHERE NOT ({' OR '.join(apart)})" if apart else ""
-    sources = {"stored_event": stored(patterns), "unrolled_stored_event": stored(unrolled) + where}
+    sources = {"stored_event": events(patterns, whole), "unrolled_stored_event": events(unrolled, whole, apart)}
     for name in (CLIENT_ID, *ROLLUPS):
         if covered and coverage is not None:
-            sources[f"rolled_{name}"] = f"FROM read_parquet({quoted(f'{coverage.folder}/{name}.parquet')})"
+            sources[f"rolled_{name}"] = f"FROM read_parquet({quoted(in_ledger(f'{coverage.folder}/{name}.parquet'))})"
         else:
             sources[f"rolled_{name}"] = _no_roll_up(f"rolled_{name}")
     return sources
@@ -270,41 +339,47 @@ def _make(connection: duckdb.DuckDBPyConnection, views: dict[str, str], *, tempo
         connection.execute(f"CREATE OR REPLACE {'TEMP ' if temporary else ''}VIEW {name} AS {select}")
 
 
-def _is_for(connection: duckdb.DuckDBPyConnection, sources: dict[str, str]) -> bool:
-    """Whether the attached catalog was made for exactly these sources."""
+def events(patterns: Sequence[str], whole: str | None = None, apart: Sequence[str] = ()) -> str:
+    """A SELECT of the events in these files of a ledger, but for rows of which a condition of `apart` holds.
+
+    It has every column of the ledger, with its type, whatever the files have. `whole` is a pattern whose first file
+    has them all: if it is among the patterns, a plan is a tenth shorter.
+    """
+    where = f" WHERE NOT ({' OR '.join(apart)})" if apart else ""
+    if whole in patterns:
+        first = [pattern for pattern in patterns if pattern == whole]
+        rest = [pattern for pattern in patterns if pattern != whole]
+        return stored([in_ledger(pattern) for pattern in (*first, *rest)]) + where
+    columns = ", ".join(f'NULL::{sql_type} AS "{name}"' for name, sql_type in all_columns().items())
+    none = f"SELECT {columns} WHERE false"
+    if not patterns:
+        return none
+    return f"{none} UNION ALL BY NAME {stored([in_ledger(pattern) for pattern in patterns])}{where}"
+
+
+def _has_the_columns(epoch: Path) -> bool:
+    """Whether a live epoch was opened with exactly the columns that this version knows."""
     try:
-        connection.execute(f"SELECT ledger.{_signature(sources)}()").fetchall()
-    except duckdb.CatalogException:
+        return _column_names(epoch / min(segments.segment_names(epoch))) == tuple(rows.schema().names)
+    except (OSError, ValueError, pa.ArrowException):
         return False
-    return True
 
 
-def _signature(sources: dict[str, str]) -> str:
-    """Name of the macro by which a catalog says what it was made for; a comment takes twenty times as long to read."""
-    return "made_for_" + hashlib.sha256("\n".join([_definitions(), *sources.values()]).encode()).hexdigest()
+@functools.lru_cache(maxsize=4096)
+def _column_names(segment: Path) -> tuple[str, ...]:
+    return tuple(pq.read_schema(segment).names)
 
 
-@functools.cache
-def _definitions() -> str:
-    """All that a catalog holds besides its sources, as text."""
-    names = (*(f"views/{name}" for name in VIEWS), *(f"rollups/{name}" for name in ("unrolled_event", *ROLLUPS)))
-    return "\n".join([*rows.schema().names, *(sql.read(f"{name}.sql") for name in names)])
+def in_ledger(path: str) -> str:
+    """A path in a ledger, as a pattern: DuckDB looks for a plain path in the working directory first."""
+    return path if path.startswith(("/", "[")) else f"[{path[0]}]{path[1:]}"
 
 
 def stored(patterns: list[str]) -> str:
-    """A SELECT of all rows in these files: paths or patterns, with the columns of all of them."""
+    """A SELECT of all rows in these files, paths or patterns, with the columns of all of them."""
     return f"SELECT * FROM read_parquet([{', '.join(map(quoted, patterns))}], union_by_name = true)"
 
 
 def quoted(text: str) -> str:
     """`text` as a SQL string literal."""
     return "'" + text.replace("'", "''") + "'"
-
-
-def write_schema(root: Path) -> None:
-    """Make sure the file that has every column stands, with the columns of this version."""
-    path = root / layout.SCHEMA_FILE
-    if not path.exists() or not set(rows.schema().names) <= set(pq.read_schema(path).names):
-        buffer = io.BytesIO()
-        pq.write_table(rows.schema().empty_table(), buffer, store_schema=False)
-        layout.write_file(path, buffer.getvalue())

@@ -31,7 +31,8 @@ class Seen:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._known: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {}
+        #: By kind and path; also what `verified.save` keeps for the next process.
+        self.known: dict[tuple[str, str], tuple[tuple[int, ...], Any]] = {}
         self._visited: set[tuple[str, str]] = set()
 
     def facts(self, path: Path, kind: str, look: Callable[[bytes], _T]) -> _T:
@@ -40,15 +41,15 @@ class Seen:
         # Before the bytes: what is changed while they are read has other times afterwards.
         stat = path.stat()
         stamp = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
-        known = self._known.get(key)
+        known = self.known.get(key)
         if known is None or known[0] != stamp:
-            known = self._known[key] = stamp, look(path.read_bytes())
+            known = self.known[key] = stamp, look(path.read_bytes())
         self._visited.add(key)
         return cast(_T, known[1])
 
     def forget_unvisited(self) -> None:
         """Forget files that are gone, so that this never outgrows the ledger."""
-        self._known = {key: known for key, known in self._known.items() if key in self._visited}
+        self.known = {key: known for key, known in self.known.items() if key in self._visited}
         self._visited = set()
 
 
@@ -93,6 +94,19 @@ class Manifest:
     previous_sha256: str
     last_sha256: str
     faults: tuple[str, ...]
+
+
+def merged_files(content: bytes) -> list[str]:
+    """Paths, as they were once, of the segments that a manifest lists; none if it is no manifest."""
+    try:
+        return [entry["file"] for entry in json.loads(content)["segments"]]
+    except (ValueError, KeyError, TypeError):
+        return []
+
+
+def sha256_of(content: bytes) -> str:
+    """The SHA-256 of some bytes, in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def manifest(content: bytes) -> Manifest:
@@ -154,18 +168,22 @@ def rows_are(content: bytes, writer: str, first_seq: int, last_seq: int) -> bool
 
 def recorded(root: Path, writer: str, action: str, seen: Seen | None = None) -> list[dict[str, Any]]:
     """Details of the `ledger` events of one action that `writer` wrote, in order; a damaged file has none."""
+    return [detail for what, detail in all_recorded(root, writer, seen) if what == action]
+
+
+def all_recorded(root: Path, writer: str, seen: Seen | None = None) -> list[tuple[str, dict[str, Any]]]:
+    """Action and details of the `ledger` events that `writer` wrote, by seq; a damaged file has none."""
     seen = seen or Seen()
-    found: list[dict[str, Any]] = []
+    found: list[tuple[int, str, dict[str, Any]]] = []
     for part in layout.parts(root, writer):
         for path in sorted(root.glob(part.pattern)):
             try:
                 sha256 = _expected_sha256(root, part, path)
-                said = seen.facts(path, f"events {sha256}", functools.partial(_said, sha256=sha256))
+                found += seen.facts(path, f"events {sha256}", functools.partial(_said, sha256=sha256))
             except (OSError, ValueError, KeyError, TypeError):
                 # The walk along its writer says what is wrong with it.
                 continue
-            found += [detail for what, detail in said if what == action]
-    return found
+    return [(action, detail) for _, action, detail in sorted(found, key=lambda event: event[0])]
 
 
 def _expected_sha256(root: Path, part: Part, path: Path) -> str:
@@ -174,9 +192,9 @@ def _expected_sha256(root: Path, part: Part, path: Path) -> str:
     return str(json.loads((root / part.manifest).read_bytes())["sha256"])
 
 
-def _said(content: bytes, sha256: str) -> list[tuple[str, dict[str, Any]]]:
-    """(action, detail) of every event in the bytes that has both."""
+def _said(content: bytes, sha256: str) -> list[tuple[int, str, dict[str, Any]]]:
+    """(seq, action, detail) of every event in the bytes that has them."""
     if hashlib.sha256(content).hexdigest() != sha256:
         return []
-    rows = segments.read_rows(content, ["action", "detail_json"]).to_pylist()
-    return [(row["action"], json.loads(row["detail_json"])) for row in rows if row.get("detail_json")]
+    rows = segments.read_rows(content, ["seq", "action", "detail_json"]).to_pylist()
+    return [(row["seq"], row["action"], json.loads(row["detail_json"])) for row in rows if row.get("detail_json")]

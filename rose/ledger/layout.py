@@ -2,12 +2,14 @@
 
 ledger.json                              the marker, with the format version
 ledger.duckdb                            the catalog: views and nothing else, replaced atomically
-schema.parquet                           no rows, every column: the views hold even before the first event
+schema.parquet                           no rows, every column: for readers of the files; the views do not read it
 live/<writer>/<epoch>/<index>-<sha256>.parquet     segments, in the order they were written
 compacted/<writer>/<first>-<last>.parquet, .json   segments of epochs first..last merged, and the manifest
 archived/<writer>/<first>-<last>.json   the same manifest once its file has left the ledger
 quarantine/                              damaged files that were taken out of the readers' way, under their own paths
 heads/<writer>.json                      the newest segment of each writer
+writers.jsonl                            the name of every writer that ever wrote, each line with the hash of the last
+verified/                                up to when the ledger was verified, and what was seen then
 rollup/                                  sums by day, made from the events
 pricing.duckdb                           what pricing has added up so far; can be removed at any time
 books.duckdb                             prices of days, closes, budgets: the only file that is not made from events
@@ -39,8 +41,12 @@ SCHEMA_FILE = "schema.parquet"
 
 WRITER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 EPOCH_NAME = re.compile(r"\d{6,}")
+#: The same as SEGMENT_NAME, for DuckDB's and Python's `glob`: no other name matches, nor one that begins with a dot.
+SEGMENT_PATTERN = f"{'[0-9]' * 6}-{'[0-9a-f]' * 64}.parquet"
 SEGMENT_NAME = re.compile(r"(?P<index>\d{6})-(?P<sha256>[0-9a-f]{64})\.parquet")
 MANIFEST_NAME = re.compile(r"(?P<first>\d{6,})-(?P<last>\d{6,})\.json")
+#: What an interrupted act of ours leaves behind; no view reads it, and the next one removes it.
+LEFTOVER_NAME = re.compile(r"\..+\.(tmp|gone)")
 
 #: DuckDB reads these as part of a pattern or of a list of folders, so no path of a ledger may hold one.
 _PATTERN_CHARACTERS = set("*?[],")
@@ -64,7 +70,7 @@ def create(root: Path | str) -> Path:
         if root.exists() and not root.is_dir():
             raise LedgerError(f"{root} is a file; a ledger is a folder. Name another folder")
         # Another process may be writing the marker at this moment, under a temporary name.
-        if foreign := sorted(name for name in _names(root) if not name.startswith(f".{MARKER}")):
+        if foreign := sorted(name for name in names(root) if not name.startswith(f".{MARKER}")):
             raise LedgerError(
                 f"{root} is not a ledger and not empty (it holds {foreign[0]!r}); name a new or an empty folder"
             )
@@ -123,7 +129,7 @@ class Part:
         assert self.state != "archived", f"{self.manifest} has no file"
         if self.state == "compacted":
             return f"{self.stem}.parquet"
-        return f"{self.folder}/*.parquet"
+        return f"{self.folder}/{SEGMENT_PATTERN}"
 
     @property
     def folder(self) -> str:
@@ -162,9 +168,9 @@ def all_parts(root: Path, writer: str) -> list[tuple[Part, bool]]:
     found = {Part(writer, epoch, epoch, "live") for epoch in epochs(root, writer)}
     states: tuple[State, ...] = ("compacted", "archived", "compacted")
     for state in states:
-        for name in _names(root / state / writer):
-            if match := MANIFEST_NAME.fullmatch(name):
-                found.add(Part(writer, int(match["first"]), int(match["last"]), state))
+        for name in names(root / state / writer):
+            if (span := manifest_span(name)) is not None:
+                found.add(Part(writer, *span, state))
     ranked: list[tuple[Part, bool]] = []
     covered = -1
     for part in sorted(found, key=lambda part: (part.first, -part.last, part.state)):
@@ -173,15 +179,23 @@ def all_parts(root: Path, writer: str) -> list[tuple[Part, bool]]:
     return ranked
 
 
+def manifest_span(name: str) -> tuple[int, int] | None:
+    """The first and the last epoch of a manifest's name; None for any other name."""
+    if (match := MANIFEST_NAME.fullmatch(name)) is None:
+        return None
+    first, last = int(match["first"]), int(match["last"])
+    return (first, last) if name == f"{first:06d}-{last:06d}.json" and first <= last else None
+
+
 def epochs(root: Path, writer: str) -> list[int]:
     """Numbers of the live epochs of `writer`, in order; the last is the one being written."""
-    return sorted(int(name) for name in _names(root / "live" / writer) if EPOCH_NAME.fullmatch(name))
+    return sorted(int(name) for name in names(root / "live" / writer) if is_number(name))
 
 
 def writers(root: Path) -> list[str]:
     """Names of all writers that ever wrote to this ledger, in order."""
-    names = {name for folder in ("live", "compacted", "archived") for name in _names(root / folder)}
-    return sorted(name for name in names if WRITER_NAME.fullmatch(name))
+    found = {name for folder in ("live", "compacted", "archived") for name in names(root / folder)}
+    return sorted(name for name in found if WRITER_NAME.fullmatch(name))
 
 
 def write_file(path: Path, content: bytes, *, sync: bool = True) -> None:
@@ -260,8 +274,14 @@ def _absolute(root: Path | str) -> Path:
     return root
 
 
-def _names(folder: Path) -> list[str]:
+def is_number(name: str) -> bool:
+    """Whether a folder has the name of an epoch, or of a roll-up's generation: no other text stands for its number."""
+    return EPOCH_NAME.fullmatch(name) is not None and name == f"{int(name):06d}"
+
+
+def names(folder: Path) -> list[str]:
+    """Names of what lies in `folder`; none if there is none."""
     try:
         return [path.name for path in folder.iterdir()]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []

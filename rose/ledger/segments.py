@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rose.ledger import layout, rows
+from rose.ledger.checks import registry
 from rose.ledger.layout import LedgerError, Part
 
 #: An epoch is closed after this many segments, so that no reader ever opens many small files.
@@ -41,6 +42,18 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
+class Head:
+    """What a writer noted outside its segments, as paths relative to the ledger; None where it noted none.
+
+    `announced` is written down before its file is, and becomes `segment` once the file stands. So the newest segment
+    of a writer that was killed at any moment is one of the two.
+    """
+
+    segment: str | None = None
+    announced: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Tail:
     """Where a writer stands: what its next segment must say."""
 
@@ -59,9 +72,12 @@ def append(root: Path, tail: Tail, table: pa.Table) -> Tail:
     ends = (table["seq"][0].as_py(), table["seq"][-1].as_py())
     assert ends == (tail.next_seq, tail.next_seq + table.num_rows - 1)
     folder = root / "live" / tail.writer / f"{tail.epoch:06d}"
-    tail, path = _write(folder, tail, table)
-    _write_head(root, tail, path)
-    return tail
+    after, name, content = _next(tail, table)
+    path = folder / name
+    _write_head(root, tail.writer, Head(_newest(tail), _relative(root, path)))
+    layout.write_file(path, content)
+    _write_head(root, tail.writer, Head(_relative(root, path)))
+    return after
 
 
 def recover(root: Path, writer: str) -> Tail | None:
@@ -70,7 +86,7 @@ def recover(root: Path, writer: str) -> Tail | None:
     Raises LedgerError if its newest segment is damaged or gone: a new one would hide that, or use a seq twice.
     """
     way_out = "Run `rose ledger verify`, put the file back, or go on under another writer name"
-    head = read_head(root, writer)
+    head = read_head(root, writer).segment
     if not (numbers := layout.epochs(root, writer)):
         if head is None and not layout.parts(root, writer):
             return None
@@ -85,12 +101,13 @@ def recover(root: Path, writer: str) -> Tail | None:
     sha256 = hashlib.sha256(content).hexdigest()
     if sha256_in(path.name) != sha256:
         raise LedgerError(f"segment {path} was changed after it was written. {way_out}")
-    if head is not None and not (root / head).exists() and (numbers[-1], path.name) < place(head):
+    if head is not None and not (root / head).exists() and place(str(path.relative_to(root))) <= place(head):
         raise LedgerError(f"segment {root / head}, the newest of writer {writer!r}, is gone. {way_out}")
     layout.sync_folder(folder)
     header = read_header(content)
     tail = Tail(writer, header.epoch, header.index + 1, header.last_seq + 1, sha256)
-    _write_head(root, tail, path)
+    _write_head(root, writer, Head(_relative(root, path)))
+    registry.note(root, writer)
     return tail
 
 
@@ -100,17 +117,21 @@ def begin_epoch(root: Path, tail: Tail) -> Tail:
     DuckDB errors on a pattern that matches no file, and a column added by a new version must be in some file of each
     epoch. Raises OSError.
     """
+    newest = _newest(tail)
     tail = replace(tail, epoch=tail.epoch + 1, next_index=0)
     home = root / "live" / tail.writer
     home.mkdir(parents=True, exist_ok=True)
     temporary = home / f".{tail.epoch:06d}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
-    tail, path = _write(temporary, tail, rows.schema().empty_table())
+    tail, name, content = _next(tail, rows.schema().empty_table())
     folder = home / f"{tail.epoch:06d}"
+    layout.write_file(temporary / name, content)
+    _write_head(root, tail.writer, Head(newest, _relative(root, folder / name)))
     temporary.rename(folder)
     layout.sync_folder(home)
-    _write_head(root, tail, folder / path.name)
+    _write_head(root, tail.writer, Head(_relative(root, folder / name)))
+    registry.note(root, tail.writer)
     return tail
 
 
@@ -163,33 +184,36 @@ def read_rows(content: bytes, columns: Sequence[str]) -> pa.Table:
     return file.read([name for name in columns if name in file.schema_arrow.names], use_threads=False)
 
 
-def read_head(root: Path, writer: str) -> str | None:
-    """Path, relative to the ledger, of the newest segment `writer` is known to have written; None if unknown.
+def read_head(root: Path, writer: str) -> Head:
+    """What `writer` noted as its newest segment. Raises LedgerError if that is damaged.
 
-    The head is written after its segment and not forced to disk, so it may lag, or be empty after a power cut.
+    Heads are not forced to disk, so they may lag, or be empty, after a power cut; never after a kill.
     """
     try:
         content = (root / "heads" / f"{writer}.json").read_bytes()
     except FileNotFoundError:
-        return None
+        return Head()
     try:
-        segment = json.loads(content)["segment"] if content else None
-        if segment is not None:
-            place(segment)
-    except (ValueError, KeyError, TypeError) as error:
+        noted = json.loads(content) if content else {}
+        head = Head(noted.get("segment"), noted.get("announced"))
+        for segment in (head.segment, head.announced):
+            if segment is not None:
+                place(segment)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LedgerError(f"heads/{writer}.json is damaged; delete it once `rose ledger verify` is clean") from error
-    return segment
+    return head
 
 
-def place(segment: str) -> tuple[int, str]:
-    """What orders the segments of one writer: epoch and file name. Raises ValueError for what is no segment's path."""
+def place(segment: str) -> tuple[int, int]:
+    """What orders the segments of one writer: epoch and index. Raises ValueError for what is no segment's path."""
     if not segment:
-        return -1, ""
+        return -1, -1
     _, _, epoch, name = segment.split("/")
-    return int(epoch), name
+    return int(epoch), int(name.partition("-")[0])
 
 
-def _write(folder: Path, tail: Tail, table: pa.Table) -> tuple[Tail, Path]:
+def _next(tail: Tail, table: pa.Table) -> tuple[Tail, str, bytes]:
+    """The tail after `table` was appended to `tail`, and the name and the bytes of its segment."""
     last_seq = tail.next_seq + table.num_rows - 1
     header = Header(tail.writer, tail.epoch, tail.next_index, tail.next_seq, last_seq, tail.sha256)
     fields = {name: getattr(header, name) for name in Header.__slots__}
@@ -203,13 +227,24 @@ def _write(folder: Path, tail: Tail, table: pa.Table) -> tuple[Tail, Path]:
         file.add_key_value_metadata({_METADATA_KEY: json.dumps(fields).encode()})
     content = buffer.getvalue()
     sha256 = hashlib.sha256(content).hexdigest()
-    path = folder / f"{tail.next_index:06d}-{sha256}.parquet"
-    layout.write_file(path, content)
-    return replace(tail, next_index=tail.next_index + 1, next_seq=last_seq + 1, sha256=sha256), path
+    name = f"{tail.next_index:06d}-{sha256}.parquet"
+    return replace(tail, next_index=tail.next_index + 1, next_seq=last_seq + 1, sha256=sha256), name, content
 
 
-def _write_head(root: Path, tail: Tail, path: Path) -> None:
-    """Not forced to disk: it only serves to notice that the newest segment is gone, and never runs ahead of it."""
-    head = root / "heads" / f"{tail.writer}.json"
-    head.parent.mkdir(exist_ok=True)
-    layout.write_file(head, json.dumps({"segment": str(path.relative_to(root))}).encode(), sync=False)
+def _newest(tail: Tail) -> str | None:
+    """Path of the segment that `tail` comes after; None before a writer's first."""
+    if tail.epoch < 0:
+        return None
+    return f"live/{tail.writer}/{tail.epoch:06d}/{tail.next_index - 1:06d}-{tail.sha256}.parquet"
+
+
+def _relative(root: Path, path: Path) -> str:
+    return str(path.relative_to(root))
+
+
+def _write_head(root: Path, writer: str, head: Head) -> None:
+    """Not forced to disk: that would cost as much as the segment itself."""
+    path = root / "heads" / f"{writer}.json"
+    path.parent.mkdir(exist_ok=True)
+    noted = {"segment": head.segment} | ({} if head.announced is None else {"announced": head.announced})
+    layout.write_file(path, json.dumps(noted).encode(), sync=False)

@@ -1,23 +1,51 @@
-"""Verification: every byte, every link of the chain and every seq of a ledger, while its writers write."""
+"""Verification: every byte, every link of the chain and every seq of a ledger, while its writers write.
+
+And that readers read nothing else: the names of the files, the views over them, and what events of one writer say of
+the files of another.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from rose.ledger import examine, layout, segments
+from rose.clock import utc_us
+from rose.ledger import catalog, examine, layout, segments, verified
+from rose.ledger.checks import names, registry, roll_ups, schema_file
+from rose.ledger.checks.records import (
+    ARCHIVE_WRITER,
+    ARCHIVED_ACTION,
+    COMPACTED_ACTION,
+    COMPACTION_WRITER,
+    RESTORED_ACTION,
+    Records,
+)
+from rose.ledger.checks.roll_ups import ROLL_UP_WRITER, ROLLED_UP_ACTION
 from rose.ledger.examine import Seen
-from rose.ledger.growth import rolled
 from rose.ledger.layout import LedgerError, Part
+from rose.ledger.segments import Head
 
-#: The writers through which upkeep records what it did, and the words for it.
-COMPACTION_WRITER, COMPACTED_ACTION = "compaction", "compacted"
-ARCHIVE_WRITER, ARCHIVED_ACTION = "archive", "archived"
-ROLL_UP_WRITER, ROLLED_UP_ACTION = "rollup", "rolled_up"
+__all__ = [
+    "ARCHIVED_ACTION",
+    "ARCHIVE_WRITER",
+    "CLOSING_WRITER",
+    "COMPACTED_ACTION",
+    "COMPACTION_WRITER",
+    "RESTORED_ACTION",
+    "ROLLED_UP_ACTION",
+    "ROLL_UP_WRITER",
+    "Report",
+    "WriterReport",
+    "verify",
+]
+
 #: Its events prove what was frozen of closed periods.
 CLOSING_WRITER = "closing"
+#: How often, and how long apart, something is looked at that a writer at work is about to put right.
+_LOOKS, _LOOK_S = 20, 0.05
 
 _T = TypeVar("_T")
 
@@ -45,11 +73,13 @@ class Report:
     writers: list[WriterReport]
     #: Problems of the roll-ups.
     roll_ups: list[str] = field(default_factory=list)
+    #: Problems of what is no writer's: names, the registry, the schema file, the views.
+    folder: list[str] = field(default_factory=list)
 
     @property
     def problems(self) -> list[str]:
-        """All problems of all writers and of the roll-ups; empty for a sound ledger."""
-        return [*(problem for writer in self.writers for problem in writer.problems), *self.roll_ups]
+        """All problems; empty for a sound ledger."""
+        return [*(problem for writer in self.writers for problem in writer.problems), *self.roll_ups, *self.folder]
 
     @property
     def ok(self) -> bool:
@@ -58,85 +88,94 @@ class Report:
 
 
 def verify(root: Path | str, *, seen: Seen | None = None) -> Report:
-    """Check the ledger at `root`: finds a changed byte, a missing, reordered or foreign file, a gap or repeat in seq.
+    """Check the ledger at `root`, and leave a record of it (see `rose.ledger.verified`).
 
-    Writers, compaction and the archive may go on meanwhile; what is written later is not looked at. Reads every
-    byte, or with `seen` every file that is new or changed since. Raises LedgerError if `root` is no ledger.
+    Finds a changed byte; a missing, reordered or foreign file, writer or roll-up; a gap or repeat in seq; views that
+    are not this version's. Writers, compaction and the archive may go on meanwhile; what is written later is not
+    looked at. Reads every byte, or with `seen` every file that is new or changed since by its size and times. Raises
+    LedgerError if `root` is no ledger.
     """
     root = layout.check(root)
+    began_us = utc_us()
     seen = seen or Seen()
     with seen.lock:
-        records = _Records(root, seen)
-        writers = [_verify_writer(root, writer, records, seen) for writer in _all_writers(root)]
-        report = Report(root, writers, _verify_roll_ups(root, seen))
+        before = verified.state(root)
+        full = not seen.known
+        records = Records(root, seen)
+        said = _Said(root, records, before)
+        writers = [_verify_writer(root, writer, said, records, seen) for writer in said.writers]
+        report = Report(root, [found for found, _ in writers], roll_ups.faults(root, seen), _folder(root, said, seen))
+        heads = {found.writer: newest for found, newest in writers if newest and not found.problems}
         seen.forget_unvisited()
+        verified.leave(
+            root,
+            until_us=began_us,
+            full=full,
+            problems=len(report.problems),
+            events=sum(found.events for found in report.writers),
+            # What was there once is asked for again, until it is back.
+            heads={**({} if before is None else before.heads), **heads},
+        )
     return report
 
 
-def _all_writers(root: Path) -> list[str]:
-    """Also those of which nothing but the head is left."""
-    heads = {path.stem for path in (root / "heads").glob("*.json") if not path.name.startswith(".")}
-    return sorted({*layout.writers(root), *heads})
+class _Said:
+    """What the files say of which writers there are, and of how far each must go at least."""
 
-
-def _verify_roll_ups(root: Path, seen: Seen) -> list[str]:
-    """What is wrong with the newest generation: files that are not the ones it names, or that no event speaks of."""
-    while True:
+    def __init__(self, root: Path, records: Records, before: verified.State | None) -> None:
+        self.problem: str | None = None
         try:
-            coverage = rolled.newest(root)
+            self.registered = registry.known(root)
         except LedgerError as error:
-            return [str(error)]
-        if coverage is None:
-            return []
-        problems = rolled.faults(root, coverage)
-        said = examine.recorded(root, ROLL_UP_WRITER, ROLLED_UP_ACTION, seen)
-        if coverage.sha256 not in {detail["coverage_sha256"] for detail in said}:
-            problems.append(f"{coverage.folder}/coverage.json: no event of a roll-up says so; it was changed")
-        if not problems or rolled.newest(root) == coverage:
-            return problems
+            self.registered, self.problem = None, str(error)
+        self.ends = roll_ups.ends(root)
+        for writer, last_seq in records.last_seqs.items():
+            self.ends[writer] = max(last_seq, self.ends.get(writer, -1))
+        self.verified = {} if before is None else before.heads
+        heads = {path.stem for path in (root / "heads").glob("*.json") if layout.WRITER_NAME.fullmatch(path.stem)}
+        named = {*heads, *(self.registered or ()), *self.ends, *self.verified}
+        self.writers = sorted({*layout.writers(root), *named})
 
 
-def _verify_writer(root: Path, writer: str, records: _Records, seen: Seen) -> WriterReport:
-    """What looks missing because a part was merged or moved meanwhile is read where it went."""
+def _folder(root: Path, said: _Said, seen: Seen) -> list[str]:
+    """What is wrong with everything that is no writer's and no roll-up."""
+    found = names.faults(root)
+    if said.problem is not None:
+        found.append(said.problem)
+    # One that is missing is made again by the next writer.
+    schema = root / layout.SCHEMA_FILE
+    if schema.exists() and (fault := schema_file.fault(schema)) is not None:
+        found.append(f"{layout.SCHEMA_FILE}: {fault}")
+    for _ in range(_LOOKS):
+        try:
+            made_of = catalog.made_of(root)
+            faults = seen.facts(root / layout.CATALOG, f"views {made_of}", lambda _: catalog.faults(root))
+        except (LedgerError, FileNotFoundError):
+            # A damaged roll-up is named where it is looked at; a catalog that is missing is made by the next reader.
+            return found
+        if not faults:
+            return found
+        # A writer has begun an epoch, and is about to say so.
+        time.sleep(_LOOK_S)
+    way_out = "it was edited, or made by another version; the next `rose` command that reads the ledger replaces it"
+    return [*found, *(f"{layout.CATALOG}: {fault}; {way_out}" for fault in faults)]
+
+
+def _verify_writer(root: Path, writer: str, said: _Said, records: Records, seen: Seen) -> tuple[WriterReport, str]:
+    """The report, and the path of the newest segment. What was merged or moved meanwhile is read where it went."""
     while True:
         before = layout.chain(root, writer)
-        report = _Chain(root, writer, records, seen).walk(before)
+        chain = _Chain(root, writer, records, seen)
+        report = chain.walk(before)
+        chain.check_said(said)
         if not report.problems or set(before) <= set(layout.chain(root, writer)):
-            return report
-
-
-class _Records:
-    """SHA-256 of the manifests that compaction and the archive recorded as events."""
-
-    def __init__(self, root: Path, seen: Seen) -> None:
-        self._root, self._seen = root, seen
-        self._read()
-
-    def _read(self) -> None:
-        said = examine.recorded(self._root, COMPACTION_WRITER, COMPACTED_ACTION, self._seen)
-        self._compacted = {detail["manifest_sha256"] for detail in said}
-        said = examine.recorded(self._root, ARCHIVE_WRITER, ARCHIVED_ACTION, self._seen)
-        self._archived = {detail["manifest_sha256"] for detail in said if detail["deleted"]}
-
-    def lack(self, part: Part, manifest_sha256: str) -> str | None:
-        """Which event is missing for `part` to stand where it does. Events are on disk before what they allow."""
-        if (fault := self._lack(part, manifest_sha256)) is not None:
-            self._read()
-            fault = self._lack(part, manifest_sha256)
-        return fault
-
-    def _lack(self, part: Part, manifest_sha256: str) -> str | None:
-        if manifest_sha256 not in self._compacted:
-            return "no event of the compaction says so; it was changed, or written by another"
-        if part.state == "archived" and manifest_sha256 not in self._archived:
-            return "no event of the archive says that its file was to leave the ledger"
-        return None
+            return report, chain.newest
 
 
 class _Chain:
     """The walk along one writer's segments, from its first to its newest."""
 
-    def __init__(self, root: Path, writer: str, records: _Records, seen: Seen) -> None:
+    def __init__(self, root: Path, writer: str, records: Records, seen: Seen) -> None:
         self.root = root
         self.records = records
         self.seen = seen
@@ -146,10 +185,13 @@ class _Chain:
         self.next_seq: int | None = 0
         self.sha256: str | None = ""
         self.newest = ""
+        self.parts: list[Part] = []
+        self.head_names_one = False
 
     def walk(self, parts: list[Part]) -> WriterReport:
         # Read first: a head never runs ahead of its segment, so what it names must be found.
         head = self._head()
+        self.parts = parts
         for part in parts:
             if part.first != self.next_epoch:
                 missing = f"epochs {self.next_epoch} to {part.first - 1}"
@@ -160,16 +202,113 @@ class _Chain:
                 self._live(part)
             else:
                 self._merged(part)
-        if head is not None and segments.place(head) > segments.place(self.newest):
-            self._problem(head, "the newest segment is missing")
+        self._superseded()
+        if head is not None:
+            self._check_head(head)
         return self.report
 
-    def _head(self) -> str | None:
+    def check_said(self, said: _Said) -> None:
+        """Hold what was found of the writer against what others say of it."""
+        writer, report = self.report.writer, self.report
+        if writer not in layout.writers(self.root) and (self.head_names_one or writer in (said.registered or ())):
+            self._problem(f"live/{writer}", "every segment of the writer is missing")
+        last_seq = -1 if report.last_seq is None else report.last_seq
+        if last_seq < (end := said.ends.get(writer, -1)):
+            self._problem(f"live/{writer}", f"it ends at seq {last_seq}, and seq {end} was merged or summed up")
+        known = said.verified.get(writer)
+        if known is not None and not self._stands(known):
+            self._problem(known, "it is missing, and was there when the ledger was verified last")
+        foreign = said.registered is not None and writer not in said.registered
+        if foreign and report.events and writer not in (registry.known_or_none(self.root) or ()):
+            self._problem(f"live/{writer}", f"a foreign writer: {registry.FILE} does not name it")
+
+    def _head(self) -> Head | None:
         try:
             return segments.read_head(self.root, self.report.writer)
         except LedgerError as error:
             self._problem(f"heads/{self.report.writer}.json", str(error))
             return None
+
+    def _check_head(self, head: Head) -> None:
+        """The head names a segment that stands and is the newest; or one was announced, and that is."""
+        path = f"heads/{self.report.writer}.json"
+        self.head_names_one = head.segment is not None
+        if head.segment is not None and not self._stands(head.segment):
+            self._problem(head.segment, "the newest segment is missing")
+            return
+        for look in range(_LOOKS):
+            if not self.newest or self.newest in (head.segment, head.announced):
+                return
+            # Written on meanwhile.
+            later = head.segment is not None and segments.place(head.segment) > segments.place(self.newest)
+            if head.segment is not None and later and self._stands(head.segment):
+                return
+            time.sleep(_LOOK_S if look else 0)
+            again = self._head()
+            if again is None:
+                return
+            head = again
+        self._problem(
+            self.newest,
+            f"{path} does not name it as the newest segment: it was added by another, or the head was changed. If "
+            "the machine lost its power, opening the writer again puts this right",
+        )
+
+    def _stands(self, segment: str) -> bool:
+        """Whether a segment is where it was written, or among those that a manifest says were merged."""
+        try:
+            epoch, _ = segments.place(segment)
+        except ValueError:
+            return False
+        for part in layout.chain(self.root, self.report.writer):
+            if not part.first <= epoch <= part.last:
+                continue
+            if part.state == "live":
+                return (self.root / segment).exists()
+            try:
+                return segment in self.seen.facts(self.root / part.manifest, "files", examine.merged_files)
+            except OSError:
+                return False
+        return False
+
+    def _superseded(self) -> None:
+        """What was merged and awaits its removal is read like the rest: a query that began before still reads it."""
+        chain = self.parts
+        for part, superseded in layout.all_parts(self.root, self.report.writer):
+            if not superseded:
+                continue
+            wider = next((one for one in chain if one.first <= part.first and part.last <= one.last), None)
+            problems = len(self.report.problems)
+            if part.state == "live":
+                self._merged_epoch(part, wider)
+            else:
+                self._merged_part(part)
+            if (part, True) not in layout.all_parts(self.root, self.report.writer):
+                # Removed at this moment.
+                del self.report.problems[problems:]
+
+    def _merged_epoch(self, part: Part, wider: Part | None) -> None:
+        merged = None if wider is None else self._facts(wider.manifest, "files", examine.merged_files)
+        for name in sorted(layout.names(self.root / part.folder)):
+            path = f"{part.folder}/{name}"
+            if layout.LEFTOVER_NAME.fullmatch(name):
+                continue
+            if merged is not None and path not in merged:
+                self._problem(path, "a foreign file: it is not among those that were merged")
+                continue
+            sha256 = segments.sha256_in(name)
+            looked = self._facts(path, "segment", lambda content, sha256=sha256: examine.segment(content, sha256))  # type: ignore[misc]
+            if looked is not None and looked.fault is not None:
+                self._problem(path, looked.fault)
+
+    def _merged_part(self, part: Part) -> None:
+        manifest = self._facts(part.manifest, "manifest", examine.manifest)
+        if manifest is None:
+            return
+        if (fault := self.records.lack(part, manifest.sha256)) is not None:
+            self._problem(part.manifest, fault)
+        elif part.state == "compacted":
+            self._rows(part, manifest)
 
     def _live(self, part: Part) -> None:
         relative = part.folder
@@ -179,7 +318,7 @@ class _Chain:
             self._problem(relative, f"it cannot be listed ({error.strerror})")
             return
         for name in sorted(listed):
-            if not name.startswith(".") and not layout.SEGMENT_NAME.fullmatch(name):
+            if not layout.LEFTOVER_NAME.fullmatch(name) and not layout.SEGMENT_NAME.fullmatch(name):
                 self._problem(f"{relative}/{name}", "a foreign file; segments are named by index and SHA-256")
         names = sorted(name for name in listed if layout.SEGMENT_NAME.fullmatch(name))
         if not names:
@@ -224,9 +363,12 @@ class _Chain:
         if part.state == "archived":
             self.report.archived_events += last_seq - first_seq + 1
             return
+        self._rows(part, manifest)
+
+    def _rows(self, part: Part, manifest: examine.Manifest) -> None:
         # What is right depends on the manifest, so a new one means a new look.
         kind = f"rows {manifest.sha256}"
-        fault = self._facts(part.pattern, kind, lambda content: examine.rows_fault(content, said))
+        fault = self._facts(part.pattern, kind, lambda content: examine.rows_fault(content, manifest.said))
         if fault:
             self._problem(part.pattern, fault)
 

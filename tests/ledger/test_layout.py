@@ -62,7 +62,7 @@ def test_what_was_archived_is_in_the_chain_and_not_read(tmp_path: Path) -> None:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch() if name.endswith(".json") else (root / name).mkdir()
     layout.move_file(root / "compacted/w/000000-000001.json", root / "archived/w/000000-000001.json")
-    assert [part.pattern for part in layout.parts(root, "w")] == ["live/w/000004/*.parquet"]
+    assert [part.pattern for part in layout.parts(root, "w")] == [f"live/w/000004/{layout.SEGMENT_PATTERN}"]
     assert [part.state for part in layout.chain(root, "w")] == ["archived", "archived", "live"]
     assert layout.writers(root) == ["w"]
 
@@ -77,6 +77,6 @@ def test_the_widest_part_of_each_epoch_is_read(tmp_path: Path) -> None:
     (root / "compacted/w/000004-000004.parquet").touch()  # Its manifest does not stand: it does not count yet.
     assert [part.pattern for part in layout.parts(root, "w")] == [
         "compacted/w/000000-000003.parquet",
-        "live/w/000004/*.parquet",
-        "live/w/000005/*.parquet",
+        f"live/w/000004/{layout.SEGMENT_PATTERN}",
+        f"live/w/000005/{layout.SEGMENT_PATTERN}",
     ]

@@ -27,11 +27,11 @@ from rose.ledger.verify import (
     CLOSING_WRITER,
     COMPACTED_ACTION,
     COMPACTION_WRITER,
+    RESTORED_ACTION,
     ROLL_UP_WRITER,
 )
 from rose.ledger.writer import LedgerWriter
 
-RESTORED_ACTION = "restored"
 #: Their events prove the manifests of all writers, the roll-ups and the closes, so they never leave the ledger.
 _KEPT_WRITERS = (ARCHIVE_WRITER, CLOSING_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER)
 _DAY_US = 86_400_000_000

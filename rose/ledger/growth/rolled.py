@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from rose.ledger import examine, layout
+from rose.ledger.examine import Seen
 from rose.ledger.layout import LedgerError
 
 #: The daily views, each with sql/rollups/<name>.sql (what an event adds) and sql/views/<name>.sql (the sums).
@@ -30,7 +31,6 @@ ROLLUPS = (
 )
 CLIENT_ID = "client_id"
 FOLDER = "rollup"
-GENERATION_NAME = re.compile(r"\d{6,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +57,22 @@ class Coverage:
 
 def generations(root: Path) -> list[int]:
     """Numbers of the generations that stand, in order."""
-    try:
-        names = [path.name for path in (root / FOLDER).iterdir()]
-    except FileNotFoundError:
-        return []
-    return sorted(int(name) for name in names if GENERATION_NAME.fullmatch(name))
+    return sorted(int(name) for name in layout.names(root / FOLDER) if layout.is_number(name))
 
 
-def faults(root: Path, coverage: Coverage) -> list[str]:
+def faults(root: Path, coverage: Coverage, seen: Seen) -> list[str]:
     """Files of a generation that are missing, or not the ones it names."""
     found = []
     for name, sha256 in coverage.files.items():
         path = f"{coverage.folder}/{name}.parquet"
         try:
-            if hashlib.sha256((root / path).read_bytes()).hexdigest() != sha256:
+            if seen.facts(root / path, "sha256", examine.sha256_of) != sha256:
                 found.append(f"{path}: its bytes were changed after it was written")
-        except FileNotFoundError:
-            found.append(f"{path}: it is missing")
+        except OSError as error:
+            # A whole generation that is gone by now was replaced.
+            if (root / coverage.folder / "coverage.json").exists():
+                missing = isinstance(error, FileNotFoundError)
+                found.append(f"{path}: it {'is missing' if missing else f'cannot be read ({error.strerror})'}")
     return found
 
 
@@ -83,16 +82,22 @@ def newest(root: Path) -> Coverage | None:
     for _ in range(3):
         if not (numbers := generations(root)):
             return None
-        path = root / FOLDER / f"{numbers[-1]:06d}" / "coverage.json"
-        try:
-            stored = path.read_bytes()
-            content = json.loads(stored)
-            writers = {writer: (int(epoch), int(seq)) for writer, (epoch, seq) in content["writers"].items()}
-            return Coverage(numbers[-1], writers, dict(content["files"]), hashlib.sha256(stored).hexdigest())
-        except FileNotFoundError:
-            continue
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise LedgerError(
-                f"{path} is damaged; remove the folder {path.parent}: the next roll-up makes it again from the events"
-            ) from error
+        if (coverage := read(root, numbers[-1])) is not None:
+            return coverage
     raise LedgerError(f"{root / FOLDER} has a generation without coverage.json; remove its folder")
+
+
+def read(root: Path, generation: int) -> Coverage | None:
+    """What a generation covers; None if it is not there. Raises LedgerError if its coverage is damaged."""
+    path = root / FOLDER / f"{generation:06d}" / "coverage.json"
+    try:
+        stored = path.read_bytes()
+        content = json.loads(stored)
+        writers = {writer: (int(epoch), int(seq)) for writer, (epoch, seq) in content["writers"].items()}
+        return Coverage(generation, writers, dict(content["files"]), hashlib.sha256(stored).hexdigest())
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LedgerError(
+            f"{path} is damaged; remove the folder {path.parent}: the next roll-up makes it again from the events"
+        ) from error

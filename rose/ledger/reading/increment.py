@@ -42,8 +42,9 @@ def since(root: Path, marks: Mapping[str, Mark]) -> Increment:
     `root` is what `layout.check` returned; `select` has all columns of `stored_event`, with paths relative to it.
     Raises LedgerError for a damaged segment.
     """
-    catalog.write_schema(root)
-    files, apart, ends, events = [layout.SCHEMA_FILE], [], {}, 0
+    files: list[str] = []
+    apart: list[str] = []
+    ends, events = {}, 0
     for writer in layout.writers(root):
         begin = end = marks.get(writer, Mark(-1, -1, 0))
         for part in layout.parts(root, writer):
@@ -62,8 +63,7 @@ def since(root: Path, marks: Mapping[str, Mark]) -> Increment:
             end = Mark(part.last, 2**31, max(next_seq, begin.next_seq))
         ends[writer] = end
         events += end.next_seq - begin.next_seq
-    where = f" WHERE NOT ({' OR '.join(apart)})" if apart else ""
-    return Increment(catalog.stored(files) + where, len(files), ends, events)
+    return Increment(catalog.events(files, apart=apart), len(files), ends, events)
 
 
 def _segments(root: Path, part: Part, begin: Mark, end: Mark) -> tuple[list[str], Mark]:

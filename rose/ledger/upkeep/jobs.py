@@ -226,8 +226,8 @@ def history(root: Path | str) -> dict[str, Last]:
 
     root = layout.check(root)
     writers = [writer for writer in layout.writers(root) if writer.startswith(_WRITER_PREFIX)]
-    patterns = [layout.SCHEMA_FILE, *(part.pattern for writer in writers for part in layout.parts(root, writer))]
-    stored = catalog.stored([f"{root}/{pattern}" for pattern in patterns])
+    patterns = [part.pattern for writer in writers for part in layout.parts(root, writer)]
+    stored = catalog.events(patterns)
     try:
         with catalog.connect(root) as connection:
             connection.execute(f"CREATE OR REPLACE TEMP VIEW stored_event AS {stored}")

@@ -318,10 +318,10 @@ def test_killed_at_any_point_nothing_is_lost_and_the_next_one_finishes(pristine:
     assert killed.pop()[2:] == (0, f"{_KILL_POINTS}\n")
     for root, away, returncode, _ in killed:
         assert returncode == -signal.SIGKILL
+        seqs = _seqs(root)
         assert verify(root).problems == [], root
         for part in layout.chain(root, "w"):
             assert part.state != "archived" or (away / f"{part.stem}.parquet").exists(), root
-        seqs = _seqs(root)
         assert seqs == list(range(seqs[0], 12)), root
         archive(root, older_than_days=1, to=str(away), delete=True, grace_s=0)
         assert not list(root.glob("compacted/w/*"))

@@ -53,7 +53,7 @@ def test_closed_epochs_become_one_file_and_nothing_else_changes(root: Path) -> N
     assert compact(root) == compaction.Compaction(merged_segments=9, files_written=1, parts_removed=0)
     assert [part.pattern for part in layout.parts(root, "w")] == [
         "compacted/w/000000-000002.parquet",
-        "live/w/000003/*.parquet",
+        f"live/w/000003/{layout.SEGMENT_PATTERN}",
     ]
     assert _events(root) == before
     report = verify(root)

@@ -1,0 +1,1 @@
+"""What `verify` holds a ledger against besides the chain of each writer."""

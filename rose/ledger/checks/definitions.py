@@ -1,0 +1,33 @@
+"""What a catalog defines, held against what it must define: the views by their text, and nothing else at all.
+
+A macro in a catalog goes before DuckDB's function of the same name, in every view; so does a type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import duckdb
+
+import sql
+
+
+def canonical(connection: duckdb.DuckDBPyConnection, bodies: Mapping[str, str]) -> dict[str, str]:
+    """Each SELECT as DuckDB writes it down again after reading it: the text that it gives of a view."""
+    listed = [body.strip().removesuffix(";") for body in bodies.values()]
+    select = "SELECT json_deserialize_sql(json_serialize_sql(body)) FROM (SELECT unnest(?::VARCHAR[]) AS body)"
+    texts = [text for (text,) in connection.execute(select, [listed]).fetchall()]
+    return dict(zip(bodies, texts, strict=True))
+
+
+def differences(connection: duckdb.DuckDBPyConnection, expected: Mapping[str, str]) -> list[str]:
+    """How the database attached as `ledger` differs from one with these views, as text; empty if it does not."""
+    found, missing = [], dict(expected)
+    for kind, name, definition in connection.execute(sql.read("checks/contents.sql")).fetchall():
+        if kind != "view" or name not in expected:
+            found.append(f"{kind} {name} is foreign")
+            continue
+        del missing[name]
+        if definition.rstrip() not in [f"CREATE VIEW {text} AS {expected[name]};" for text in (name, f'"{name}"')]:
+            found.append(f"view {name} is not what this version of ROSE makes of the files that lie here")
+    return [*found, *(f"view {name} is missing" for name in missing)]

@@ -1,0 +1,55 @@
+"""Foreign names: what lies in the ledger's folders and is none of the names that the format knows.
+
+No view reads it, but a reader of plain files (`live/*/*/*.parquet`) may take it for events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rose.ledger import layout
+from rose.ledger.growth import rolled
+
+
+def faults(root: Path) -> list[str]:
+    """Foreign names in the folders of segments, manifests, heads and roll-ups; those in an epoch are its writer's."""
+    found = [*_foreign(root, "live", layout.WRITER_NAME.fullmatch, folders=True)]
+    for writer in layout.names(root / "live"):
+        found += _foreign(root, f"live/{writer}", layout.is_number, folders=True)
+    for state, known in (("compacted", _is_compacted), ("archived", layout.manifest_span)):
+        found += _foreign(root, state, layout.WRITER_NAME.fullmatch, folders=True)
+        for writer in layout.names(root / state):
+            found += _foreign(root, f"{state}/{writer}", known)
+    found += _foreign(root, "heads", _is_head)
+    found += _foreign(root, rolled.FOLDER, layout.is_number, folders=True)
+    for generation in layout.names(root / rolled.FOLDER):
+        if layout.is_number(generation):
+            found += _foreign(root, f"{rolled.FOLDER}/{generation}", _is_rolled)
+    return found
+
+
+def _foreign(root: Path, folder: str, known: Callable[[str], object], *, folders: bool = False) -> list[str]:
+    found = []
+    for name in sorted(layout.names(root / folder)):
+        path = root / folder / name
+        own = known(name) and path.is_dir() == folders
+        # What is gone by now was a leftover that its owner removed, or a file that was merged.
+        if not own and not layout.LEFTOVER_NAME.fullmatch(name) and path.exists():
+            found.append(f"{folder}/{name}: a foreign name; nothing of the ledger is called that")
+    return found
+
+
+def _is_compacted(name: str) -> bool:
+    return layout.manifest_span(name.replace(".parquet", ".json")) is not None
+
+
+def _is_head(name: str) -> bool:
+    stem = name.removesuffix(".json")
+    return name != stem and layout.WRITER_NAME.fullmatch(stem) is not None
+
+
+def _is_rolled(name: str) -> bool:
+    """Also sums that another version of ROSE knows."""
+    stem, _, suffix = name.partition(".")
+    return name == "coverage.json" or (suffix == "parquet" and stem.replace("_", "").isalnum())

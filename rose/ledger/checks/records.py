@@ -1,0 +1,56 @@
+"""What events of upkeep say of other writers' files: what was merged, archived and brought back, and up to where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rose.ledger import examine
+from rose.ledger.examine import Seen
+from rose.ledger.layout import Part
+
+#: The writers through which upkeep records what it did, and the words for it.
+COMPACTION_WRITER, COMPACTED_ACTION = "compaction", "compacted"
+ARCHIVE_WRITER, ARCHIVED_ACTION, RESTORED_ACTION = "archive", "archived", "restored"
+
+
+class Records:
+    """The records of compaction and archive as they are on disk; read again where one seems to be missing."""
+
+    def __init__(self, root: Path, seen: Seen) -> None:
+        self._root, self._seen = root, seen
+        self._read()
+
+    def _read(self) -> None:
+        merged = examine.recorded(self._root, COMPACTION_WRITER, COMPACTED_ACTION, self._seen)
+        self._compacted = {detail["manifest_sha256"] for detail in merged}
+        #: The last seq of each writer that is known to have been merged.
+        self.last_seqs: dict[str, int] = {}
+        for detail in merged:
+            # Events of the first versions do not name the writer.
+            if "writer" in detail and "last_seq" in detail:
+                self.last_seqs[detail["writer"]] = max(detail["last_seq"], self.last_seqs.get(detail["writer"], -1))
+        #: Whether each manifest was archived last, or brought back.
+        self._archived: dict[str, bool] = {}
+        self._last = ""
+        for action, detail in examine.all_recorded(self._root, ARCHIVE_WRITER, self._seen):
+            if action == RESTORED_ACTION or (action == ARCHIVED_ACTION and detail["deleted"]):
+                self._last = detail["manifest_sha256"]
+                self._archived[self._last] = action == ARCHIVED_ACTION
+
+    def lack(self, part: Part, manifest_sha256: str) -> str | None:
+        """Which event is missing for `part` to stand where it does. Events are on disk before what they allow."""
+        if (fault := self._lack(part, manifest_sha256)) is not None:
+            self._read()
+            fault = self._lack(part, manifest_sha256)
+        return fault
+
+    def _lack(self, part: Part, manifest_sha256: str) -> str | None:
+        if manifest_sha256 not in self._compacted:
+            return "no event of the compaction says so; it was changed, or written by another"
+        archived = self._archived.get(manifest_sha256)
+        if part.state == "archived" and archived is None:
+            return "no event of the archive says that its file was to leave the ledger"
+        # An archiving that was killed records the last part that it meant to move, and has not moved it.
+        if archived is None or manifest_sha256 == self._last or archived == (part.state == "archived"):
+            return None
+        return f"the last event of the archive says that it was {'archived' if archived else 'brought back'}"

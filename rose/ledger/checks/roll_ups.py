@@ -1,0 +1,71 @@
+"""The roll-ups held against the events that speak of them, and against the events that they alone still count."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from rose.ledger import examine, layout
+from rose.ledger.examine import Seen
+from rose.ledger.growth import rolled
+from rose.ledger.growth.rolled import Coverage
+from rose.ledger.layout import LedgerError
+
+ROLL_UP_WRITER, ROLLED_UP_ACTION = "rollup", "rolled_up"
+
+
+def faults(root: Path, seen: Seen) -> list[str]:
+    """What is wrong with the generations that stand: files that are not the ones they name, or that no event names."""
+    while True:
+        try:
+            coverage = rolled.newest(root)
+        except LedgerError as error:
+            return [str(error)]
+        problems = _faults(root, coverage, seen)
+        if not problems or rolled.newest(root) == coverage:
+            return problems
+
+
+def ends(root: Path) -> dict[str, int]:
+    """The last seq of each writer that the newest generation counts; empty if there is none that can be read."""
+    try:
+        coverage = rolled.newest(root)
+    except LedgerError:
+        return {}
+    return {} if coverage is None else {writer: seq - 1 for writer, (_, seq) in coverage.writers.items()}
+
+
+def _faults(root: Path, newest: Coverage | None, seen: Seen) -> list[str]:
+    recorded = [detail["coverage_sha256"] for detail in examine.recorded(root, ROLL_UP_WRITER, ROLLED_UP_ACTION, seen)]
+    problems = []
+    for generation in rolled.generations(root):
+        try:
+            coverage = rolled.read(root, generation)
+        except LedgerError as error:
+            problems.append(str(error))
+            continue
+        if coverage is None:
+            # An older one is removed a while after the newest stands.
+            continue
+        problems += rolled.faults(root, coverage, seen)
+        if coverage.sha256 not in recorded:
+            problems.append(f"{coverage.folder}/coverage.json: no event of a roll-up says so; it was changed")
+    if recorded and (newest is None or newest.sha256 != recorded[-1]) and recorded[-1] not in _unfinished(root):
+        problems.append(f"{rolled.FOLDER}: the newest generation that an event of a roll-up names is missing")
+    for writer in layout.writers(root):
+        covered = -1 if newest is None else newest.writers.get(writer, (-1, 0))[0]
+        for part in layout.chain(root, writer):
+            if part.state == "archived" and part.last > covered:
+                problems.append(f"{part.manifest}: its events were archived, and no roll-up counts them")
+    return problems
+
+
+def _unfinished(root: Path) -> set[str]:
+    """SHA-256 of what a roll-up was about to put in place when it was killed: the next one does it again."""
+    found = set()
+    for path in (root / rolled.FOLDER).glob(".*.tmp/coverage.json"):
+        try:
+            found.add(hashlib.sha256(path.read_bytes()).hexdigest())
+        except FileNotFoundError:
+            continue
+    return found
