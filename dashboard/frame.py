@@ -13,6 +13,7 @@ from dashboard import data
 from dashboard import format as words
 from dashboard.data import Priced, Run
 from rose.errors import UserError
+from rose.ledger import verified
 from rose.ledger.layout import LedgerError
 from rose.pricing.document import Report
 from rose.pricing.figures import Figure
@@ -44,7 +45,7 @@ def sidebar() -> None:
             _badge(run)
             st.caption(f"`{run.run_id}`, {run.status}, started {words.when(run.started_at)}")
             st.caption(f"Priced with `{data.price_book(run)}`")
-    st.sidebar.caption(f"Ledger `{ledger.name}`")
+    st.sidebar.caption(f"Ledger `{ledger.name}`, {verified.text(ledger)}")
 
 
 def _label(run: Run) -> str:

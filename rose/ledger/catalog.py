@@ -173,6 +173,16 @@ def made_of(root: Path) -> str:
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
+def may_be_late(faults: Sequence[str]) -> bool:
+    """Whether these faults are what a catalog has that was made before a file of the ledger came."""
+    return all(any(f"view {name} " in fault for name in _sources_of()) for fault in faults)
+
+
+def _sources_of() -> tuple[str, ...]:
+    """Views whose text depends on the files that lie in a ledger."""
+    return "stored_event", "unrolled_stored_event", *(f"rolled_{name}" for name in (CLIENT_ID, *ROLLUPS))
+
+
 def _differences(connection: duckdb.DuckDBPyConnection, root: Path, *, anew: bool = False) -> list[str]:
     """What the attached catalog defines otherwise than this version of ROSE for the files there are now.
 

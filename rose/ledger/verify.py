@@ -45,7 +45,7 @@ __all__ = [
 #: Its events prove what was frozen of closed periods.
 CLOSING_WRITER = "closing"
 #: How often, and how long apart, something is looked at that a writer at work is about to put right.
-_LOOKS, _LOOK_S = 20, 0.05
+_CATALOG_LOOKS, _HEAD_LOOKS, _LOOK_S = 20, 3, 0.05
 
 _T = TypeVar("_T")
 
@@ -144,9 +144,9 @@ def _folder(root: Path, said: _Said, seen: Seen) -> list[str]:
         found.append(said.problem)
     # One that is missing is made again by the next writer.
     schema = root / layout.SCHEMA_FILE
-    if schema.exists() and (fault := schema_file.fault(schema)) is not None:
+    if schema.exists() and (fault := seen.facts(schema, "schema", lambda _: schema_file.fault(schema))):
         found.append(f"{layout.SCHEMA_FILE}: {fault}")
-    for _ in range(_LOOKS):
+    for _ in range(_CATALOG_LOOKS):
         try:
             made_of = catalog.made_of(root)
             faults = seen.facts(root / layout.CATALOG, f"views {made_of}", lambda _: catalog.faults(root))
@@ -155,6 +155,8 @@ def _folder(root: Path, said: _Said, seen: Seen) -> list[str]:
             return found
         if not faults:
             return found
+        if not catalog.may_be_late(faults):
+            break
         # A writer has begun an epoch, and is about to say so.
         time.sleep(_LOOK_S)
     way_out = "it was edited, or made by another version; the next `rose` command that reads the ledger replaces it"
@@ -236,7 +238,7 @@ class _Chain:
         if head.segment is not None and not self._stands(head.segment):
             self._problem(head.segment, "the newest segment is missing")
             return
-        for look in range(_LOOKS):
+        for look in range(_HEAD_LOOKS):
             if not self.newest or self.newest in (head.segment, head.announced):
                 return
             # Written on meanwhile.

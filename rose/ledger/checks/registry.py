@@ -31,7 +31,7 @@ def note(root: Path, writer: str) -> None:
 def _append(root: Path, writer: str) -> None:
     before = known(root)
     if before is None:
-        lines, new = [], layout.writers(root)
+        lines, new = [], sorted({*layout.writers(root), writer})
     else:
         lines, new = (root / FILE).read_bytes().splitlines(), [writer]
     for name in new:

@@ -31,6 +31,7 @@ def fault(path: Path) -> str | None:
     if metadata.num_rows:
         return f"it has {metadata.num_rows} rows and may have none: other readers would take them for events"
     # A newer version may know more columns.
-    if missing := [field.name for field in rows.schema() if field not in list(metadata.schema.to_arrow_schema())]:
+    columns = set(metadata.schema.to_arrow_schema())
+    if missing := [field.name for field in rows.schema() if field not in columns]:
         return f"column {missing[0]!r} is missing, or of another type"
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -20,20 +20,33 @@ from rose.ledger.commands.common import (
 from rose.ledger.commands.jobs import short, time_text
 
 
-def verify(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
-    """Check every byte, the chain of segments and every seq; exit code 1 if anything is wrong."""
+def verify(
+    ledger: LedgerOption = None,
+    incremental: Annotated[
+        bool, typer.Option("--incremental", help="Trust files that the last verification read, by size and times.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Check every byte, the chain of segments, every seq and the views; exit code 1 if anything is wrong."""
     with clear_errors():
+        from rose.ledger import verified
+        from rose.ledger.examine import Seen
         from rose.ledger.verify import verify as run
 
-        report = run(ledger_root(ledger))
+        root = ledger_root(ledger)
+        seen = verified.load(root) if incremental else Seen()
+        report = run(root, seen=seen)
+        verified.save(root, seen)
     if as_json:
         writers = [dataclasses.asdict(writer) for writer in report.writers]
-        print_json({"ledger": str(report.root), "ok": report.ok, "writers": writers})
+        facts = {"ledger": str(report.root), "ok": report.ok, "writers": writers, "problems": report.problems}
+        print_json(facts)
     else:
         columns = ["writer", "segments", "events", "first_seq", "last_seq", "problems"]
         rows = [(w.writer, w.segments, w.events, w.first_seq, w.last_seq, len(w.problems)) for w in report.writers]
         print_table(columns, rows)
         print("The ledger is sound." if report.ok else "\n".join(report.problems))
+        print(verified.text(report.root))
     if not report.ok:
         raise typer.Exit(1)
 
@@ -41,7 +54,7 @@ def verify(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
 def info(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
     """What a ledger holds, how far its writers and jobs are, and what it takes on disk."""
     with clear_errors():
-        from rose.ledger import layout
+        from rose.ledger import layout, verified
         from rose.ledger.growth import rollup
         from rose.ledger.upkeep import jobs, vitals
 
@@ -54,6 +67,7 @@ def info(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
         facts: dict[str, Any] = {
             "ledger": str(root),
             "format": layout.FORMAT_VERSION,
+            "verified": None if (last := verified.state(root)) is None else last.to_json(),
             "writers": layout.writers(root),
             "files": len(files),
             "bytes": sum(path.stat().st_size for path in files),
@@ -74,6 +88,7 @@ def info(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
         print_json(facts)
         return
     print(f"{root}: format {facts['format']}, {facts['files']} files, {facts['bytes']:,} bytes")
+    print(verified.text(root))
     print("on disk: " + ", ".join(f"{name} {size:,} bytes" for name, size in facts["folders"].items()))
     print(f"dropped events: {facts['dropped']:,}")
     print_table(columns, kinds)

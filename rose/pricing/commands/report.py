@@ -22,11 +22,15 @@ def report_command(
     """Report what a run's rollouts cost: time by bucket, three cost views, cost per correct answer, serving latency."""
     from rich.console import Console
 
+    from rose.ledger import verified
     from rose.pricing import report, tables
 
+    root = ledger_root(ledger)
     with clear_errors():
-        built = report.build(ledger_root(ledger), run, price_book, allow_unverified)
+        built = report.build(root, run, price_book, allow_unverified)
     if as_json:
-        typer.echo(json.dumps(built.to_json(), indent=2))
+        last = verified.state(root)
+        typer.echo(json.dumps({**built.to_json(), "verified": None if last is None else last.to_json()}, indent=2))
     else:
         tables.show(built, Console(width=tables.WIDTH))
+        typer.echo(f"Ledger {verified.text(root)}")

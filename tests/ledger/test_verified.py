@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rose.clock import utc_us
+from rose.ledger import layout, verified
+from rose.ledger.examine import Seen
+from rose.ledger.growth import compaction, rollup
+from rose.ledger.verify import verify
+from rose.ledger.writer import LedgerWriter
+
+
+@pytest.fixture
+def root(tmp_path: Path, lease: Any) -> Path:
+    for _ in range(2):
+        with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
+            writer.record(lease())
+    compaction.compact(tmp_path / "ledger", grace_s=3600)
+    rollup.roll_up(tmp_path / "ledger")
+    return tmp_path / "ledger"
+
+
+def _newest(root: Path) -> Path:
+    return sorted((root / "live/w/000000").iterdir())[-1]
+
+
+def test_a_ledger_that_was_never_verified_says_so(root: Path) -> None:
+    assert verified.state(root) is None
+    assert verified.text(root).startswith("never verified")
+
+
+def test_a_verification_leaves_when_and_up_to_where_it_was_sound(root: Path) -> None:
+    began_us = utc_us()
+    verify(root)
+    state = verified.state(root)
+    assert state is not None
+    assert began_us <= state.until_us <= utc_us()
+    assert (state.sound, state.problems, state.full_until_us) == (True, 0, state.until_us)
+    assert "@" in state.by
+    assert state.heads["w"] == str(_newest(root).relative_to(root))
+    assert ": sound (every byte read)" in state.text
+    assert state.to_json()["sound"] is True
+
+
+def test_what_is_wrong_shows_and_what_was_there_is_asked_for_until_it_is_back(root: Path) -> None:
+    verify(root)
+    head, content = (root / "heads/w.json").read_bytes(), _newest(root).read_bytes()
+    path = _newest(root)
+    path.unlink()
+    (root / "heads/w.json").write_text(json.dumps({"segment": str(_newest(root).relative_to(root))}))
+    for _ in range(2):
+        assert not verify(root).ok
+        assert "NOT SOUND, 1 problems" in verified.text(root)
+    path.write_bytes(content)
+    (root / "heads/w.json").write_bytes(head)
+    assert verify(root).ok
+    assert ": sound" in verified.text(root)
+
+
+def test_an_incremental_verification_finds_what_the_full_one_does_and_reads_new_files_only(
+    root: Path, lease: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Seen()
+    first = verify(root, seen=seen)
+    verified.save(root, seen)
+    again = verified.load(root)
+    assert again.known == seen.known
+    with LedgerWriter.open(root, "w", "r") as writer:
+        writer.record(lease())
+    read, read_bytes = list[str](), Path.read_bytes
+
+    def counted(path: Path) -> bytes:
+        read.append(path.name)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    report = verify(root, seen=again)
+    assert report.problems == first.problems == []
+    assert [name for name in read if layout.SEGMENT_NAME.fullmatch(name)] == [_newest(root).name]
+    assert sum(found.events for found in report.writers) == sum(found.events for found in first.writers) + 1
+    state = verified.state(root)
+    assert state is not None
+    assert state.full_until_us is not None
+    assert state.full_until_us < state.until_us
+    assert "every byte read until" in state.text
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 2}', '{"format": 1, "known": [["segment"]]}'])
+def test_a_damaged_record_is_as_good_as_none(root: Path, content: str) -> None:
+    verify(root)
+    for name in ("state.json", "files.json"):
+        (root / "verified" / name).write_text(content)
+    assert verified.state(root) is None
+    assert verified.load(root).known == {}
+    assert verify(root).ok
+
+
+def test_a_folder_that_may_not_be_written_is_verified_all_the_same(root: Path) -> None:
+    (root / "verified").write_text("in the way")
+    assert verify(root).ok
+    assert verified.state(root) is None
