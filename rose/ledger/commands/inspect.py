@@ -45,8 +45,8 @@ def verify(
         columns = ["writer", "segments", "events", "first_seq", "last_seq", "problems"]
         rows = [(w.writer, w.segments, w.events, w.first_seq, w.last_seq, len(w.problems)) for w in report.writers]
         print_table(columns, rows)
-        print("The ledger is sound." if report.ok else "\n".join(report.problems))
         print(verified.text(report.root))
+        print("The ledger is sound." if report.ok else "\n".join(report.problems))
     if not report.ok:
         raise typer.Exit(1)
 
