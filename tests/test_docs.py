@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from rose import cli, config
 from rose.events import Device, DeviceSlice, Lease, Run
+from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import pricebook
 from rose.pricing.closing import budget, period
@@ -111,6 +112,8 @@ def workplace(tmp_path_factory) -> Path:
         (folder / name[1]).write_text(block.text, encoding="utf-8")
     if (ROOT / SAMPLE).exists():
         shutil.copytree(ROOT / SAMPLE, folder / SAMPLE)
+        # Its views are those of the version that recorded it; the first reader replaces them.
+        catalog.connect(folder / SAMPLE).close()
     at_us, hour_ns = 1_780_000_000_000_000, 3_600_000_000_000
     t0_ns, t1_ns = at_us * 1000, at_us * 1000 + hour_ns
     serving = {"device_id": "serving-0", "pool": "serving", "device_class": "cpu-core"}

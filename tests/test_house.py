@@ -24,8 +24,6 @@ TESTED_ELSEWHERE = {
     "rose/doctor.py": ("test_cli.py", "seen whole: the command is run"),
     "rose/ledger/commands/common.py": ("ledger/commands/test_commands.py", "seen through the commands"),
     "rose/ledger/commands/inspect.py": ("ledger/commands/test_commands.py", "the commands are run"),
-    "rose/ledger/checks/names.py": ("ledger/test_verify_adversary.py", "what verification says of a changed folder"),
-    "rose/ledger/checks/records.py": ("ledger/test_verify_adversary.py", "what verification says of a changed folder"),
     "rose/ledger/checks/roll_ups.py": ("ledger/test_verify_adversary.py", "what verification says of a changed folder"),
     "rose/ledger/growth/rolled.py": ("ledger/growth/test_rollup.py", "what a roll-up leaves"),
     "rose/pricing/correct_tables.py": ("pricing/commands/test_correct.py", "the documents as printed"),

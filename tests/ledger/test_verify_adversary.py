@@ -288,7 +288,8 @@ def _apply(root: Path, data: st.DataObject) -> None:
         for path in ([root / folder] if (root / folder).is_file() else (root / folder).rglob("*"))
         if path.is_file()
     )
-    folders = sorted({path.parent for path in files} | {root / "live/a", root / "live/b", root / "compacted/a"})
+    writers = {root / "live/a", root / "live/b", root / "compacted/a"}
+    folders = sorted({path.parent for path in files if path.parent != root} | writers)
     file = data.draw(st.sampled_from(files))
     match data.draw(st.sampled_from(["remove", "remove folder", "replace", "swap", "rename", "add", "flip", "cut"])):
         case "remove":
