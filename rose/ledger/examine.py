@@ -47,6 +47,14 @@ class Seen:
         self._visited.add(key)
         return cast(_T, known[1])
 
+    def once(self, path: Path, kind: str, look: Callable[[], _T]) -> _T:
+        """What `look` says of the file, where `kind` names all that this depends on, its bytes among it."""
+        key = (kind, str(path))
+        if key not in self.known:
+            self.known[key] = (), look()
+        self._visited.add(key)
+        return cast(_T, self.known[key][1])
+
     def forget_unvisited(self) -> None:
         """Forget files that are gone, so that this never outgrows the ledger."""
         self.known = {key: known for key, known in self.known.items() if key in self._visited}

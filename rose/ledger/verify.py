@@ -148,8 +148,9 @@ def _folder(root: Path, said: _Said, seen: Seen) -> list[str]:
         found.append(f"{layout.SCHEMA_FILE}: {fault}")
     for _ in range(_CATALOG_LOOKS):
         try:
-            made_of = catalog.made_of(root)
-            faults = seen.facts(root / layout.CATALOG, f"views {made_of}", lambda _: catalog.faults(root))
+            path = root / layout.CATALOG
+            kind = f"views {seen.facts(path, 'sha256', examine.sha256_of)} {catalog.made_of(root)}"
+            faults = seen.once(path, kind, lambda: catalog.faults(root))
         except (LedgerError, FileNotFoundError):
             # A damaged roll-up is named where it is looked at; a catalog that is missing is made by the next reader.
             return found
