@@ -102,7 +102,10 @@ def begin_epoch(root: Path, tail: Tail) -> Tail:
     """
     tail = replace(tail, epoch=tail.epoch + 1, next_index=0)
     home = root / "live" / tail.writer
-    home.mkdir(parents=True, exist_ok=True)
+    if tail.epoch == 0:
+        # Later it stands: one that is gone was moved away, and its chain does not go on in an empty folder.
+        home.parent.mkdir(exist_ok=True)
+        home.mkdir(exist_ok=True)
     temporary = home / f".{tail.epoch:06d}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
