@@ -122,7 +122,7 @@ def _build(root: Path, sources: dict[str, str]) -> bytes:
             _close(connection)
             connection.execute(f"{attach} (READ_ONLY)")
             if not _is_for(connection, sources):
-                raise OSError(errno.EIO, f"the catalog made in {path.parent} does not read what it was made for")
+                raise OSError(errno.EIO, "it does not read what it was made for")
             return path.read_bytes()
     except OSError:
         with duckdb.connect(config=config) as reader:
@@ -134,7 +134,7 @@ def _build(root: Path, sources: dict[str, str]) -> bytes:
 def _building() -> Iterator[Path]:
     """Where to make a catalog: on the disk for temporary files, so that a full ledger's disk meets one plain write.
 
-    What DuckDB raises inside is raised as OSError.
+    What is raised inside is raised as OSError.
     """
     prefix = "rose-catalog-"
     for leftover in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
@@ -144,8 +144,9 @@ def _building() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=prefix) as folder:
         try:
             yield Path(folder) / layout.CATALOG
-        except duckdb.Error as error:
-            raise OSError(errno.EIO, f"no catalog can be made in {folder}: {error}") from error
+        except (duckdb.Error, OSError) as error:
+            number = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
+            raise OSError(number, f"no catalog can be made in {folder}: {error}") from error
 
 
 def _close(connection: duckdb.DuckDBPyConnection) -> None:
