@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,7 @@ def measure(report: Report, folder: Path) -> None:
     totals: dict[str, Any] = json.loads(done.stdout)
     claims = {
         "hidden_then": f"acknowledged events not seen on a full disk, {trials} kill -9",
+        "unread_then": "  not read by a connection of ROSE",
         "hidden_later": "  not seen once there is room",
         "twice": "  events that came twice",
         "gaps": "  gaps in seq",
@@ -125,6 +126,8 @@ def trial(disk: Path, life: int, luck: random.Random) -> dict[str, int]:
     refused = "refused" in acknowledged
     names = set(filter(None, acknowledged)) - {"refused"}
     then = _seen(root) if names else Counter()
+    with closing(catalog.connect(root)) if names else nullcontext() as reader:
+        read = Counter() if reader is None else _count(reader)
     ballast.unlink(missing_ok=True)
     opened = True
     try:
@@ -151,6 +154,7 @@ def trial(disk: Path, life: int, luck: random.Random) -> dict[str, int]:
         "trials_with_refusals": refused,
         "trials_with_compaction": merging,
         "hidden_then": len(names - set(then)),
+        "unread_then": len(names - set(read)),
         "hidden_later": len(names - set(later)) + len(names - set(events)),
         "twice": sum(number - 1 for number in (*then.values(), *later.values(), *events.values())) + count - distinct,
         "gaps": (end or 0) - distinct,

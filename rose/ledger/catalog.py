@@ -243,33 +243,37 @@ def _template() -> bytes:
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
-    attach = f"ATTACH {quoted(str(root / layout.CATALOG))} AS ledger (READ_ONLY)"
     try:
-        connection.execute(attach)
+        connection.execute(f"ATTACH {quoted(str(root / layout.CATALOG))} AS ledger (READ_ONLY)")
     except duckdb.Error:
         # Missing, damaged, or held by a client that opened it for writing: a new file has none of these troubles.
+        _attach_new(connection, root)
+
+
+def _attach_new(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
+    """Attach a new catalog: of the ledger, or of this connection alone where the ledger's disk refuses it."""
+    try:
+        refresh(root)
+        connection.execute(f"ATTACH {quoted(str(root / layout.CATALOG))} AS ledger (READ_ONLY)")
+    except OSError as refusal:
         try:
-            refresh(root)
+            content = _build(root, _sources(root))
+            with _building() as path:
+                path.write_bytes(content)
+                # Once it is open it needs no name.
+                connection.execute(f"ATTACH {quoted(str(path))} AS ledger (READ_ONLY)")
         except OSError as error:
             raise LedgerError(
-                f"{root / layout.CATALOG} cannot be read and not be replaced ({error.strerror}): "
-                f"{layout.way_out(error)}; a client that opened it for writing must open it read-only"
+                f"{root / layout.CATALOG} does not read what lies there now and cannot be replaced "
+                f"({refusal.strerror}): {layout.way_out(refusal)}. Nor can it be read without that: {error.strerror}"
             ) from error
-        connection.execute(attach)
 
 
 def _replace(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
     """Attach a new catalog in the place of the one that is attached."""
     connection.execute("USE memory")
     connection.execute("DETACH ledger")
-    try:
-        refresh(root)
-    except OSError as error:
-        raise LedgerError(
-            f"{root / layout.CATALOG} was made by another version of ROSE, or for other files than lie there, and it "
-            f"cannot be replaced ({error.strerror}): {layout.way_out(error)}"
-        ) from error
-    _attach(connection, root)
+    _attach_new(connection, root)
     connection.execute("USE ledger")
 
 

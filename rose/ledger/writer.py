@@ -305,11 +305,11 @@ class LedgerWriter:
     def _begin_epoch_if_full(self) -> None:
         """Between two writes, since the catalog takes its time and callers wait for a write."""
         if self._tail is not None and self._tail.next_index > segments.SEGMENTS_PER_EPOCH:
-            # Nothing waits to be written; the next write finds out how things stand, and says so.
-            with suppress(OSError, LedgerError):
-                self._place()
+            # Nothing waits to be written; the next write tries again and, whatever it is, says so.
+            with suppress(Exception):
+                self._open_epoch()
 
-    def _place(self) -> segments.Tail:
+    def _open_epoch(self) -> segments.Tail:
         """Where the next segment goes: an epoch that has room, and that the catalog in place reads.
 
         Raises OSError if the disk refuses, and LedgerError if a damaged file keeps the catalog from being replaced.
@@ -329,7 +329,7 @@ class LedgerWriter:
         """Write a batch; returns the seq after its last event."""
         table = rows.table(self.writer, first_seq, self.run_id, self.provenance, items)
         next_seq = first_seq + int(table.num_rows)
-        tail = self._place()
+        tail = self._open_epoch()
         # The segment of a failed write may stand after all (its name was not yet on disk): those events are written.
         unwritten = table.slice(tail.next_seq - first_seq)
         if unwritten.num_rows == 0:
