@@ -76,8 +76,8 @@ def recover(root: Path, writer: str) -> Tail | None:
             return None
         raise LedgerError(f"the live segments of writer {writer!r} are gone from {root}. {way_out}")
     folder = root / "live" / writer / f"{numbers[-1]:06d}"
-    for leftover in folder.glob(".*.tmp"):
-        leftover.unlink()
+    for leftover in (*folder.glob(".*.tmp"), *(root / "heads").glob(f".{writer}.json.*.tmp")):
+        leftover.unlink(missing_ok=True)
     if not (names := segment_names(folder)):
         raise LedgerError(f"epoch {folder} has no segment. {way_out}")
     path = folder / names[-1]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -297,3 +298,18 @@ def test_a_damaged_file_that_keeps_the_catalog_from_an_epoch_is_heard_of(
         while writer.failure is not None:
             pass
     assert _seen(root) == ["l0", "l1", "l2"]
+
+
+def test_a_name_that_could_not_be_taken_for_want_of_room_can_be_taken_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = layout.create(tmp_path / "ledger")
+
+    def write(_descriptor: int, _content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", write)
+        with pytest.raises(LedgerError, match="No space left on device; make room there"):
+            LedgerWriter.open(root, "w", "r")
+    LedgerWriter.open(root, "w", "r").close()
