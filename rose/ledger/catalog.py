@@ -12,6 +12,7 @@ import errno
 import functools
 import hashlib
 import io
+import os
 import re
 import shutil
 import tempfile
@@ -64,6 +65,8 @@ _STORAGE_VERSION = "v1.5.0"
 _INTERNAL_COMMENT = "Internal: what other views are made of. "
 #: How often a catalog is built anew because the ledger grew meanwhile, before the ledger has to wait for it.
 _ATTEMPTS = 4
+#: Where a catalog is made if there is this much room, several times what it takes.
+_MEMORY, _BUILD_BYTES = Path("/dev/shm"), 8 * 1024**2
 #: A folder in which a catalog is made and that is older was left behind by a process that was killed.
 _BUILD_S_MAX = 600
 #: How far a roll-up goes: what stood before, and of each writer the last epoch and the seq after it.
@@ -132,16 +135,18 @@ def _build(root: Path, sources: dict[str, str]) -> bytes:
 
 @contextmanager
 def _building() -> Iterator[Path]:
-    """Where to make a catalog: on the disk for temporary files, so that a full ledger's disk meets one plain write.
+    """Where to make a catalog: in memory, or else on the disk for temporary files; the ledger's meets one plain write.
 
     What is raised inside is raised as OSError.
     """
     prefix = "rose-catalog-"
-    for leftover in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+    roomy = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _BUILD_BYTES
+    home = _MEMORY if roomy else Path(tempfile.gettempdir())
+    for leftover in home.glob(f"{prefix}*"):
         with suppress(OSError):
             if time.time() - leftover.stat().st_mtime > _BUILD_S_MAX:
                 shutil.rmtree(leftover)
-    with tempfile.TemporaryDirectory(prefix=prefix) as folder:
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=home) as folder:
         try:
             yield Path(folder) / layout.CATALOG
         except (duckdb.Error, OSError) as error:

@@ -21,10 +21,10 @@ from tests import programs
 
 #: Dies in the middle of a refresh: once while the catalog is made, and once while it is written to the ledger.
 _KILLED_REFRESH = """
-import os, signal, sys, tempfile
+import os, signal, sys
 from pathlib import Path
 from rose.ledger import catalog
-tempfile.tempdir = sys.argv[2]
+catalog._MEMORY = Path(sys.argv[2])
 real = catalog._close
 def die(*arguments):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -170,7 +170,7 @@ def test_a_catalog_that_there_is_no_room_to_make_replaces_none(root: Path, tmp_p
 import resource, signal, sys, tempfile
 from pathlib import Path
 from rose.ledger import catalog
-tempfile.tempdir = {str(tmp_path)!r}
+catalog._MEMORY, tempfile.tempdir = Path("/nowhere"), {str(tmp_path)!r}
 root = Path(sys.argv[1])
 before = (root / "ledger.duckdb").read_bytes()
 catalog._template.cache_clear()
@@ -194,13 +194,13 @@ def test_what_killed_refreshes_left_is_removed_by_the_next(root: Path, tmp_path:
     assert process.exitcode == -signal.SIGKILL
     assert list(root.glob(".*"))
     (building,) = tmp_path.glob("rose-catalog-*")
-    code = f"import sys, tempfile; from rose.ledger import catalog; tempfile.tempdir = {str(tmp_path)!r};"
+    code = "import sys; from pathlib import Path; from rose.ledger import catalog; catalog._MEMORY = Path(sys.argv[2]);"
     code += "catalog.refresh(sys.argv[1])"
-    assert programs.run(code, root)[0] == 0
+    assert programs.run(code, root, tmp_path)[0] == 0
     assert not list(root.glob(".*"))
     assert building.exists(), "it may be at work still"
     os.utime(building, (0, 0))
-    assert programs.run(code, root)[0] == 0
+    assert programs.run(code, root, tmp_path)[0] == 0
     assert not list(tmp_path.glob("rose-catalog-*"))
     with catalog.connect(root) as connection:
         assert connection.execute("SELECT count(*) FROM lease").fetchone() == (1,)

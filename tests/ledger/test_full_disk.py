@@ -272,7 +272,7 @@ mount("rw")
 mount("ro")
 with catalog.connect(root) as connection:
     print(connection.execute("SELECT count(*) FROM power").fetchall())
-tempfile.tempdir = str(root)
+catalog._MEMORY, tempfile.tempdir = root, str(root)
 says(lambda: catalog.connect(root))
 """
     with _small_disk(tmp_path, "8m", code) as output:
