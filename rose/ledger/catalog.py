@@ -9,6 +9,7 @@ without that.
 from __future__ import annotations
 
 import errno
+import fcntl
 import functools
 import hashlib
 import io
@@ -67,8 +68,8 @@ _INTERNAL_COMMENT = "Internal: what other views are made of. "
 _ATTEMPTS = 4
 #: Where a catalog is made if there is this much room, several times what it takes.
 _MEMORY, _BUILD_BYTES = Path("/dev/shm"), 8 * 1024**2
-#: A folder in which a catalog is made and that is older was left behind by a process that was killed.
-_BUILD_S_MAX = 600
+#: A folder in which a catalog is made is locked by then, or was left behind by a process that was killed.
+_LOCKED_S = 10
 #: How far a roll-up goes: what stood before, and of each writer the last epoch and the seq after it.
 Span = tuple[Coverage | None, dict[str, tuple[int, int]]]
 
@@ -144,14 +145,26 @@ def _building() -> Iterator[Path]:
     home = _MEMORY if roomy else Path(tempfile.gettempdir())
     for leftover in home.glob(f"{prefix}*"):
         with suppress(OSError):
-            if time.time() - leftover.stat().st_mtime > _BUILD_S_MAX:
-                shutil.rmtree(leftover)
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=home) as folder:
+            if time.time() - leftover.stat().st_mtime > _LOCKED_S:
+                with _locked_folder(leftover, fcntl.LOCK_NB):
+                    shutil.rmtree(leftover)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=home) as folder, _locked_folder(Path(folder)):
         try:
             yield Path(folder) / layout.CATALOG
         except (duckdb.Error, OSError) as error:
             number = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
             raise OSError(number, f"no catalog can be made in {folder}: {error}") from error
+
+
+@contextmanager
+def _locked_folder(folder: Path, flags: int = 0) -> Iterator[None]:
+    """Hold `folder` as one in which a catalog is being made; the kernel lets go of it when the process ends."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | flags)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _close(connection: duckdb.DuckDBPyConnection) -> None:
