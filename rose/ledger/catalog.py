@@ -8,13 +8,18 @@ without that.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import functools
 import hashlib
 import io
 import os
 import re
+import shutil
 import tempfile
-import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import duckdb
@@ -61,51 +66,112 @@ _STORAGE_VERSION = "v1.5.0"
 _INTERNAL_COMMENT = "Internal: what other views are made of. "
 #: How often a catalog is built anew because the ledger grew meanwhile, before the ledger has to wait for it.
 _ATTEMPTS = 4
+#: Where a catalog is made if there is this much room, several times what it takes.
+_MEMORY, _BUILD_BYTES = Path("/dev/shm"), 8 * 1024**2
+#: A folder in which a catalog is made is locked by then, or was left behind by a process that was killed.
+_LOCKED_S = 10
 #: How far a roll-up goes: what stood before, and of each writer the last epoch and the seq after it.
 Span = tuple[Coverage | None, dict[str, tuple[int, int]]]
 
 
 def refresh(root: Path | str) -> None:
-    """Replace the ledger's catalog by one that reads every part there is now. Raises LedgerError or OSError."""
+    """Replace the ledger's catalog by one that reads every part there is now.
+
+    Raises LedgerError if a part cannot be read, and OSError if the disk refuses; the old catalog then stands.
+    """
     root = layout.check(root)
-    write_schema(root)
-    temporary = root / f".{layout.CATALOG}.{os.getpid()}.{threading.get_ident()}.tmp"
+    lock = root / "locks" / "catalog.lock"
+    with layout.locked(lock):
+        # Files are written under the lock alone, so these were left behind by a process that was killed.
+        for name in (layout.CATALOG, layout.SCHEMA_FILE):
+            for leftover in root.glob(f".{name}.*"):
+                leftover.unlink(missing_ok=True)
+        write_schema(root)
     try:
         for attempt in range(_ATTEMPTS):
             sources = _sources(root)
-            _build(root, temporary, sources)
+            content = _build(root, sources)
             # Built outside the lock: a background job that hardly gets the processor must not hold up a writer.
-            with layout.locked(root / "locks" / "catalog.lock"):
+            with layout.locked(lock):
                 if (current := _sources(root)) != sources:
                     if attempt < _ATTEMPTS - 1:
                         continue
-                    _build(root, temporary, current)
-                temporary.replace(root / layout.CATALOG)
-            layout.sync_folder(root)
+                    content = _build(root, current)
+                layout.write_file(root / layout.CATALOG, content, read_back=True)
             break
     except duckdb.Error as error:
         raise LedgerError(
             f"cannot write the catalog of {root}: {error}\n"
             "`rose ledger verify` names what is damaged; put it back from a copy, or move it out of the ledger"
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-        temporary.with_name(f"{temporary.name}.wal").unlink(missing_ok=True)
 
 
-def _build(root: Path, path: Path, sources: dict[str, str]) -> None:
-    """Write a catalog for `sources` to `path`, and bring it to disk."""
-    path.with_name(f"{path.name}.wal").unlink(missing_ok=True)
-    path.write_bytes(_template())
+def _build(root: Path, sources: dict[str, str]) -> bytes:
+    """The bytes of a catalog for `sources`. Raises duckdb.Error if a source cannot be read, OSError without room."""
+    # Before the first roll-up the template's own views of nothing do; a view takes a while to make.
+    made = {name: select for name, select in sources.items() if select != _no_roll_up(name)}
     # Patterns relative to the ledger let the folder move; DuckDB finds them here by its search path.
-    with duckdb.connect(path, config={"file_search_path": str(root)}) as connection:
-        # Before the first roll-up the template's own views of nothing do; a view takes a while to make.
-        made = {name: select for name, select in sources.items() if select != _no_roll_up(name)}
-        _make(connection, made, temporary=False)
-        for name in made:
-            connection.execute(f"COMMENT ON VIEW {name} IS {quoted(_INTERNAL_COMMENT)}")
-        connection.execute(f"CREATE MACRO {_signature(sources)}() AS true")
-    layout.sync_file(path)
+    config: dict[str, str | bool | int | float | list[str]] = {"file_search_path": str(root)}
+    template = _template()
+    try:
+        with _building() as path, duckdb.connect(config=config) as connection:
+            path.write_bytes(template)
+            attach = f"ATTACH {quoted(str(path))} AS ledger"
+            connection.execute(attach)
+            connection.execute("USE ledger")
+            _make(connection, made, temporary=False)
+            for name in made:
+                connection.execute(f"COMMENT ON VIEW {name} IS {quoted(_INTERNAL_COMMENT)}")
+            connection.execute(f"CREATE MACRO {_signature(sources)}() AS true")
+            _close(connection)
+            connection.execute(f"{attach} (READ_ONLY)")
+            if not _is_for(connection, sources):
+                raise OSError(errno.EIO, "it does not read what it was made for")
+            return path.read_bytes()
+    except OSError:
+        with duckdb.connect(config=config) as reader:
+            _make(reader, made)
+        raise
+
+
+@contextmanager
+def _building() -> Iterator[Path]:
+    """Where to make a catalog: in memory, or else on the disk for temporary files; the ledger's meets one plain write.
+
+    What is raised inside is raised as OSError.
+    """
+    prefix = "rose-catalog-"
+    roomy = os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _BUILD_BYTES
+    home = _MEMORY if roomy else Path(tempfile.gettempdir())
+    for leftover in home.glob(f"{prefix}*"):
+        with suppress(OSError):
+            if time.time() - leftover.stat().st_mtime > _LOCKED_S:
+                with _locked_folder(leftover, fcntl.LOCK_NB):
+                    shutil.rmtree(leftover)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=home) as folder, _locked_folder(Path(folder)):
+        try:
+            yield Path(folder) / layout.CATALOG
+        except (duckdb.Error, OSError) as error:
+            number = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
+            raise OSError(number, f"no catalog can be made in {folder}: {error}") from error
+
+
+@contextmanager
+def _locked_folder(folder: Path, flags: int = 0) -> Iterator[None]:
+    """Hold `folder` as one in which a catalog is being made; the kernel lets go of it when the process ends."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | flags)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _close(connection: duckdb.DuckDBPyConnection) -> None:
+    """Bring the attached catalog to its file, and let go of it. A connection that closes hides that it could not."""
+    connection.execute("CHECKPOINT ledger")
+    connection.execute("USE memory")
+    connection.execute("DETACH ledger")
 
 
 def connect(root: Path | str, *, until: Span | None = None) -> duckdb.DuckDBPyConnection:
@@ -163,12 +229,11 @@ def comments(view: str) -> tuple[str, dict[str, str]]:
 @functools.cache
 def _template() -> bytes:
     """A catalog over a ledger without events, once a process: making the views takes ten times as long as the rest."""
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
+    with _building() as file:
+        root = file.parent
         write_schema(root)
-        with duckdb.connect(config={"file_search_path": folder}) as connection:
-            path = quoted(str(root / layout.CATALOG))
-            connection.execute(f"ATTACH {path} AS ledger (STORAGE_VERSION {quoted(_STORAGE_VERSION)})")
+        with duckdb.connect(config={"file_search_path": str(root)}) as connection:
+            connection.execute(f"ATTACH {quoted(str(file))} AS ledger (STORAGE_VERSION {quoted(_STORAGE_VERSION)})")
             connection.execute("USE ledger")
             connection.execute("BEGIN")
             sources = _sources(root)
@@ -191,37 +256,42 @@ def _template() -> bytes:
                 if text := {**shared, **comments(view)[1]}.get(column):
                     connection.execute(f'COMMENT ON COLUMN {view}."{column}" IS {quoted(text)}')
             connection.execute("COMMIT")
-        return (root / layout.CATALOG).read_bytes()
+            _close(connection)
+        return file.read_bytes()
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
-    attach = f"ATTACH {quoted(str(root / layout.CATALOG))} AS ledger (READ_ONLY)"
     try:
-        connection.execute(attach)
+        connection.execute(f"ATTACH {quoted(str(root / layout.CATALOG))} AS ledger (READ_ONLY)")
     except duckdb.Error:
         # Missing, damaged, or held by a client that opened it for writing: a new file has none of these troubles.
+        _attach_new(connection, root)
+
+
+def _attach_new(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
+    """Attach a new catalog: of the ledger, or of this connection alone where the ledger's disk refuses it."""
+    try:
+        refresh(root)
+        connection.execute(f"ATTACH {quoted(str(root / layout.CATALOG))} AS ledger (READ_ONLY)")
+    except OSError as refusal:
         try:
-            refresh(root)
+            content = _build(root, _sources(root))
+            with _building() as path:
+                path.write_bytes(content)
+                # Once it is open it needs no name.
+                connection.execute(f"ATTACH {quoted(str(path))} AS ledger (READ_ONLY)")
         except OSError as error:
             raise LedgerError(
-                f"{root / layout.CATALOG} cannot be read and not be replaced ({error.strerror}): "
-                "a client may have opened it for writing; open it read-only there"
+                f"{root / layout.CATALOG} does not read what lies there now and cannot be replaced "
+                f"({refusal.strerror}): {layout.way_out(refusal)}. Nor can it be read without that: {error.strerror}"
             ) from error
-        connection.execute(attach)
 
 
 def _replace(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
     """Attach a new catalog in the place of the one that is attached."""
     connection.execute("USE memory")
     connection.execute("DETACH ledger")
-    try:
-        refresh(root)
-    except OSError as error:
-        raise LedgerError(
-            f"{root / layout.CATALOG} was made by another version of ROSE, or for other files than lie there, and it "
-            f"cannot be replaced ({error.strerror}): open the ledger once where it may be written"
-        ) from error
-    _attach(connection, root)
+    _attach_new(connection, root)
     connection.execute("USE ledger")
 
 

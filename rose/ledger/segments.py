@@ -76,8 +76,8 @@ def recover(root: Path, writer: str) -> Tail | None:
             return None
         raise LedgerError(f"the live segments of writer {writer!r} are gone from {root}. {way_out}")
     folder = root / "live" / writer / f"{numbers[-1]:06d}"
-    for leftover in folder.glob(".*.tmp"):
-        leftover.unlink()
+    for leftover in (*folder.glob(".*.tmp"), *(root / "heads").glob(f".{writer}.json.*.tmp")):
+        leftover.unlink(missing_ok=True)
     if not (names := segment_names(folder)):
         raise LedgerError(f"epoch {folder} has no segment. {way_out}")
     path = folder / names[-1]
@@ -102,7 +102,10 @@ def begin_epoch(root: Path, tail: Tail) -> Tail:
     """
     tail = replace(tail, epoch=tail.epoch + 1, next_index=0)
     home = root / "live" / tail.writer
-    home.mkdir(parents=True, exist_ok=True)
+    if tail.epoch == 0:
+        # Later it stands: one that is gone was moved away, and its chain does not go on in an empty folder.
+        home.parent.mkdir(exist_ok=True)
+        home.mkdir(exist_ok=True)
     temporary = home / f".{tail.epoch:06d}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()

@@ -61,6 +61,8 @@ class Receiver:
         self._names: dict[str, int] = {}
         #: Where each writer stands on disk; a failed write takes it out, so that it is read again.
         self._tails: dict[str, Tail | None] = {}
+        #: Writers with an epoch that the catalog could not be made to read.
+        self._unshown: set[str] = set()
 
     def held(self) -> dict[str, Held]:
         """What is held of each writer that may be forwarded; one whose newest segment is damaged is left out.
@@ -98,11 +100,20 @@ class Receiver:
                 self._write(path, content, new_epoch=header.index == 0)
                 # Reads the segment back, and notes it as the newest.
                 self._tails[header.writer] = segments.recover(self.root, header.writer)
-                if header.index == 0:
-                    # A damaged file, maybe of another writer, must not stop this one: every reader is told of it.
-                    with suppress(LedgerError):
-                        catalog.refresh(self.root)
+            if header.index == 0 or header.writer in self._unshown:
+                self._show(header.writer)
         return Held(header.epoch, header.index, header.last_seq + 1, sha256)
+
+    def _show(self, writer: str) -> None:
+        """Have the catalog read the newest epoch of `writer`; what is acknowledged can be seen."""
+        self._unshown.add(writer)
+        try:
+            # A damaged file, maybe of another writer, must not stop this one: every reader is told of it.
+            with suppress(LedgerError):
+                catalog.refresh(self.root)
+        except OSError as error:
+            raise LedgerError(f"cannot replace the catalog of {self.root}: {error}; {layout.way_out(error)}") from error
+        self._unshown.discard(writer)
 
     def close(self) -> None:
         """Let go of the writers' names."""

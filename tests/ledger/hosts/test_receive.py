@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rose.ledger import layout, segments
+from rose.ledger import catalog, layout, segments
 from rose.ledger.growth.compaction import compact
 from rose.ledger.hosts.receive import Receiver
 from rose.ledger.layout import LedgerError
@@ -196,3 +197,23 @@ def test_what_is_not_what_it_says_is_refused_and_leaves_nothing(spool, receiver)
     # The right one is still welcome.
     receiver.receive(*shipped(spool)[1])
     assert verify(receiver.root).ok
+
+
+def test_a_segment_is_acknowledged_only_once_the_catalog_reads_it(spool, receiver, monkeypatch):
+    full, real = [True, True], catalog.refresh
+
+    def refresh(root):
+        if full:
+            full.pop()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(root)
+
+    monkeypatch.setattr(catalog, "refresh", refresh)
+    (first, second, *_) = shipped(spool)
+    for path, content in (first, first):
+        with pytest.raises(LedgerError, match=r"cannot replace the catalog of .*No space left on device; make room"):
+            receiver.receive(path, content)
+    assert not (receiver.root / layout.CATALOG).exists()
+    assert receiver.receive(*first).index == 0
+    assert (receiver.root / layout.CATALOG).exists()
+    assert receiver.receive(*second).index == 1
