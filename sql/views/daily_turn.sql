@@ -6,12 +6,12 @@
 CREATE OR REPLACE VIEW daily_turn AS
 SELECT
     day, run_id, provenance, lent, placement, outcome,
-    CAST(sum(turns) AS BIGINT) AS turns,
-    CAST(sum(prompt_tokens) AS BIGINT) AS prompt_tokens,
-    CAST(sum(cached_tokens) AS BIGINT) AS cached_tokens,
-    CAST(sum(output_tokens) AS BIGINT) AS output_tokens,
-    CAST(sum(answer_tokens) AS BIGINT) AS answer_tokens,
-    CAST(sum(queue_ns) AS BIGINT) AS queue_ns,
-    CAST(sum(duration_ns) AS BIGINT) AS duration_ns
+    CAST(least(sum(turns), 9223372036854775807) AS BIGINT) AS turns,
+    CAST(least(sum(prompt_tokens), 9223372036854775807) AS BIGINT) AS prompt_tokens,
+    CAST(least(sum(cached_tokens), 9223372036854775807) AS BIGINT) AS cached_tokens,
+    CAST(least(sum(output_tokens), 9223372036854775807) AS BIGINT) AS output_tokens,
+    CAST(least(sum(answer_tokens), 9223372036854775807) AS BIGINT) AS answer_tokens,
+    CAST(least(sum(queue_ns), 9223372036854775807) AS BIGINT) AS queue_ns,
+    CAST(least(sum(duration_ns), 9223372036854775807) AS BIGINT) AS duration_ns
 FROM (FROM rolled_daily_turn UNION ALL BY NAME FROM unrolled_daily_turn)
 GROUP BY ALL;

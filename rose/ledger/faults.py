@@ -1,0 +1,124 @@
+"""What is no event, as SQL, for what a ledger holds already: written by an older version, another program, a host.
+
+Made from the declarations that `record` and `append` check by. Each view leaves out rows whose numbers it could not
+reckon with, and the view `faulty_event` has every row that breaks a declaration. Both conditions stand written out in
+`sql/`, so that the files run by themselves; tests hold them against what is made here.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rose.event_fields import AMOUNT_MAX, INSTANT_NS_MAX
+from rose.events import KINDS, NOT_MEASURED, Power
+from rose.ledger import catalog, rows
+from rose.ledger.rows import Field, refusal
+
+#: Faults that are named one by one.
+NAMED_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A row that is no event, or not the only one of its id or its time: `value` is what stands in `field`."""
+
+    writer: str
+    seq: int
+    kind: str
+    fault: str
+    value: str | None
+
+    def __str__(self) -> str:
+        return f"{self.writer}/{self.seq}: event {self.kind!r}: {self.fault}, got {self.value}"
+
+
+def listed(root: Path | str, limit: int = NAMED_MAX) -> tuple[int, list[Fault]]:
+    """How many faulty rows the ledger at `root` holds, and the first of them. Raises LedgerError."""
+    with catalog.connect(root) as connection:
+        (count,) = connection.execute("SELECT count(*) FROM faulty_event").fetchall()[0]
+        select = "SELECT writer, seq, kind, fault, value FROM faulty_event ORDER BY ALL LIMIT ?"
+        found = [Fault(*row) for row in connection.execute(select, [limit]).fetchall()] if count else []
+    return count, found
+
+
+@functools.cache
+def reckonable(kind: str) -> str:
+    """A condition on the rows of a kind whose `at_us` is in range: numbers are in range, and rules hold of them."""
+    conditions = [_together(group, most) for most, group in _groups(kind).items()]
+    for each in rows.fields_of(kind):
+        if each.sql_type == "DOUBLE":
+            conditions.append(_unless_null(f"isfinite({each.name})", each))
+        elif each.range is not None and each.name != "at_us" and each not in _groups(kind).get(each.range.most, ()):
+            conditions.append(_unless_null(_between(each.name, each.range.least, each.range.most), each))
+    # A rule must not overflow on numbers out of range, and conditions are tried in any order but inside a CASE.
+    if rules := [rule.holds.replace("==", "=") for rule in KINDS[kind].rules]:
+        first, second, *rest = [*conditions[:2], *rules]
+        conditions = [f"CASE WHEN {first} AND {second} THEN {' AND '.join(rest)} ELSE false END", *conditions[2:]]
+    return " AND ".join(conditions)
+
+
+@functools.cache
+def cases() -> str:
+    """The WHEN of the CASE that says what is wrong with a row of `stored_event`."""
+    lines = [_case(each.name, holds, each.wanted) for each in _fields().values() if (holds := _of_value(each))]
+    for kind in KINDS:
+        for each in rows.fields_of(kind):
+            if each.allowed:
+                values = ", ".join(f"'{value}'" for value in each.allowed)
+                lines.append(_case(each.name, f"coalesce({each.name}, '') IN ({values})", each.wanted, kind))
+            elif not each.optional:
+                lines.append(_case(each.name, f"{each.name} IS NOT NULL", each.wanted, kind))
+        for rule in KINDS[kind].rules:
+            lines.append(_case(rule.field, _exact(rule.holds), rule.wanted, kind))
+    unmeasured = f"(power_mw IS NULL) = (source = '{NOT_MEASURED}')"
+    lines.append(_case("power_mw", unmeasured, f"empty just where source is '{NOT_MEASURED}'", Power.kind))
+    return "\n".join(lines)
+
+
+def _fields() -> dict[str, Field]:
+    return {each.name: each for kind in KINDS for each in rows.fields_of(kind)}
+
+
+def _groups(kind: str) -> dict[int, list[Field]]:
+    """Integers that are all from 0 to one less than a power of two: together they are if their bits are."""
+    found: dict[int, list[Field]] = {}
+    for each in rows.fields_of(kind):
+        if each.range is not None and each.range.least == 0 and each.range.most in (AMOUNT_MAX, INSTANT_NS_MAX):
+            found.setdefault(each.range.most, []).append(each)
+    return found
+
+
+def _together(group: list[Field], most: int) -> str:
+    bits = " | ".join(f"coalesce({each.name}, 0)" if each.optional else each.name for each in group)
+    return _between(f"({bits})" if len(group) > 1 else bits, 0, most)
+
+
+def _between(value: str, least: int, most: int) -> str:
+    return f"{value} BETWEEN {least} AND {most}"
+
+
+def _unless_null(condition: str, each: Field) -> str:
+    return f"coalesce({condition}, true)" if each.optional else condition
+
+
+def _of_value(each: Field) -> str | None:
+    if each.range is not None:
+        return _between(each.name, each.range.least, each.range.most)
+    if each.sql_type == "DOUBLE":
+        return f"isfinite({each.name})"
+    return f"{each.name} <> ''" if each.filled else None
+
+
+def _exact(holds: str) -> str:
+    """A rule in SQL in which damaged values cannot overflow."""
+    return re.sub(r"\b([a-z]\w*_ns)\b", r"\1::HUGEINT", holds).replace("==", "=")
+
+
+def _case(field: str, holds: str, wanted: str, kind: str | None = None) -> str:
+    text = f"{field} must be {wanted}".replace("'", "''")
+    of_kind = "" if kind is None else f"kind = '{kind}' AND "
+    return f"        WHEN {of_kind}NOT ({holds})\n        THEN '{text}'"
