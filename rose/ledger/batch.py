@@ -74,14 +74,19 @@ def _fields() -> dict[str, rows.Field]:
     return {each.name: each for kind in KINDS for each in rows.fields_of(kind)}
 
 
+def fits(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a type is a narrower or wider form of a column's: no number comes out of a text or a truth."""
+    kind = given.value_type if pa.types.is_dictionary(given) else given
+    return pa.types.is_null(kind) or any(is_sort(kind) for is_sort in _SORTS[wanted])
+
+
 def _cast(given: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
-    """Wider or narrower of the same sort: no number out of a text or a truth. Raises ArrowException."""
+    """Raises ArrowException."""
     # What came over a network may be no text, and point anywhere.
     given.validate(full=True)
     if given.type == wanted:
         return given
-    kind = given.type.value_type if pa.types.is_dictionary(given.type) else given.type
-    if not pa.types.is_null(kind) and not any(is_sort(kind) for is_sort in _SORTS[wanted]):
+    if not fits(given.type, wanted):
         raise pa.ArrowTypeError("give the type itself")
     # A large integer is rounded to the nearest float, as Python does it.
     return given.cast(wanted, safe=wanted != pa.float64())
