@@ -47,7 +47,10 @@ def listed(root: Path | str, limit: int = NAMED_MAX) -> tuple[int, list[Fault]]:
 
 @functools.cache
 def reckonable(kind: str) -> str:
-    """A condition on the rows of a kind whose `at_us` is in range: numbers are in range, and rules hold of them."""
+    """A condition on the rows of a kind whose `at_us` is in range.
+
+    Numbers are in range, rules hold of them, and the ids are there that the kind needs.
+    """
     conditions = [_together(group, most) for most, group in _groups(kind).items()]
     for each in rows.fields_of(kind):
         if each.sql_type == "DOUBLE":
@@ -58,6 +61,7 @@ def reckonable(kind: str) -> str:
     if rules := [rule.holds.replace("==", "=") for rule in KINDS[kind].rules]:
         first, second, *rest = [*conditions[:2], *rules]
         conditions = [f"CASE WHEN {first} AND {second} THEN {' AND '.join(rest)} ELSE false END", *conditions[2:]]
+    conditions += [f"{name} <> ''" for name in KINDS[kind].needs]
     return " AND ".join(conditions)
 
 

@@ -17,7 +17,7 @@ WHERE kind = 'device_slice' AND t1_ns > t0_ns
   AND CASE WHEN (coalesce(policy_version, 0) | serving_ns | rollout_ns | train_ns | sync_ns | activation_ns |
       headroom_ns | idle_ns | overlap_ns) BETWEEN 0 AND 36028797018963967 AND (t0_ns | t1_ns) BETWEEN 0 AND
       4611686018427387903 THEN t0_ns <= t1_ns AND t1_ns - t0_ns <= 36028797018963967 AND serving_ns + rollout_ns +
-      train_ns + sync_ns + activation_ns + headroom_ns + idle_ns = t1_ns - t0_ns ELSE false END;
+      train_ns + sync_ns + activation_ns + headroom_ns + idle_ns = t1_ns - t0_ns ELSE false END AND device_id <> '';
 CREATE OR REPLACE TEMP TABLE new_turn AS
 SELECT
     run_id, provenance, coalesce(trajectory_id, '') AS trajectory_id, unit, at_us // 3600000000 AS hour, lease_id,
@@ -38,10 +38,10 @@ WHERE kind NOT IN ('device_slice', 'turn') AND (kind <> 'power' OR t1_ns > t0_ns
           coalesce(isfinite(trace_keep_share), true) AND coalesce(isfinite(trace_length_scale), true) AND
           coalesce(isfinite(trace_output_length_scale), true) AND coalesce(isfinite(trace_time_scale), true)
       WHEN 'device' THEN (coalesce(policy_version, 0) | coalesce(memory_bytes, 0)) BETWEEN 0 AND 36028797018963967 AND
-          t_ns BETWEEN 0 AND 4611686018427387903
+          t_ns BETWEEN 0 AND 4611686018427387903 AND device_id <> ''
       WHEN 'lease' THEN (coalesce(policy_version, 0) | kv_budget_bytes | coalesce(step, 0)) BETWEEN 0 AND
           36028797018963967 AND isfinite(compute_share) AND expires_at_us BETWEEN 0 AND 4611686018427387 AND
-          coalesce(isfinite(regret_share), true)
+          coalesce(isfinite(regret_share), true) AND lease_id <> ''
       WHEN 'preemption' THEN (coalesce(policy_version, 0) | coalesce(step, 0) | coalesce(duration_ns, 0) |
           coalesce(requests, 0) | coalesce(tokens_kept, 0) | coalesce(tokens_lost, 0) |
           coalesce(kv_budget_bytes_before, 0) | coalesce(kv_budget_bytes_after, 0) | coalesce(count, 0) |

@@ -9,4 +9,4 @@ FROM unrolled_event
 WHERE kind = 'lease'
   AND (coalesce(policy_version, 0) | kv_budget_bytes | coalesce(step, 0)) BETWEEN 0 AND 36028797018963967 AND
       isfinite(compute_share) AND expires_at_us BETWEEN 0 AND 4611686018427387 AND coalesce(isfinite(regret_share),
-      true);
+      true) AND lease_id <> '';
