@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from rose.event_fields import AMOUNT_MAX, INSTANT_NS_MAX
 from rose.events import KINDS, NOT_MEASURED, Power
 from rose.ledger import catalog, rows
-from rose.ledger.rows import Field, refusal
+from rose.ledger.rows import Field
 
 #: Faults that are named one by one.
 NAMED_MAX = 20

@@ -205,9 +205,9 @@ def _check(kind: str, each: Field, value: Any) -> Any:
     with suppress(TypeError, ValueError, OverflowError):
         match each.sql_type:
             case "VARCHAR":
-                if isinstance(value, str) and (not each.allowed or value in each.allowed) and _is_utf8(value):
-                    if value or not each.filled:
-                        return value
+                known = isinstance(value, str) and (value in each.allowed or not each.allowed)
+                if known and _is_utf8(value) and (value or not each.filled):
+                    return value
             case "BIGINT":
                 assert each.range is not None
                 if not truth and each.range.least <= (number := operator.index(value)) <= each.range.most:

@@ -3,6 +3,8 @@
 -- begin before an earlier one of their device ends. A sound program writes none; ledgers of older versions and of other
 -- programs may hold some. Where a number is at fault the other views leave the row out.
 --
+-- at: When it happened, UTC, to the microsecond; NULL where `at_us` is no time. AT is a reserved word: write "at" or
+--     faulty_event.at.
 -- at_us: When it happened as it stands there, UTC microseconds since the Unix epoch; it may be no time at all.
 -- fault: The field, and what it must be.
 -- value: What stands there, as text; NULL for nothing.
@@ -435,20 +437,19 @@ WITH broken AS (
 -- The time a retry was made at is not its content.
 named AS (
     SELECT
-        writer, seq, event_id, run_id, provenance, at_us, kind,
+        *,
         hash(*COLUMNS(* EXCLUDE (writer, seq, at_us))) AS content,
         row_number() OVER (PARTITION BY run_id, kind, event_id ORDER BY at_us, writer, seq) AS n
     FROM stored_event
     WHERE event_id IS NOT NULL
 ),
 contradicting AS (
-    SELECT *, writer || '/' || seq AS place, first_value(content) OVER same AS first_content
+    SELECT *, first_value(content) OVER (PARTITION BY run_id, kind, event_id ORDER BY n) AS first_content
     FROM named
-    WINDOW same AS (PARTITION BY run_id, kind, event_id ORDER BY n)
 ),
 slice AS (
     SELECT
-        writer, seq, event_id, run_id, provenance, epoch_us(device_slice.at) AS at_us, device_id, t0_ns,
+        *, epoch_us(device_slice.at) AS at_us, 'device_slice' AS kind,
         max(t1_ns) OVER (
             PARTITION BY run_id, provenance, device_id ORDER BY t0_ns, t1_ns
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
@@ -456,19 +457,23 @@ slice AS (
     FROM device_slice
 )
 SELECT
-    writer, seq, event_id, run_id, provenance, at_us, kind, fault,
-    json_extract_string(to_json(broken), '$.' || split_part(fault, ' ', 1)) AS value
-FROM broken
-WHERE fault IS NOT NULL
-UNION ALL BY NAME
-SELECT
-    writer, seq, event_id, run_id, provenance, at_us, kind,
-    'event_id must be that of one event, and the first with it has other content' AS fault, event_id AS value
-FROM contradicting
-WHERE content <> first_content
-UNION ALL BY NAME
-SELECT
-    writer, seq, event_id, run_id, provenance, at_us, 'device_slice' AS kind,
-    't0_ns must be at or after the end of the slice before it, ' || covered_to_ns AS fault, t0_ns::VARCHAR AS value
-FROM slice
-WHERE t0_ns < covered_to_ns;
+    writer, seq, event_id, run_id, provenance,
+    CASE WHEN at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(at_us) END AS "at", at_us, kind,
+    device_id, engine_id, lease_id, trajectory_id, policy_version, fault, value
+FROM (
+    SELECT *, json_extract_string(to_json(broken), '$.' || split_part(fault, ' ', 1)) AS value
+    FROM broken
+    WHERE fault IS NOT NULL
+    UNION ALL BY NAME
+    SELECT
+        *, 'event_id must be that of one event, and the first with it has other content' AS fault, event_id AS value
+    FROM contradicting
+    WHERE content <> first_content
+    UNION ALL BY NAME
+    SELECT
+        * EXCLUDE (t0_ns, "at"), 't0_ns must be at or after the end of the slice before it, ' || covered_to_ns AS
+            fault,
+        t0_ns::VARCHAR AS value
+    FROM slice
+    WHERE t0_ns < covered_to_ns
+);

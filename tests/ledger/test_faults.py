@@ -24,7 +24,9 @@ _SLICE: dict[str, Any] = {f"{bucket}_ns": 1 for bucket in events.BUCKETS}
 
 
 def _slice(t0_ns: int, **fields: Any) -> events.DeviceSlice:
-    return events.DeviceSlice(**{"at_us": _AT_US, "device_id": "d", "t0_ns": t0_ns, "t1_ns": t0_ns + 7, **_SLICE, **fields})
+    return events.DeviceSlice(
+        **{"at_us": _AT_US, "device_id": "d", "t0_ns": t0_ns, "t1_ns": t0_ns + 7, **_SLICE, **fields}
+    )
 
 
 def _whole(kind: str) -> Event:
@@ -107,7 +109,8 @@ def test_every_damaged_row_is_named_with_field_and_value(damaged: tuple[Path, in
         assert found == [(items, items)]
         assert connection.execute("SELECT count(*) FROM faulty_event WHERE writer = 'sound'").fetchall() == [(0,)]
     count, named = faults.listed(root, 3)
-    assert count >= items and len(named) == 3
+    assert count >= items
+    assert len(named) == 3
     assert str(named[0]).startswith("w/0: event 'run': at_us must be an integer from 0 to ")
     assert str(named[0]).endswith("1970 to 2116, got 9223372036854775807")
 
@@ -139,7 +142,9 @@ def _turn(**fields: Any) -> Event:
     return events.Turn(**{**values, **fields})
 
 
-def test_an_event_id_with_other_content_is_named_and_a_retry_is_not(tmp_path: Path, lease: Callable[..., Lease]) -> None:
+def test_an_event_id_with_other_content_is_named_and_a_retry_is_not(
+    tmp_path: Path, lease: Callable[..., Lease]
+) -> None:
     root = tmp_path / "ledger"
     with LedgerWriter.open(root, "w", "r") as writer:
         for budget, at_us in ((1, 10), (1, 20), (2, 30)):

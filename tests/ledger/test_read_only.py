@@ -25,7 +25,9 @@ def test_a_writer_says_that_the_folder_cannot_be_written(tmp_path: Path, lease: 
     if done.returncode == 77 or "unshare" in done.stderr:
         pytest.skip("this host lets no user mount")
     last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"rose.ledger.layout.LedgerError: cannot write to the ledger at {root}: [Errno 30] Read-only")
+    assert last.startswith(
+        f"rose.ledger.layout.LedgerError: cannot write to the ledger at {root}: [Errno 30] Read-only"
+    )
 
 
 def test_a_folder_for_names_that_is_a_file_is_named(tmp_path: Path) -> None:

@@ -29,7 +29,9 @@ def visible(text: str) -> str:
 def json_text(value: Any) -> tuple[str, int]:
     """`value` as JSON, and how many numbers in it are none (NaN, infinities), for which null stands."""
     plain, count = _finite(value)
-    return json.dumps(plain, default=cell_text, indent=2, ensure_ascii=False, allow_nan=False).translate(_ESCAPED), count
+    return json.dumps(plain, default=cell_text, indent=2, ensure_ascii=False, allow_nan=False).translate(
+        _ESCAPED
+    ), count
 
 
 def csv_cells(row: Iterable[Any]) -> list[str]:

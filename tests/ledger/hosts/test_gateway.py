@@ -261,7 +261,11 @@ def test_a_host_that_ships_a_damaged_event_goes_on_and_the_gateway_records_it(tm
 @pytest.mark.parametrize(
     ("column", "values", "says"),
     [
-        ("at_us", [1, 2**63 - 1], "event 'power': at_us must be an integer from 0 to .*, got 9223372036854775807 in row 1"),
+        (
+            "at_us",
+            [1, 2**63 - 1],
+            "event 'power': at_us must be an integer from 0 to .*, got 9223372036854775807 in row 1",
+        ),
         ("power_mw", [1, -1], "power_mw must be an integer from 0 to .*, got -1 in row 1"),
         ("event_id", ["a", ""], "event_id must be text that is not empty, got '' in row 1"),
         ("busy_share", [0.5, float("nan")], "busy_share must be a finite number, got nan in row 1"),

@@ -201,7 +201,7 @@ def test_what_is_not_what_it_says_is_refused_and_leaves_nothing(spool, receiver)
 def test_a_segment_with_what_is_no_event_goes_in_and_is_marked_so_that_its_host_goes_on(spool, tmp_path, lease):
     recorded = []
     receiver = Receiver(layout.create(tmp_path / "marked"), recorded.append)
-    (path, content), (second, body), *_ = shipped(spool)
+    (path, content), (second, _body), *_ = shipped(spool)
     receiver.receive(path, content)
     table = pq.read_table(spool / second)
     damaged = table.set_column(
@@ -214,7 +214,8 @@ def test_a_segment_with_what_is_no_event_goes_in_and_is_marked_so_that_its_host_
     assert files(receiver.root)[path] == content
     assert verify(receiver.root).ok
     (event,) = recorded
-    assert event.action == "faulty" and event.event_id == f"faulty/{path[-72:-8]}"
+    assert event.action == "faulty"
+    assert event.event_id == f"faulty/{path[-72:-8]}"
     said = json.loads(event.detail_json)
     assert (said["writer"], said["file"]) == ("far", path)
     assert said["fault"].startswith("event 'lease': expires_at_us must be an integer from 0 to ")
@@ -230,7 +231,9 @@ def test_a_segment_whose_text_is_none_would_stop_every_reader_and_is_refused(spo
     table = pq.read_table(spool / second)
     texts = [None, *pa.array([b"\xff"] * table.num_rows, pa.binary()).buffers()[1:]]
     broken = pa.Array.from_buffers(pa.string(), table.num_rows, texts)
-    path, content = forged(spool / second, table.set_column(table.schema.get_field_index("lease_id"), "lease_id", broken))
-    with pytest.raises(LedgerError, match="not a segment: .*Invalid UTF8"):
+    path, content = forged(
+        spool / second, table.set_column(table.schema.get_field_index("lease_id"), "lease_id", broken)
+    )
+    with pytest.raises(LedgerError, match=r"not a segment: .*Invalid UTF8"):
         receiver.receive(path, content)
     assert path not in files(receiver.root)
