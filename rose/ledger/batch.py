@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rose.event_fields import AMOUNT_MAX
 from rose.events import KINDS, NOT_MEASURED, Power, Provenance
 from rose.ledger import rows
 from rose.ledger.layout import LedgerError
@@ -39,6 +40,11 @@ def checked(table: pa.Table) -> pa.Table:
     """
     if table.num_rows > ROWS_MAX:
         raise LedgerError(f"a table of {table.num_rows} events; give at most {ROWS_MAX} at a time")
+    try:
+        # What came over a network may be no text, and point anywhere.
+        table.validate(full=True)
+    except pa.ArrowException as error:
+        raise LedgerError(f"the table is damaged: {error}") from error
     columns: Columns = {}
     for name, given in zip(table.column_names, table.columns, strict=True):
         wanted = _types().get(name)
@@ -82,8 +88,6 @@ def fits(given: pa.DataType, wanted: pa.DataType) -> bool:
 
 def _cast(given: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
     """Raises ArrowException."""
-    # What came over a network may be no text, and point anywhere.
-    given.validate(full=True)
     if given.type == wanted:
         return given
     if not fits(given.type, wanted):
@@ -120,9 +124,7 @@ def _check_kinds(columns: Columns) -> None:
         allowed = [_literals(kind).get(name, ()) for kind in kinds]
         if any(allowed):
             _check_allowed(columns, name, codes, allowed)
-    for index, (name, column) in enumerate(columns.items()):
-        if (field := _fields().get(name)) is not None and column.null_count < len(column):
-            _check_values(columns, field, valid[index])
+    _check_all_values(columns, valid)
     for index, kind in enumerate(kinds):
         _check_rules(columns, kind, codes == index)
     if Power.kind in kinds:
@@ -157,6 +159,24 @@ def _check_allowed(columns: Columns, name: str, codes: Any, allowed: list[tuple[
             raise _wrong(columns, name, (codes == code) & (indices == index), f"one of {', '.join(allowed[code])}")
 
 
+def _check_all_values(columns: Columns, valid: Any) -> None:
+    """Most integers are amounts, and all of a row are in range together if their bits are: one look for all of them."""
+    amounts = []
+    bits = np.zeros(valid.shape[1], np.int64)
+    for index, (name, column) in enumerate(columns.items()):
+        if (field := _fields().get(name)) is None or column.null_count == len(column):
+            continue
+        if field.range is not None and (field.range.least, field.range.most) == (0, AMOUNT_MAX):
+            amounts.append((field, valid[index]))
+            np.bitwise_or(bits, _numbers(column, np.int64), out=bits)
+        else:
+            _check_values(columns, field, valid[index])
+    if (bits.view(np.uint64) > AMOUNT_MAX).any():
+        # Or there is anything where a row has no value.
+        for field, has_value in amounts:
+            _check_values(columns, field, has_value)
+
+
 def _check_values(columns: Columns, field: rows.Field, valid: Any) -> None:
     match field.sql_type:
         case "BIGINT":
@@ -177,8 +197,8 @@ def _check_values(columns: Columns, field: rows.Field, valid: Any) -> None:
 def _check_rules(columns: Columns, kind: str, of_kind: Any) -> None:
     if not (rules := KINDS[kind].rules):
         return
-    named = {name: _numbers(column, np.int64) for name, column in columns.items() if column.type == pa.int64()}
     for rule in rules:
+        named = {name: _numbers(columns[name], np.int64) for name in rows.names(rule)}
         if (wrong := of_kind & ~rows.holds(rule)(named)).any():
             raise _wrong(columns, rule.field, wrong, rule.wanted)
 

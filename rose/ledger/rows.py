@@ -101,6 +101,12 @@ def refusal(kind: str, field: str, wanted: str, value: Any) -> str:
 
 
 @functools.cache
+def names(rule: Rule) -> tuple[str, ...]:
+    """The fields that a rule is about."""
+    return compile(rule.holds, "rule", "eval").co_names
+
+
+@functools.cache
 def holds(rule: Rule) -> Callable[[dict[str, Any]], Any]:
     """Whether a rule holds of values by name: one truth for integers, one for each row for arrays of them."""
     code = compile(rule.holds, "rule", "eval")

@@ -15,32 +15,22 @@ WITH broken AS (
         CASE
         WHEN NOT (at_us BETWEEN 0 AND 4611686018427387)
         THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
-        WHEN NOT (event_id <> '')
-        THEN 'event_id must be text that is not empty'
-        WHEN NOT (device_id <> '')
-        THEN 'device_id must be text that is not empty'
-        WHEN NOT (engine_id <> '')
-        THEN 'engine_id must be text that is not empty'
-        WHEN NOT (lease_id <> '')
-        THEN 'lease_id must be text that is not empty'
-        WHEN NOT (trajectory_id <> '')
-        THEN 'trajectory_id must be text that is not empty'
+        WHEN NOT (event_id <> '') THEN 'event_id must be text that is not empty'
+        WHEN NOT (device_id <> '') THEN 'device_id must be text that is not empty'
+        WHEN NOT (engine_id <> '') THEN 'engine_id must be text that is not empty'
+        WHEN NOT (lease_id <> '') THEN 'lease_id must be text that is not empty'
+        WHEN NOT (trajectory_id <> '') THEN 'trajectory_id must be text that is not empty'
         WHEN NOT (policy_version BETWEEN 0 AND 36028797018963967)
         THEN 'policy_version must be an integer from 0 to 36028797018963967'
-        WHEN NOT (isfinite(trace_keep_share))
-        THEN 'trace_keep_share must be a finite number'
-        WHEN NOT (isfinite(trace_length_scale))
-        THEN 'trace_length_scale must be a finite number'
-        WHEN NOT (isfinite(trace_output_length_scale))
-        THEN 'trace_output_length_scale must be a finite number'
-        WHEN NOT (isfinite(trace_time_scale))
-        THEN 'trace_time_scale must be a finite number'
+        WHEN NOT (isfinite(trace_keep_share)) THEN 'trace_keep_share must be a finite number'
+        WHEN NOT (isfinite(trace_length_scale)) THEN 'trace_length_scale must be a finite number'
+        WHEN NOT (isfinite(trace_output_length_scale)) THEN 'trace_output_length_scale must be a finite number'
+        WHEN NOT (isfinite(trace_time_scale)) THEN 'trace_time_scale must be a finite number'
         WHEN NOT (t_ns BETWEEN 0 AND 4611686018427387903)
         THEN 't_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
         WHEN NOT (memory_bytes BETWEEN 0 AND 36028797018963967)
         THEN 'memory_bytes must be an integer from 0 to 36028797018963967 bytes'
-        WHEN NOT (pid BETWEEN 0 AND 36028797018963967)
-        THEN 'pid must be an integer from 0 to 36028797018963967'
+        WHEN NOT (pid BETWEEN 0 AND 36028797018963967) THEN 'pid must be an integer from 0 to 36028797018963967'
         WHEN NOT (kv_bytes BETWEEN 0 AND 36028797018963967)
         THEN 'kv_bytes must be an integer from 0 to 36028797018963967 bytes'
         WHEN NOT (duration_ns BETWEEN 0 AND 36028797018963967)
@@ -49,14 +39,11 @@ WITH broken AS (
         THEN 'moved_bytes must be an integer from 0 to 36028797018963967 bytes'
         WHEN NOT (kv_budget_bytes BETWEEN 0 AND 36028797018963967)
         THEN 'kv_budget_bytes must be an integer from 0 to 36028797018963967 bytes'
-        WHEN NOT (isfinite(compute_share))
-        THEN 'compute_share must be a finite number'
+        WHEN NOT (isfinite(compute_share)) THEN 'compute_share must be a finite number'
         WHEN NOT (expires_at_us BETWEEN 0 AND 4611686018427387)
         THEN 'expires_at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
-        WHEN NOT (step BETWEEN 0 AND 36028797018963967)
-        THEN 'step must be an integer from 0 to 36028797018963967'
-        WHEN NOT (isfinite(regret_share))
-        THEN 'regret_share must be a finite number'
+        WHEN NOT (step BETWEEN 0 AND 36028797018963967) THEN 'step must be an integer from 0 to 36028797018963967'
+        WHEN NOT (isfinite(regret_share)) THEN 'regret_share must be a finite number'
         WHEN NOT (requests BETWEEN 0 AND 36028797018963967)
         THEN 'requests must be an integer from 0 to 36028797018963967'
         WHEN NOT (tokens_kept BETWEEN 0 AND 36028797018963967)
@@ -67,8 +54,7 @@ WITH broken AS (
         THEN 'kv_budget_bytes_before must be an integer from 0 to 36028797018963967 bytes'
         WHEN NOT (kv_budget_bytes_after BETWEEN 0 AND 36028797018963967)
         THEN 'kv_budget_bytes_after must be an integer from 0 to 36028797018963967 bytes'
-        WHEN NOT (count BETWEEN 0 AND 36028797018963967)
-        THEN 'count must be an integer from 0 to 36028797018963967'
+        WHEN NOT (count BETWEEN 0 AND 36028797018963967) THEN 'count must be an integer from 0 to 36028797018963967'
         WHEN NOT (longest_ns BETWEEN 0 AND 36028797018963967)
         THEN 'longest_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN NOT (latency_ns BETWEEN 0 AND 36028797018963967)
@@ -77,10 +63,8 @@ WITH broken AS (
         THEN 'latency_mean_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN NOT (returned_bytes BETWEEN 0 AND 36028797018963967)
         THEN 'returned_bytes must be an integer from 0 to 36028797018963967 bytes'
-        WHEN NOT (steps BETWEEN 0 AND 36028797018963967)
-        THEN 'steps must be an integer from 0 to 36028797018963967'
-        WHEN NOT (isfinite(error_share))
-        THEN 'error_share must be a finite number'
+        WHEN NOT (steps BETWEEN 0 AND 36028797018963967) THEN 'steps must be an integer from 0 to 36028797018963967'
+        WHEN NOT (isfinite(error_share)) THEN 'error_share must be a finite number'
         WHEN NOT (base_version BETWEEN 0 AND 36028797018963967)
         THEN 'base_version must be an integer from 0 to 36028797018963967'
         WHEN NOT (wire_bytes BETWEEN 0 AND 36028797018963967)
@@ -105,12 +89,9 @@ WITH broken AS (
         THEN 'acknowledge_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN NOT (total_ns BETWEEN 0 AND 36028797018963967)
         THEN 'total_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN NOT (group_id <> '')
-        THEN 'group_id must be text that is not empty'
-        WHEN NOT (turn BETWEEN 0 AND 36028797018963967)
-        THEN 'turn must be an integer from 0 to 36028797018963967'
-        WHEN NOT (attempt BETWEEN 0 AND 36028797018963967)
-        THEN 'attempt must be an integer from 0 to 36028797018963967'
+        WHEN NOT (group_id <> '') THEN 'group_id must be text that is not empty'
+        WHEN NOT (turn BETWEEN 0 AND 36028797018963967) THEN 'turn must be an integer from 0 to 36028797018963967'
+        WHEN NOT (attempt BETWEEN 0 AND 36028797018963967) THEN 'attempt must be an integer from 0 to 36028797018963967'
         WHEN NOT (prompt_tokens BETWEEN 0 AND 36028797018963967)
         THEN 'prompt_tokens must be an integer from 0 to 36028797018963967'
         WHEN NOT (cached_tokens BETWEEN 0 AND 36028797018963967)
@@ -121,16 +102,12 @@ WITH broken AS (
         THEN 'answer_tokens must be an integer from 0 to 36028797018963967'
         WHEN NOT (queue_ns BETWEEN 0 AND 36028797018963967)
         THEN 'queue_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN NOT (turns BETWEEN 0 AND 36028797018963967)
-        THEN 'turns must be an integer from 0 to 36028797018963967'
+        WHEN NOT (turns BETWEEN 0 AND 36028797018963967) THEN 'turns must be an integer from 0 to 36028797018963967'
         WHEN NOT (staleness BETWEEN -36028797018963967 AND 36028797018963967)
         THEN 'staleness must be an integer from -36028797018963967 to 36028797018963967'
-        WHEN NOT (isfinite(reward))
-        THEN 'reward must be a finite number'
-        WHEN NOT (isfinite(threshold))
-        THEN 'threshold must be a finite number'
-        WHEN NOT (request_id <> '')
-        THEN 'request_id must be text that is not empty'
+        WHEN NOT (isfinite(reward)) THEN 'reward must be a finite number'
+        WHEN NOT (isfinite(threshold)) THEN 'threshold must be a finite number'
+        WHEN NOT (request_id <> '') THEN 'request_id must be text that is not empty'
         WHEN NOT (ttft_ns BETWEEN 0 AND 36028797018963967)
         THEN 'ttft_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN NOT (tpot_mean_ns BETWEEN 0 AND 36028797018963967)
@@ -165,22 +142,16 @@ WITH broken AS (
         THEN 'idle_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN NOT (overlap_ns BETWEEN 0 AND 36028797018963967)
         THEN 'overlap_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN NOT (groups BETWEEN 0 AND 36028797018963967)
-        THEN 'groups must be an integer from 0 to 36028797018963967'
+        WHEN NOT (groups BETWEEN 0 AND 36028797018963967) THEN 'groups must be an integer from 0 to 36028797018963967'
         WHEN NOT (trajectories BETWEEN 0 AND 36028797018963967)
         THEN 'trajectories must be an integer from 0 to 36028797018963967'
         WHEN NOT (trajectories_accepted BETWEEN 0 AND 36028797018963967)
         THEN 'trajectories_accepted must be an integer from 0 to 36028797018963967'
-        WHEN NOT (isfinite(reward_mean))
-        THEN 'reward_mean must be a finite number'
-        WHEN NOT (isfinite(loss))
-        THEN 'loss must be a finite number'
-        WHEN NOT (isfinite(entropy))
-        THEN 'entropy must be a finite number'
-        WHEN NOT (isfinite(kl))
-        THEN 'kl must be a finite number'
-        WHEN NOT (isfinite(grad_norm))
-        THEN 'grad_norm must be a finite number'
+        WHEN NOT (isfinite(reward_mean)) THEN 'reward_mean must be a finite number'
+        WHEN NOT (isfinite(loss)) THEN 'loss must be a finite number'
+        WHEN NOT (isfinite(entropy)) THEN 'entropy must be a finite number'
+        WHEN NOT (isfinite(kl)) THEN 'kl must be a finite number'
+        WHEN NOT (isfinite(grad_norm)) THEN 'grad_norm must be a finite number'
         WHEN NOT (tokens_trained BETWEEN 0 AND 36028797018963967)
         THEN 'tokens_trained must be an integer from 0 to 36028797018963967'
         WHEN NOT (power_mw BETWEEN 0 AND 36028797018963967)
@@ -189,8 +160,7 @@ WITH broken AS (
         THEN 'energy_mj must be an integer from 0 to 36028797018963967'
         WHEN NOT (package_energy_mj BETWEEN 0 AND 36028797018963967)
         THEN 'package_energy_mj must be an integer from 0 to 36028797018963967'
-        WHEN NOT (isfinite(busy_share))
-        THEN 'busy_share must be a finite number'
+        WHEN NOT (isfinite(busy_share)) THEN 'busy_share must be a finite number'
         WHEN NOT (memory_used_bytes BETWEEN 0 AND 36028797018963967)
         THEN 'memory_used_bytes must be an integer from 0 to 36028797018963967 bytes'
         WHEN NOT (sm_clock_mhz BETWEEN 0 AND 36028797018963967)
@@ -201,20 +171,17 @@ WITH broken AS (
         THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN kind = 'run' AND NOT (coalesce(action, '') IN ('started', 'ended', 'failed'))
         THEN 'action must be one of started, ended, failed'
-        WHEN kind = 'run' AND NOT (name IS NOT NULL)
-        THEN 'name must be text'
+        WHEN kind = 'run' AND NOT (name IS NOT NULL) THEN 'name must be text'
         WHEN kind = 'device' AND NOT (at_us IS NOT NULL)
         THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
-        WHEN kind = 'device' AND NOT (device_id IS NOT NULL)
-        THEN 'device_id must be text that is not empty'
+        WHEN kind = 'device' AND NOT (device_id IS NOT NULL) THEN 'device_id must be text that is not empty'
         WHEN kind = 'device' AND NOT (coalesce(action, '') IN ('joined', 'left'))
         THEN 'action must be one of joined, left'
         WHEN kind = 'device' AND NOT (t_ns IS NOT NULL)
         THEN 't_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
         WHEN kind = 'device' AND NOT (coalesce(pool, '') IN ('serving', 'rollout', 'train'))
         THEN 'pool must be one of serving, rollout, train'
-        WHEN kind = 'device' AND NOT (device_class IS NOT NULL)
-        THEN 'device_class must be text'
+        WHEN kind = 'device' AND NOT (device_class IS NOT NULL) THEN 'device_class must be text'
         WHEN kind = 'engine' AND NOT (at_us IS NOT NULL)
         THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN kind = 'engine' AND NOT (coalesce(action, '') IN ('started', 'activated', 'deactivated', 'stopped',
@@ -222,33 +189,27 @@ WITH broken AS (
         THEN 'action must be one of started, activated, deactivated, stopped, died, attached, detached, refused'
         WHEN kind = 'engine' AND NOT (coalesce(role, '') IN ('serving', 'rollout'))
         THEN 'role must be one of serving, rollout'
-        WHEN kind = 'engine' AND NOT (model IS NOT NULL)
-        THEN 'model must be text'
+        WHEN kind = 'engine' AND NOT (model IS NOT NULL) THEN 'model must be text'
         WHEN kind = 'lease' AND NOT (at_us IS NOT NULL)
         THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
-        WHEN kind = 'lease' AND NOT (lease_id IS NOT NULL)
-        THEN 'lease_id must be text that is not empty'
+        WHEN kind = 'lease' AND NOT (lease_id IS NOT NULL) THEN 'lease_id must be text that is not empty'
         WHEN kind = 'lease' AND NOT (coalesce(action, '') IN ('granted', 'renewed', 'throttled', 'restored',
             'resized', 'frozen', 'released', 'preempted', 'expired'))
         THEN 'action must be one of granted, renewed, throttled, restored, resized, frozen, released, preempted, expired'
         WHEN kind = 'lease' AND NOT (kv_budget_bytes IS NOT NULL)
         THEN 'kv_budget_bytes must be an integer from 0 to 36028797018963967 bytes'
-        WHEN kind = 'lease' AND NOT (compute_share IS NOT NULL)
-        THEN 'compute_share must be a finite number'
+        WHEN kind = 'lease' AND NOT (compute_share IS NOT NULL) THEN 'compute_share must be a finite number'
         WHEN kind = 'lease' AND NOT (expires_at_us IS NOT NULL)
         THEN 'expires_at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN kind = 'preemption' AND NOT (at_us IS NOT NULL)
         THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN kind = 'preemption' AND NOT (coalesce(action, '') IN ('yield', 'cut', 'revoke'))
         THEN 'action must be one of yield, cut, revoke'
-        WHEN kind = 'preemption' AND NOT (reason IS NOT NULL)
-        THEN 'reason must be text'
+        WHEN kind = 'preemption' AND NOT (reason IS NOT NULL) THEN 'reason must be text'
         WHEN kind = 'hold' AND NOT (at_us IS NOT NULL)
         THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
-        WHEN kind = 'hold' AND NOT (reason IS NOT NULL)
-        THEN 'reason must be text'
-        WHEN kind = 'hold' AND NOT (count IS NOT NULL)
-        THEN 'count must be an integer from 0 to 36028797018963967'
+        WHEN kind = 'hold' AND NOT (reason IS NOT NULL) THEN 'reason must be text'
+        WHEN kind = 'hold' AND NOT (count IS NOT NULL) THEN 'count must be an integer from 0 to 36028797018963967'
         WHEN kind = 'hold' AND NOT (duration_ns IS NOT NULL)
         THEN 'duration_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN kind = 'step_time' AND NOT (at_us IS NOT NULL)
@@ -257,14 +218,11 @@ WITH broken AS (
         THEN 'role must be one of serving, rollout'
         WHEN kind = 'step_time' AND NOT (coalesce(mode, '') IN ('prefill', 'decode'))
         THEN 'mode must be one of prefill, decode'
-        WHEN kind = 'step_time' AND NOT (steps IS NOT NULL)
-        THEN 'steps must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'step_time' AND NOT (error_share IS NOT NULL)
-        THEN 'error_share must be a finite number'
+        WHEN kind = 'step_time' AND NOT (steps IS NOT NULL) THEN 'steps must be an integer from 0 to 36028797018963967'
+        WHEN kind = 'step_time' AND NOT (error_share IS NOT NULL) THEN 'error_share must be a finite number'
         WHEN kind = 'sync' AND NOT (at_us IS NOT NULL)
         THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
-        WHEN kind = 'sync' AND NOT (ok IS NOT NULL)
-        THEN 'ok must be true or false'
+        WHEN kind = 'sync' AND NOT (ok IS NOT NULL) THEN 'ok must be true or false'
         WHEN kind = 'sync' AND NOT (coalesce(encoding, '') IN ('delta', 'dense'))
         THEN 'encoding must be one of delta, dense'
         WHEN kind = 'sync' AND NOT (wire_bytes IS NOT NULL)
@@ -273,24 +231,17 @@ WITH broken AS (
         THEN 'dense_bytes must be an integer from 0 to 36028797018963967 bytes'
         WHEN kind = 'sync' AND NOT (total_ns IS NOT NULL)
         THEN 'total_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'sync' AND NOT (source IS NOT NULL)
-        THEN 'source must be text'
-        WHEN kind = 'sync' AND NOT (route IS NOT NULL)
-        THEN 'route must be text'
+        WHEN kind = 'sync' AND NOT (source IS NOT NULL) THEN 'source must be text'
+        WHEN kind = 'sync' AND NOT (route IS NOT NULL) THEN 'route must be text'
         WHEN kind = 'turn' AND NOT (at_us IS NOT NULL)
         THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
-        WHEN kind = 'turn' AND NOT (group_id IS NOT NULL)
-        THEN 'group_id must be text that is not empty'
-        WHEN kind = 'turn' AND NOT (step IS NOT NULL)
-        THEN 'step must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'turn' AND NOT (turn IS NOT NULL)
-        THEN 'turn must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'turn' AND NOT (attempt IS NOT NULL)
-        THEN 'attempt must be an integer from 0 to 36028797018963967'
+        WHEN kind = 'turn' AND NOT (group_id IS NOT NULL) THEN 'group_id must be text that is not empty'
+        WHEN kind = 'turn' AND NOT (step IS NOT NULL) THEN 'step must be an integer from 0 to 36028797018963967'
+        WHEN kind = 'turn' AND NOT (turn IS NOT NULL) THEN 'turn must be an integer from 0 to 36028797018963967'
+        WHEN kind = 'turn' AND NOT (attempt IS NOT NULL) THEN 'attempt must be an integer from 0 to 36028797018963967'
         WHEN kind = 'turn' AND NOT (coalesce(outcome, '') IN ('completed', 'preempted', 'failed'))
         THEN 'outcome must be one of completed, preempted, failed'
-        WHEN kind = 'turn' AND NOT (placement IS NOT NULL)
-        THEN 'placement must be text'
+        WHEN kind = 'turn' AND NOT (placement IS NOT NULL) THEN 'placement must be text'
         WHEN kind = 'turn' AND NOT (prompt_tokens IS NOT NULL)
         THEN 'prompt_tokens must be an integer from 0 to 36028797018963967'
         WHEN kind = 'turn' AND NOT (cached_tokens IS NOT NULL)
@@ -305,16 +256,12 @@ WITH broken AS (
         THEN 'duration_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN kind = 'trajectory' AND NOT (at_us IS NOT NULL)
         THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
-        WHEN kind = 'trajectory' AND NOT (group_id IS NOT NULL)
-        THEN 'group_id must be text that is not empty'
-        WHEN kind = 'trajectory' AND NOT (step IS NOT NULL)
-        THEN 'step must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'trajectory' AND NOT (task IS NOT NULL)
-        THEN 'task must be text'
+        WHEN kind = 'trajectory' AND NOT (group_id IS NOT NULL) THEN 'group_id must be text that is not empty'
+        WHEN kind = 'trajectory' AND NOT (step IS NOT NULL) THEN 'step must be an integer from 0 to 36028797018963967'
+        WHEN kind = 'trajectory' AND NOT (task IS NOT NULL) THEN 'task must be text'
         WHEN kind = 'trajectory' AND NOT (coalesce(outcome, '') IN ('finished', 'truncated', 'lost'))
         THEN 'outcome must be one of finished, truncated, lost'
-        WHEN kind = 'trajectory' AND NOT (turns IS NOT NULL)
-        THEN 'turns must be an integer from 0 to 36028797018963967'
+        WHEN kind = 'trajectory' AND NOT (turns IS NOT NULL) THEN 'turns must be an integer from 0 to 36028797018963967'
         WHEN kind = 'trajectory' AND NOT (prompt_tokens IS NOT NULL)
         THEN 'prompt_tokens must be an integer from 0 to 36028797018963967'
         WHEN kind = 'trajectory' AND NOT (output_tokens IS NOT NULL)
@@ -327,24 +274,16 @@ WITH broken AS (
         THEN 'duration_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN kind = 'verdict' AND NOT (at_us IS NOT NULL)
         THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
-        WHEN kind = 'verdict' AND NOT (group_id IS NOT NULL)
-        THEN 'group_id must be text that is not empty'
-        WHEN kind = 'verdict' AND NOT (step IS NOT NULL)
-        THEN 'step must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'verdict' AND NOT (verifier IS NOT NULL)
-        THEN 'verifier must be text'
-        WHEN kind = 'verdict' AND NOT (reward IS NOT NULL)
-        THEN 'reward must be a finite number'
-        WHEN kind = 'verdict' AND NOT (threshold IS NOT NULL)
-        THEN 'threshold must be a finite number'
-        WHEN kind = 'verdict' AND NOT (accepted IS NOT NULL)
-        THEN 'accepted must be true or false'
-        WHEN kind = 'verdict' AND NOT (stale IS NOT NULL)
-        THEN 'stale must be true or false'
+        WHEN kind = 'verdict' AND NOT (group_id IS NOT NULL) THEN 'group_id must be text that is not empty'
+        WHEN kind = 'verdict' AND NOT (step IS NOT NULL) THEN 'step must be an integer from 0 to 36028797018963967'
+        WHEN kind = 'verdict' AND NOT (verifier IS NOT NULL) THEN 'verifier must be text'
+        WHEN kind = 'verdict' AND NOT (reward IS NOT NULL) THEN 'reward must be a finite number'
+        WHEN kind = 'verdict' AND NOT (threshold IS NOT NULL) THEN 'threshold must be a finite number'
+        WHEN kind = 'verdict' AND NOT (accepted IS NOT NULL) THEN 'accepted must be true or false'
+        WHEN kind = 'verdict' AND NOT (stale IS NOT NULL) THEN 'stale must be true or false'
         WHEN kind = 'request' AND NOT (at_us IS NOT NULL)
         THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
-        WHEN kind = 'request' AND NOT (request_id IS NOT NULL)
-        THEN 'request_id must be text that is not empty'
+        WHEN kind = 'request' AND NOT (request_id IS NOT NULL) THEN 'request_id must be text that is not empty'
         WHEN kind = 'request' AND NOT (coalesce(outcome, '') IN ('completed', 'failed'))
         THEN 'outcome must be one of completed, failed'
         WHEN kind = 'request' AND NOT (prompt_tokens IS NOT NULL)
@@ -361,8 +300,7 @@ WITH broken AS (
         THEN 'send_delay_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN kind = 'device_slice' AND NOT (at_us IS NOT NULL)
         THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
-        WHEN kind = 'device_slice' AND NOT (device_id IS NOT NULL)
-        THEN 'device_id must be text that is not empty'
+        WHEN kind = 'device_slice' AND NOT (device_id IS NOT NULL) THEN 'device_id must be text that is not empty'
         WHEN kind = 'device_slice' AND NOT (t0_ns IS NOT NULL)
         THEN 't0_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
         WHEN kind = 'device_slice' AND NOT (t1_ns IS NOT NULL)
@@ -383,8 +321,7 @@ WITH broken AS (
         THEN 'idle_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN kind = 'device_slice' AND NOT (overlap_ns IS NOT NULL)
         THEN 'overlap_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'device_slice' AND NOT (t0_ns::HUGEINT <= t1_ns::HUGEINT)
-        THEN 't1_ns must be at or after t0_ns'
+        WHEN kind = 'device_slice' AND NOT (t0_ns::HUGEINT <= t1_ns::HUGEINT) THEN 't1_ns must be at or after t0_ns'
         WHEN kind = 'device_slice' AND NOT (t1_ns::HUGEINT - t0_ns::HUGEINT <= 36028797018963967)
         THEN 't1_ns must be at most 36028797018963967 ns after t0_ns'
         WHEN kind = 'device_slice' AND NOT (serving_ns::HUGEINT + rollout_ns::HUGEINT + train_ns::HUGEINT +
@@ -393,16 +330,13 @@ WITH broken AS (
         THEN 't1_ns must be t0_ns and the sum of the seven buckets'
         WHEN kind = 'step' AND NOT (at_us IS NOT NULL)
         THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
-        WHEN kind = 'step' AND NOT (step IS NOT NULL)
-        THEN 'step must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'step' AND NOT (groups IS NOT NULL)
-        THEN 'groups must be an integer from 0 to 36028797018963967'
+        WHEN kind = 'step' AND NOT (step IS NOT NULL) THEN 'step must be an integer from 0 to 36028797018963967'
+        WHEN kind = 'step' AND NOT (groups IS NOT NULL) THEN 'groups must be an integer from 0 to 36028797018963967'
         WHEN kind = 'step' AND NOT (trajectories IS NOT NULL)
         THEN 'trajectories must be an integer from 0 to 36028797018963967'
         WHEN kind = 'step' AND NOT (trajectories_accepted IS NOT NULL)
         THEN 'trajectories_accepted must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'step' AND NOT (reward_mean IS NOT NULL)
-        THEN 'reward_mean must be a finite number'
+        WHEN kind = 'step' AND NOT (reward_mean IS NOT NULL) THEN 'reward_mean must be a finite number'
         WHEN kind = 'step' AND NOT (tokens_trained IS NOT NULL)
         THEN 'tokens_trained must be an integer from 0 to 36028797018963967'
         WHEN kind = 'step' AND NOT (rollout_ns IS NOT NULL)
@@ -419,16 +353,13 @@ WITH broken AS (
         THEN 't0_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
         WHEN kind = 'power' AND NOT (t1_ns IS NOT NULL)
         THEN 't1_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
-        WHEN kind = 'power' AND NOT (source IS NOT NULL)
-        THEN 'source must be text'
-        WHEN kind = 'power' AND NOT (t0_ns::HUGEINT <= t1_ns::HUGEINT)
-        THEN 't1_ns must be at or after t0_ns'
+        WHEN kind = 'power' AND NOT (source IS NOT NULL) THEN 'source must be text'
+        WHEN kind = 'power' AND NOT (t0_ns::HUGEINT <= t1_ns::HUGEINT) THEN 't1_ns must be at or after t0_ns'
         WHEN kind = 'power' AND NOT (t1_ns::HUGEINT - t0_ns::HUGEINT <= 36028797018963967)
         THEN 't1_ns must be at most 36028797018963967 ns after t0_ns'
         WHEN kind = 'ledger' AND NOT (at_us IS NOT NULL)
         THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
-        WHEN kind = 'ledger' AND NOT (action IS NOT NULL)
-        THEN 'action must be text'
+        WHEN kind = 'ledger' AND NOT (action IS NOT NULL) THEN 'action must be text'
         WHEN kind = 'power' AND NOT ((power_mw IS NULL) = (source = 'not measured'))
         THEN 'power_mw must be empty just where source is ''not measured'''
         END AS fault
@@ -471,8 +402,8 @@ FROM (
     WHERE content <> first_content
     UNION ALL BY NAME
     SELECT
-        * EXCLUDE (t0_ns, "at"), 't0_ns must be at or after the end of the slice before it, ' || covered_to_ns AS
-            fault,
+        * EXCLUDE (t0_ns, "at"), 't0_ns must be at or after the end of the slice before it, ' || covered_to_ns
+            AS fault,
         t0_ns::VARCHAR AS value
     FROM slice
     WHERE t0_ns < covered_to_ns

@@ -151,7 +151,7 @@ def test_power_may_be_missing_where_it_was_not_measured() -> None:
         (_power(t1_ns=[1, 0, 3]), "event 'power': t1_ns must be at or after t0_ns, got 0 in row 1"),
         (_power(event_id=["a", "", "c"]), "event_id must be text that is not empty, got '' in row 1"),
         (_slices([10, 10, 10]).drop("device_id"), "event 'device_slice': column 'device_id' is missing"),
-        (_power(source=_not_text()), "column 'source' must be string, not string: In chunk 0: Invalid: Invalid UTF8"),
+        (_power(source=_not_text()), "the table is damaged: Column 7: In chunk 0: Invalid: Invalid UTF8"),
         (_power(power_mw=[1.5, 2.0, 3.0]), "column 'power_mw' must be int64, not double"),
         (_power(kind=["power", "lunch", "power"]), "'lunch' is not a kind of event"),
         (_power(run_id=["r", "", "r"]), "run_id must be the run's id, got '' in row 1"),
