@@ -67,13 +67,20 @@ def reckonable(kind: str) -> str:
 @functools.cache
 def cases() -> str:
     """The WHEN of the CASE that says what is wrong with a row of `stored_event`."""
-    lines = [_case(each.name, holds, each.wanted) for each in _fields().values() if (holds := _of_value(each))]
+    # The only one that every kind must have.
+    at_us = _fields()["at_us"]
+    lines = [_case("at_us", f"coalesce({_of_value(at_us)}, false)", at_us.wanted)]
+    lines += [
+        _case(each.name, holds, each.wanted)
+        for each in _fields().values()
+        if each != at_us and (holds := _of_value(each)) is not None
+    ]
     for kind in KINDS:
         for each in rows.fields_of(kind):
             if each.allowed:
                 values = ", ".join(f"'{value}'" for value in each.allowed)
                 lines.append(_case(each.name, f"coalesce({each.name}, '') IN ({values})", each.wanted, kind))
-            elif not each.optional:
+            elif not each.optional and each.name != "at_us":
                 lines.append(_case(each.name, f"{each.name} IS NOT NULL", each.wanted, kind))
         for rule in KINDS[kind].rules:
             lines.append(_case(rule.field, _exact(rule.holds), rule.wanted, kind))

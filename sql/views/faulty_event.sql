@@ -13,7 +13,7 @@ WITH broken AS (
     SELECT
         *,
         CASE
-        WHEN NOT (at_us BETWEEN 0 AND 4611686018427387)
+        WHEN NOT (coalesce(at_us BETWEEN 0 AND 4611686018427387, false))
         THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN NOT (event_id <> '') THEN 'event_id must be text that is not empty'
         WHEN NOT (device_id <> '') THEN 'device_id must be text that is not empty'
@@ -167,13 +167,9 @@ WITH broken AS (
         THEN 'sm_clock_mhz must be an integer from 0 to 36028797018963967'
         WHEN NOT (mig_instances BETWEEN 0 AND 36028797018963967)
         THEN 'mig_instances must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'run' AND NOT (at_us IS NOT NULL)
-        THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN kind = 'run' AND NOT (coalesce(action, '') IN ('started', 'ended', 'failed'))
         THEN 'action must be one of started, ended, failed'
         WHEN kind = 'run' AND NOT (name IS NOT NULL) THEN 'name must be text'
-        WHEN kind = 'device' AND NOT (at_us IS NOT NULL)
-        THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN kind = 'device' AND NOT (device_id IS NOT NULL) THEN 'device_id must be text that is not empty'
         WHEN kind = 'device' AND NOT (coalesce(action, '') IN ('joined', 'left'))
         THEN 'action must be one of joined, left'
@@ -182,16 +178,12 @@ WITH broken AS (
         WHEN kind = 'device' AND NOT (coalesce(pool, '') IN ('serving', 'rollout', 'train'))
         THEN 'pool must be one of serving, rollout, train'
         WHEN kind = 'device' AND NOT (device_class IS NOT NULL) THEN 'device_class must be text'
-        WHEN kind = 'engine' AND NOT (at_us IS NOT NULL)
-        THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN kind = 'engine' AND NOT (coalesce(action, '') IN ('started', 'activated', 'deactivated', 'stopped',
             'died', 'attached', 'detached', 'refused'))
         THEN 'action must be one of started, activated, deactivated, stopped, died, attached, detached, refused'
         WHEN kind = 'engine' AND NOT (coalesce(role, '') IN ('serving', 'rollout'))
         THEN 'role must be one of serving, rollout'
         WHEN kind = 'engine' AND NOT (model IS NOT NULL) THEN 'model must be text'
-        WHEN kind = 'lease' AND NOT (at_us IS NOT NULL)
-        THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN kind = 'lease' AND NOT (lease_id IS NOT NULL) THEN 'lease_id must be text that is not empty'
         WHEN kind = 'lease' AND NOT (coalesce(action, '') IN ('granted', 'renewed', 'throttled', 'restored',
             'resized', 'frozen', 'released', 'preempted', 'expired'))
@@ -201,27 +193,19 @@ WITH broken AS (
         WHEN kind = 'lease' AND NOT (compute_share IS NOT NULL) THEN 'compute_share must be a finite number'
         WHEN kind = 'lease' AND NOT (expires_at_us IS NOT NULL)
         THEN 'expires_at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
-        WHEN kind = 'preemption' AND NOT (at_us IS NOT NULL)
-        THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN kind = 'preemption' AND NOT (coalesce(action, '') IN ('yield', 'cut', 'revoke'))
         THEN 'action must be one of yield, cut, revoke'
         WHEN kind = 'preemption' AND NOT (reason IS NOT NULL) THEN 'reason must be text'
-        WHEN kind = 'hold' AND NOT (at_us IS NOT NULL)
-        THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN kind = 'hold' AND NOT (reason IS NOT NULL) THEN 'reason must be text'
         WHEN kind = 'hold' AND NOT (count IS NOT NULL) THEN 'count must be an integer from 0 to 36028797018963967'
         WHEN kind = 'hold' AND NOT (duration_ns IS NOT NULL)
         THEN 'duration_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'step_time' AND NOT (at_us IS NOT NULL)
-        THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN kind = 'step_time' AND NOT (coalesce(role, '') IN ('serving', 'rollout'))
         THEN 'role must be one of serving, rollout'
         WHEN kind = 'step_time' AND NOT (coalesce(mode, '') IN ('prefill', 'decode'))
         THEN 'mode must be one of prefill, decode'
         WHEN kind = 'step_time' AND NOT (steps IS NOT NULL) THEN 'steps must be an integer from 0 to 36028797018963967'
         WHEN kind = 'step_time' AND NOT (error_share IS NOT NULL) THEN 'error_share must be a finite number'
-        WHEN kind = 'sync' AND NOT (at_us IS NOT NULL)
-        THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN kind = 'sync' AND NOT (ok IS NOT NULL) THEN 'ok must be true or false'
         WHEN kind = 'sync' AND NOT (coalesce(encoding, '') IN ('delta', 'dense'))
         THEN 'encoding must be one of delta, dense'
@@ -233,8 +217,6 @@ WITH broken AS (
         THEN 'total_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN kind = 'sync' AND NOT (source IS NOT NULL) THEN 'source must be text'
         WHEN kind = 'sync' AND NOT (route IS NOT NULL) THEN 'route must be text'
-        WHEN kind = 'turn' AND NOT (at_us IS NOT NULL)
-        THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN kind = 'turn' AND NOT (group_id IS NOT NULL) THEN 'group_id must be text that is not empty'
         WHEN kind = 'turn' AND NOT (step IS NOT NULL) THEN 'step must be an integer from 0 to 36028797018963967'
         WHEN kind = 'turn' AND NOT (turn IS NOT NULL) THEN 'turn must be an integer from 0 to 36028797018963967'
@@ -254,8 +236,6 @@ WITH broken AS (
         THEN 'queue_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN kind = 'turn' AND NOT (duration_ns IS NOT NULL)
         THEN 'duration_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'trajectory' AND NOT (at_us IS NOT NULL)
-        THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN kind = 'trajectory' AND NOT (group_id IS NOT NULL) THEN 'group_id must be text that is not empty'
         WHEN kind = 'trajectory' AND NOT (step IS NOT NULL) THEN 'step must be an integer from 0 to 36028797018963967'
         WHEN kind = 'trajectory' AND NOT (task IS NOT NULL) THEN 'task must be text'
@@ -272,8 +252,6 @@ WITH broken AS (
         THEN 'staleness must be an integer from -36028797018963967 to 36028797018963967'
         WHEN kind = 'trajectory' AND NOT (duration_ns IS NOT NULL)
         THEN 'duration_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'verdict' AND NOT (at_us IS NOT NULL)
-        THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN kind = 'verdict' AND NOT (group_id IS NOT NULL) THEN 'group_id must be text that is not empty'
         WHEN kind = 'verdict' AND NOT (step IS NOT NULL) THEN 'step must be an integer from 0 to 36028797018963967'
         WHEN kind = 'verdict' AND NOT (verifier IS NOT NULL) THEN 'verifier must be text'
@@ -281,8 +259,6 @@ WITH broken AS (
         WHEN kind = 'verdict' AND NOT (threshold IS NOT NULL) THEN 'threshold must be a finite number'
         WHEN kind = 'verdict' AND NOT (accepted IS NOT NULL) THEN 'accepted must be true or false'
         WHEN kind = 'verdict' AND NOT (stale IS NOT NULL) THEN 'stale must be true or false'
-        WHEN kind = 'request' AND NOT (at_us IS NOT NULL)
-        THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN kind = 'request' AND NOT (request_id IS NOT NULL) THEN 'request_id must be text that is not empty'
         WHEN kind = 'request' AND NOT (coalesce(outcome, '') IN ('completed', 'failed'))
         THEN 'outcome must be one of completed, failed'
@@ -298,8 +274,6 @@ WITH broken AS (
         THEN 'tpot_budget_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN kind = 'request' AND NOT (send_delay_ns IS NOT NULL)
         THEN 'send_delay_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'device_slice' AND NOT (at_us IS NOT NULL)
-        THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN kind = 'device_slice' AND NOT (device_id IS NOT NULL) THEN 'device_id must be text that is not empty'
         WHEN kind = 'device_slice' AND NOT (t0_ns IS NOT NULL)
         THEN 't0_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
@@ -328,8 +302,6 @@ WITH broken AS (
             sync_ns::HUGEINT + activation_ns::HUGEINT + headroom_ns::HUGEINT + idle_ns::HUGEINT = t1_ns::HUGEINT -
             t0_ns::HUGEINT)
         THEN 't1_ns must be t0_ns and the sum of the seven buckets'
-        WHEN kind = 'step' AND NOT (at_us IS NOT NULL)
-        THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN kind = 'step' AND NOT (step IS NOT NULL) THEN 'step must be an integer from 0 to 36028797018963967'
         WHEN kind = 'step' AND NOT (groups IS NOT NULL) THEN 'groups must be an integer from 0 to 36028797018963967'
         WHEN kind = 'step' AND NOT (trajectories IS NOT NULL)
@@ -347,8 +319,6 @@ WITH broken AS (
         THEN 'sync_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN kind = 'step' AND NOT (total_ns IS NOT NULL)
         THEN 'total_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'power' AND NOT (at_us IS NOT NULL)
-        THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN kind = 'power' AND NOT (t0_ns IS NOT NULL)
         THEN 't0_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
         WHEN kind = 'power' AND NOT (t1_ns IS NOT NULL)
@@ -357,8 +327,6 @@ WITH broken AS (
         WHEN kind = 'power' AND NOT (t0_ns::HUGEINT <= t1_ns::HUGEINT) THEN 't1_ns must be at or after t0_ns'
         WHEN kind = 'power' AND NOT (t1_ns::HUGEINT - t0_ns::HUGEINT <= 36028797018963967)
         THEN 't1_ns must be at most 36028797018963967 ns after t0_ns'
-        WHEN kind = 'ledger' AND NOT (at_us IS NOT NULL)
-        THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN kind = 'ledger' AND NOT (action IS NOT NULL) THEN 'action must be text'
         WHEN kind = 'power' AND NOT ((power_mw IS NULL) = (source = 'not measured'))
         THEN 'power_mw must be empty just where source is ''not measured'''
@@ -382,7 +350,7 @@ slice AS (
     SELECT
         *, epoch_us(device_slice.at) AS at_us, 'device_slice' AS kind,
         max(t1_ns) OVER (
-            PARTITION BY run_id, provenance, device_id ORDER BY t0_ns, t1_ns
+            PARTITION BY run_id, provenance, device_id ORDER BY t0_ns, t1_ns, writer, seq
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
         ) AS covered_to_ns
     FROM device_slice
