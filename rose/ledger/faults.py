@@ -66,7 +66,7 @@ def reckonable(kind: str) -> str:
 
 @functools.cache
 def cases() -> str:
-    """The WHEN of the CASE that says what is wrong with a row of `stored_event`."""
+    """What a CASE has that says what is wrong with a row of `stored_event`: of any kind, then of its own."""
     # The only one that every kind must have.
     at_us = _fields()["at_us"]
     lines = [_case("at_us", f"coalesce({_of_value(at_us)}, false)", at_us.wanted)]
@@ -75,17 +75,22 @@ def cases() -> str:
         for each in _fields().values()
         if each != at_us and (holds := _of_value(each)) is not None
     ]
-    for kind in KINDS:
-        for each in rows.fields_of(kind):
-            if each.allowed:
-                values = ", ".join(f"'{value}'" for value in each.allowed)
-                lines.append(_case(each.name, f"coalesce({each.name}, '') IN ({values})", each.wanted, kind))
-            elif not each.optional and each.name != "at_us":
-                lines.append(_case(each.name, f"{each.name} IS NOT NULL", each.wanted, kind))
-        for rule in KINDS[kind].rules:
-            lines.append(_case(rule.field, _exact(rule.holds), rule.wanted, kind))
-    unmeasured = f"(power_mw IS NULL) = (source = '{NOT_MEASURED}')"
-    lines.append(_case("power_mw", unmeasured, f"empty just where source is '{NOT_MEASURED}'", Power.kind))
+    kinds = "\n".join(f"WHEN '{kind}' THEN CASE\n{cases_of}\nEND" for kind in KINDS if (cases_of := _cases_of(kind)))
+    return "\n".join([*lines, f"ELSE CASE kind\n{kinds}\nEND"])
+
+
+def _cases_of(kind: str) -> str:
+    lines = []
+    for each in rows.fields_of(kind):
+        if each.allowed:
+            values = ", ".join(f"'{value}'" for value in each.allowed)
+            lines.append(_case(each.name, f"coalesce({each.name}, '') IN ({values})", each.wanted))
+        elif not each.optional and each.name != "at_us":
+            lines.append(_case(each.name, f"{each.name} IS NOT NULL", each.wanted))
+    lines += [_case(rule.field, _exact(rule.holds), rule.wanted) for rule in KINDS[kind].rules]
+    if kind == Power.kind:
+        unmeasured = f"(power_mw IS NULL) = (source = '{NOT_MEASURED}')"
+        lines.append(_case("power_mw", unmeasured, f"empty just where source is '{NOT_MEASURED}'"))
     return "\n".join(lines)
 
 
@@ -128,7 +133,6 @@ def _exact(holds: str) -> str:
     return re.sub(r"\b([a-z]\w*_ns)\b", r"\1::HUGEINT", holds).replace("==", "=")
 
 
-def _case(field: str, holds: str, wanted: str, kind: str | None = None) -> str:
+def _case(field: str, holds: str, wanted: str) -> str:
     text = f"{field} must be {wanted}".replace("'", "''")
-    of_kind = "" if kind is None else f"kind = '{kind}' AND "
-    return f"        WHEN {of_kind}NOT ({holds})\n        THEN '{text}'"
+    return f"WHEN NOT ({holds})\nTHEN '{text}'"

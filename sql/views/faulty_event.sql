@@ -167,169 +167,165 @@ WITH broken AS (
         THEN 'sm_clock_mhz must be an integer from 0 to 36028797018963967'
         WHEN NOT (mig_instances BETWEEN 0 AND 36028797018963967)
         THEN 'mig_instances must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'run' AND NOT (coalesce(action, '') IN ('started', 'ended', 'failed'))
+        ELSE CASE kind
+        WHEN 'run' THEN CASE
+        WHEN NOT (coalesce(action, '') IN ('started', 'ended', 'failed'))
         THEN 'action must be one of started, ended, failed'
-        WHEN kind = 'run' AND NOT (name IS NOT NULL) THEN 'name must be text'
-        WHEN kind = 'device' AND NOT (device_id IS NOT NULL) THEN 'device_id must be text that is not empty'
-        WHEN kind = 'device' AND NOT (coalesce(action, '') IN ('joined', 'left'))
-        THEN 'action must be one of joined, left'
-        WHEN kind = 'device' AND NOT (t_ns IS NOT NULL)
+        WHEN NOT (name IS NOT NULL) THEN 'name must be text'
+        END
+        WHEN 'device' THEN CASE
+        WHEN NOT (device_id IS NOT NULL) THEN 'device_id must be text that is not empty'
+        WHEN NOT (coalesce(action, '') IN ('joined', 'left')) THEN 'action must be one of joined, left'
+        WHEN NOT (t_ns IS NOT NULL)
         THEN 't_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
-        WHEN kind = 'device' AND NOT (coalesce(pool, '') IN ('serving', 'rollout', 'train'))
+        WHEN NOT (coalesce(pool, '') IN ('serving', 'rollout', 'train'))
         THEN 'pool must be one of serving, rollout, train'
-        WHEN kind = 'device' AND NOT (device_class IS NOT NULL) THEN 'device_class must be text'
-        WHEN kind = 'engine' AND NOT (coalesce(action, '') IN ('started', 'activated', 'deactivated', 'stopped',
-            'died', 'attached', 'detached', 'refused'))
+        WHEN NOT (device_class IS NOT NULL) THEN 'device_class must be text'
+        END
+        WHEN 'engine' THEN CASE
+        WHEN NOT (coalesce(action, '') IN ('started', 'activated', 'deactivated', 'stopped', 'died', 'attached',
+            'detached', 'refused'))
         THEN 'action must be one of started, activated, deactivated, stopped, died, attached, detached, refused'
-        WHEN kind = 'engine' AND NOT (coalesce(role, '') IN ('serving', 'rollout'))
-        THEN 'role must be one of serving, rollout'
-        WHEN kind = 'engine' AND NOT (model IS NOT NULL) THEN 'model must be text'
-        WHEN kind = 'lease' AND NOT (lease_id IS NOT NULL) THEN 'lease_id must be text that is not empty'
-        WHEN kind = 'lease' AND NOT (coalesce(action, '') IN ('granted', 'renewed', 'throttled', 'restored',
-            'resized', 'frozen', 'released', 'preempted', 'expired'))
+        WHEN NOT (coalesce(role, '') IN ('serving', 'rollout')) THEN 'role must be one of serving, rollout'
+        WHEN NOT (model IS NOT NULL) THEN 'model must be text'
+        END
+        WHEN 'lease' THEN CASE
+        WHEN NOT (lease_id IS NOT NULL) THEN 'lease_id must be text that is not empty'
+        WHEN NOT (coalesce(action, '') IN ('granted', 'renewed', 'throttled', 'restored', 'resized', 'frozen',
+            'released', 'preempted', 'expired'))
         THEN 'action must be one of granted, renewed, throttled, restored, resized, frozen, released, preempted, expired'
-        WHEN kind = 'lease' AND NOT (kv_budget_bytes IS NOT NULL)
+        WHEN NOT (kv_budget_bytes IS NOT NULL)
         THEN 'kv_budget_bytes must be an integer from 0 to 36028797018963967 bytes'
-        WHEN kind = 'lease' AND NOT (compute_share IS NOT NULL) THEN 'compute_share must be a finite number'
-        WHEN kind = 'lease' AND NOT (expires_at_us IS NOT NULL)
+        WHEN NOT (compute_share IS NOT NULL) THEN 'compute_share must be a finite number'
+        WHEN NOT (expires_at_us IS NOT NULL)
         THEN 'expires_at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
-        WHEN kind = 'preemption' AND NOT (coalesce(action, '') IN ('yield', 'cut', 'revoke'))
-        THEN 'action must be one of yield, cut, revoke'
-        WHEN kind = 'preemption' AND NOT (reason IS NOT NULL) THEN 'reason must be text'
-        WHEN kind = 'hold' AND NOT (reason IS NOT NULL) THEN 'reason must be text'
-        WHEN kind = 'hold' AND NOT (count IS NOT NULL) THEN 'count must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'hold' AND NOT (duration_ns IS NOT NULL)
-        THEN 'duration_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'step_time' AND NOT (coalesce(role, '') IN ('serving', 'rollout'))
-        THEN 'role must be one of serving, rollout'
-        WHEN kind = 'step_time' AND NOT (coalesce(mode, '') IN ('prefill', 'decode'))
-        THEN 'mode must be one of prefill, decode'
-        WHEN kind = 'step_time' AND NOT (steps IS NOT NULL) THEN 'steps must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'step_time' AND NOT (error_share IS NOT NULL) THEN 'error_share must be a finite number'
-        WHEN kind = 'sync' AND NOT (ok IS NOT NULL) THEN 'ok must be true or false'
-        WHEN kind = 'sync' AND NOT (coalesce(encoding, '') IN ('delta', 'dense'))
-        THEN 'encoding must be one of delta, dense'
-        WHEN kind = 'sync' AND NOT (wire_bytes IS NOT NULL)
-        THEN 'wire_bytes must be an integer from 0 to 36028797018963967 bytes'
-        WHEN kind = 'sync' AND NOT (dense_bytes IS NOT NULL)
-        THEN 'dense_bytes must be an integer from 0 to 36028797018963967 bytes'
-        WHEN kind = 'sync' AND NOT (total_ns IS NOT NULL)
-        THEN 'total_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'sync' AND NOT (source IS NOT NULL) THEN 'source must be text'
-        WHEN kind = 'sync' AND NOT (route IS NOT NULL) THEN 'route must be text'
-        WHEN kind = 'turn' AND NOT (group_id IS NOT NULL) THEN 'group_id must be text that is not empty'
-        WHEN kind = 'turn' AND NOT (step IS NOT NULL) THEN 'step must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'turn' AND NOT (turn IS NOT NULL) THEN 'turn must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'turn' AND NOT (attempt IS NOT NULL) THEN 'attempt must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'turn' AND NOT (coalesce(outcome, '') IN ('completed', 'preempted', 'failed'))
+        END
+        WHEN 'preemption' THEN CASE
+        WHEN NOT (coalesce(action, '') IN ('yield', 'cut', 'revoke')) THEN 'action must be one of yield, cut, revoke'
+        WHEN NOT (reason IS NOT NULL) THEN 'reason must be text'
+        END
+        WHEN 'hold' THEN CASE
+        WHEN NOT (reason IS NOT NULL) THEN 'reason must be text'
+        WHEN NOT (count IS NOT NULL) THEN 'count must be an integer from 0 to 36028797018963967'
+        WHEN NOT (duration_ns IS NOT NULL) THEN 'duration_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        END
+        WHEN 'step_time' THEN CASE
+        WHEN NOT (coalesce(role, '') IN ('serving', 'rollout')) THEN 'role must be one of serving, rollout'
+        WHEN NOT (coalesce(mode, '') IN ('prefill', 'decode')) THEN 'mode must be one of prefill, decode'
+        WHEN NOT (steps IS NOT NULL) THEN 'steps must be an integer from 0 to 36028797018963967'
+        WHEN NOT (error_share IS NOT NULL) THEN 'error_share must be a finite number'
+        END
+        WHEN 'sync' THEN CASE
+        WHEN NOT (ok IS NOT NULL) THEN 'ok must be true or false'
+        WHEN NOT (coalesce(encoding, '') IN ('delta', 'dense')) THEN 'encoding must be one of delta, dense'
+        WHEN NOT (wire_bytes IS NOT NULL) THEN 'wire_bytes must be an integer from 0 to 36028797018963967 bytes'
+        WHEN NOT (dense_bytes IS NOT NULL) THEN 'dense_bytes must be an integer from 0 to 36028797018963967 bytes'
+        WHEN NOT (total_ns IS NOT NULL) THEN 'total_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        WHEN NOT (source IS NOT NULL) THEN 'source must be text'
+        WHEN NOT (route IS NOT NULL) THEN 'route must be text'
+        END
+        WHEN 'turn' THEN CASE
+        WHEN NOT (group_id IS NOT NULL) THEN 'group_id must be text that is not empty'
+        WHEN NOT (step IS NOT NULL) THEN 'step must be an integer from 0 to 36028797018963967'
+        WHEN NOT (turn IS NOT NULL) THEN 'turn must be an integer from 0 to 36028797018963967'
+        WHEN NOT (attempt IS NOT NULL) THEN 'attempt must be an integer from 0 to 36028797018963967'
+        WHEN NOT (coalesce(outcome, '') IN ('completed', 'preempted', 'failed'))
         THEN 'outcome must be one of completed, preempted, failed'
-        WHEN kind = 'turn' AND NOT (placement IS NOT NULL) THEN 'placement must be text'
-        WHEN kind = 'turn' AND NOT (prompt_tokens IS NOT NULL)
-        THEN 'prompt_tokens must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'turn' AND NOT (cached_tokens IS NOT NULL)
-        THEN 'cached_tokens must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'turn' AND NOT (output_tokens IS NOT NULL)
-        THEN 'output_tokens must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'turn' AND NOT (answer_tokens IS NOT NULL)
-        THEN 'answer_tokens must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'turn' AND NOT (queue_ns IS NOT NULL)
-        THEN 'queue_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'turn' AND NOT (duration_ns IS NOT NULL)
-        THEN 'duration_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'trajectory' AND NOT (group_id IS NOT NULL) THEN 'group_id must be text that is not empty'
-        WHEN kind = 'trajectory' AND NOT (step IS NOT NULL) THEN 'step must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'trajectory' AND NOT (task IS NOT NULL) THEN 'task must be text'
-        WHEN kind = 'trajectory' AND NOT (coalesce(outcome, '') IN ('finished', 'truncated', 'lost'))
+        WHEN NOT (placement IS NOT NULL) THEN 'placement must be text'
+        WHEN NOT (prompt_tokens IS NOT NULL) THEN 'prompt_tokens must be an integer from 0 to 36028797018963967'
+        WHEN NOT (cached_tokens IS NOT NULL) THEN 'cached_tokens must be an integer from 0 to 36028797018963967'
+        WHEN NOT (output_tokens IS NOT NULL) THEN 'output_tokens must be an integer from 0 to 36028797018963967'
+        WHEN NOT (answer_tokens IS NOT NULL) THEN 'answer_tokens must be an integer from 0 to 36028797018963967'
+        WHEN NOT (queue_ns IS NOT NULL) THEN 'queue_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        WHEN NOT (duration_ns IS NOT NULL) THEN 'duration_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        END
+        WHEN 'trajectory' THEN CASE
+        WHEN NOT (group_id IS NOT NULL) THEN 'group_id must be text that is not empty'
+        WHEN NOT (step IS NOT NULL) THEN 'step must be an integer from 0 to 36028797018963967'
+        WHEN NOT (task IS NOT NULL) THEN 'task must be text'
+        WHEN NOT (coalesce(outcome, '') IN ('finished', 'truncated', 'lost'))
         THEN 'outcome must be one of finished, truncated, lost'
-        WHEN kind = 'trajectory' AND NOT (turns IS NOT NULL) THEN 'turns must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'trajectory' AND NOT (prompt_tokens IS NOT NULL)
-        THEN 'prompt_tokens must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'trajectory' AND NOT (output_tokens IS NOT NULL)
-        THEN 'output_tokens must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'trajectory' AND NOT (answer_tokens IS NOT NULL)
-        THEN 'answer_tokens must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'trajectory' AND NOT (staleness IS NOT NULL)
+        WHEN NOT (turns IS NOT NULL) THEN 'turns must be an integer from 0 to 36028797018963967'
+        WHEN NOT (prompt_tokens IS NOT NULL) THEN 'prompt_tokens must be an integer from 0 to 36028797018963967'
+        WHEN NOT (output_tokens IS NOT NULL) THEN 'output_tokens must be an integer from 0 to 36028797018963967'
+        WHEN NOT (answer_tokens IS NOT NULL) THEN 'answer_tokens must be an integer from 0 to 36028797018963967'
+        WHEN NOT (staleness IS NOT NULL)
         THEN 'staleness must be an integer from -36028797018963967 to 36028797018963967'
-        WHEN kind = 'trajectory' AND NOT (duration_ns IS NOT NULL)
-        THEN 'duration_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'verdict' AND NOT (group_id IS NOT NULL) THEN 'group_id must be text that is not empty'
-        WHEN kind = 'verdict' AND NOT (step IS NOT NULL) THEN 'step must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'verdict' AND NOT (verifier IS NOT NULL) THEN 'verifier must be text'
-        WHEN kind = 'verdict' AND NOT (reward IS NOT NULL) THEN 'reward must be a finite number'
-        WHEN kind = 'verdict' AND NOT (threshold IS NOT NULL) THEN 'threshold must be a finite number'
-        WHEN kind = 'verdict' AND NOT (accepted IS NOT NULL) THEN 'accepted must be true or false'
-        WHEN kind = 'verdict' AND NOT (stale IS NOT NULL) THEN 'stale must be true or false'
-        WHEN kind = 'request' AND NOT (request_id IS NOT NULL) THEN 'request_id must be text that is not empty'
-        WHEN kind = 'request' AND NOT (coalesce(outcome, '') IN ('completed', 'failed'))
-        THEN 'outcome must be one of completed, failed'
-        WHEN kind = 'request' AND NOT (prompt_tokens IS NOT NULL)
-        THEN 'prompt_tokens must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'request' AND NOT (output_tokens IS NOT NULL)
-        THEN 'output_tokens must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'request' AND NOT (e2e_ns IS NOT NULL)
-        THEN 'e2e_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'request' AND NOT (ttft_budget_ns IS NOT NULL)
+        WHEN NOT (duration_ns IS NOT NULL) THEN 'duration_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        END
+        WHEN 'verdict' THEN CASE
+        WHEN NOT (group_id IS NOT NULL) THEN 'group_id must be text that is not empty'
+        WHEN NOT (step IS NOT NULL) THEN 'step must be an integer from 0 to 36028797018963967'
+        WHEN NOT (verifier IS NOT NULL) THEN 'verifier must be text'
+        WHEN NOT (reward IS NOT NULL) THEN 'reward must be a finite number'
+        WHEN NOT (threshold IS NOT NULL) THEN 'threshold must be a finite number'
+        WHEN NOT (accepted IS NOT NULL) THEN 'accepted must be true or false'
+        WHEN NOT (stale IS NOT NULL) THEN 'stale must be true or false'
+        END
+        WHEN 'request' THEN CASE
+        WHEN NOT (request_id IS NOT NULL) THEN 'request_id must be text that is not empty'
+        WHEN NOT (coalesce(outcome, '') IN ('completed', 'failed')) THEN 'outcome must be one of completed, failed'
+        WHEN NOT (prompt_tokens IS NOT NULL) THEN 'prompt_tokens must be an integer from 0 to 36028797018963967'
+        WHEN NOT (output_tokens IS NOT NULL) THEN 'output_tokens must be an integer from 0 to 36028797018963967'
+        WHEN NOT (e2e_ns IS NOT NULL) THEN 'e2e_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        WHEN NOT (ttft_budget_ns IS NOT NULL)
         THEN 'ttft_budget_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'request' AND NOT (tpot_budget_ns IS NOT NULL)
+        WHEN NOT (tpot_budget_ns IS NOT NULL)
         THEN 'tpot_budget_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'request' AND NOT (send_delay_ns IS NOT NULL)
+        WHEN NOT (send_delay_ns IS NOT NULL)
         THEN 'send_delay_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'device_slice' AND NOT (device_id IS NOT NULL) THEN 'device_id must be text that is not empty'
-        WHEN kind = 'device_slice' AND NOT (t0_ns IS NOT NULL)
+        END
+        WHEN 'device_slice' THEN CASE
+        WHEN NOT (device_id IS NOT NULL) THEN 'device_id must be text that is not empty'
+        WHEN NOT (t0_ns IS NOT NULL)
         THEN 't0_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
-        WHEN kind = 'device_slice' AND NOT (t1_ns IS NOT NULL)
+        WHEN NOT (t1_ns IS NOT NULL)
         THEN 't1_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
-        WHEN kind = 'device_slice' AND NOT (serving_ns IS NOT NULL)
-        THEN 'serving_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'device_slice' AND NOT (rollout_ns IS NOT NULL)
-        THEN 'rollout_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'device_slice' AND NOT (train_ns IS NOT NULL)
-        THEN 'train_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'device_slice' AND NOT (sync_ns IS NOT NULL)
-        THEN 'sync_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'device_slice' AND NOT (activation_ns IS NOT NULL)
+        WHEN NOT (serving_ns IS NOT NULL) THEN 'serving_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        WHEN NOT (rollout_ns IS NOT NULL) THEN 'rollout_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        WHEN NOT (train_ns IS NOT NULL) THEN 'train_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        WHEN NOT (sync_ns IS NOT NULL) THEN 'sync_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        WHEN NOT (activation_ns IS NOT NULL)
         THEN 'activation_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'device_slice' AND NOT (headroom_ns IS NOT NULL)
-        THEN 'headroom_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'device_slice' AND NOT (idle_ns IS NOT NULL)
-        THEN 'idle_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'device_slice' AND NOT (overlap_ns IS NOT NULL)
-        THEN 'overlap_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'device_slice' AND NOT (t0_ns::HUGEINT <= t1_ns::HUGEINT) THEN 't1_ns must be at or after t0_ns'
-        WHEN kind = 'device_slice' AND NOT (t1_ns::HUGEINT - t0_ns::HUGEINT <= 36028797018963967)
+        WHEN NOT (headroom_ns IS NOT NULL) THEN 'headroom_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        WHEN NOT (idle_ns IS NOT NULL) THEN 'idle_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        WHEN NOT (overlap_ns IS NOT NULL) THEN 'overlap_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        WHEN NOT (t0_ns::HUGEINT <= t1_ns::HUGEINT) THEN 't1_ns must be at or after t0_ns'
+        WHEN NOT (t1_ns::HUGEINT - t0_ns::HUGEINT <= 36028797018963967)
         THEN 't1_ns must be at most 36028797018963967 ns after t0_ns'
-        WHEN kind = 'device_slice' AND NOT (serving_ns::HUGEINT + rollout_ns::HUGEINT + train_ns::HUGEINT +
-            sync_ns::HUGEINT + activation_ns::HUGEINT + headroom_ns::HUGEINT + idle_ns::HUGEINT = t1_ns::HUGEINT -
-            t0_ns::HUGEINT)
+        WHEN NOT (serving_ns::HUGEINT + rollout_ns::HUGEINT + train_ns::HUGEINT + sync_ns::HUGEINT +
+            activation_ns::HUGEINT + headroom_ns::HUGEINT + idle_ns::HUGEINT = t1_ns::HUGEINT - t0_ns::HUGEINT)
         THEN 't1_ns must be t0_ns and the sum of the seven buckets'
-        WHEN kind = 'step' AND NOT (step IS NOT NULL) THEN 'step must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'step' AND NOT (groups IS NOT NULL) THEN 'groups must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'step' AND NOT (trajectories IS NOT NULL)
-        THEN 'trajectories must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'step' AND NOT (trajectories_accepted IS NOT NULL)
+        END
+        WHEN 'step' THEN CASE
+        WHEN NOT (step IS NOT NULL) THEN 'step must be an integer from 0 to 36028797018963967'
+        WHEN NOT (groups IS NOT NULL) THEN 'groups must be an integer from 0 to 36028797018963967'
+        WHEN NOT (trajectories IS NOT NULL) THEN 'trajectories must be an integer from 0 to 36028797018963967'
+        WHEN NOT (trajectories_accepted IS NOT NULL)
         THEN 'trajectories_accepted must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'step' AND NOT (reward_mean IS NOT NULL) THEN 'reward_mean must be a finite number'
-        WHEN kind = 'step' AND NOT (tokens_trained IS NOT NULL)
-        THEN 'tokens_trained must be an integer from 0 to 36028797018963967'
-        WHEN kind = 'step' AND NOT (rollout_ns IS NOT NULL)
-        THEN 'rollout_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'step' AND NOT (train_ns IS NOT NULL)
-        THEN 'train_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'step' AND NOT (sync_ns IS NOT NULL)
-        THEN 'sync_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'step' AND NOT (total_ns IS NOT NULL)
-        THEN 'total_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN kind = 'power' AND NOT (t0_ns IS NOT NULL)
+        WHEN NOT (reward_mean IS NOT NULL) THEN 'reward_mean must be a finite number'
+        WHEN NOT (tokens_trained IS NOT NULL) THEN 'tokens_trained must be an integer from 0 to 36028797018963967'
+        WHEN NOT (rollout_ns IS NOT NULL) THEN 'rollout_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        WHEN NOT (train_ns IS NOT NULL) THEN 'train_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        WHEN NOT (sync_ns IS NOT NULL) THEN 'sync_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        WHEN NOT (total_ns IS NOT NULL) THEN 'total_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        END
+        WHEN 'power' THEN CASE
+        WHEN NOT (t0_ns IS NOT NULL)
         THEN 't0_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
-        WHEN kind = 'power' AND NOT (t1_ns IS NOT NULL)
+        WHEN NOT (t1_ns IS NOT NULL)
         THEN 't1_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
-        WHEN kind = 'power' AND NOT (source IS NOT NULL) THEN 'source must be text'
-        WHEN kind = 'power' AND NOT (t0_ns::HUGEINT <= t1_ns::HUGEINT) THEN 't1_ns must be at or after t0_ns'
-        WHEN kind = 'power' AND NOT (t1_ns::HUGEINT - t0_ns::HUGEINT <= 36028797018963967)
+        WHEN NOT (source IS NOT NULL) THEN 'source must be text'
+        WHEN NOT (t0_ns::HUGEINT <= t1_ns::HUGEINT) THEN 't1_ns must be at or after t0_ns'
+        WHEN NOT (t1_ns::HUGEINT - t0_ns::HUGEINT <= 36028797018963967)
         THEN 't1_ns must be at most 36028797018963967 ns after t0_ns'
-        WHEN kind = 'ledger' AND NOT (action IS NOT NULL) THEN 'action must be text'
-        WHEN kind = 'power' AND NOT ((power_mw IS NULL) = (source = 'not measured'))
+        WHEN NOT ((power_mw IS NULL) = (source = 'not measured'))
         THEN 'power_mw must be empty just where source is ''not measured'''
+        END
+        WHEN 'ledger' THEN CASE
+        WHEN NOT (action IS NOT NULL) THEN 'action must be text'
+        END
+        END
         END AS fault
     FROM stored_event
 ),
