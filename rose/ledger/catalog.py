@@ -48,6 +48,7 @@ VIEWS = (
     "verdict",
     "request",
     "device_slice",
+    "faulty_event",
     "step",
     "power",
     "job",

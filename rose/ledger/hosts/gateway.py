@@ -115,7 +115,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
     def __init__(self, root: Path, limits: Limits, location: str, **options: Any) -> None:
         self._root = root
         self._limits = limits
-        self._receiver = Receiver(root)
+        self._receiver = Receiver(root, lambda event: self._own_writer().record(event))
         self._turns = threading.BoundedSemaphore(limits.queries)
         self._mutex = threading.Lock()
         self._writer: LedgerWriter | None = None

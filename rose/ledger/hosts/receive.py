@@ -13,6 +13,7 @@ import re
 import shutil
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rose.events import KINDS, Provenance
-from rose.ledger import catalog, layout, rows, segments
+from rose.events import KINDS, Event, Ledger, Provenance
+from rose.ledger import batch, catalog, layout, rows, segments
 from rose.ledger import writer as writers
 from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError
@@ -53,9 +54,13 @@ class Held:
 class Receiver:
     """Takes in segments for the ledger at `root`, from any number of threads; holds the names of their writers."""
 
-    def __init__(self, root: Path) -> None:
-        """Raises LedgerError if `root` is no ledger."""
+    def __init__(self, root: Path, record: Callable[[Event], object] | None = None) -> None:
+        """`record` takes a `ledger` event of action `faulty` about each segment that holds what is no event.
+
+        Raises LedgerError if `root` is no ledger.
+        """
         self.root = layout.check(root)
+        self._record = record
         self._mutex = threading.Lock()
         self._busy: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._names: dict[str, int] = {}
@@ -84,10 +89,11 @@ class Receiver:
     def receive(self, path: str, content: bytes) -> Held:
         """Take in a segment by its path in the ledger it was written to; on disk when this returns.
 
-        Raises LedgerError, and keeps nothing, if it is not what its path says, not the next of its writer, or of a
-        writer that is open on this host.
+        Rows that are no events are kept where they are, so that the chain can be proved and its host goes on; the views
+        leave them out. Raises LedgerError, and keeps nothing, if it is not what its path says, not the next of its
+        writer, or of a writer that is open on this host.
         """
-        header, sha256 = check(path, content)
+        header, sha256, fault = check(path, content)
         with self._mutex:
             busy = self._busy[header.writer]
         with busy:
@@ -100,6 +106,11 @@ class Receiver:
                 self._write(path, content, new_epoch=header.index == 0)
                 # Reads the segment back, and notes it as the newest.
                 self._tails[header.writer] = segments.recover(self.root, header.writer)
+                if fault is not None and self._record is not None:
+                    detail = json.dumps({"writer": header.writer, "file": path, "fault": fault})
+                    # What it is about stands already, and the view faulty_event has it, if this cannot be written.
+                    with suppress(LedgerError):
+                        self._record(Ledger(action="faulty", event_id=f"faulty/{sha256}", detail_json=detail))
             if header.index == 0 or header.writer in self._unshown:
                 self._show(header.writer)
         return Held(header.epoch, header.index, header.last_seq + 1, sha256)
@@ -175,8 +186,11 @@ class Receiver:
             raise LedgerError(f"cannot write {target}: {error.strerror}") from error
 
 
-def check(path: str, content: bytes) -> tuple[segments.Header, str]:
-    """The header and SHA-256 of a segment that is all its path and its header say. Raises LedgerError."""
+def check(path: str, content: bytes) -> tuple[segments.Header, str, str | None]:
+    """The header and SHA-256 of a segment that is all its path and its header say, and what is wrong with its events.
+
+    Raises LedgerError.
+    """
     if (match := _PATH.fullmatch(path)) is None:
         raise LedgerError(f"{path!r} is not the path of a segment, live/<writer>/<epoch>/<index>-<sha256>.parquet")
     writer = match["writer"]
@@ -201,10 +215,24 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str]:
             raise LedgerError(f"{path}: its header says writer {header.writer!r}, epoch and index {numbers[:2]}")
         if header.index > segments.SEGMENTS_PER_EPOCH:
             raise LedgerError(f"{path}: an epoch has at most {segments.SEGMENTS_PER_EPOCH} segments after its first")
-        _check_rows(path, header, _read(path, content))
+        table = _read(path, content)
+        # Text that is none would keep every reader from the file.
+        table.validate(full=True)
+        _check_rows(path, header, table)
     except (pa.ArrowException, OSError, TypeError, ValueError) as error:
         raise LedgerError(f"{path}: not a segment: {error}") from error
-    return header, sha256
+    return header, sha256, _fault(table)
+
+
+def _fault(table: pa.Table) -> str | None:
+    """What is wrong with the first event that is none, and the row it stands in; None if all are events."""
+    events = table.drop(["writer", "seq"])
+    for first in range(0, events.num_rows, batch.ROWS_MAX):
+        try:
+            batch.checked(events.slice(first, batch.ROWS_MAX))
+        except LedgerError as error:
+            return str(error) if first == 0 else f"{error} from row {first} on"
+    return None
 
 
 def _read(path: str, content: bytes) -> pa.Table:
