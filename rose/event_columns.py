@@ -8,7 +8,23 @@ import types
 import typing
 from typing import Literal
 
-from rose.events import COMMON_COLUMNS, KINDS
+from rose.events import KINDS
+
+#: Columns of every event, in order, with the SQL type of each. The ledger fills the first five.
+COMMON_COLUMNS: dict[str, str] = {
+    "writer": "VARCHAR",
+    "seq": "BIGINT",
+    "event_id": "VARCHAR",
+    "run_id": "VARCHAR",
+    "provenance": "VARCHAR",
+    "at_us": "BIGINT",
+    "kind": "VARCHAR",
+    "device_id": "VARCHAR",
+    "engine_id": "VARCHAR",
+    "lease_id": "VARCHAR",
+    "trajectory_id": "VARCHAR",
+    "policy_version": "BIGINT",
+}
 
 _SQL_TYPES: dict[type, str] = {int: "BIGINT", str: "VARCHAR", float: "DOUBLE", bool: "BOOLEAN"}
 

@@ -2,7 +2,8 @@
 
 An event is a fact that happened; it is never changed. A correction is a new event. Times: `at_us` is UTC
 microseconds since the epoch, `*_ns` fields are integer nanoseconds (`t0_ns` and `t1_ns` are UTC nanoseconds),
-`*_bytes` are bytes. Fields left at None are unknown or do not apply.
+`*_bytes` are bytes. Fields left at None are unknown or do not apply. What a field may hold is its type, and what the
+fields of a kind hold together are its `rules`; an event that breaks one is refused where it enters a ledger.
 """
 
 from __future__ import annotations
@@ -13,24 +14,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from rose.clock import utc_us
+from rose.event_fields import INTERVAL, Bytes, Count, Difference, DurationNs, Id, InstantNs, InstantUs, Rule
 
 Provenance = Literal["live", "replay", "simulated"]
-
-#: Columns of every event, in order, with the SQL type of each. The ledger fills the first five.
-COMMON_COLUMNS: dict[str, str] = {
-    "writer": "VARCHAR",
-    "seq": "BIGINT",
-    "event_id": "VARCHAR",
-    "run_id": "VARCHAR",
-    "provenance": "VARCHAR",
-    "at_us": "BIGINT",
-    "kind": "VARCHAR",
-    "device_id": "VARCHAR",
-    "engine_id": "VARCHAR",
-    "lease_id": "VARCHAR",
-    "trajectory_id": "VARCHAR",
-    "policy_version": "BIGINT",
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,15 +26,18 @@ class Event:
     kind: ClassVar[str]
     #: True for kinds that must be on disk before the act they describe is acknowledged.
     durable: ClassVar[bool] = False
+    #: Fields that are optional in other kinds.
+    needs: ClassVar[tuple[str, ...]] = ()
+    rules: ClassVar[tuple[Rule, ...]] = ()
 
-    at_us: int = dataclasses.field(default_factory=utc_us)
+    at_us: InstantUs = dataclasses.field(default_factory=utc_us)
     #: Chosen by the client; a retried event with the same id counts once. None: the ledger makes one.
-    event_id: str | None = None
-    device_id: str | None = None
-    engine_id: str | None = None
-    lease_id: str | None = None
-    trajectory_id: str | None = None
-    policy_version: int | None = None
+    event_id: Id | None = None
+    device_id: Id | None = None
+    engine_id: Id | None = None
+    lease_id: Id | None = None
+    trajectory_id: Id | None = None
+    policy_version: Count | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,12 +68,13 @@ class Device(Event):
 
     kind: ClassVar[str] = "device"
     durable: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("device_id",)
     action: Literal["joined", "left"]
-    t_ns: int
+    t_ns: InstantNs
     pool: Literal["serving", "rollout", "train"]
     #: The name the price book knows the device by, such as "h100-sxm" or "cpu-core".
     device_class: str
-    memory_bytes: int | None = None
+    memory_bytes: Bytes | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,13 +89,13 @@ class Engine(Event):
     action: Literal["started", "activated", "deactivated", "stopped", "died", "attached", "detached", "refused"]
     role: Literal["serving", "rollout"]
     model: str
-    pid: int | None = None
-    kv_bytes: int | None = None
-    duration_ns: int | None = None
+    pid: Count | None = None
+    kv_bytes: Bytes | None = None
+    duration_ns: DurationNs | None = None
     memory_mechanism: str | None = None
     compute_mechanism: str | None = None
     reason: str | None = None
-    moved_bytes: int | None = None
+    moved_bytes: Bytes | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,14 +104,15 @@ class Lease(Event):
 
     kind: ClassVar[str] = "lease"
     durable: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("lease_id",)
     #: `throttled`: its compute and regret shares were halved; `restored`: one step of what lateness took was undone.
     action: Literal[
         "granted", "renewed", "throttled", "restored", "resized", "frozen", "released", "preempted", "expired"
     ]
-    kv_budget_bytes: int
+    kv_budget_bytes: Bytes
     compute_share: float
-    expires_at_us: int
-    step: int | None = None
+    expires_at_us: InstantUs
+    step: Count | None = None
     reason: str | None = None
     #: How much longer lending may make a serving request take than serving alone would, as a share.
     regret_share: float | None = None
@@ -140,21 +131,21 @@ class Preemption(Event):
     durable: ClassVar[bool] = True
     action: Literal["yield", "cut", "revoke"]
     reason: str
-    step: int | None = None
-    duration_ns: int | None = None
-    requests: int | None = None
-    tokens_kept: int | None = None
-    tokens_lost: int | None = None
-    kv_budget_bytes_before: int | None = None
-    kv_budget_bytes_after: int | None = None
-    count: int | None = None
+    step: Count | None = None
+    duration_ns: DurationNs | None = None
+    requests: Count | None = None
+    tokens_kept: Count | None = None
+    tokens_lost: Count | None = None
+    kv_budget_bytes_before: Bytes | None = None
+    kv_budget_bytes_after: Bytes | None = None
+    count: Count | None = None
     #: The longest of them.
-    longest_ns: int | None = None
+    longest_ns: DurationNs | None = None
     #: From serving's wish for the device until the rollout was off it: the longest, and the mean.
-    latency_ns: int | None = None
-    latency_mean_ns: int | None = None
+    latency_ns: DurationNs | None = None
+    latency_mean_ns: DurationNs | None = None
     #: Memory that went back to the system.
-    returned_bytes: int | None = None
+    returned_bytes: Bytes | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -164,9 +155,9 @@ class Hold(Event):
     kind: ClassVar[str] = "hold"
     #: The rule that refused, such as "serving_step", "prefill_slack" or "regret".
     reason: str
-    step: int | None = None
-    count: int
-    duration_ns: int
+    step: Count | None = None
+    count: Count
+    duration_ns: DurationNs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,7 +168,7 @@ class StepTime(Event):
     role: Literal["serving", "rollout"]
     mode: Literal["prefill", "decode"]
     #: Steps of the engine since the last such event, of both modes.
-    steps: int
+    steps: Count
     #: Mean of |predicted - measured| / measured over the last steps of the mode.
     error_share: float
 
@@ -189,27 +180,27 @@ class Sync(Event):
     kind: ClassVar[str] = "sync"
     durable: ClassVar[bool] = True
     ok: bool
-    base_version: int | None
+    base_version: Count | None
     encoding: Literal["delta", "dense"]
-    wire_bytes: int
-    dense_bytes: int
-    changed_elements: int | None = None
-    total_elements: int | None = None
+    wire_bytes: Bytes
+    dense_bytes: Bytes
+    changed_elements: Count | None = None
+    total_elements: Count | None = None
     #: The phases, in order: what the publisher spent; fetch; check what came against its hashes; decode it beside the
     #: running engine; copy it in while the engine stands still; hash what the engine holds and tell the origin.
-    encode_ns: int | None = None
+    encode_ns: DurationNs | None = None
     #: Includes the verification where `verify_ns` is None, as ledgers had it before the two were told apart.
-    fetch_ns: int | None = None
-    verify_ns: int | None = None
-    stage_ns: int | None = None
-    pause_ns: int | None = None
-    acknowledge_ns: int | None = None
-    total_ns: int
+    fetch_ns: DurationNs | None = None
+    verify_ns: DurationNs | None = None
+    stage_ns: DurationNs | None = None
+    pause_ns: DurationNs | None = None
+    acknowledge_ns: DurationNs | None = None
+    total_ns: DurationNs
     #: Where the bytes came from ("trainer", "relay", "object store"; "audit": none came, an engine was found to have
     #: drifted), and over which priced route ("loopback", "intra-zone", "inter-region", "internet").
     source: str
     route: str
-    step: int | None = None
+    step: Count | None = None
     sha256: str | None = None
     reason: str | None = None
 
@@ -219,20 +210,20 @@ class Turn(Event):
     """One turn of a trajectory on one engine. A turn cut by preemption has a row for each engine it ran on."""
 
     kind: ClassVar[str] = "turn"
-    group_id: str
-    step: int
-    turn: int
-    attempt: int
+    group_id: Id
+    step: Count
+    turn: Count
+    attempt: Count
     outcome: Literal["completed", "preempted", "failed"]
     #: Why the router placed it there: "prefix", "lease", "least_loaded", "queue".
     placement: str
-    prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
+    prompt_tokens: Count
+    cached_tokens: Count
+    output_tokens: Count
     #: Output tokens that are the answer proper (the move), the rest being reasoning; R = output / answer.
-    answer_tokens: int
-    queue_ns: int
-    duration_ns: int
+    answer_tokens: Count
+    queue_ns: DurationNs
+    duration_ns: DurationNs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -240,16 +231,16 @@ class Trajectory(Event):
     """A trajectory ended. `policy_version` is the oldest that made one of its tokens."""
 
     kind: ClassVar[str] = "trajectory"
-    group_id: str
-    step: int
+    group_id: Id
+    step: Count
     task: str
     outcome: Literal["finished", "truncated", "lost"]
-    turns: int
-    prompt_tokens: int
-    output_tokens: int
-    answer_tokens: int
-    staleness: int
-    duration_ns: int
+    turns: Count
+    prompt_tokens: Count
+    output_tokens: Count
+    answer_tokens: Count
+    staleness: Difference
+    duration_ns: DurationNs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,8 +248,8 @@ class Verdict(Event):
     """What the verifier says of a trajectory. `correct` is ground truth where it is known (an audit), else None."""
 
     kind: ClassVar[str] = "verdict"
-    group_id: str
-    step: int
+    group_id: Id
+    step: Count
     verifier: str
     reward: float
     threshold: float
@@ -273,19 +264,23 @@ class Request(Event):
     """One serving request as its client saw it. `lease_id` is the lease in force on the device at its arrival."""
 
     kind: ClassVar[str] = "request"
-    request_id: str
+    request_id: Id
     outcome: Literal["completed", "failed"]
-    prompt_tokens: int
-    output_tokens: int
-    ttft_ns: int | None
-    tpot_mean_ns: int | None
-    tpot_max_ns: int | None
-    e2e_ns: int
-    ttft_budget_ns: int
-    tpot_budget_ns: int
+    prompt_tokens: Count
+    output_tokens: Count
+    ttft_ns: DurationNs | None
+    tpot_mean_ns: DurationNs | None
+    tpot_max_ns: DurationNs | None
+    e2e_ns: DurationNs
+    ttft_budget_ns: DurationNs
+    tpot_budget_ns: DurationNs
     #: How late the client sent it against the trace's own time: load generator trouble, not the server's.
-    send_delay_ns: int
+    send_delay_ns: DurationNs
     reason: str | None = None
+
+
+#: The seven buckets of device time, in the order they are shown.
+BUCKETS: tuple[str, ...] = ("serving", "rollout", "train", "sync", "activation", "headroom", "idle")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -293,17 +288,26 @@ class DeviceSlice(Event):
     """Where every nanosecond of [t0_ns, t1_ns) of one device went; the seven sum to t1_ns - t0_ns exactly."""
 
     kind: ClassVar[str] = "device_slice"
-    t0_ns: int
-    t1_ns: int
-    serving_ns: int
-    rollout_ns: int
-    train_ns: int
-    sync_ns: int
-    activation_ns: int
-    headroom_ns: int
-    idle_ns: int
+    needs: ClassVar[tuple[str, ...]] = ("device_id",)
+    rules: ClassVar[tuple[Rule, ...]] = (
+        *INTERVAL,
+        Rule(
+            "t1_ns",
+            f"{' + '.join(f'{bucket}_ns' for bucket in BUCKETS)} == t1_ns - t0_ns",
+            "t0_ns and the sum of the seven buckets",
+        ),
+    )
+    t0_ns: InstantNs
+    t1_ns: InstantNs
+    serving_ns: DurationNs
+    rollout_ns: DurationNs
+    train_ns: DurationNs
+    sync_ns: DurationNs
+    activation_ns: DurationNs
+    headroom_ns: DurationNs
+    idle_ns: DurationNs
     #: Time both engines worked at once; it is inside serving_ns and rollout_ns, half each.
-    overlap_ns: int = 0
+    overlap_ns: DurationNs = 0
 
     def __post_init__(self) -> None:
         total = sum(getattr(self, f"{bucket}_ns") for bucket in BUCKETS)
@@ -313,29 +317,26 @@ class DeviceSlice(Event):
             )
 
 
-#: The seven buckets of device time, in the order they are shown.
-BUCKETS: tuple[str, ...] = ("serving", "rollout", "train", "sync", "activation", "headroom", "idle")
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step(Event):
     """One RL step: rollout, update, sync. `policy_version` is the version it published."""
 
     kind: ClassVar[str] = "step"
-    step: int
-    groups: int
-    trajectories: int
-    trajectories_accepted: int
+    step: Count
+    groups: Count
+    trajectories: Count
+    trajectories_accepted: Count
     reward_mean: float
-    loss: float
+    #: None: it came out as no number.
+    loss: float | None
     entropy: float | None
     kl: float | None
     grad_norm: float | None
-    tokens_trained: int
-    rollout_ns: int
-    train_ns: int
-    sync_ns: int
-    total_ns: int
+    tokens_trained: Count
+    rollout_ns: DurationNs
+    train_ns: DurationNs
+    sync_ns: DurationNs
+    total_ns: DurationNs
 
 
 #: The `source` of a power event without power.
@@ -350,20 +351,21 @@ class Power(Event):
     """
 
     kind: ClassVar[str] = "power"
-    t0_ns: int
-    t1_ns: int
-    power_mw: int | None
+    rules: ClassVar[tuple[Rule, ...]] = INTERVAL
+    t0_ns: InstantNs
+    t1_ns: InstantNs
+    power_mw: Count | None
     source: str
     #: What the device's own energy counter went up by, and those of the CPU packages it is only a part of, millijoules.
-    energy_mj: int | None = None
-    package_energy_mj: int | None = None
+    energy_mj: Count | None = None
+    package_energy_mj: Count | None = None
     #: Share of the time in which the GPU ran a kernel, as NVML last sampled it, or the cores worked.
     busy_share: float | None = None
-    memory_used_bytes: int | None = None
-    sm_clock_mhz: int | None = None
+    memory_used_bytes: Bytes | None = None
+    sm_clock_mhz: Count | None = None
     #: What holds the GPU's clocks where they are, in words; empty: nothing does.
     clock_reasons: str | None = None
-    mig_instances: int | None = None
+    mig_instances: Count | None = None
     reason: str | None = None
 
     def __post_init__(self) -> None:

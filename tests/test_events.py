@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from rose.event_columns import all_columns, columns
-from rose.events import COMMON_COLUMNS, KINDS, DeviceSlice, Power
+from rose.event_columns import COMMON_COLUMNS, all_columns, columns
+from rose.events import KINDS, DeviceSlice, Power
 
 
 def test_every_kind_is_named_by_its_key_and_may_not_be_changed() -> None:

@@ -22,6 +22,7 @@ LONG: dict[str, tuple[int, str]] = {}
 #: Modules without a test file of their own: which file tests them instead, and why.
 TESTED_ELSEWHERE = {
     "rose/doctor.py": ("test_cli.py", "seen whole: the command is run"),
+    "rose/ledger/catalog_file.py": ("ledger/test_catalog.py", "a catalog is made, and no half of one"),
     "rose/ledger/commands/common.py": ("ledger/commands/test_commands.py", "seen through the commands"),
     "rose/ledger/commands/inspect.py": ("ledger/commands/test_commands.py", "the commands are run"),
     "rose/ledger/checks/roll_ups.py": ("ledger/test_verify_adversary.py", "what verification says of a changed folder"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from benchmarks.ledger import fleet, hostile, kills, record, scale, soak, throughput
+from benchmarks.ledger import fleet, full_disk, hostile, kills, record, scale, soak, throughput
 from benchmarks.report import Report, arguments, finish, phase
 
 
@@ -18,6 +18,7 @@ def main() -> None:
         "fleet": fleet.measure,
         "hostile": hostile.measure,
         "kills": kills.measure,
+        "full_disk": full_disk.measure,
         "soak": soak.measure,
     }
     parser = arguments(__doc__ or "")

@@ -241,7 +241,7 @@ def _sync(n: int, rng: np.random.Generator, device: Any, at_us: Any, step: Any) 
         "engine_id": _names("gpu", device) + "-rollout",
         "policy_version": step,
         "ok": np.full(n, True),
-        "base_version": step - 1,
+        "base_version": np.maximum(step - 1, 0),
         "encoding": np.full(n, "delta", dtype=object),
         "wire_bytes": rng.integers(10**8, 10**9, n),
         "dense_bytes": dense,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rose.events import BUCKETS, NOT_MEASURED, DeviceSlice, Power, Provenance
+from rose.event_fields import AMOUNT_MAX
+from rose.events import KINDS, NOT_MEASURED, Power, Provenance
 from rose.ledger import rows
 from rose.ledger.layout import LedgerError
 
@@ -19,10 +21,15 @@ _NUMBERED = ("writer", "seq")
 REQUIRED = ("kind", "run_id", "provenance", "at_us")
 #: More rows belong in several tables: one table is one file.
 ROWS_MAX = 1_000_000
-#: An instant of this century is below the one, and seven durations below the other sum to less than 64 bits hold.
-_INSTANT_NS_MAX, _DURATION_NS_MAX = 2**62, 2**60
 
 Columns = dict[str, pa.Array]
+#: What a column may be given as; the ledger's own type is wider or as wide.
+_SORTS: dict[pa.DataType, tuple[Callable[[pa.DataType], bool], ...]] = {
+    pa.int64(): (pa.types.is_integer,),
+    pa.float64(): (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
+    pa.bool_(): (pa.types.is_boolean,),
+    pa.string(): (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+}
 
 
 def checked(table: pa.Table) -> pa.Table:
@@ -33,13 +40,18 @@ def checked(table: pa.Table) -> pa.Table:
     """
     if table.num_rows > ROWS_MAX:
         raise LedgerError(f"a table of {table.num_rows} events; give at most {ROWS_MAX} at a time")
+    try:
+        # What came over a network may be no text, and point anywhere.
+        table.validate(full=True)
+    except pa.ArrowException as error:
+        raise LedgerError(f"the table is damaged: {error}") from error
     columns: Columns = {}
     for name, given in zip(table.column_names, table.columns, strict=True):
         wanted = _types().get(name)
         if wanted is None or name in columns:
             raise LedgerError(f"column {name!r} is not one that an event brings along, or it comes twice")
         try:
-            columns[name] = _whole(given if given.type == wanted else given.cast(wanted))
+            columns[name] = _whole(_cast(given, wanted))
         except pa.ArrowException as error:
             raise LedgerError(f"column {name!r} must be {wanted}, not {given.type}: {error}") from error
     for name in REQUIRED:
@@ -60,6 +72,28 @@ def checked(table: pa.Table) -> pa.Table:
 @functools.cache
 def _types() -> dict[str, pa.DataType]:
     return {each.name: each.type for each in rows.schema() if each.name not in _NUMBERED}
+
+
+@functools.cache
+def _fields() -> dict[str, rows.Field]:
+    """A field by its name; what is one name is one range in all kinds."""
+    return {each.name: each for kind in KINDS for each in rows.fields_of(kind)}
+
+
+def fits(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a type is a narrower or wider form of a column's: no number comes out of a text or a truth."""
+    kind = given.value_type if pa.types.is_dictionary(given) else given
+    return pa.types.is_null(kind) or any(is_sort(kind) for is_sort in _SORTS[wanted])
+
+
+def _cast(given: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    """Raises ArrowException."""
+    if given.type == wanted:
+        return given
+    if not fits(given.type, wanted):
+        raise pa.ArrowTypeError("give the type itself")
+    # A large integer is rounded to the nearest float, as Python does it.
+    return given.cast(wanted, safe=wanted != pa.float64())
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
@@ -90,8 +124,9 @@ def _check_kinds(columns: Columns) -> None:
         allowed = [_literals(kind).get(name, ()) for kind in kinds]
         if any(allowed):
             _check_allowed(columns, name, codes, allowed)
-    if DeviceSlice.kind in kinds:
-        _check_slices(columns, codes == kinds.index(DeviceSlice.kind))
+    _check_all_values(columns, valid)
+    for index, kind in enumerate(kinds):
+        _check_rules(columns, kind, codes == index)
     if Power.kind in kinds:
         _check_power(columns, codes == kinds.index(Power.kind))
 
@@ -124,15 +159,48 @@ def _check_allowed(columns: Columns, name: str, codes: Any, allowed: list[tuple[
             raise _wrong(columns, name, (codes == code) & (indices == index), f"one of {', '.join(allowed[code])}")
 
 
-def _check_slices(columns: Columns, slices: Any) -> None:
-    names = ("t0_ns", "t1_ns", *(f"{bucket}_ns" for bucket in BUCKETS))
-    t0, t1, *buckets = (_integers(columns[name]) for name in names)
-    for name, column in zip(names, (t0, t1, *buckets), strict=True):
-        most = _INSTANT_NS_MAX if name in ("t0_ns", "t1_ns") else _DURATION_NS_MAX
-        if (wrong := slices & ((column > most) | (column < -most))).any():
-            raise _wrong(columns, name, wrong, f"at most {most} nanoseconds")
-    if (wrong := slices & (sum(buckets) != t1 - t0)).any():
-        raise _wrong(columns, "t1_ns", wrong, "t0_ns and the sum of the seven buckets")
+def _check_all_values(columns: Columns, valid: Any) -> None:
+    """Most integers are amounts, and all of a row are in range together if their bits are: one look for all of them."""
+    amounts = []
+    bits = np.zeros(valid.shape[1], np.int64)
+    for index, (name, column) in enumerate(columns.items()):
+        if (field := _fields().get(name)) is None or column.null_count == len(column):
+            continue
+        if field.range is not None and (field.range.least, field.range.most) == (0, AMOUNT_MAX):
+            amounts.append((field, valid[index]))
+            np.bitwise_or(bits, _numbers(column, np.int64), out=bits)
+        else:
+            _check_values(columns, field, valid[index])
+    if (bits.view(np.uint64) > AMOUNT_MAX).any():
+        # Or there is anything where a row has no value.
+        for field, has_value in amounts:
+            _check_values(columns, field, has_value)
+
+
+def _check_values(columns: Columns, field: rows.Field, valid: Any) -> None:
+    match field.sql_type:
+        case "BIGINT":
+            assert field.range is not None
+            least, most = field.range.least, field.range.most
+            # Below the least, an unsigned integer is above the most.
+            wrong = (_numbers(columns[field.name], np.int64) - least).view(np.uint64) > most - least
+        case "DOUBLE":
+            wrong = ~np.isfinite(_numbers(columns[field.name], np.float64))
+        case "VARCHAR" if field.filled:
+            wrong = _lengths(columns[field.name]) == 0
+        case _:
+            return
+    if wrong.any() and (wrong := wrong & valid).any():
+        raise _wrong(columns, field.name, wrong, field.wanted)
+
+
+def _check_rules(columns: Columns, kind: str, of_kind: Any) -> None:
+    if not (rules := KINDS[kind].rules):
+        return
+    for rule in rules:
+        named = {name: _numbers(columns[name], np.int64) for name in rows.names(rule)}
+        if (wrong := of_kind & ~rows.holds(rule)(named)).any():
+            raise _wrong(columns, rule.field, wrong, rule.wanted)
 
 
 def _check_power(columns: Columns, power: Any) -> None:
@@ -157,14 +225,19 @@ def _valid(column: pa.Array) -> Any:
     return bits[column.offset : column.offset + len(column)].astype(bool)
 
 
-def _integers(column: pa.Array) -> Any:
-    """int64[rows], with anything where there is no value."""
+def _numbers(column: pa.Array, of: type[np.int64 | np.float64]) -> Any:
+    """of[rows], with anything where there is no value."""
     if column.buffers()[1] is None:
-        return np.zeros(len(column), dtype=np.int64)
-    return np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column)]
+        return np.zeros(len(column), dtype=of)
+    return np.frombuffer(column.buffers()[1], of)[column.offset : column.offset + len(column)]
+
+
+def _lengths(column: pa.Array) -> Any:
+    """Bytes of each text, int32[rows], with anything where there is no value."""
+    return np.diff(np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1])
 
 
 def _wrong(columns: Columns, name: str, wrong: Any, wanted: str) -> LedgerError:
     row = int(np.argmax(wrong))
     kind, value = columns["kind"][row].as_py(), columns[name][row].as_py()
-    return LedgerError(f"event {kind!r}: {name} must be {wanted}, got {value!r} in row {row}")
+    return LedgerError(f"{rows.refusal(kind, name, wanted, value)} in row {row}")

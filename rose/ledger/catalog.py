@@ -13,10 +13,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 import re
-import tempfile
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +23,7 @@ import pyarrow.parquet as pq
 
 import sql
 from rose.event_columns import all_columns
-from rose.ledger import layout, rows, segments
+from rose.ledger import catalog_file, layout, rows, segments
 from rose.ledger.checks import definitions, schema_file
 from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS, Coverage
@@ -49,6 +46,7 @@ VIEWS = (
     "verdict",
     "request",
     "device_slice",
+    "faulty_event",
     "step",
     "power",
     "job",
@@ -62,8 +60,7 @@ INTERNAL = (
     *(f"{made}_{name}" for name in ROLLUPS for made in ("rolled", "unrolled")),
     f"rolled_{CLIENT_ID}",
 )
-#: Older DuckDB clients can open a file of this version.
-_STORAGE_VERSION = "v1.5.0"
+quoted = catalog_file.quoted
 _INTERNAL_COMMENT = "Internal: what other views are made of. "
 #: How often a catalog is built anew because the ledger grew meanwhile, before the ledger has to wait for it.
 _ATTEMPTS = 4
@@ -76,45 +73,55 @@ _compared: dict[Path, tuple[dict[str, str], str]] = {}
 
 
 def refresh(root: Path | str) -> None:
-    """Replace the ledger's catalog by one that reads every part there is now. Raises LedgerError or OSError."""
+    """Replace the ledger's catalog by one that reads every part there is now.
+
+    Raises LedgerError if a part cannot be read, and OSError if the disk refuses; the old catalog then stands.
+    """
     root = layout.check(root)
-    schema_file.write(root)
-    temporary = root / f".{layout.CATALOG}.{os.getpid()}.{threading.get_ident()}.tmp"
+    lock = root / "locks" / "catalog.lock"
+    with layout.locked(lock):
+        # Files are written under the lock alone, so these were left behind by a process that was killed.
+        for name in (layout.CATALOG, layout.SCHEMA_FILE):
+            for leftover in root.glob(f".{name}.*"):
+                leftover.unlink(missing_ok=True)
+        schema_file.write(root)
     try:
         for attempt in range(_ATTEMPTS):
             sources = _sources(root)
-            _build(root, temporary, sources)
+            content = _build(root, sources)
             # Built outside the lock: a background job that hardly gets the processor must not hold up a writer.
-            with layout.locked(root / "locks" / "catalog.lock"):
+            with layout.locked(lock):
                 if (current := _sources(root)) != sources:
                     if attempt < _ATTEMPTS - 1:
                         continue
-                    _build(root, temporary, current)
-                temporary.replace(root / layout.CATALOG)
-            layout.sync_folder(root)
+                    content = _build(root, current)
+                layout.write_file(root / layout.CATALOG, content, read_back=True)
             break
     except duckdb.Error as error:
         raise LedgerError(
             f"cannot write the catalog of {root}: {error}\n"
             "`rose ledger verify` names what is damaged; put it back from a copy, or move it out of the ledger"
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-        temporary.with_name(f"{temporary.name}.wal").unlink(missing_ok=True)
 
 
-def _build(root: Path, path: Path, sources: dict[str, str]) -> None:
-    """Write a catalog for `sources` to `path`, and bring it to disk."""
-    path.with_name(f"{path.name}.wal").unlink(missing_ok=True)
-    path.write_bytes(_template())
-    # Patterns relative to the ledger let the folder move; DuckDB finds them here by its search path.
-    with duckdb.connect(path, config={"file_search_path": str(root)}) as connection:
-        # Before the first roll-up the template's own views of nothing do; a view takes a while to make.
-        made = {name: select for name, select in sources.items() if select != _no_roll_up(name)}
+def _build(root: Path, sources: dict[str, str]) -> bytes:
+    """The bytes of a catalog for `sources`. Raises duckdb.Error if a source cannot be read, OSError without room."""
+    # Before the first roll-up the template's own views of nothing do; a view takes a while to make.
+    made = {name: select for name, select in sources.items() if select != _no_roll_up(name)}
+
+    def fill(connection: duckdb.DuckDBPyConnection) -> None:
         _make(connection, made, temporary=False)
         for name in made:
             connection.execute(f"COMMENT ON VIEW {name} IS {quoted(_INTERNAL_COMMENT)}")
-    layout.sync_file(path)
+
+    template = _template()
+    try:
+        return catalog_file.make(root, fill, lambda connection: _faults(connection, sources), start=template)
+    except OSError:
+        # Either there is no room, or a source cannot be read: then this fails too, and names it.
+        with duckdb.connect(config={"file_search_path": str(root)}) as reader:
+            _make(reader, made)
+        raise
 
 
 def connect(root: Path | str, *, until: Span | None = None) -> duckdb.DuckDBPyConnection:
@@ -129,13 +136,15 @@ def connect(root: Path | str, *, until: Span | None = None) -> duckdb.DuckDBPyCo
     # variables are never taken for tables. The search path is where the catalog's relative patterns are found.
     connection = duckdb.connect(config={"python_enable_replacements": False, "file_search_path": str(root)})
     try:
-        _attach(connection, root)
+        own = _attach(connection, root)
         connection.execute("SET TimeZone = 'UTC'")
         for _ in range(_OPENINGS):
-            if not _differences(connection, root):
+            # One of this connection's own was compared when it was made; what lies in the ledger is another.
+            if own or not _differences(connection, root):
                 break
             # Left behind by a writer that was killed at the wrong moment, by another version of ROSE, or edited.
-            _replace(connection, root)
+            connection.execute("DETACH ledger")
+            own = _attach_new(connection, root)
         else:
             raise LedgerError(f"{root / layout.CATALOG} is not what was just put there: who else writes it? Try again")
         # Only now: what a catalog defines goes before DuckDB's own, in the comparison too.
@@ -192,10 +201,14 @@ def _differences(connection: duckdb.DuckDBPyConnection, root: Path, *, anew: boo
     compared = sources, hashlib.sha256((root / layout.CATALOG).read_bytes()).hexdigest()
     if not anew and _compared.get(root) == compared:
         return []
-    expected = {**_canonical_bodies(connection), **definitions.canonical(connection, sources)}
-    if not (found := definitions.differences(connection, expected)):
+    if not (found := _faults(connection, sources)):
         _compared[root] = compared
     return found
+
+
+def _faults(connection: duckdb.DuckDBPyConnection, sources: dict[str, str]) -> list[str]:
+    expected = {**_canonical_bodies(connection), **definitions.canonical(connection, sources)}
+    return definitions.differences(connection, expected)
 
 
 @functools.cache
@@ -241,63 +254,55 @@ def comments(view: str) -> tuple[str, dict[str, str]]:
 @functools.cache
 def _template() -> bytes:
     """A catalog over a ledger without events, once a process: making the views takes ten times as long as the rest."""
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        schema_file.write(root)
-        with duckdb.connect(config={"file_search_path": folder}) as connection:
-            path = quoted(str(root / layout.CATALOG))
-            connection.execute(f"ATTACH {path} AS ledger (STORAGE_VERSION {quoted(_STORAGE_VERSION)})")
-            connection.execute("USE ledger")
-            connection.execute("BEGIN")
-            sources = _sources(root)
-            first = ("stored_event", "unrolled_stored_event")
-            _make(connection, {name: sources[name] for name in first}, temporary=False)
-            connection.execute(f"CREATE VIEW rolled_{CLIENT_ID} AS {sources[f'rolled_{CLIENT_ID}']}")
-            for name in ("unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS)):
-                connection.execute(f"CREATE VIEW {name} AS {_bodies()[name]}")
-            for name in ROLLUPS:
-                connection.execute(f"CREATE VIEW rolled_{name} AS {sources[f'rolled_{name}']}")
-            for name in INTERNAL:
-                connection.execute(f"COMMENT ON VIEW {name} IS {quoted(_INTERNAL_COMMENT)}")
-            for view in VIEWS:
-                connection.execute(sql.read(f"views/{view}.sql"))
-                connection.execute(f"COMMENT ON VIEW {view} IS {quoted(comments(view)[0])}")
-            shared = comments("event")[1]
-            named = "SELECT table_name, column_name FROM duckdb_columns() WHERE table_name IN (SELECT unnest(?))"
-            for view, column in connection.execute(named, [VIEWS]).fetchall():
-                if text := {**shared, **comments(view)[1]}.get(column):
-                    connection.execute(f'COMMENT ON COLUMN {view}."{column}" IS {quoted(text)}')
-            connection.execute("COMMIT")
-        return (root / layout.CATALOG).read_bytes()
+
+    def fill(connection: duckdb.DuckDBPyConnection) -> None:
+        connection.execute("BEGIN")
+        nothing = events([])
+        _make(connection, {"stored_event": nothing, "unrolled_stored_event": nothing}, temporary=False)
+        _make(connection, {f"rolled_{CLIENT_ID}": _no_roll_up(f"rolled_{CLIENT_ID}")}, temporary=False)
+        names = ("unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS))
+        _make(connection, {name: _bodies()[name] for name in names}, temporary=False)
+        _make(connection, {f"rolled_{name}": _no_roll_up(f"rolled_{name}") for name in ROLLUPS}, temporary=False)
+        for name in INTERNAL:
+            connection.execute(f"COMMENT ON VIEW {name} IS {quoted(_INTERNAL_COMMENT)}")
+        for view in VIEWS:
+            connection.execute(sql.read(f"views/{view}.sql"))
+            connection.execute(f"COMMENT ON VIEW {view} IS {quoted(comments(view)[0])}")
+        shared = comments("event")[1]
+        named = "SELECT table_name, column_name FROM duckdb_columns() WHERE table_name IN (SELECT unnest(?))"
+        for view, column in connection.execute(named, [VIEWS]).fetchall():
+            if text := {**shared, **comments(view)[1]}.get(column):
+                connection.execute(f'COMMENT ON COLUMN {view}."{column}" IS {quoted(text)}')
+        connection.execute("COMMIT")
+
+    return catalog_file.make(None, fill)
 
 
-def _attach(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
-    attach = f"ATTACH {quoted(str(root / layout.CATALOG))} AS ledger (READ_ONLY)"
+def _attach(connection: duckdb.DuckDBPyConnection, root: Path) -> bool:
+    """Attach the ledger's catalog, or a new one; whether that is of this connection alone."""
     try:
-        connection.execute(attach)
+        connection.execute(f"ATTACH {quoted(str(root / layout.CATALOG))} AS ledger (READ_ONLY)")
     except duckdb.Error:
         # Missing, damaged, or held by a client that opened it for writing: a new file has none of these troubles.
-        try:
-            refresh(root)
-        except OSError as error:
-            raise LedgerError(
-                f"{root / layout.CATALOG} cannot be read and not be replaced ({error.strerror}): "
-                "a client may have opened it for writing; open it read-only there"
-            ) from error
-        connection.execute(attach)
+        return _attach_new(connection, root)
+    return False
 
 
-def _replace(connection: duckdb.DuckDBPyConnection, root: Path) -> None:
-    """Attach a new catalog in the place of the one that is attached."""
-    connection.execute("DETACH ledger")
+def _attach_new(connection: duckdb.DuckDBPyConnection, root: Path) -> bool:
+    """Attach a new catalog: of the ledger, or of this connection alone where the ledger's disk refuses it."""
     try:
         refresh(root)
-    except OSError as error:
-        raise LedgerError(
-            f"{root / layout.CATALOG} was made by another version of ROSE, or for other files than lie there, and it "
-            f"cannot be replaced ({error.strerror}): open the ledger once where it may be written"
-        ) from error
-    _attach(connection, root)
+        connection.execute(f"ATTACH {quoted(str(root / layout.CATALOG))} AS ledger (READ_ONLY)")
+    except OSError as refusal:
+        try:
+            catalog_file.attach(connection, _build(root, _sources(root)))
+        except OSError as error:
+            raise LedgerError(
+                f"{root / layout.CATALOG} does not read what lies there now and cannot be replaced "
+                f"({refusal.strerror}): {layout.way_out(refusal)}. Nor can it be read without that: {error.strerror}"
+            ) from error
+        return True
+    return False
 
 
 def _sources(root: Path, until: Span | None = None) -> dict[str, str]:
@@ -388,8 +393,3 @@ def in_ledger(path: str) -> str:
 def stored(patterns: list[str]) -> str:
     """A SELECT of all rows in these files, paths or patterns, with the columns of all of them."""
     return f"SELECT * FROM read_parquet([{', '.join(map(quoted, patterns))}], union_by_name = true)"
-
-
-def quoted(text: str) -> str:
-    """`text` as a SQL string literal."""
-    return "'" + text.replace("'", "''") + "'"

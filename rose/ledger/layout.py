@@ -8,6 +8,7 @@ compacted/<writer>/<first>-<last>.parquet, .json   segments of epochs first..las
 archived/<writer>/<first>-<last>.json   the same manifest once its file has left the ledger
 quarantine/                              damaged files that were taken out of the readers' way, under their own paths
 heads/<writer>.json                      the newest segment of each writer
+heads/<writer>.next                      the one it is about to write, or nothing
 writers.jsonl                            the name of every writer that ever wrote, each line with the hash of the last
 verified/                                up to when the ledger was verified, and what was seen then
 rollup/                                  sums by day, made from the events
@@ -19,10 +20,12 @@ locks/                                   one file for each writer, one for the c
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -78,7 +81,7 @@ def create(root: Path | str) -> Path:
             root.mkdir(parents=True, exist_ok=True)
             write_file(marker, json.dumps({"rose_ledger": FORMAT_VERSION}).encode())
         except OSError as error:
-            raise LedgerError(f"cannot make a ledger at {root}: {error.strerror}") from error
+            raise LedgerError(f"cannot make a ledger at {root}: {error.strerror}; {way_out(error)}") from error
     return check(root)
 
 
@@ -198,15 +201,21 @@ def writers(root: Path) -> list[str]:
     return sorted(name for name in found if WRITER_NAME.fullmatch(name))
 
 
-def write_file(path: Path, content: bytes, *, sync: bool = True) -> None:
-    """Put `content` at `path` atomically; with `sync` it is on disk when this returns. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def write_file(path: Path, content: bytes, *, sync: bool = True, read_back: bool = False) -> None:
+    """Put `content` at `path` atomically; with `sync` it is on disk when this returns.
+
+    With `read_back` what lies on disk is compared before it takes the name. Raises OSError; `path` is then as it was.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         temporary.write_bytes(content)
         if sync:
-            replace_file(temporary, path)
-        else:
-            temporary.replace(path)
+            sync_file(temporary)
+        if read_back and temporary.read_bytes() != content:
+            raise OSError(errno.EIO, "its disk does not hold what was written to it", str(temporary))
+        temporary.replace(path)
+        if sync:
+            sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -261,10 +270,22 @@ def moving_parts(root: Path) -> AbstractContextManager[None]:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on `path`, waiting for it; the kernel frees it when the process ends in any way."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    # Not those above it: a ledger that was moved away is not begun anew in its old place.
+    path.parent.mkdir(exist_ok=True)
     with path.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def way_out(error: OSError) -> str:
+    """What a user can do about a file system that refuses."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "make room there"
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return "this needs to write there: mount it for writing, give this user the right, or use a copy"
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
+        return "if it was moved or removed, put it back, or open it where it is now"
+    return "see to its disk"
 
 
 def _absolute(root: Path | str) -> Path:

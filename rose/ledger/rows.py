@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import typing
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from rose.event_columns import all_columns, columns
+from rose.event_fields import NotEmpty, Range, Rule
 from rose.events import KINDS, Event
 from rose.ledger.layout import LedgerError
 
@@ -22,7 +25,6 @@ _ARROW: dict[str, pa.DataType] = {
     "DOUBLE": pa.float64(),
     "BOOLEAN": pa.bool_(),
 }
-_INT64_MAX = 2**63 - 1
 #: The common fields that an event brings along; the ledger adds writer, seq, run_id, provenance and kind.
 _OWN_COMMON = ("at_us", "event_id", "device_id", "engine_id", "lease_id", "trajectory_id", "policy_version")
 
@@ -39,6 +41,18 @@ class Field:
     optional: bool
     #: The values a Literal field may take.
     allowed: tuple[str, ...]
+    #: Of an integer.
+    range: Range | None = None
+    #: A text that may not be empty.
+    filled: bool = False
+
+    @property
+    def wanted(self) -> str:
+        """What the field must be, in words."""
+        if self.sql_type == "VARCHAR":
+            named = f"one of {', '.join(self.allowed)}" if self.allowed else "text"
+            return f"{named} that is not empty" if self.filled else named
+        return {"BIGINT": str(self.range), "DOUBLE": "a finite number", "BOOLEAN": "true or false"}[self.sql_type]
 
 
 @functools.cache
@@ -52,22 +66,51 @@ def fields_of(kind: str) -> tuple[Field, ...]:
     """The fields of a kind: the common ones that an event brings along, then its own. Raises LedgerError."""
     if kind not in KINDS:
         raise LedgerError(f"{kind!r} is not a kind of event; the kinds are {', '.join(KINDS)}")
-    hints = typing.get_type_hints(KINDS[kind])
-    return tuple(_field(name, hints[name]) for name in (*_OWN_COMMON, *columns(kind)))
+    hints = typing.get_type_hints(KINDS[kind], include_extras=True)
+    needs = KINDS[kind].needs
+    return tuple(_field(name, hints[name], needed=name in needs) for name in (*_OWN_COMMON, *columns(kind)))
 
 
 def encode(event: Event) -> tuple[Any, ...]:
     """The values of an event's own fields, checked.
 
-    Raises LedgerError naming the kind, the field and the value if a value does not fit its column.
+    Raises LedgerError naming the kind, the field and the value if a value is not what its field may hold.
     """
-    values = _quick(event.kind)(event)
+    try:
+        quick = _quick(event.kind)
+    except AttributeError:
+        raise LedgerError(f"{event!r} is no event; record one of the classes in rose.events") from None
+    values = quick(event)
     if values is not None:
         return values
-    return tuple(
+    fields = fields_of(event.kind)
+    values = tuple(
         value if (value := getattr(event, each.name)) is None and each.optional else _check(event.kind, each, value)
-        for each in fields_of(event.kind)
+        for each in fields
     )
+    named = {each.name: value for each, value in zip(fields, values, strict=True)}
+    for rule in KINDS[event.kind].rules:
+        if not holds(rule)(named):
+            raise LedgerError(refusal(event.kind, rule.field, rule.wanted, named[rule.field]))
+    return values
+
+
+def refusal(kind: str, field: str, wanted: str, value: Any) -> str:
+    """Why an event is refused, in the words of `record` and `append` alike."""
+    return f"event {kind!r}: {field} must be {wanted}, got {value!r}"
+
+
+@functools.cache
+def names(rule: Rule) -> tuple[str, ...]:
+    """The fields that a rule is about."""
+    return compile(rule.holds, "rule", "eval").co_names
+
+
+@functools.cache
+def holds(rule: Rule) -> Callable[[dict[str, Any]], Any]:
+    """Whether a rule holds of values by name: one truth for integers, one for each row for arrays of them."""
+    code = compile(rule.holds, "rule", "eval")
+    return lambda named: eval(code, {}, named)  # noqa: S307 - of our own rules alone
 
 
 def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequence[Row | pa.Table]) -> pa.Table:
@@ -119,11 +162,11 @@ def _quick(kind: str) -> Callable[[Event], tuple[Any, ...] | None]:
     lines = [
         "def quick(event):",
         *(f"    {each.name} = event.{each.name}" for each in fields),
-        f"    if {' and '.join(map(_surely, fields))}:",
+        f"    if {' and '.join([*map(_surely, fields), *(rule.holds for rule in KINDS[kind].rules)])}:",
         f"        return ({names},)",
         "    return None",
     ]
-    scope: dict[str, Any] = {**literals, "INT64_MAX": _INT64_MAX}
+    scope: dict[str, Any] = {**literals, "INFINITY": math.inf}
     exec("\n".join(lines), scope)  # noqa: S102 - of our own field names alone
     made: Callable[[Event], tuple[Any, ...] | None] = scope["quick"]
     return made
@@ -132,40 +175,56 @@ def _quick(kind: str) -> Callable[[Event], tuple[Any, ...] | None]:
 def _surely(each: Field) -> str:
     """A condition, as Python, under which a value fits its column as it is."""
     name = each.name
-    fits = {
-        "BIGINT": f"type({name}) is int and -INT64_MAX <= {name} <= INT64_MAX",
-        "VARCHAR": f"type({name}) is str and " + (f"{name} in allowed_{name}" if each.allowed else f"{name}.isascii()"),
-        "DOUBLE": f"type({name}) is float",
-        "BOOLEAN": f"type({name}) is bool",
-    }[each.sql_type]
+    match each.sql_type:
+        case "BIGINT":
+            assert each.range is not None
+            fits = f"type({name}) is int and {each.range.least} <= {name} <= {each.range.most}"
+        case "VARCHAR":
+            known = f"{name} in allowed_{name}" if each.allowed else f"{name}.isascii()"
+            fits = f"type({name}) is str and {known}" + (f" and {name}" if each.filled else "")
+        case "DOUBLE":
+            # Neither an infinity nor NaN, which is on no side of anything.
+            fits = f"type({name}) is float and -INFINITY < {name} < INFINITY"
+        case _:
+            fits = f"type({name}) is bool"
     return f"({name} is None or {fits})" if each.optional else f"({fits})"
 
 
-def _field(name: str, hint: Any) -> Field:
+def _field(name: str, hint: Any, *, needed: bool) -> Field:
+    optional = type(None) in typing.get_args(hint)
+    if optional:
+        (hint,) = (arg for arg in typing.get_args(hint) if arg is not type(None))
     allowed = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
-    return Field(name, all_columns()[name], type(None) in typing.get_args(hint), allowed)
+    marks = hint.__metadata__ if typing.get_origin(hint) is Annotated else ()
+    limits = next((mark for mark in marks if isinstance(mark, Range)), None)
+    filled = any(isinstance(mark, NotEmpty) for mark in marks)
+    sql_type = all_columns()[name]
+    if sql_type == "BIGINT" and limits is None:
+        raise TypeError(f"field {name!r} is an integer of no declared range; see rose.event_fields")
+    return Field(name, sql_type, optional and not needed, allowed, limits, filled)
 
 
 def _check(kind: str, each: Field, value: Any) -> Any:
     """`value` as its column stores it; NumPy scalars become Python's."""
-    match each.sql_type:
-        case "VARCHAR":
-            if isinstance(value, str) and (not each.allowed or value in each.allowed) and _is_utf8(value):
-                return value
-            wanted = f"one of {', '.join(each.allowed)}" if each.allowed else "text"
-        case "BIGINT":
-            if hasattr(value, "__index__") and -_INT64_MAX <= (number := operator.index(value)) <= _INT64_MAX:
-                return number
-            wanted = "an integer that fits 64 bits"
-        case "DOUBLE":
-            if hasattr(value, "__float__"):
-                return float(value)
-            wanted = "a number"
-        case _:
-            if value is True or value is False or isinstance(value, np.bool_):
-                return bool(value)
-            wanted = "true or false"
-    raise LedgerError(f"event {kind!r}: {each.name} must be {wanted}, got {value!r}")
+    truth = isinstance(value, bool | np.bool_)
+    # What a foreign type makes of these is its own affair.
+    with suppress(TypeError, ValueError, OverflowError):
+        match each.sql_type:
+            case "VARCHAR":
+                known = isinstance(value, str) and (value in each.allowed or not each.allowed)
+                if known and _is_utf8(value) and (value or not each.filled):
+                    return value
+            case "BIGINT":
+                assert each.range is not None
+                if not truth and each.range.least <= (number := operator.index(value)) <= each.range.most:
+                    return number
+            case "DOUBLE":
+                if not truth and hasattr(value, "__float__") and math.isfinite(real := float(value)):
+                    return real
+            case _:
+                if truth:
+                    return bool(value)
+    raise LedgerError(refusal(kind, each.name, each.wanted, value))
 
 
 def _is_utf8(text: str) -> bool:

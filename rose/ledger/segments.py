@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -45,8 +47,8 @@ class Header:
 class Head:
     """What a writer noted outside its segments, as paths relative to the ledger; None where it noted none.
 
-    `announced` is written down before its file is, and becomes `segment` once the file stands. So the newest segment
-    of a writer that was killed at any moment is one of the two.
+    `announced` is noted before its file is written, and becomes `segment` once the file stands. So the newest segment
+    of a writer that was killed at any moment is one of the two; after a power cut it may be neither.
     """
 
     segment: str | None = None
@@ -74,9 +76,9 @@ def append(root: Path, tail: Tail, table: pa.Table) -> Tail:
     folder = root / "live" / tail.writer / f"{tail.epoch:06d}"
     after, name, content = _next(tail, table)
     path = folder / name
-    _write_head(root, tail.writer, Head(_newest(tail), _relative(root, path)))
+    announce(root, tail.writer, _relative(root, path))
     layout.write_file(path, content)
-    _write_head(root, tail.writer, Head(_relative(root, path)))
+    _write_head(root, tail.writer, _relative(root, path))
     return after
 
 
@@ -92,8 +94,8 @@ def recover(root: Path, writer: str) -> Tail | None:
             return None
         raise LedgerError(f"the live segments of writer {writer!r} are gone from {root}. {way_out}")
     folder = root / "live" / writer / f"{numbers[-1]:06d}"
-    for leftover in folder.glob(".*.tmp"):
-        leftover.unlink()
+    for leftover in (*folder.glob(".*.tmp"), *(root / "heads").glob(f".{writer}.json.*.tmp")):
+        leftover.unlink(missing_ok=True)
     if not (names := segment_names(folder)):
         raise LedgerError(f"epoch {folder} has no segment. {way_out}")
     path = folder / names[-1]
@@ -106,7 +108,7 @@ def recover(root: Path, writer: str) -> Tail | None:
     layout.sync_folder(folder)
     header = read_header(content)
     tail = Tail(writer, header.epoch, header.index + 1, header.last_seq + 1, sha256)
-    _write_head(root, writer, Head(_relative(root, path)))
+    _write_head(root, writer, _relative(root, path))
     registry.note(root, writer)
     return tail
 
@@ -117,22 +119,39 @@ def begin_epoch(root: Path, tail: Tail) -> Tail:
     DuckDB errors on a pattern that matches no file, and a column added by a new version must be in some file of each
     epoch. Raises OSError.
     """
-    newest = _newest(tail)
     tail = replace(tail, epoch=tail.epoch + 1, next_index=0)
     home = root / "live" / tail.writer
-    home.mkdir(parents=True, exist_ok=True)
+    if tail.epoch == 0:
+        # Later it stands: one that is gone was moved away, and its chain does not go on in an empty folder.
+        home.parent.mkdir(exist_ok=True)
+        home.mkdir(exist_ok=True)
     temporary = home / f".{tail.epoch:06d}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     tail, name, content = _next(tail, rows.schema().empty_table())
     folder = home / f"{tail.epoch:06d}"
     layout.write_file(temporary / name, content)
-    _write_head(root, tail.writer, Head(newest, _relative(root, folder / name)))
+    announce(root, tail.writer, _relative(root, folder / name))
     temporary.rename(folder)
     layout.sync_folder(home)
-    _write_head(root, tail.writer, Head(_relative(root, folder / name)))
+    _write_head(root, tail.writer, _relative(root, folder / name))
     registry.note(root, tail.writer)
     return tail
+
+
+def announce(root: Path, writer: str, segment: str) -> None:
+    """Note the path of the segment that `writer` is about to write; empty for none. Raises OSError.
+
+    In place, within one page: a kill leaves the note before or this one, and no disk is waited for. A new file in the
+    place of the old one would be brought to disk together with the segment, for as much as the segment costs.
+    """
+    path = _announcement(root, writer)
+    path.parent.mkdir(exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        os.write(descriptor, f"{segment}\n".encode())
+    finally:
+        os.close(descriptor)
 
 
 def first_epoch(root: Path, writer: str) -> Tail:
@@ -185,23 +204,23 @@ def read_rows(content: bytes, columns: Sequence[str]) -> pa.Table:
 
 
 def read_head(root: Path, writer: str) -> Head:
-    """What `writer` noted as its newest segment. Raises LedgerError if that is damaged.
+    """What `writer` noted as its newest segment, and as its next. Raises LedgerError if the first is damaged.
 
-    Heads are not forced to disk, so they may lag, or be empty, after a power cut; never after a kill.
+    Neither is forced to disk, so they may lag, or be empty, after a power cut; never after a kill.
     """
-    try:
+    content, announced = b"", b""
+    with suppress(FileNotFoundError):
         content = (root / "heads" / f"{writer}.json").read_bytes()
-    except FileNotFoundError:
-        return Head()
+    with suppress(FileNotFoundError):
+        announced = _announcement(root, writer).read_bytes().partition(b"\n")[0]
     try:
-        noted = json.loads(content) if content else {}
-        head = Head(noted.get("segment"), noted.get("announced"))
-        for segment in (head.segment, head.announced):
-            if segment is not None:
-                place(segment)
+        segment = json.loads(content).get("segment") if content else None
+        if segment is not None:
+            place(segment)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LedgerError(f"heads/{writer}.json is damaged; delete it once `rose ledger verify` is clean") from error
-    return head
+    # It may be read while it is written; what is damaged names no segment that stands.
+    return Head(segment, announced.decode(errors="replace") or None)
 
 
 def place(segment: str) -> tuple[int, int]:
@@ -231,20 +250,17 @@ def _next(tail: Tail, table: pa.Table) -> tuple[Tail, str, bytes]:
     return replace(tail, next_index=tail.next_index + 1, next_seq=last_seq + 1, sha256=sha256), name, content
 
 
-def _newest(tail: Tail) -> str | None:
-    """Path of the segment that `tail` comes after; None before a writer's first."""
-    if tail.epoch < 0:
-        return None
-    return f"live/{tail.writer}/{tail.epoch:06d}/{tail.next_index - 1:06d}-{tail.sha256}.parquet"
-
-
 def _relative(root: Path, path: Path) -> str:
     return str(path.relative_to(root))
 
 
-def _write_head(root: Path, writer: str, head: Head) -> None:
-    """Not forced to disk: that would cost as much as the segment itself."""
+def _announcement(root: Path, writer: str) -> Path:
+    return root / "heads" / f"{writer}.next"
+
+
+def _write_head(root: Path, writer: str, segment: str) -> None:
+    """Note the newest segment. Not forced to disk: that would cost as much as the segment itself."""
     path = root / "heads" / f"{writer}.json"
     path.parent.mkdir(exist_ok=True)
-    noted = {"segment": head.segment} | ({} if head.announced is None else {"announced": head.announced})
-    layout.write_file(path, json.dumps(noted).encode(), sync=False)
+    layout.write_file(path, json.dumps({"segment": segment}).encode(), sync=False)
+    announce(root, writer, "")

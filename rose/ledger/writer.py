@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import fcntl
 import os
 import threading
@@ -55,6 +56,8 @@ class LedgerWriter:
 
         #: Where the next segment goes; None after a failed write, until it is read from disk again.
         self._tail: segments.Tail | None = tail
+        #: The newest epoch that the catalog in place reads: what is acknowledged lies in it, or in one before.
+        self._shown_epoch = tail.epoch
         # Everything below is guarded by one mutex. Two conditions, so that a waiting caller never wakes another.
         self._mutex = mutex = threading.Lock()
         self._work = threading.Condition(mutex)
@@ -99,7 +102,13 @@ class LedgerWriter:
             raise LedgerError(f"provenance must be one of {', '.join(get_args(Provenance))}, got {provenance!r}")
         if queue_max < 1 or flush_interval_s <= 0:
             raise LedgerError(f"queue_max {queue_max} and flush_interval_s {flush_interval_s} must be above 0")
-        lock = take_name(root, writer)
+        try:
+            lock = take_name(root, writer)
+        except OSError as error:
+            raise LedgerError(
+                f"cannot write to the ledger at {root}: {error}; a writer needs a folder it may write to, and readers "
+                "none: `rose sql` and `rose report` read where it lies"
+            ) from error
         try:
             tail = segments.recover(root, writer)
             if tail is None:
@@ -121,7 +130,7 @@ class LedgerWriter:
             )
         except OSError as error:
             os.close(lock)
-            raise LedgerError(f"cannot write to the ledger at {root}: {error}") from error
+            raise LedgerError(f"cannot write to the ledger at {root}: {error}; {layout.way_out(error)}") from error
         except BaseException:
             os.close(lock)
             raise
@@ -287,7 +296,8 @@ class LedgerWriter:
         # Whatever it is (a full disk, a lost folder, no memory), callers must hear of it and no event may vanish.
         except Exception as caught:
             self._tail = None
-            error = LedgerError(f"writer {self.writer!r} cannot write to {self.root}: {caught}")
+            way_out = f"; {layout.way_out(caught)}" if isinstance(caught, OSError) else ""
+            error = LedgerError(f"writer {self.writer!r} cannot write to {self.root}: {caught}{way_out}")
             error.__cause__ = caught
         with self._mutex:
             if error is not None:
@@ -300,45 +310,61 @@ class LedgerWriter:
 
     def _begin_epoch_if_full(self) -> None:
         """Between two writes, since the catalog takes its time and callers wait for a write."""
-        if self._tail is None or self._tail.next_index <= segments.SEGMENTS_PER_EPOCH:
-            return
-        try:
-            self._tail = segments.begin_epoch(self.root, self._tail)
-            # A damaged file, maybe of another writer, must not stop this one: every reader is told of it by DuckDB.
-            with suppress(LedgerError):
-                catalog.refresh(self.root)
-        except OSError:
-            # Nothing waits to be written; the next write finds out how things stand, and says so.
-            self._tail = None
+        if self._tail is not None and self._tail.next_index > segments.SEGMENTS_PER_EPOCH:
+            # Nothing waits to be written; the next write tries again and, whatever it is, says so.
+            with suppress(Exception):
+                self._open_epoch()
+
+    def _open_epoch(self) -> segments.Tail:
+        """Where the next segment goes: an epoch that has room, and that the catalog in place reads.
+
+        Raises OSError if the disk refuses, and LedgerError if a damaged file keeps the catalog from being replaced.
+        """
+        tail, self._tail = self._tail, None
+        if tail is None and (tail := segments.recover(self.root, self.writer)) is None:
+            raise LedgerError(f"its segments are gone; {layout.way_out(FileNotFoundError(errno.ENOENT, ''))}")
+        if tail.next_index > segments.SEGMENTS_PER_EPOCH:
+            tail = segments.begin_epoch(self.root, tail)
+        if tail.epoch > self._shown_epoch:
+            catalog.refresh(self.root)
+            self._shown_epoch = tail.epoch
+        self._tail = tail
+        return tail
 
     def _append_segment(self, first_seq: int, items: list[rows.Row | pa.Table]) -> int:
         """Write a batch; returns the seq after its last event."""
         table = rows.table(self.writer, first_seq, self.run_id, self.provenance, items)
         next_seq = first_seq + int(table.num_rows)
-        if self._tail is None:
-            self._tail = segments.recover(self.root, self.writer)
-            assert self._tail is not None, "a writer's epoch was opened before its first event"
+        tail = self._open_epoch()
         # The segment of a failed write may stand after all (its name was not yet on disk): those events are written.
-        unwritten = table.slice(self._tail.next_seq - first_seq)
+        unwritten = table.slice(tail.next_seq - first_seq)
         if unwritten.num_rows == 0:
             return next_seq
-        self._tail = segments.append(self.root, self._tail, unwritten)
+        self._tail = segments.append(self.root, tail, unwritten)
         return next_seq
 
 
 def take_name(root: Path, writer: str) -> int:
-    """Take the name `writer` for this process; the kernel frees it when the process ends in any way."""
+    """Take the name `writer` for this process; the kernel frees it when the process ends in any way.
+
+    Raises LedgerError if a live process has it, or if the disk refuses.
+    """
     path = root / "locks" / f"{writer}.lock"
-    path.parent.mkdir(exist_ok=True)
-    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    lock = -1
     try:
+        path.parent.mkdir(exist_ok=True)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.truncate(lock, 0)
+        os.write(lock, str(os.getpid()).encode())
     except BlockingIOError as error:
         holder = os.read(lock, 32).decode() or "unknown"
         os.close(lock)
         raise LedgerError(
             f"writer {writer!r} of {root} is open in the process with pid {holder}; give this one another writer name"
         ) from error
-    os.truncate(lock, 0)
-    os.write(lock, str(os.getpid()).encode())
+    except OSError as error:
+        if lock >= 0:
+            os.close(lock)
+        raise LedgerError(f"cannot write to the ledger at {root}: {error}; {layout.way_out(error)}") from error
     return lock

@@ -5,6 +5,7 @@ on the host's cores, and hands over to the class that does the work. Importing t
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -305,10 +306,11 @@ class TrainerActor(Pinged):
                 trajectories=len(trajectories),
                 trajectories_accepted=sum(trajectory.correct for trajectory in trajectories),
                 reward_mean=sum(trajectory.reward for trajectory in trajectories) / max(1, len(trajectories)),
-                loss=stats.loss,
-                entropy=stats.entropy,
-                kl=stats.kl,
-                grad_norm=stats.grad_norm,
+                # An update that diverged is no reason to stop the run that has to show it.
+                loss=_finite(stats.loss),
+                entropy=_finite(stats.entropy),
+                kl=_finite(stats.kl),
+                grad_norm=_finite(stats.grad_norm),
                 tokens_trained=stats.tokens_trained,
                 rollout_ns=rollout_ns,
                 train_ns=train_ns,
@@ -323,6 +325,11 @@ class TrainerActor(Pinged):
         self._publisher.wait()
         self._server.stop()
         self._writer.close()
+
+
+def _finite(value: float | None) -> float | None:
+    """None for what is no number."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 class TrafficActor(Pinged):

@@ -14,6 +14,8 @@ attempt AS (
         *, lag(outcome) OVER (PARTITION BY trajectory_id, turn ORDER BY attempt) AS outcome_before
     FROM mine
     WHERE kind = 'turn'
+      AND (coalesce(policy_version, 0) | step | turn | attempt | prompt_tokens | cached_tokens | output_tokens |
+          answer_tokens | queue_ns | duration_ns) BETWEEN 0 AND 36028797018963967
 ),
 ended AS (
     SELECT
@@ -21,6 +23,8 @@ ended AS (
         arg_max(writer, (at_us, writer, seq)) AS ended_writer, arg_max(seq, (at_us, writer, seq)) AS ended_seq
     FROM mine
     WHERE kind = 'trajectory'
+      AND (coalesce(policy_version, 0) | step | turns | prompt_tokens | output_tokens | answer_tokens | duration_ns)
+          BETWEEN 0 AND 36028797018963967 AND staleness BETWEEN -36028797018963967 AND 36028797018963967
     GROUP BY trajectory_id
 )
 SELECT
@@ -36,6 +40,10 @@ UNION ALL BY NAME
 SELECT kind, writer, seq, lease_id, tokens_lost AS tokens, 0 AS recomputed_tokens
 FROM mine
 WHERE kind = 'preemption' AND tokens_lost > 0
+  AND (coalesce(policy_version, 0) | coalesce(step, 0) | coalesce(duration_ns, 0) | coalesce(requests, 0) |
+      coalesce(tokens_kept, 0) | coalesce(tokens_lost, 0) | coalesce(kv_budget_bytes_before, 0) |
+      coalesce(kv_budget_bytes_after, 0) | coalesce(count, 0) | coalesce(longest_ns, 0) | coalesce(latency_ns, 0) |
+      coalesce(latency_mean_ns, 0) | coalesce(returned_bytes, 0)) BETWEEN 0 AND 36028797018963967
   AND device_id = getvariable('device_id')
   AND at_us >= getvariable('from_ns') // 1000 AND at_us < getvariable('to_ns') // 1000
 ORDER BY writer, seq;

@@ -1,11 +1,11 @@
 -- What each event adds to daily_device_time.
 SELECT
-    CAST(make_timestamp(t0_ns // 1000) AS DATE) AS day,
+    CAST(CASE WHEN t0_ns BETWEEN 0 AND 4611686018427387903 THEN make_timestamp(t0_ns // 1000) END AS DATE) AS day,
     run_id, provenance,
     device_id,
     lease_id IS NOT NULL AS lent,
     1 AS slices,
-    t1_ns - t0_ns AS ns,
+    CASE WHEN (t0_ns | t1_ns) BETWEEN 0 AND 4611686018427387903 THEN t1_ns - t0_ns END AS ns,
     serving_ns,
     rollout_ns,
     train_ns,
@@ -15,4 +15,8 @@ SELECT
     idle_ns,
     overlap_ns
 FROM unrolled_event
-WHERE kind = 'device_slice';
+WHERE kind = 'device_slice'
+  AND CASE WHEN (coalesce(policy_version, 0) | serving_ns | rollout_ns | train_ns | sync_ns | activation_ns |
+      headroom_ns | idle_ns | overlap_ns) BETWEEN 0 AND 36028797018963967 AND (t0_ns | t1_ns) BETWEEN 0 AND
+      4611686018427387903 THEN t0_ns <= t1_ns AND t1_ns - t0_ns <= 36028797018963967 AND serving_ns + rollout_ns +
+      train_ns + sync_ns + activation_ns + headroom_ns + idle_ns = t1_ns - t0_ns ELSE false END AND device_id <> '';

@@ -1,12 +1,15 @@
 -- What each event adds to daily_latency. A bin is a sixteenth of an octave: 4.4% wide.
 WITH measured AS (
     SELECT
-        CAST(make_timestamp(at_us) AS DATE) AS day,
+        CAST(CASE WHEN at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(at_us) END AS DATE) AS day,
         run_id, provenance, lease_id IS NOT NULL AS lent,
         unnest(['ttft', 'tpot', 'e2e']) AS metric,
         unnest([ttft_ns, tpot_mean_ns, e2e_ns]) AS ns
     FROM unrolled_event
     WHERE kind = 'request'
+      AND (coalesce(policy_version, 0) | prompt_tokens | output_tokens | coalesce(ttft_ns, 0) |
+          coalesce(tpot_mean_ns, 0) | coalesce(tpot_max_ns, 0) | e2e_ns | ttft_budget_ns | tpot_budget_ns |
+          send_delay_ns) BETWEEN 0 AND 36028797018963967
 )
 SELECT
     day, run_id, provenance, lent, metric,

@@ -1,6 +1,6 @@
 -- What each event adds to daily_request.
 SELECT
-    CAST(make_timestamp(at_us) AS DATE) AS day,
+    CAST(CASE WHEN at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(at_us) END AS DATE) AS day,
     run_id, provenance,
     device_id,
     lease_id IS NOT NULL AS lent,
@@ -23,4 +23,7 @@ SELECT
     tpot_budget_ns AS tpot_budget_min_ns,
     tpot_budget_ns AS tpot_budget_max_ns
 FROM unrolled_event
-WHERE kind = 'request';
+WHERE kind = 'request'
+  AND (coalesce(policy_version, 0) | prompt_tokens | output_tokens | coalesce(ttft_ns, 0) | coalesce(tpot_mean_ns,
+      0) | coalesce(tpot_max_ns, 0) | e2e_ns | ttft_budget_ns | tpot_budget_ns | send_delay_ns) BETWEEN 0 AND
+      36028797018963967;

@@ -1,6 +1,6 @@
 -- What each event adds to daily_trajectory.
 SELECT
-    CAST(make_timestamp(at_us) AS DATE) AS day,
+    CAST(CASE WHEN at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(at_us) END AS DATE) AS day,
     run_id, provenance,
     task,
     outcome,
@@ -12,4 +12,6 @@ SELECT
     staleness,
     duration_ns
 FROM unrolled_event
-WHERE kind = 'trajectory';
+WHERE kind = 'trajectory'
+  AND (coalesce(policy_version, 0) | step | turns | prompt_tokens | output_tokens | answer_tokens | duration_ns)
+      BETWEEN 0 AND 36028797018963967 AND staleness BETWEEN -36028797018963967 AND 36028797018963967;

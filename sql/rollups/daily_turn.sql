@@ -1,6 +1,6 @@
 -- What each event adds to daily_turn.
 SELECT
-    CAST(make_timestamp(at_us) AS DATE) AS day,
+    CAST(CASE WHEN at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(at_us) END AS DATE) AS day,
     run_id, provenance,
     lease_id IS NOT NULL AS lent,
     placement,
@@ -13,4 +13,6 @@ SELECT
     queue_ns,
     duration_ns
 FROM unrolled_event
-WHERE kind = 'turn';
+WHERE kind = 'turn'
+  AND (coalesce(policy_version, 0) | step | turn | attempt | prompt_tokens | cached_tokens | output_tokens |
+      answer_tokens | queue_ns | duration_ns) BETWEEN 0 AND 36028797018963967;

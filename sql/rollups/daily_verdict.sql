@@ -1,6 +1,6 @@
 -- What each event adds to daily_verdict.
 SELECT
-    CAST(make_timestamp(at_us) AS DATE) AS day,
+    CAST(CASE WHEN at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(at_us) END AS DATE) AS day,
     run_id, provenance,
     verifier,
     1 AS verdicts,
@@ -10,4 +10,6 @@ SELECT
     CAST(accepted AND NOT correct AS BIGINT) AS accepted_wrong,
     CAST(NOT accepted AND correct AS BIGINT) AS rejected_right
 FROM unrolled_event
-WHERE kind = 'verdict';
+WHERE kind = 'verdict'
+  AND (coalesce(policy_version, 0) | step) BETWEEN 0 AND 36028797018963967 AND isfinite(reward) AND
+      isfinite(threshold);

@@ -14,6 +14,6 @@ SELECT
     bin,
     CASE WHEN bin < 0 THEN 0 ELSE CAST(ceil(2 ^ (bin / 16)) AS BIGINT) END AS from_ns,
     CASE WHEN bin < 0 THEN 1 ELSE CAST(ceil(2 ^ ((bin + 1) / 16)) AS BIGINT) END AS until_ns,
-    CAST(sum(requests) AS BIGINT) AS requests
+    CAST(if(sum(requests) > 9223372036854775807, 9223372036854775807, sum(requests)) AS BIGINT) AS requests
 FROM (FROM rolled_daily_latency UNION ALL BY NAME FROM unrolled_daily_latency)
 GROUP BY ALL;

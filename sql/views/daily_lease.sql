@@ -6,6 +6,6 @@
 CREATE OR REPLACE VIEW daily_lease AS
 SELECT
     day, run_id, provenance, device_id, action,
-    CAST(sum(changes) AS BIGINT) AS changes
+    CAST(if(sum(changes) > 9223372036854775807, 9223372036854775807, sum(changes)) AS BIGINT) AS changes
 FROM (FROM rolled_daily_lease UNION ALL BY NAME FROM unrolled_daily_lease)
 GROUP BY ALL;

@@ -7,10 +7,10 @@
 CREATE OR REPLACE VIEW daily_preemption AS
 SELECT
     day, run_id, provenance, device_id, action, reason,
-    CAST(sum(preemptions) AS BIGINT) AS preemptions,
-    CAST(sum(duration_ns) AS BIGINT) AS duration_ns,
-    CAST(sum(requests) AS BIGINT) AS requests,
-    CAST(sum(tokens_kept) AS BIGINT) AS tokens_kept,
-    CAST(sum(tokens_lost) AS BIGINT) AS tokens_lost
+    CAST(if(sum(preemptions) > 9223372036854775807, 9223372036854775807, sum(preemptions)) AS BIGINT) AS preemptions,
+    CAST(if(sum(duration_ns) > 9223372036854775807, 9223372036854775807, sum(duration_ns)) AS BIGINT) AS duration_ns,
+    CAST(if(sum(requests) > 9223372036854775807, 9223372036854775807, sum(requests)) AS BIGINT) AS requests,
+    CAST(if(sum(tokens_kept) > 9223372036854775807, 9223372036854775807, sum(tokens_kept)) AS BIGINT) AS tokens_kept,
+    CAST(if(sum(tokens_lost) > 9223372036854775807, 9223372036854775807, sum(tokens_lost)) AS BIGINT) AS tokens_lost
 FROM (FROM rolled_daily_preemption UNION ALL BY NAME FROM unrolled_daily_preemption)
 GROUP BY ALL;

@@ -11,8 +11,13 @@ CREATE OR REPLACE VIEW device_slice AS
 SELECT
     writer, seq, event_id, run_id, provenance, event.at,
     device_id, engine_id, lease_id, trajectory_id, policy_version,
-    t0_ns, t1_ns, t1_ns - t0_ns AS ns,
-    make_timestamp(t0_ns // 1000) AS t0, make_timestamp(t1_ns // 1000) AS t1,
+    t0_ns, t1_ns, CASE WHEN (t0_ns | t1_ns) BETWEEN 0 AND 4611686018427387903 THEN t1_ns - t0_ns END AS ns,
+    CASE WHEN t0_ns BETWEEN 0 AND 4611686018427387903 THEN make_timestamp(t0_ns // 1000) END AS t0,
+    CASE WHEN t1_ns BETWEEN 0 AND 4611686018427387903 THEN make_timestamp(t1_ns // 1000) END AS t1,
     serving_ns, rollout_ns, train_ns, sync_ns, activation_ns, headroom_ns, idle_ns, overlap_ns
 FROM event
-WHERE kind = 'device_slice';
+WHERE kind = 'device_slice'
+  AND CASE WHEN (coalesce(policy_version, 0) | serving_ns | rollout_ns | train_ns | sync_ns | activation_ns |
+      headroom_ns | idle_ns | overlap_ns) BETWEEN 0 AND 36028797018963967 AND (t0_ns | t1_ns) BETWEEN 0 AND
+      4611686018427387903 THEN t0_ns <= t1_ns AND t1_ns - t0_ns <= 36028797018963967 AND serving_ns + rollout_ns +
+      train_ns + sync_ns + activation_ns + headroom_ns + idle_ns = t1_ns - t0_ns ELSE false END AND device_id <> '';

@@ -131,12 +131,14 @@
 CREATE OR REPLACE VIEW event AS
 SELECT
     stored.* REPLACE (coalesce(stored.event_id, stored.writer || '/' || stored.seq) AS event_id),
-    make_timestamp(stored.at_us) AS "at"
+    CASE WHEN stored.at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(stored.at_us) END AS "at"
 FROM stored_event AS stored
 -- Only an id that a client chose can come twice. The first by time stays.
 ANTI JOIN (
     SELECT writer, seq
     FROM stored_event
-    WHERE event_id IS NOT NULL
+    WHERE event_id IS NOT NULL AND at_us BETWEEN 0 AND 4611686018427387
     QUALIFY row_number() OVER (PARTITION BY run_id, kind, event_id ORDER BY at_us, writer, seq) > 1
-) AS retry ON stored.writer = retry.writer AND stored.seq = retry.seq;
+) AS retry ON stored.writer = retry.writer AND stored.seq = retry.seq
+-- A time outside 1970 to 2116 is no time: such a row is in faulty_event alone.
+WHERE stored.at_us BETWEEN 0 AND 4611686018427387;

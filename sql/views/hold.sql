@@ -12,4 +12,5 @@ SELECT
     writer, seq, event_id, run_id, provenance, event.at,
     device_id, engine_id, lease_id, trajectory_id, policy_version, step, reason, count, duration_ns
 FROM event
-WHERE kind = 'hold';
+WHERE kind = 'hold'
+  AND (coalesce(policy_version, 0) | coalesce(step, 0) | count | duration_ns) BETWEEN 0 AND 36028797018963967;

@@ -11,14 +11,16 @@ CREATE OR REPLACE VIEW job AS
 WITH said AS (
     SELECT *, try_cast(detail_json AS JSON) AS detail
     FROM event
-    WHERE kind = 'ledger' AND action = 'job'
+    WHERE kind = 'ledger'
+      AND coalesce(policy_version, 0) BETWEEN 0 AND 36028797018963967 AND action = 'job'
 )
 SELECT
     writer, seq, event_id, run_id, provenance, said.at,
     device_id, engine_id, lease_id, trajectory_id, policy_version,
     detail ->> '$.job' AS job,
     try_cast(detail ->> '$.ok' AS BOOLEAN) AS ok,
-    make_timestamp(try_cast(detail ->> '$.started_us' AS BIGINT)) AS started_at,
+    CASE WHEN try_cast(detail ->> '$.started_us' AS BIGINT) BETWEEN 0 AND 4611686018427387
+         THEN make_timestamp(try_cast(detail ->> '$.started_us' AS BIGINT)) END AS started_at,
     try_cast(detail ->> '$.duration_ns' AS BIGINT) AS duration_ns,
     try_cast(detail ->> '$.missed' AS BIGINT) AS missed,
     detail ->> '$.result' AS result_json,

@@ -22,6 +22,9 @@ WITH change AS (
         row_number() OVER (PARTITION BY run_id, provenance, lease_id ORDER BY at_us, writer, seq) AS n
     FROM event
     WHERE kind = 'lease'
+      AND (coalesce(policy_version, 0) | kv_budget_bytes | coalesce(step, 0)) BETWEEN 0 AND 36028797018963967 AND
+          isfinite(compute_share) AND expires_at_us BETWEEN 0 AND 4611686018427387 AND
+          coalesce(isfinite(regret_share), true) AND lease_id <> ''
 ),
 state AS (
     SELECT
@@ -30,7 +33,8 @@ state AS (
         lease_id, arg_min(device_id, n) AS device_id, arg_min(engine_id, n) AS engine_id,
         min(change.at) FILTER (action = 'granted') AS granted_at,
         arg_min(struct_pack(happened := change.at, action := action, reason := reason), n) FILTER (closes) AS closing,
-        arg_max(make_timestamp(expires_at_us), n) FILTER (NOT closes) AS expires_at,
+        arg_max(CASE WHEN expires_at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(expires_at_us) END, n)
+            FILTER (NOT closes) AS expires_at,
         arg_min(kv_budget_bytes, n) FILTER (action = 'granted') AS kv_budget_granted_bytes,
         arg_max(kv_budget_bytes, n) FILTER (NOT closes) AS kv_budget_last_bytes,
         min(kv_budget_bytes) FILTER (NOT closes) AS kv_budget_min_bytes,

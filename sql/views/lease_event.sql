@@ -6,6 +6,11 @@ CREATE OR REPLACE VIEW lease_event AS
 SELECT
     writer, seq, event_id, run_id, provenance, event.at,
     lease_id, action, device_id, engine_id, trajectory_id, policy_version,
-    kv_budget_bytes, compute_share, make_timestamp(expires_at_us) AS expires_at, step, reason
+    kv_budget_bytes, compute_share,
+    CASE WHEN expires_at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(expires_at_us) END AS expires_at,
+    step, reason
 FROM event
-WHERE kind = 'lease';
+WHERE kind = 'lease'
+  AND (coalesce(policy_version, 0) | kv_budget_bytes | coalesce(step, 0)) BETWEEN 0 AND 36028797018963967 AND
+      isfinite(compute_share) AND expires_at_us BETWEEN 0 AND 4611686018427387 AND coalesce(isfinite(regret_share),
+      true) AND lease_id <> '';

@@ -10,4 +10,6 @@ SELECT
     device_id, engine_id, lease_id, trajectory_id, group_id, step, task, outcome, turns, policy_version, staleness,
     prompt_tokens, output_tokens, answer_tokens, duration_ns
 FROM event
-WHERE kind = 'trajectory';
+WHERE kind = 'trajectory'
+  AND (coalesce(policy_version, 0) | step | turns | prompt_tokens | output_tokens | answer_tokens | duration_ns)
+      BETWEEN 0 AND 36028797018963967 AND staleness BETWEEN -36028797018963967 AND 36028797018963967;

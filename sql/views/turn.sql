@@ -11,4 +11,6 @@ SELECT
     device_id, engine_id, lease_id, policy_version,
     prompt_tokens, cached_tokens, output_tokens, answer_tokens, queue_ns, duration_ns
 FROM event
-WHERE kind = 'turn';
+WHERE kind = 'turn'
+  AND (coalesce(policy_version, 0) | step | turn | attempt | prompt_tokens | cached_tokens | output_tokens |
+      answer_tokens | queue_ns | duration_ns) BETWEEN 0 AND 36028797018963967;

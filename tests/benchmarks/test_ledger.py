@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from benchmarks.ledger import traffic
 from rose.ledger import batch
@@ -29,3 +30,15 @@ def test_the_benchmark_measures_and_writes_its_claims(tmp_path):
     assert len(claims) >= 3
     assert all(claim["value"] > 0 for claim in claims)
     assert not list(tmp_path.glob("ledger-benchmark-*")), "its ledgers are removed"
+
+
+def test_nothing_acknowledged_is_hidden_when_writers_are_killed_on_a_disk_that_fills(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.ledger", "--quick", "--only", "full_disk"]
+    command += ["--folder", str(tmp_path), "--json", str(tmp_path / "report.json")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    if isinstance(report["detail"]["full_disk"], str):
+        pytest.skip(report["detail"]["full_disk"])
+    assert report["detail"]["full_disk"]["acknowledged"] > 0
+    assert all(claim["value"] == 0 for claim in report["claims"]), done.stderr

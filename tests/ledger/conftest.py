@@ -3,58 +3,45 @@
 from __future__ import annotations
 
 import dataclasses
-import types
-import typing
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 
-from rose.events import BUCKETS, KINDS, NOT_MEASURED, DeviceSlice, Event, Lease, Power, Request
+from rose.events import BUCKETS, KINDS, NOT_MEASURED, Event, Lease, Request
+from rose.ledger import rows
 
-_INT64 = st.integers(-(2**63) + 1, 2**63 - 1)
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-#: Times that a TIMESTAMP shows exactly, in microseconds: 1970 to 2200.
-_AT = st.integers(0, 7_258_118_400_000_000)
+_ID = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 
 
-def _values(name: str, hint: Any) -> st.SearchStrategy[Any]:
-    if name in ("at_us", "expires_at_us"):
-        return _AT
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        inner = next(arg for arg in typing.get_args(hint) if arg is not types.NoneType)
-        return st.none() | _values(name, inner)
-    if typing.get_origin(hint) is Literal:
-        return st.sampled_from(typing.get_args(hint))
-    return {int: _INT64, str: _TEXT, float: st.floats(), bool: st.booleans()}[hint]
-
-
-@st.composite
-def _slices(draw: st.DrawFn) -> DeviceSlice:
-    parts = draw(st.lists(st.integers(0, 10**15), min_size=len(BUCKETS), max_size=len(BUCKETS)))
-    t0 = draw(st.integers(0, 4 * 10**18))
-    named = {f"{bucket}_ns": part for bucket, part in zip(BUCKETS, parts, strict=True)}
-    return DeviceSlice(at_us=draw(_AT), device_id=draw(_TEXT), t0_ns=t0, t1_ns=t0 + sum(parts), **named)
+def _values(field: rows.Field) -> st.SearchStrategy[Any]:
+    """Anything that a field may hold."""
+    if field.optional:
+        return st.none() | _values(dataclasses.replace(field, optional=False))
+    if field.allowed:
+        return st.sampled_from(field.allowed)
+    if field.range is not None:
+        return st.integers(field.range.least, field.range.most)
+    texts = _ID if field.filled else _TEXT
+    floats = st.floats(allow_nan=False, allow_infinity=False)
+    return {"VARCHAR": texts, "DOUBLE": floats, "BOOLEAN": st.booleans()}[field.sql_type]
 
 
 @st.composite
-def _power(draw: st.DrawFn) -> Power:
-    hints = typing.get_type_hints(Power)
-    names = [field.name for field in dataclasses.fields(Power) if field.name not in ("event_id", "power_mw", "source")]
-    power_mw = draw(st.none() | _INT64)
-    source = NOT_MEASURED if power_mw is None else draw(_TEXT)
-    return Power(power_mw=power_mw, source=source, **{name: draw(_values(name, hints[name])) for name in names})
-
-
-def _of(kind: str) -> st.SearchStrategy[Event]:
+def _of(draw: st.DrawFn, kind: str) -> Event:
+    values = {each.name: draw(_values(each)) for each in rows.fields_of(kind) if each.name != "event_id"}
     if kind == "device_slice":
-        return _slices()
+        parts = draw(st.lists(st.integers(0, 10**15), min_size=len(BUCKETS), max_size=len(BUCKETS)))
+        t0 = draw(st.integers(0, 4 * 10**18))
+        values |= {f"{bucket}_ns": part for bucket, part in zip(BUCKETS, parts, strict=True)}
+        values |= {"t0_ns": t0, "t1_ns": t0 + sum(parts)}
     if kind == "power":
-        return _power()
-    hints = typing.get_type_hints(KINDS[kind])
-    names = [field.name for field in dataclasses.fields(KINDS[kind]) if field.name != "event_id"]
-    return st.builds(KINDS[kind], **{name: _values(name, hints[name]) for name in names})
+        t0 = draw(st.integers(0, 4 * 10**18))
+        values |= {"t0_ns": t0, "t1_ns": t0 + draw(st.integers(0, 10**15))}
+        values["source"] = NOT_MEASURED if values["power_mw"] is None else draw(_TEXT)
+    return KINDS[kind](**values)
 
 
 #: Any event of any kind, without an event_id of its own.

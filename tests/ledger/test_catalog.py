@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +13,27 @@ import pytest
 
 import sql
 from rose.event_columns import all_columns
-from rose.ledger import catalog, layout
+from rose.ledger import catalog, catalog_file, layout
 from rose.ledger.growth.rolled import ROLLUPS
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
+from tests import programs
+
+#: Dies in the middle of a refresh: once while the catalog is made, and once while it is written to the ledger.
+_KILLED_REFRESH = """
+import os, signal, sys
+from pathlib import Path
+from rose.ledger import catalog, catalog_file
+catalog_file._MEMORY = Path(sys.argv[2])
+def die(*arguments):
+    os.kill(os.getpid(), signal.SIGKILL)
+if os.fork() == 0:
+    catalog_file._close = die
+    catalog.refresh(sys.argv[1])
+os.wait()
+os.replace = Path.replace = die
+catalog.refresh(sys.argv[1])
+"""
 
 
 @pytest.fixture
@@ -127,3 +146,64 @@ def test_nothing_is_read_where_there_is_no_ledger(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="is not a ledger"):
         catalog.connect(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refresh_that_fails_leaves_the_old_catalog(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = (root / layout.CATALOG).read_bytes()
+    real = Path.write_bytes
+
+    def cut_short(path: Path, content: bytes) -> int:
+        """Neither the disk nor the system says so: a network file system may, or a failing one."""
+        return real(path, content[:-1] if root in path.parents else content)
+
+    monkeypatch.setattr(Path, "write_bytes", cut_short)
+    with pytest.raises(OSError, match="does not hold what was written"):
+        catalog.refresh(root)
+    assert (root / layout.CATALOG).read_bytes() == before
+    assert not list(root.glob(".*"))
+
+
+def test_a_catalog_that_there_is_no_room_to_make_replaces_none(root: Path, tmp_path: Path) -> None:
+    """The disk for temporary files fills up: the template is not kept half made, and the old catalog stands."""
+    code = f"""
+import resource, signal, sys, tempfile
+from pathlib import Path
+from rose.ledger import catalog, catalog_file
+catalog_file._MEMORY, tempfile.tempdir = Path("/nowhere"), {str(tmp_path)!r}
+root = Path(sys.argv[1])
+before = (root / "ledger.duckdb").read_bytes()
+catalog._template.cache_clear()
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+for limit in (4096, 100_000, 200_000, 300_000, resource.RLIM_INFINITY):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        catalog.refresh(root)
+        print("replaced")
+    except OSError as error:
+        print("no catalog can be made" in str(error), (root / "ledger.duckdb").read_bytes() == before)
+with catalog.connect(root) as connection:
+    print(connection.execute("SELECT count(*) FROM lease").fetchone())
+"""
+    assert programs.run(code, root) == (0, "True True\n" * 4 + "replaced\n(1,)\n")
+
+
+def test_what_killed_refreshes_left_is_removed_by_the_next(root: Path, tmp_path: Path) -> None:
+    with programs.started(_KILLED_REFRESH, root, tmp_path) as (process, output):
+        output.read()
+    assert process.exitcode == -signal.SIGKILL
+    assert list(root.glob(".*"))
+    (building,) = tmp_path.glob("rose-catalog-*")
+    code = "import sys; from pathlib import Path; from rose.ledger import catalog, catalog_file\n"
+    code += "catalog_file._MEMORY = Path(sys.argv[2]);"
+    code += "catalog.refresh(sys.argv[1])"
+    assert programs.run(code, root, tmp_path)[0] == 0
+    assert not list(root.glob(".*"))
+    assert building.exists(), "it may be about to lock it"
+    os.utime(building, (0, 0))
+    with catalog_file._locked_folder(building):
+        assert programs.run(code, root, tmp_path)[0] == 0
+        assert building.exists(), "it is at work still"
+    assert programs.run(code, root, tmp_path)[0] == 0
+    assert not list(tmp_path.glob("rose-catalog-*"))
+    with catalog.connect(root) as connection:
+        assert connection.execute("SELECT count(*) FROM lease").fetchone() == (1,)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rose.events import Event, Power, Run, Step, Verdict
+from rose.events import BUCKETS, KINDS, DeviceSlice, Event, Lease, Power, Run, Step, Verdict
 from rose.ledger import rows
 from rose.ledger.layout import LedgerError
 
@@ -21,14 +22,36 @@ def _step(**fields: Any) -> Step:
     return Step(**{**usual, **fields})
 
 
+def _slice(**fields: Any) -> DeviceSlice:
+    usual: dict[str, Any] = {f"{bucket}_ns": 0 for bucket in BUCKETS} | {"t0_ns": 0, "t1_ns": 10, "idle_ns": 10}
+    return DeviceSlice(**{**usual, "device_id": "d", **fields})
+
+
 @pytest.mark.parametrize(
     ("event", "says"),
     [
-        (_step(step=1.5), "'step': step must be an integer that fits 64 bits, got 1.5"),
-        (_step(step=2**63), "step must be an integer that fits 64 bits"),
+        (_step(step=1.5), "'step': step must be an integer from 0 to 36028797018963967, got 1.5"),
+        (_step(step=2**63), "step must be an integer from 0"),
+        (_step(step=-1), "step must be an integer from 0"),
+        (_step(step=True), "step must be an integer from 0 to 36028797018963967, got True"),
+        (_step(step=np.bool_(True)), "step must be an integer"),
+        (_step(step=np.array([1, 2])), "step must be an integer"),
+        (_step(at_us=2**63 - 1), "at_us must be an integer from 0 to 4611686018427387, UTC microseconds"),
+        (_step(total_ns=2**63 - 1), "total_ns must be an integer from 0 to 36028797018963967 nanoseconds"),
+        (_step(kl=math.nan), "kl must be a finite number, got nan"),
+        (_step(loss=-math.inf), "loss must be a finite number, got -inf"),
+        (_step(loss=10**400), "loss must be a finite number"),
+        (_step(loss=True), "loss must be a finite number, got True"),
+        (_step(device_id=""), "device_id must be text that is not empty, got ''"),
+        (_step(event_id=""), "event_id must be text that is not empty, got ''"),
+        (Lease(action="granted", kv_budget_bytes=1, compute_share=1.0, expires_at_us=1), "lease_id must be text"),
+        (Power(t0_ns=2, t1_ns=1, power_mw=1, source="x"), "'power': t1_ns must be at or after t0_ns, got 1"),
+        (Power(t0_ns=0, t1_ns=2**56, power_mw=1, source="x"), "t1_ns must be at most 36028797018963967 ns after t0_ns"),
+        (_slice(device_id=None), "'device_slice': device_id must be text that is not empty, got None"),
+        (_slice(serving_ns=-1, idle_ns=11), "serving_ns must be an integer from 0"),
         (_step(groups=None), "groups must be an integer"),
-        (_step(loss="0.5"), "loss must be a number, got '0.5'"),
-        (_step(device_id=7), "device_id must be text, got 7"),
+        (_step(loss="0.5"), "loss must be a finite number, got '0.5'"),
+        (_step(device_id=7), "device_id must be text that is not empty, got 7"),
         (Run(action="begun", name="x"), "action must be one of started, ended, failed, got 'begun'"),  # type: ignore[arg-type]
         (Run(action="ended", name="\ud800"), "name must be text"),
         (
@@ -54,6 +77,19 @@ def test_an_event_of_no_known_kind_is_refused() -> None:
 
     with pytest.raises(LedgerError, match="'lunch' is not a kind of event"):
         rows.encode(Lunch())
+
+
+@pytest.mark.parametrize("given", [{}, None, "lease"])
+def test_what_is_no_event_is_refused(given: Any) -> None:
+    with pytest.raises(LedgerError, match=r"is no event; record one of the classes in rose\.events"):
+        rows.encode(given)
+
+
+def test_a_name_has_one_range_in_all_kinds() -> None:
+    ranges: dict[str, Any] = {}
+    for kind in KINDS:
+        for each in rows.fields_of(kind):
+            assert ranges.setdefault(each.name, (each.range, each.filled)) == (each.range, each.filled), each.name
 
 
 def test_a_segment_has_only_the_columns_that_occur() -> None:
@@ -88,7 +124,7 @@ def test_the_quick_way_takes_what_the_careful_way_takes(
 
 def test_a_value_that_does_not_fit_is_named_also_where_its_like_was_seen_before() -> None:
     rows.encode(_step())
-    with pytest.raises(LedgerError, match="step must be an integer that fits 64 bits"):
+    with pytest.raises(LedgerError, match="step must be an integer from 0"):
         rows.encode(_step(step=2**63))
     rows.encode(Run(action="ended", name="x"))
     with pytest.raises(LedgerError, match="action must be one of"):

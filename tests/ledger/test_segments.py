@@ -73,8 +73,10 @@ def test_a_writer_is_found_where_it_stood(tmp_path: Path, lease: Any) -> None:
     assert segments.recover(root, "w") == tail
     tail = segments.append(root, tail, _one(0, lease))
     (root / "live/w/000000/.half.123.tmp").write_bytes(b"what a killed process left")
+    (root / "heads/.w.json.123.123.tmp").write_bytes(b"what it left beside")
     (root / "heads/w.json").unlink()
     assert segments.recover(root, "w") == tail
+    assert not list(root.rglob("*.tmp"))
     assert not list(root.glob("live/w/*/.*.tmp"))
     assert segments.read_head(root, "w") is not None
 
@@ -95,3 +97,14 @@ def test_a_writer_does_not_write_over_a_fault(tmp_path: Path, lease: Any, fault:
     with pytest.raises(LedgerError, match="go on under another writer name"):
         segments.recover(root, "w")
     assert tail.next_seq == 1
+
+
+def test_an_epoch_is_not_begun_where_its_writer_has_none(tmp_path: Path) -> None:
+    """The folder was moved away, and an empty ledger lies in its place."""
+    root = layout.create(tmp_path / "ledger")
+    tail = segments.first_epoch(root, "w")
+    root.rename(tmp_path / "away")
+    layout.create(root)
+    with pytest.raises(FileNotFoundError):
+        segments.begin_epoch(root, tail)
+    assert layout.writers(root) == []

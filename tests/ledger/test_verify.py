@@ -219,8 +219,8 @@ def test_a_head_that_does_not_name_the_newest_segment_is_a_fault_until_its_write
 def test_a_writer_that_was_killed_beside_its_newest_segment_left_no_fault(root: Path, stands: bool) -> None:
     head, newest = root / "heads/a.json", _names(root, 1)[-1]
     before = newest.with_name(_names(root, 1)[-2].name)
-    noted = {"segment": str(before.relative_to(root)), "announced": str(newest.relative_to(root))}
-    head.write_text(json.dumps(noted))
+    head.write_text(json.dumps({"segment": str(before.relative_to(root))}))
+    segments.announce(root, "a", str(newest.relative_to(root)))
     if not stands:
         newest.unlink()
     assert verify(root).problems == []

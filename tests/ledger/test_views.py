@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from rose.events import COMMON_COLUMNS, Device, DeviceSlice, Event, Run, Step
+from rose.event_columns import COMMON_COLUMNS
+from rose.events import Device, DeviceSlice, Event, Run, Step
 from rose.ledger import catalog
 from rose.ledger.growth.rolled import ROLLUPS
 from rose.ledger.writer import LedgerWriter

@@ -45,8 +45,8 @@ def _is_compacted(name: str) -> bool:
 
 
 def _is_head(name: str) -> bool:
-    stem = name.removesuffix(".json")
-    return name != stem and layout.WRITER_NAME.fullmatch(stem) is not None
+    stem, _, suffix = name.rpartition(".")
+    return suffix in ("json", "next") and layout.WRITER_NAME.fullmatch(stem) is not None
 
 
 def _is_rolled(name: str) -> bool:

@@ -5,7 +5,6 @@ Exit codes: 0 all is well, 1 a problem was found, 2 the command cannot be carrie
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -13,7 +12,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -21,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from rose.ledger.commands.output import cell_text, json_text, visible
 from rose.ledger.layout import LedgerError
 
 LedgerOption = Annotated[
@@ -106,27 +105,23 @@ def days(text: str) -> float:
 
 
 def fail(message: str) -> NoReturn:
-    print(f"rose: {message}", file=sys.stderr)
+    print(f"rose: {visible(message)}", file=sys.stderr)
     raise typer.Exit(2)
 
 
 def print_json(value: Any) -> None:
-    # A float that is not a number has no JSON of its own; DuckDB's text for it is the least surprising.
-    print(json.dumps(value, default=cell_text, indent=2, ensure_ascii=False))
+    text, count = json_text(value)
+    print(text)
+    if count:
+        print(f"JSON has no NaN and no infinity: null stands for {count} such numbers.", file=sys.stderr)
 
 
 def print_table(columns: list[str], rows: list[Any]) -> None:
     table = Table()
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(visible(column), overflow="fold")
     for row in rows:
-        table.add_row(*("" if cell is None else cell_text(cell) for cell in row))
+        table.add_row(*("" if cell is None else visible(cell_text(cell)) for cell in row))
     # Off a terminal there is no width to keep to.
     width = None if sys.stdout.isatty() else 1_000_000
     Console(markup=False, highlight=False, width=width).print(table)
-
-
-def cell_text(cell: Any) -> str:
-    if isinstance(cell, datetime):
-        return cell.isoformat(timespec="microseconds") + ("Z" if cell.tzinfo is None else "")
-    return cell.isoformat() if isinstance(cell, date) else str(cell)

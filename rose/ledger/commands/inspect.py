@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +19,10 @@ from rose.ledger.commands.common import (
     read_figure,
 )
 from rose.ledger.commands.jobs import short, time_text
+from rose.ledger.commands.output import visible
+
+if TYPE_CHECKING:
+    from rose.ledger.faults import Fault
 
 
 def verify(
@@ -29,7 +34,7 @@ def verify(
 ) -> None:
     """Check every byte, the chain of segments, every seq and the views; exit code 1 if anything is wrong."""
     with clear_errors():
-        from rose.ledger import verified
+        from rose.ledger import faults, verified
         from rose.ledger.examine import Seen
         from rose.ledger.verify import verify as run
 
@@ -37,30 +42,40 @@ def verify(
         seen = verified.load(root) if incremental else Seen()
         report = run(root, seen=seen)
         verified.save(root, seen)
+        # Of damaged files nothing can be asked.
+        faulty, named = faults.listed(report.root) if report.ok else (None, [])
     if as_json:
         writers = [dataclasses.asdict(writer) for writer in report.writers]
         facts = {"ledger": str(report.root), "ok": report.ok, "writers": writers, "problems": report.problems}
-        print_json(facts)
+        print_json({**facts, "faulty_events": faulty, "faults": [dataclasses.asdict(fault) for fault in named]})
     else:
         columns = ["writer", "segments", "events", "first_seq", "last_seq", "problems"]
         rows = [(w.writer, w.segments, w.events, w.first_seq, w.last_seq, len(w.problems)) for w in report.writers]
         print_table(columns, rows)
         print(verified.text(report.root))
-        print("The ledger is sound." if report.ok else "\n".join(report.problems))
+        print("The ledger is sound." if report.ok else visible("\n".join(report.problems)))
+        _print_faults(faulty, named)
     if not report.ok:
         raise typer.Exit(1)
+
+
+def _print_faults(count: int | None, named: Sequence[Fault]) -> None:
+    if count:
+        print(f"{count:,} faults of events, which the view faulty_event has; views leave out what breaks them:")
+        print(visible("\n".join(f"  {fault}" for fault in named)))
 
 
 def info(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
     """What a ledger holds, how far its writers and jobs are, and what it takes on disk."""
     with clear_errors():
-        from rose.ledger import layout, verified
+        from rose.ledger import faults, layout, verified
         from rose.ledger.growth import rollup
         from rose.ledger.upkeep import jobs, vitals
 
         root = layout.check(ledger_root(ledger))
         columns, kinds = read_figure(root, "figures/ledger_kinds.sql")
         _, dropped = read_figure(root, "figures/metrics_dropped.sql")
+        faulty, named = faults.listed(root)
         now_us = utc_us()
         files = [path for folder in ("live", "compacted") for path in (root / folder).rglob("*.parquet")]
         covered = rollup.covered(root)
@@ -81,6 +96,7 @@ def info(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
                 for state in vitals.writer_states(root)
             ],
             "dropped": sum(row[-1] for row in dropped),
+            "faulty_events": faulty,
             "folders": vitals.folder_bytes(root),
             "jobs": [dataclasses.asdict(last) for last in jobs.history(root).values()],
         }
@@ -91,6 +107,7 @@ def info(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
     print(verified.text(root))
     print("on disk: " + ", ".join(f"{name} {size:,} bytes" for name, size in facts["folders"].items()))
     print(f"dropped events: {facts['dropped']:,}")
+    _print_faults(faulty, named)
     print_table(columns, kinds)
     print_table(
         ["writer", "events", "rolled up", "newest", "age"],

@@ -15,7 +15,6 @@ import typer
 from rose.ledger.commands.common import (
     JsonOption,
     LedgerOption,
-    cell_text,
     clear_errors,
     fail,
     ledger_root,
@@ -23,6 +22,7 @@ from rose.ledger.commands.common import (
     print_table,
     read_token,
 )
+from rose.ledger.commands.output import csv_cells
 from rose.ledger.commands.remote import TokenFileOption
 
 if TYPE_CHECKING:
@@ -204,8 +204,7 @@ def _print_result(result: Result, *, as_json: bool, as_csv: bool) -> None:
         print_json([dict(zip(result.columns, row, strict=True)) for row in result.rows])
     elif as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(result.columns)
-        writer.writerows([["" if cell is None else cell_text(cell) for cell in row] for row in result.rows])
+        writer.writerows(csv_cells(row) for row in (result.columns, *result.rows))
     else:
         print_table(result.columns, result.rows)
     if result.truncated:

@@ -53,6 +53,7 @@ def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
         # Opening the writer has the catalog read every part there is, so what is removed now is no longer read.
         with LedgerWriter.open(root, verify.COMPACTION_WRITER, layout.UPKEEP_RUN_ID) as log, layout.moving_parts(root):
             for writer in layout.writers(root):
+                _remove_leftovers(root, writer)
                 removed += _remove_superseded(root, writer, grace_s) + remove_archived(root, writer, grace_s)
                 newest = max(layout.epochs(root, writer), default=-1)
                 # What a gateway still lacks is sent as it was written.
@@ -65,7 +66,7 @@ def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
             if written:
                 catalog.refresh(root)
     except OSError as error:
-        raise LedgerError(f"cannot compact {root}: {error}") from error
+        raise LedgerError(f"cannot compact {root}: {error}; {layout.way_out(error)}") from error
     return Compaction(merged, written, removed)
 
 
@@ -132,10 +133,11 @@ def _write_rows(root: Path, batch: list[Part], path: Path) -> bytes:
         with duckdb.connect() as connection:
             connection.execute("SET threads = 1")
             connection.execute(f"COPY ({rows}) TO {catalog.quoted(str(temporary))} (FORMAT parquet, COMPRESSION zstd)")
+        layout.replace_file(temporary, path)
     except duckdb.Error as error:
-        temporary.unlink(missing_ok=True)
         raise LedgerError(f"cannot merge {batch[0].pattern} to {batch[-1].pattern}: {error}") from error
-    layout.replace_file(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
     return path.read_bytes()
 
 
@@ -212,6 +214,15 @@ def _times(content: bytes) -> tuple[int | None, int | None]:
     column = segments.read_rows(content, ["at_us"])["at_us"]
     found: dict[str, int | None] = pc.min_max(column).as_py()
     return found["min"], found["max"]
+
+
+def _remove_leftovers(root: Path, writer: str) -> None:
+    """Remove what a compaction left behind that was killed, or that the disk refused: files without a manifest."""
+    stems = {f"{part.first:06d}-{part.last:06d}" for part, _ in layout.all_parts(root, writer)}
+    folder = root / "compacted" / writer
+    for path in (*folder.glob(".*.tmp"), *folder.glob("*.parquet")):
+        if path.stem not in stems and (path.suffix == ".tmp" or layout.MANIFEST_NAME.fullmatch(f"{path.stem}.json")):
+            path.unlink()
 
 
 def _remove_superseded(root: Path, writer: str, grace_s: float) -> int:

@@ -70,8 +70,11 @@ def serve(
         )
     root = layout.create(root)
     # The views stand before the first event does. A damaged file must not keep what is sound from coming in.
-    with suppress(LedgerError):
-        catalog.refresh(root)
+    try:
+        with suppress(LedgerError):
+            catalog.refresh(root)
+    except OSError as error:
+        raise LedgerError(f"cannot replace the catalog of {root}: {error}; {layout.way_out(error)}") from error
     shown = f"[{host}]" if ":" in host else host
     scheme = "grpc" if tls is None else "grpc+tls"
     options: dict[str, Any] = {"middleware": {"token": _Token(token)}}
@@ -112,7 +115,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
     def __init__(self, root: Path, limits: Limits, location: str, **options: Any) -> None:
         self._root = root
         self._limits = limits
-        self._receiver = Receiver(root)
+        self._receiver = Receiver(root, lambda event: self._own_writer().record(event))
         self._turns = threading.BoundedSemaphore(limits.queries)
         self._mutex = threading.Lock()
         self._writer: LedgerWriter | None = None

@@ -13,6 +13,7 @@ import re
 import shutil
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rose.events import KINDS, Provenance
-from rose.ledger import catalog, layout, rows, segments
+from rose.events import KINDS, Event, Ledger, Provenance
+from rose.ledger import batch, catalog, layout, rows, segments
 from rose.ledger import writer as writers
 from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError
@@ -53,14 +54,20 @@ class Held:
 class Receiver:
     """Takes in segments for the ledger at `root`, from any number of threads; holds the names of their writers."""
 
-    def __init__(self, root: Path) -> None:
-        """Raises LedgerError if `root` is no ledger."""
+    def __init__(self, root: Path, record: Callable[[Event], object] | None = None) -> None:
+        """`record` takes a `ledger` event of action `faulty` about each segment that holds what is no event.
+
+        Raises LedgerError if `root` is no ledger.
+        """
         self.root = layout.check(root)
+        self._record = record
         self._mutex = threading.Lock()
         self._busy: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._names: dict[str, int] = {}
         #: Where each writer stands on disk; a failed write takes it out, so that it is read again.
         self._tails: dict[str, Tail | None] = {}
+        #: Writers with an epoch that the catalog could not be made to read.
+        self._unshown: set[str] = set()
 
     def held(self) -> dict[str, Held]:
         """What is held of each writer that may be forwarded; one whose newest segment is damaged is left out.
@@ -82,10 +89,11 @@ class Receiver:
     def receive(self, path: str, content: bytes) -> Held:
         """Take in a segment by its path in the ledger it was written to; on disk when this returns.
 
-        Raises LedgerError, and keeps nothing, if it is not what its path says, not the next of its writer, or of a
-        writer that is open on this host.
+        Rows that are no events are kept where they are, so that the chain can be proved and its host goes on; the views
+        leave them out. Raises LedgerError, and keeps nothing, if it is not what its path says, not the next of its
+        writer, or of a writer that is open on this host.
         """
-        header, sha256 = check(path, content)
+        header, sha256, fault = check(path, content)
         with self._mutex:
             busy = self._busy[header.writer]
         with busy:
@@ -95,14 +103,28 @@ class Receiver:
             else:
                 self._check_next(path, header, tail)
                 self._tails.pop(header.writer)
-                self._write(path, content, new_epoch=header.index == 0)
+                self._write(path, header.writer, content, new_epoch=header.index == 0)
                 # Reads the segment back, and notes it as the newest.
                 self._tails[header.writer] = segments.recover(self.root, header.writer)
-                if header.index == 0:
-                    # A damaged file, maybe of another writer, must not stop this one: every reader is told of it.
+                if fault is not None and self._record is not None:
+                    detail = json.dumps({"writer": header.writer, "file": path, "fault": fault})
+                    # What it is about stands already, and the view faulty_event has it, if this cannot be written.
                     with suppress(LedgerError):
-                        catalog.refresh(self.root)
+                        self._record(Ledger(action="faulty", event_id=f"faulty/{sha256}", detail_json=detail))
+            if header.index == 0 or header.writer in self._unshown:
+                self._show(header.writer)
         return Held(header.epoch, header.index, header.last_seq + 1, sha256)
+
+    def _show(self, writer: str) -> None:
+        """Have the catalog read the newest epoch of `writer`; what is acknowledged can be seen."""
+        self._unshown.add(writer)
+        try:
+            # A damaged file, maybe of another writer, must not stop this one: every reader is told of it.
+            with suppress(LedgerError):
+                catalog.refresh(self.root)
+        except OSError as error:
+            raise LedgerError(f"cannot replace the catalog of {self.root}: {error}; {layout.way_out(error)}") from error
+        self._unshown.discard(writer)
 
     def close(self) -> None:
         """Let go of the writers' names."""
@@ -145,9 +167,10 @@ class Receiver:
             return {path for wider in merged for path in self._paths_of(wider)}
         return {entry["file"] for entry in json.loads((self.root / part.manifest).read_bytes())["segments"]}
 
-    def _write(self, path: str, content: bytes, *, new_epoch: bool) -> None:
+    def _write(self, path: str, writer: str, content: bytes, *, new_epoch: bool) -> None:
         target = self.root / path
         try:
+            segments.announce(self.root, writer, path)
             if not new_epoch:
                 layout.write_file(target, content)
                 return
@@ -164,8 +187,11 @@ class Receiver:
             raise LedgerError(f"cannot write {target}: {error.strerror}") from error
 
 
-def check(path: str, content: bytes) -> tuple[segments.Header, str]:
-    """The header and SHA-256 of a segment that is all its path and its header say. Raises LedgerError."""
+def check(path: str, content: bytes) -> tuple[segments.Header, str, str | None]:
+    """The header and SHA-256 of a segment that is all its path and its header say, and what is wrong with its events.
+
+    Raises LedgerError.
+    """
     if (match := _PATH.fullmatch(path)) is None:
         raise LedgerError(f"{path!r} is not the path of a segment, live/<writer>/<epoch>/<index>-<sha256>.parquet")
     writer = match["writer"]
@@ -190,10 +216,24 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str]:
             raise LedgerError(f"{path}: its header says writer {header.writer!r}, epoch and index {numbers[:2]}")
         if header.index > segments.SEGMENTS_PER_EPOCH:
             raise LedgerError(f"{path}: an epoch has at most {segments.SEGMENTS_PER_EPOCH} segments after its first")
-        _check_rows(path, header, _read(path, content))
+        table = _read(path, content)
+        # Text that is none would keep every reader from the file.
+        table.validate(full=True)
+        _check_rows(path, header, table)
     except (pa.ArrowException, OSError, TypeError, ValueError) as error:
         raise LedgerError(f"{path}: not a segment: {error}") from error
-    return header, sha256
+    return header, sha256, _fault(table)
+
+
+def _fault(table: pa.Table) -> str | None:
+    """What is wrong with the first event that is none, and the row it stands in; None if all are events."""
+    events = table.drop(["writer", "seq"])
+    for first in range(0, events.num_rows, batch.ROWS_MAX):
+        try:
+            batch.checked(events.slice(first, batch.ROWS_MAX))
+        except LedgerError as error:
+            return str(error) if first == 0 else f"{error} from row {first} on"
+    return None
 
 
 def _read(path: str, content: bytes) -> pa.Table:

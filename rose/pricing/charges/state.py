@@ -19,8 +19,9 @@ from typing import Any
 import duckdb
 
 import sql
-from rose.event_columns import columns
-from rose.events import BUCKETS, COMMON_COLUMNS
+from rose.event_columns import COMMON_COLUMNS, columns
+from rose.event_fields import INSTANT_US_MAX
+from rose.events import BUCKETS
 from rose.ledger import catalog, layout, rows
 from rose.ledger.reading import increment
 from rose.ledger.reading.increment import Increment, Mark
@@ -38,6 +39,8 @@ _PORTIONS = 16
 _VIEWS = ("views/run.sql", "views/device.sql")
 _RUNS_AND_DEVICES = f"""SELECT {", ".join((*COMMON_COLUMNS, *(columns("run") | columns("device"))))},
     make_timestamp(at_us) AS "at\""""
+#: Another time is none; sql/charges/added.sql says it of other numbers.
+_IN_TIME = f"at_us BETWEEN 0 AND {INSTANT_US_MAX}"
 _KINDS = ("run", "device", "lease", "device_slice", "turn", "preemption", "trajectory", "verdict", "sync", "power")
 
 
@@ -132,7 +135,7 @@ def _fold(connection: duckdb.DuckDBPyConnection, added: Increment, *, first: boo
 
     # Many small files are read once, large ones only for the columns that are asked for.
     made = "TABLE" if added.events < _SMALL_EVENTS * added.files else "VIEW"
-    connection.execute(f"CREATE TEMP {made} added AS {added.select}")
+    connection.execute(f"CREATE TEMP {made} added AS FROM ({added.select}) WHERE {_IN_TIME}")
     if first:
         _create(connection)
     run("retries")
@@ -203,4 +206,4 @@ def _version() -> str:
     """Names what is kept and how: every script, the views of runs and devices, and the columns they are about."""
     scripts = sorted(file.name for file in files(sql).joinpath("charges").iterdir() if file.name.endswith(".sql"))
     texts = [sql.read(name) for name in (*(f"charges/{script}" for script in scripts), *_VIEWS)]
-    return hashlib.sha256("\n".join([*texts, *rows.schema().names, *_KINDS]).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join([*texts, _IN_TIME, *rows.schema().names, *_KINDS]).encode()).hexdigest()[:16]

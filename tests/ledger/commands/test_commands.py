@@ -149,3 +149,28 @@ def test_compact_says_what_it_did() -> None:
         "parts_removed": 0,
     }
     assert "Merged 0 segments into 0 files" in run("ledger", "compact", "--grace", "0").stdout
+
+
+def test_verify_and_info_name_faulty_events(root: Path, lease: Any) -> None:
+    with LedgerWriter.open(root, "w", "r") as writer:
+        for reason in ("one", "\x1b[2Jother"):
+            writer.record(lease(event_id="same", reason=reason, at_us=1))
+    for command in ("verify", "info"):
+        done = run("ledger", command)
+        assert done.exit_code == 0
+        assert "1 faults of events" in done.stdout
+        assert "w/4: event 'lease': event_id must be that of one event" in done.stdout
+        assert json.loads(run("ledger", command, "--json").stdout)["faulty_events"] == 1
+
+
+def test_text_of_events_moves_no_terminal_and_is_no_formula() -> None:
+    text = "SELECT '=1+1' AS \"@f\", -1 AS n, chr(27) || '[2J' AS e, 'nan'::DOUBLE AS x"
+    assert "\x1b" not in run("sql", text).stdout
+    assert r"\x1b[2J" in run("sql", text).stdout
+    assert list(csv.reader(io.StringIO(run("sql", text, "--csv").stdout))) == [
+        ["'@f", "n", "e", "x"],
+        ["'=1+1", "-1", "\x1b[2J", "nan"],
+    ]
+    done = run("sql", text, "--json")
+    assert json.loads(done.stdout) == [{"@f": "=1+1", "n": -1, "e": "\x1b[2J", "x": None}]
+    assert done.stderr == "JSON has no NaN and no infinity: null stands for 1 such numbers.\n"

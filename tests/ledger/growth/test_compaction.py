@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -202,3 +204,38 @@ def test_a_plan_merges_neighbours_of_one_sort_within_bounds(sizes: list[tuple[la
         assert len({part.state for part in run}) == 1
         assert len(run) == 1 or sum(events_of[part] for part in run) <= EVENTS_MAX
         assert run[0].state == "live" or len(run) >= FANOUT
+
+
+def test_what_a_killed_compaction_left_is_removed_and_nothing_else(root: Path) -> None:
+    compact(root, grace_s=0)
+    folder = root / "compacted" / "w"
+    kept = {path.name for path in folder.iterdir()}
+    for name in (".000003-000003.parquet.tmp", "000000-000003.parquet", ".000000-000003.json.7.7.tmp", "notes.txt"):
+        (folder / name).write_bytes(b"cut short")
+    before = _events(root)
+    compact(root, grace_s=0)
+    assert {path.name for path in folder.iterdir()} == kept | {"notes.txt"}
+    assert _events(root) == before
+
+
+def test_a_compaction_whose_catalog_finds_no_room_leaves_the_old_one_and_all_it_reads(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, real, refusing = _events(root), layout.write_file, True
+
+    def write_file(path: Path, content: bytes, **options: Any) -> None:
+        if refusing and path.name == layout.CATALOG and list(root.glob("compacted/*/*.json")):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, content, **options)
+
+    monkeypatch.setattr(layout, "write_file", write_file)
+    with duckdb.connect(root / layout.CATALOG, read_only=True, config={"file_search_path": str(root)}) as client:
+        for _ in range(2):
+            with pytest.raises(LedgerError, match="No space left on device; make room"):
+                compact(root, grace_s=0)
+            seen = client.execute("SELECT count(*) FROM stored_event WHERE writer = 'w'").fetchone()
+            assert seen == (len(before),), "nothing is removed that the catalog in place reads"
+    refusing = False
+    compact(root, grace_s=0)
+    assert _events(root) == before
+    assert verify(root).problems == []

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from rose.ledger import catalog
+from rose.ledger import catalog, rows, segments
 from rose.ledger.address import is_loopback
 from rose.ledger.hosts import gateway, remote
+from rose.ledger.hosts.forward import Forwarder
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import QueryError, query
 from rose.ledger.verify import verify
@@ -231,3 +232,47 @@ def test_tls_with_a_certificate_of_one_s_own(root, certificate):
             remote.query(url, "SELECT 1", token=TOKEN)
         with pytest.raises(remote.GatewayAwayError):
             remote.query(url.replace("+tls", ""), "SELECT 1", token=TOKEN)
+
+
+def test_a_host_that_ships_a_damaged_event_goes_on_and_the_gateway_records_it(tmp_path, lease):
+    spool = tmp_path / "spool"
+    with LedgerWriter.open(spool, "far", "r"):
+        pass
+    tail = segments.recover(spool, "far")
+    values = [
+        2**63 - 1 if field.name == "at_us" else value
+        for field, value in zip(rows.fields_of("lease"), rows.encode(lease()), strict=True)
+    ]
+    segments.append(spool, tail, rows.table("far", 0, "r", "live", [("lease", tuple(values))]))
+    with LedgerWriter.open(spool, "far", "r") as writer:
+        writer.record(lease(lease_id="after"))
+    centre = tmp_path / "centre"
+    with gateway.serve(centre, "127.0.0.1", 0, token=TOKEN) as url:
+        done = Forwarder(spool, url, token=TOKEN).once()
+    assert (done.problems, done.waiting, done.events) == ({}, 0, 2)
+    assert query(centre, "SELECT lease_id FROM lease").rows == [("after",)]
+    assert query(centre, "SELECT count(*) FROM event WHERE kind = 'ledger' AND action = 'faulty'").rows == [(1,)]
+    assert query(centre, "SELECT writer, seq, fault LIKE 'at_us must be%', value FROM faulty_event").rows == [
+        ("far", 0, True, "9223372036854775807")
+    ]
+    assert verify(centre).ok
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "says"),
+    [
+        (
+            "at_us",
+            [1, 2**63 - 1],
+            "event 'power': at_us must be an integer from 0 to .*, got 9223372036854775807 in row 1",
+        ),
+        ("power_mw", [1, -1], "power_mw must be an integer from 0 to .*, got -1 in row 1"),
+        ("event_id", ["a", ""], "event_id must be text that is not empty, got '' in row 1"),
+        ("busy_share", [0.5, float("nan")], "busy_share must be a finite number, got nan in row 1"),
+    ],
+)
+def test_a_damaged_event_is_refused_with_field_value_and_row(client, root, column, values, says):
+    before = query(root, "SELECT count(*) FROM event").rows
+    with pytest.raises(remote.GatewayError, match=says):
+        client.append(events(**{column: values}))
+    assert query(root, "SELECT count(*) FROM event").rows == before

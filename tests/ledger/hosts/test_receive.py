@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rose.ledger import layout, segments
+from rose.ledger import catalog, layout, segments
 from rose.ledger.growth.compaction import compact
 from rose.ledger.hosts.receive import Receiver
 from rose.ledger.layout import LedgerError
@@ -196,3 +197,64 @@ def test_what_is_not_what_it_says_is_refused_and_leaves_nothing(spool, receiver)
     # The right one is still welcome.
     receiver.receive(*shipped(spool)[1])
     assert verify(receiver.root).ok
+
+
+def test_a_segment_is_acknowledged_only_once_the_catalog_reads_it(spool, receiver, monkeypatch):
+    full, real = [True, True], catalog.refresh
+
+    def refresh(root):
+        if full:
+            full.pop()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(root)
+
+    monkeypatch.setattr(catalog, "refresh", refresh)
+    (first, second, *_) = shipped(spool)
+    for path, content in (first, first):
+        with pytest.raises(LedgerError, match=r"cannot replace the catalog of .*No space left on device; make room"):
+            receiver.receive(path, content)
+    assert not (receiver.root / layout.CATALOG).exists()
+    assert receiver.receive(*first).index == 0
+    assert (receiver.root / layout.CATALOG).exists()
+    assert receiver.receive(*second).index == 1
+
+
+def test_a_segment_with_what_is_no_event_goes_in_and_is_marked_so_that_its_host_goes_on(spool, tmp_path, lease):
+    recorded = []
+    receiver = Receiver(layout.create(tmp_path / "marked"), recorded.append)
+    (path, content), (second, _body), *_ = shipped(spool)
+    receiver.receive(path, content)
+    table = pq.read_table(spool / second)
+    damaged = table.set_column(
+        table.schema.get_field_index("expires_at_us"), "expires_at_us", pa.array([2**63 - 1] * table.num_rows)
+    )
+    path, content = forged(spool / second, damaged)
+    receiver.receive(path, content)
+    receiver.receive(path, content)
+    receiver.close()
+    assert files(receiver.root)[path] == content
+    assert verify(receiver.root).ok
+    (event,) = recorded
+    assert event.action == "faulty"
+    assert event.event_id == f"faulty/{path[-72:-8]}"
+    said = json.loads(event.detail_json)
+    assert (said["writer"], said["file"]) == ("far", path)
+    assert said["fault"].startswith("event 'lease': expires_at_us must be an integer from 0 to ")
+    assert said["fault"].endswith("got 9223372036854775807 in row 0")
+    with catalog.connect(receiver.root) as connection:
+        assert connection.execute("SELECT count(*) FROM lease").fetchall() == [(0,)]
+        assert connection.execute("SELECT value FROM faulty_event").fetchall() == [("9223372036854775807",)]
+
+
+def test_a_segment_whose_text_is_none_would_stop_every_reader_and_is_refused(spool, receiver):
+    (path, content), (second, _), *_ = shipped(spool)
+    receiver.receive(path, content)
+    table = pq.read_table(spool / second)
+    texts = [None, *pa.array([b"\xff"] * table.num_rows, pa.binary()).buffers()[1:]]
+    broken = pa.Array.from_buffers(pa.string(), table.num_rows, texts)
+    path, content = forged(
+        spool / second, table.set_column(table.schema.get_field_index("lease_id"), "lease_id", broken)
+    )
+    with pytest.raises(LedgerError, match=r"not a segment: .*Invalid UTF8"):
+        receiver.receive(path, content)
+    assert path not in files(receiver.root)

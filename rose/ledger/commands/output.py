@@ -1,0 +1,69 @@
+"""How values leave for a terminal, a spreadsheet or a JSON parser: events hold text that anybody may have written."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+#: What moves a terminal's cursor or colours it (C0, DEL, C1), or turns text around. A line may end and be indented.
+_CONTROLS = [*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+_SHOWN = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _CONTROLS if chr(code) not in "\n\t"}
+#: In JSON an escape stands for the character itself; below a blank, `json` has escaped it already.
+_ESCAPED = {code: f"\\u{code:04x}" for code in _CONTROLS if code > 0x20}
+#: What a spreadsheet takes for a formula, also behind blanks and as a character of full width.
+_FORMULA = re.compile(r"[\s\x00]*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r]")
+
+_NUMBERS = (int, float, Decimal, date, time, timedelta)
+
+
+def visible(text: str) -> str:
+    """`text` with control characters written out: a terminal shows it and obeys nothing in it."""
+    return text.translate(_SHOWN)
+
+
+def json_text(value: Any) -> tuple[str, int]:
+    """`value` as JSON, and how many numbers in it are none (NaN, infinities), for which null stands."""
+    plain, count = _finite(value)
+    return json.dumps(plain, default=cell_text, indent=2, ensure_ascii=False, allow_nan=False).translate(
+        _ESCAPED
+    ), count
+
+
+def csv_cells(row: Iterable[Any]) -> list[str]:
+    """The cells of a line of CSV. Text that a spreadsheet would take for a formula has an apostrophe before it.
+
+    Numbers and times stay what they are, also negative ones.
+    """
+    return [_csv_cell(cell) for cell in row]
+
+
+def _csv_cell(cell: Any) -> str:
+    if cell is None:
+        return ""
+    text = cell_text(cell)
+    return f"'{text}" if not isinstance(cell, _NUMBERS) and _FORMULA.match(text) else text
+
+
+def cell_text(cell: Any) -> str:
+    """One value as text; a time is ISO 8601, UTC unless it says otherwise."""
+    if isinstance(cell, datetime):
+        return cell.isoformat(timespec="microseconds") + ("Z" if cell.tzinfo is None else "")
+    return cell.isoformat() if isinstance(cell, date) else str(cell)
+
+
+def _finite(value: Any) -> tuple[Any, int]:
+    if isinstance(value, float):
+        return (value, 0) if math.isfinite(value) else (None, 1)
+    if isinstance(value, dict):
+        done = {key: _finite(item) for key, item in value.items()}
+        texts = {key if isinstance(key, str) else cell_text(key): item for key, (item, _) in done.items()}
+        return texts, sum(count for _, count in done.values())
+    if isinstance(value, list | tuple):
+        items = [_finite(item) for item in value]
+        return [item for item, _ in items], sum(count for _, count in items)
+    return value, 0

@@ -1,0 +1,194 @@
+"""Ledgers that hold what no check of today would let in: they are read, and what is wrong with them is named."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sql
+from rose import events
+from rose.events import KINDS, Event, Lease
+from rose.ledger import catalog, faults, rows, segments
+from rose.ledger.growth.compaction import compact
+from rose.ledger.growth.rollup import roll_up
+from rose.ledger.verify import verify
+from rose.ledger.writer import LedgerWriter
+
+_AT_US = 1_793_491_200_000_000
+_SLICE: dict[str, Any] = {f"{bucket}_ns": 1 for bucket in events.BUCKETS}
+
+
+def _slice(t0_ns: int, **fields: Any) -> events.DeviceSlice:
+    return events.DeviceSlice(
+        **{"at_us": _AT_US, "device_id": "d", "t0_ns": t0_ns, "t1_ns": t0_ns + 7, **_SLICE, **fields}
+    )
+
+
+def _whole(kind: str) -> Event:
+    """An event of a kind, every field of it with a value."""
+    texts: dict[str, Any] = {"BIGINT": 5, "DOUBLE": 0.5, "BOOLEAN": True, "VARCHAR": "x"}
+    values = {each.name: each.allowed[0] if each.allowed else texts[each.sql_type] for each in rows.fields_of(kind)}
+    values |= {"at_us": _AT_US, "event_id": None}
+    if kind == "device_slice":
+        return _slice(100, lease_id="x")
+    if kind == "power":
+        values |= {"t0_ns": 100, "t1_ns": 107}
+    return KINDS[kind](**values)
+
+
+def _with(event: Event, **changed: Any) -> rows.Row:
+    """An event with values that no check would let through."""
+    named = zip((each.name for each in rows.fields_of(event.kind)), rows.encode(event), strict=True)
+    return event.kind, tuple(changed.get(name, value) for name, value in named)
+
+
+def _damage() -> list[rows.Row]:
+    """Every field of every kind at fault in every way that its column can hold."""
+    odd: dict[str, list[Any]] = {
+        "BIGINT": [2**63 - 1, -(2**63), -(2**56)],
+        "DOUBLE": [math.nan, math.inf, -math.inf],
+        "VARCHAR": [""],
+        "BOOLEAN": [],
+    }
+    damaged = []
+    for kind in KINDS:
+        for each in rows.fields_of(kind):
+            wrong = [value for value in odd[each.sql_type] if value != "" or each.filled or each.allowed]
+            wrong += [] if each.optional or each.name == "at_us" else [None]
+            damaged += [_with(_whole(kind), **{each.name: value}) for value in wrong]
+    return damaged
+
+
+def _write(root: Path, items: list[rows.Row], writer: str = "w") -> None:
+    """As an older or a foreign program would: no check but that of the file."""
+    LedgerWriter.open(root, writer, "r").close()
+    for first in range(0, len(items), 100):
+        tail = segments.recover(root, writer)
+        assert tail is not None
+        table = rows.table(writer, tail.next_seq, "r", "live", items[first : first + 100])
+        segments.append(root, tail, table)
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    root = tmp_path_factory.mktemp("damaged") / "ledger"
+    with LedgerWriter.open(root, "sound", "r") as writer:
+        for kind in KINDS:
+            writer.record(_whole(kind))
+    items = _damage()
+    _write(root, items)
+    return root, len(items)
+
+
+def _read_all(root: Path) -> None:
+    with catalog.connect(root) as connection:
+        for view in catalog.VIEWS:
+            names = [name for name, *_ in connection.execute(f"DESCRIBE {view}").fetchall()]
+            connection.execute(f"FROM {view}").fetchall()
+            connection.execute(f"SELECT max(COLUMNS(*)), count(DISTINCT COLUMNS(*)) FROM {view}").fetchall()
+            if "at" in names:
+                found = f"SELECT count(*) FROM {view} WHERE {view}.at > TIMESTAMP '2020-01-01' AND run_id = 'r'"
+                assert connection.execute(found).fetchall() != [(0,)] or view == "job"
+
+
+def test_a_ledger_of_nothing_but_damage_is_read(damaged: tuple[Path, int]) -> None:
+    _read_all(damaged[0])
+
+
+def test_every_damaged_row_is_named_with_field_and_value(damaged: tuple[Path, int]) -> None:
+    root, items = damaged
+    assert verify(root).ok
+    with catalog.connect(root) as connection:
+        where = "writer = 'w' AND NOT (fault LIKE 't0_ns must be at or after the end of the slice%')"
+        found = connection.execute(f"SELECT count(*), count(DISTINCT seq) FROM faulty_event WHERE {where}").fetchall()
+        assert found == [(items, items)]
+        assert connection.execute("SELECT count(*) FROM faulty_event WHERE writer = 'sound'").fetchall() == [(0,)]
+    count, named = faults.listed(root, 3)
+    assert count >= items
+    assert len(named) == 3
+    assert str(named[0]).startswith("w/0: event 'run': at_us must be an integer from 0 to ")
+    assert str(named[0]).endswith("1970 to 2116, got 9223372036854775807")
+
+
+def test_a_damaged_ledger_is_compacted_and_rolled_up(damaged: tuple[Path, int], tmp_path: Path) -> None:
+    root = tmp_path / "ledger"
+    _write(root, _damage())
+    for _ in range(2):
+        LedgerWriter.open(root, "w", "r").close()
+        tail = segments.recover(root, "w")
+        assert tail is not None
+        segments.begin_epoch(root, tail)
+        compact(root, grace_s=0)
+        roll_up(root)
+    _read_all(root)
+    assert verify(root).ok
+
+
+def test_sums_of_a_day_that_64_bits_do_not_hold_are_the_largest_there_is(tmp_path: Path) -> None:
+    with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
+        for _ in range(300):
+            writer.record(_turn(prompt_tokens=2**55 - 1))
+    with catalog.connect(tmp_path / "ledger") as connection:
+        assert connection.execute("SELECT prompt_tokens FROM daily_turn").fetchall() == [(2**63 - 1,)]
+
+
+def _turn(**fields: Any) -> Event:
+    values = {each.name: getattr(_whole("turn"), each.name) for each in rows.fields_of("turn")}
+    return events.Turn(**{**values, **fields})
+
+
+def test_an_event_id_with_other_content_is_named_and_a_retry_is_not(
+    tmp_path: Path, lease: Callable[..., Lease]
+) -> None:
+    root = tmp_path / "ledger"
+    with LedgerWriter.open(root, "w", "r") as writer:
+        for budget, at_us in ((1, 10), (1, 20), (2, 30)):
+            writer.record(lease(event_id="same", kv_budget_bytes=budget, at_us=at_us))
+    count, (fault,) = faults.listed(root)
+    assert (count, fault.seq) == (1, 2)
+    assert str(fault) == (
+        "w/2: event 'lease': event_id must be that of one event, and the first with it has other content, got same"
+    )
+    with catalog.connect(root) as connection:
+        assert connection.execute("SELECT kv_budget_bytes FROM lease_event").fetchall() == [(1,)]
+
+
+def test_slices_of_a_device_that_overlap_are_named(tmp_path: Path) -> None:
+    root = tmp_path / "ledger"
+    with LedgerWriter.open(root, "w", "r") as writer:
+        for t0_ns, device_id in ((7, "a"), (0, "a"), (13, "a"), (13, "b")):
+            writer.record(_slice(t0_ns, device_id=device_id))
+    _, found = faults.listed(root)
+    assert [str(fault) for fault in found] == [
+        "w/2: event 'device_slice': t0_ns must be at or after the end of the slice before it, 14, got 13"
+    ]
+
+
+def test_every_view_and_daily_sum_leaves_out_what_it_cannot_reckon_with() -> None:
+    """An integer that a kind gets belongs into the conditions of these files; `faults` makes them."""
+    seen = set()
+    for folder in ("views", "rollups"):
+        for path in sorted((Path(sql.__file__).parent / folder).glob("*.sql")):
+            text = path.read_text()
+            if (match := re.search(r"WHERE kind = '(\w+)'", text)) and path.stem != "faulty_event":
+                assert _plain(faults.reckonable(match[1])) in _plain(text), path
+                seen.add(match[1])
+    assert seen == set(KINDS)
+    for name in ("charges/added.sql", "books/hour_invoiced.sql", "books/hour_tokens.sql"):
+        kinds = [kind for kind in KINDS if re.search(rf"(WHEN|kind =) '{kind}'", sql.read(name))]
+        assert kinds
+        for kind in kinds:
+            assert _plain(faults.reckonable(kind)) in _plain(sql.read(name)), (name, kind)
+
+
+def test_the_view_of_faults_asks_what_record_and_append_ask() -> None:
+    assert _plain(faults.cases()) in _plain(sql.read("views/faulty_event.sql"))
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,315 @@
+"""Durable means visible, on a disk that fills at any byte: acknowledged is in the file and in the views, or it is an
+error. A plain DuckDB client looks: it reads the catalog as it lies there, and mends none.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from rose.ledger import catalog, layout, segments, verify
+from rose.ledger.layout import LedgerError
+from rose.ledger.writer import LedgerWriter
+from tests import programs
+
+#: Fills a file system of 8 MiB but for some KiB shortly before an epoch ends, and says which events were acknowledged,
+#: which of them a client sees that changes nothing, and the same once there is room again.
+_EPOCH_END = """
+import json, os, pathlib, sys
+import duckdb
+from rose.events import Lease
+from rose.ledger import catalog, verify
+from rose.ledger.layout import LedgerError
+from rose.ledger.writer import LedgerWriter
+disk, free_bytes = pathlib.Path(sys.argv[1]), int(sys.argv[2]) * 1024
+root, ballast = disk / "ledger", disk / "ballast"
+def lease(n):
+    return Lease(action="granted", lease_id=f"l{n}", kv_budget_bytes=1, compute_share=1.0, expires_at_us=1)
+def seen():
+    with duckdb.connect(root / "ledger.duckdb", read_only=True, config={"file_search_path": str(root)}) as client:
+        return [name for (name,) in client.execute("SELECT lease_id FROM lease_event ORDER BY seq").fetchall()]
+acknowledged, refusals = [], []
+with LedgerWriter.open(root, "w", "r", flush_interval_s=0.02) as writer:
+    for n in range(120):
+        if n == 98:
+            space = os.statvfs(disk)
+            ballast.write_bytes(bytes(space.f_bavail * space.f_frsize - free_bytes))
+        try:
+            writer.record(lease(n))
+            acknowledged.append(f"l{n}")
+        except LedgerError as error:
+            refusals.append(str(error))
+    hidden = sorted(set(acknowledged) - set(seen()))
+    with catalog.connect(root) as connection:
+        events = connection.execute("SELECT count(*) FROM lease_event").fetchone()[0]
+    ballast.unlink()
+    while writer.failure is not None:
+        pass
+    writer.flush()
+    later = seen()
+print(json.dumps({
+    "acknowledged": len(acknowledged),
+    "refusals": sorted(set(refusals)),
+    "hidden": hidden,
+    "read": events,
+    "seen_later": later == [f"l{n}" for n in range(120)],
+    "problems": verify.verify(root).problems,
+    "left": sorted(path.name for path in root.iterdir() if path.name.startswith(".")),
+}))
+"""
+
+#: Its files may have a certain size at most from an epoch's end on: a catalog is larger than a segment.
+_FILE_SIZE = """
+import resource, signal, sys
+import duckdb
+from rose.events import Lease
+from rose.ledger import segments
+from rose.ledger.layout import LedgerError
+from rose.ledger.writer import LedgerWriter
+segments.SEGMENTS_PER_EPOCH = 3
+root, limit = sys.argv[1], int(sys.argv[2])
+def seen():
+    with duckdb.connect(f"{root}/ledger.duckdb", read_only=True, config={"file_search_path": root}) as client:
+        return {name for (name,) in client.execute("SELECT lease_id FROM lease_event").fetchall()}
+acknowledged, refused = set(), 0
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+with LedgerWriter.open(root, "w", "r", flush_interval_s=0.02) as writer:
+    for n in range(8):
+        if n == 2:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        try:
+            writer.record(
+                Lease(action="granted", lease_id=f"l{n}", kv_budget_bytes=1, compute_share=1.0, expires_at_us=1)
+            )
+            acknowledged.add(f"l{n}")
+        except LedgerError:
+            refused += 1
+    print("hidden:", sorted(acknowledged - seen()), "refused:", refused > 0)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    while writer.failure is not None:
+        pass
+    writer.flush()
+    print("seen later:", len(seen()))
+"""
+
+
+def _seen(root: Path) -> list[str]:
+    """Leases in the order of their events, as a client sees them that changes nothing."""
+    with duckdb.connect(root / layout.CATALOG, read_only=True, config={"file_search_path": str(root)}) as client:
+        return [name for (name,) in client.execute("SELECT lease_id FROM lease_event ORDER BY seq").fetchall()]
+
+
+@contextmanager
+def _small_disk(tmp_path: Path, size: str, code: str, *arguments: object) -> Iterator[str]:
+    """Run Python code with a new file system of `size` in `sys.argv[1]`, in a mount namespace; yields its output."""
+    script, disk = tmp_path / "program.py", tmp_path / "disk"
+    script.write_text(code)
+    disk.mkdir()
+    given = " ".join(map(str, arguments))
+    inside = f"mount -t tmpfs -o size={size} none {disk} && exec {sys.executable} {script} {disk} {given}"
+    try:
+        allowed = subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        allowed = False
+    if not allowed:
+        pytest.skip("mount namespaces are not allowed here, so no small file system can be made")
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", inside], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    yield done.stdout
+
+
+@pytest.mark.parametrize("free_kib", [40, 100, 330, 480, 540])
+def test_what_is_acknowledged_at_an_epochs_end_is_seen_however_little_room_there_is(
+    tmp_path: Path, free_kib: int
+) -> None:
+    with _small_disk(tmp_path, "8m", _EPOCH_END, free_kib) as output:
+        outcome = json.loads(output)
+    assert outcome["hidden"] == []
+    assert outcome["read"] == outcome["acknowledged"] >= 98, "whoever reads needs no room on that disk"
+    assert all("No space left on device" in refusal and "make room" in refusal for refusal in outcome["refusals"])
+    assert outcome["seen_later"], "what was refused waits, and is written and shown when there is room"
+    assert outcome["problems"] == outcome["left"] == []
+
+
+@pytest.mark.parametrize("limit_kib", [100, 250, 300, 500])
+def test_a_catalog_that_cannot_be_written_whole_replaces_none(tmp_path: Path, limit_kib: int) -> None:
+    code, output = programs.run(_FILE_SIZE, tmp_path / "ledger", limit_kib * 1024)
+    assert code == 0
+    assert output.splitlines() == ["hidden: [] refused: True", "seen later: 8"]
+
+
+class _Disk:
+    """What lies under `root` may be written until `writes` are done; the next is cut short, and more are refused."""
+
+    def __init__(self, root: Path, writes: int, refusals: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.writes, self.refusals = writes, refusals
+        real = Path.write_bytes
+
+        def write(path: Path, content: bytes) -> int:
+            if root not in path.parents:
+                return real(path, content)
+            self.writes -= 1
+            if self.writes < 0 and self.refusals > 0:
+                self.refusals -= 1
+                real(path, content[: len(content) * self.refusals // 7])
+                raise OSError(errno.ENOSPC, "No space left on device", str(path))
+            return real(path, content)
+
+        monkeypatch.setattr(Path, "write_bytes", write)
+
+
+@pytest.mark.parametrize("writes", range(16))
+def test_a_disk_that_fills_at_any_write_hides_nothing_that_was_acknowledged(
+    tmp_path: Path, lease: Callable[..., Any], writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
+    root = tmp_path / "ledger"
+    LedgerWriter.open(root, "w", "r").close()
+    acknowledged: list[str] = []
+    disk = _Disk(root, writes, 4, monkeypatch)
+    for life in range(5):
+        try:
+            with LedgerWriter.open(root, "w", "r", flush_interval_s=0.01) as writer:
+                for n in range(3):
+                    name = f"l{life}-{n}"
+                    try:
+                        writer.record(lease(lease_id=name, event_id=name))
+                        acknowledged.append(name)
+                    except LedgerError as error:
+                        assert "make room" in str(error)  # noqa: PT017
+                    assert set(acknowledged) <= set(_seen(root))
+        except LedgerError as error:
+            assert "make room" in str(error)  # noqa: PT017
+        assert set(acknowledged) <= set(_seen(root))
+    assert disk.refusals == 0
+    seen = _seen(root)
+    assert len(seen) == len(set(seen))
+    assert verify.verify(root).problems == []
+    assert not list(root.glob(".*"))
+
+
+def test_an_epoch_that_the_catalog_does_not_read_yet_acknowledges_nothing(
+    tmp_path: Path, lease: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
+    real, refusing = catalog.refresh, True
+
+    def refresh(root: Path) -> None:
+        if refusing:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(root)
+
+    root = tmp_path / "ledger"
+    with LedgerWriter.open(root, "w", "r", flush_interval_s=0.01) as writer:
+        monkeypatch.setattr(catalog, "refresh", refresh)
+        for n in range(2):
+            writer.record(lease(lease_id=f"l{n}"))
+        for n in range(2, 4):
+            with pytest.raises(LedgerError, match="No space left"):
+                writer.record(lease(lease_id=f"l{n}"))
+        assert _seen(root) == ["l0", "l1"]
+        refusing = False
+        while writer.failure is not None:
+            pass  # It tries again at each flush interval, by itself.
+        assert _seen(root) == [f"l{n}" for n in range(4)]
+    assert all(len(list(folder.iterdir())) <= 3 for folder in root.glob("live/w/*")), "no epoch outgrows its length"
+
+
+def test_a_ledger_that_was_moved_away_is_not_begun_anew_in_its_old_place(
+    tmp_path: Path, lease: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 1)
+    root, away = tmp_path / "ledger", tmp_path / "away"
+    with LedgerWriter.open(root, "w", "r", flush_interval_s=0.01) as writer:
+        writer.record(lease(lease_id="l0"))
+        shutil.move(root, away)
+        for n in range(1, 4):
+            with pytest.raises(LedgerError, match="if it was moved or removed, put it back"):
+                writer.record(lease(lease_id=f"l{n}"))
+            assert not root.exists()
+        shutil.move(away, root)
+        while writer.failure is not None:
+            pass
+    assert _seen(root) == [f"l{n}" for n in range(4)]
+    assert verify.verify(root).problems == []
+
+
+def test_a_disk_mounted_for_reading_is_read_and_says_what_to_do_where_more_is_needed(tmp_path: Path) -> None:
+    code = """
+import pathlib, subprocess, sys, tempfile
+from rose.events import Power
+from rose.ledger import catalog, catalog_file
+from rose.ledger.layout import LedgerError
+from rose.ledger.writer import LedgerWriter
+root = pathlib.Path(sys.argv[1]) / "ledger"
+with LedgerWriter.open(root, "w", "r") as writer:
+    writer.record(Power(t0_ns=0, t1_ns=1, power_mw=1, source="rapl"))
+def mount(how):
+    subprocess.run(["mount", "-o", f"remount,{how}", sys.argv[1]], check=True)
+def says(act):
+    try:
+        act()
+    except LedgerError as error:
+        print(type(error).__name__, "Read-only file system" in str(error), "mount it for writing" in str(error))
+mount("ro")
+with catalog.connect(root) as connection:
+    print(connection.execute("SELECT count(*) FROM power").fetchall())
+says(lambda: LedgerWriter.open(root, "w", "r"))
+says(lambda: LedgerWriter.open(root, "other", "r"))
+mount("rw")
+(root / "ledger.duckdb").unlink()
+mount("ro")
+with catalog.connect(root) as connection:
+    print(connection.execute("SELECT count(*) FROM power").fetchall())
+catalog_file._MEMORY, tempfile.tempdir = root, str(root)
+says(lambda: catalog.connect(root))
+"""
+    with _small_disk(tmp_path, "8m", code) as output:
+        refused = "LedgerError True True"
+        assert output.splitlines() == ["[(1,)]", refused, refused, "[(1,)]", refused]
+
+
+def test_a_damaged_file_that_keeps_the_catalog_from_an_epoch_is_heard_of(
+    tmp_path: Path, lease: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
+    root = tmp_path / "ledger"
+    LedgerWriter.open(root, "other", "r").close()
+    (damaged,) = root.glob("live/other/*/*.parquet")
+    content = damaged.read_bytes()
+    with LedgerWriter.open(root, "w", "r", flush_interval_s=0.01) as writer:
+        damaged.write_bytes(b"damaged")
+        for n in range(2):
+            writer.record(lease(lease_id=f"l{n}"))
+        with pytest.raises(LedgerError, match="`rose ledger verify` names what is damaged"):
+            writer.record(lease(lease_id="l2"))
+        damaged.write_bytes(content)
+        while writer.failure is not None:
+            pass
+    assert _seen(root) == ["l0", "l1", "l2"]
+
+
+def test_a_name_that_could_not_be_taken_for_want_of_room_can_be_taken_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = layout.create(tmp_path / "ledger")
+
+    def write(_descriptor: int, _content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", write)
+        with pytest.raises(LedgerError, match="No space left on device; make room there"):
+            LedgerWriter.open(root, "w", "r")
+    LedgerWriter.open(root, "w", "r").close()

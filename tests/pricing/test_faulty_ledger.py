@@ -1,0 +1,43 @@
+"""A cost report of a ledger that holds what is no event is that of the events."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rose.events import KINDS, Event
+from rose.ledger import rows, segments
+from rose.ledger.verify import verify
+from rose.ledger.writer import LedgerWriter
+from rose.pricing import report
+from tests.pricing.conftest import sample_events
+
+
+def _damaged(event: Event) -> list[rows.Row]:
+    """The event once for each of its numbers and needed ids, with a value that nothing can reckon with in it."""
+    odd: dict[str, list[Any]] = {"BIGINT": [2**63 - 1, -(2**63), -1], "DOUBLE": [math.nan, math.inf]}
+    fields, values = rows.fields_of(event.kind), rows.encode(event)
+    damaged = []
+    for index, each in enumerate(fields):
+        needed = ["", None] if each.name in KINDS[event.kind].needs else []
+        for value in odd.get(each.sql_type, needed):
+            if value != -1 or each.name != "staleness":
+                damaged.append((event.kind, (*values[:index], value, *values[index + 1 :])))
+    return damaged
+
+
+@pytest.mark.parametrize("kind", sorted({event.kind for event in sample_events()}))
+def test_a_report_is_that_of_the_events(kind: str, sample: Path) -> None:
+    before = dataclasses.asdict(report.build(sample))
+    example = next(event for event in sample_events() if event.kind == kind)
+    LedgerWriter.open(sample, "damage", "run", "replay").close()
+    tail = segments.recover(sample, "damage")
+    assert tail is not None
+    segments.append(sample, tail, rows.table("damage", 0, "run", "replay", _damaged(example)))
+    assert verify(sample).ok
+    after = dataclasses.asdict(report.build(sample))
+    assert {name for name in before if before[name] != after[name]} <= {"verified", "made_at"}, "the same figures"
