@@ -81,6 +81,23 @@ def test_a_writer_is_found_where_it_stood(tmp_path: Path, lease: Any) -> None:
     assert segments.read_head(root, "w") is not None
 
 
+def test_a_segment_is_announced_before_it_is_written(tmp_path: Path, lease: Any) -> None:
+    root = layout.create(tmp_path)
+    tail, table = segments.first_epoch(root, "w"), _one(0, lease)
+    (first,) = root.glob("live/w/*/*.parquet")
+    empty = segments.Head(str(first.relative_to(root)))
+    assert segments.read_head(root, "w") == empty
+    away = first.parent.rename(root / "away")
+    with pytest.raises(FileNotFoundError):
+        segments.append(root, tail, table)
+    head = segments.read_head(root, "w")
+    away.rename(first.parent)
+    assert segments.recover(root, "w") == tail
+    assert segments.read_head(root, "w") == empty
+    segments.append(root, tail, table)
+    assert head == segments.Head(empty.segment, segments.read_head(root, "w").segment)
+
+
 @pytest.mark.parametrize("fault", ["newest changed", "newest gone", "all gone"])
 def test_a_writer_does_not_write_over_a_fault(tmp_path: Path, lease: Any, fault: str) -> None:
     root = layout.create(tmp_path)

@@ -70,6 +70,19 @@ def test_a_chain_arrives_byte_for_byte_and_can_be_proved(spool, receiver):
     assert receiver.held() == {"far": held}
 
 
+def test_a_segment_is_announced_before_it_is_written(spool, receiver):
+    first, second = shipped(spool)[:2]
+    receiver.receive(*first)
+    epoch = (receiver.root / first[0]).parent
+    away = epoch.rename(receiver.root / "away")
+    with pytest.raises(LedgerError, match="cannot write"):
+        receiver.receive(*second)
+    assert segments.read_head(receiver.root, "far") == segments.Head(first[0], second[0])
+    away.rename(epoch)
+    receiver.receive(*second)
+    assert segments.read_head(receiver.root, "far") == segments.Head(second[0])
+
+
 def test_what_is_held_is_acknowledged_again_and_changes_nothing(spool, receiver):
     sent = shipped(spool)
     first = [receiver.receive(*segment) for segment in sent]
