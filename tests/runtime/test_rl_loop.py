@@ -98,7 +98,9 @@ class Run:
 
     def tend(self):
         for steps, part in list(self.victims):
-            if len(self.done) >= steps and part.actor is not None and any(worker.report for worker in self.rollouts):
+            # The trainer has work to the end; where steps overlap, the last rollouts may be over by then.
+            at_work = part is self.trainer or any(worker.report for worker in self.rollouts)
+            if len(self.done) >= steps and part.actor is not None and at_work:
                 self.victims.remove((steps, part))
                 kill(part.actor)
 
