@@ -234,7 +234,7 @@ SELECT damerau_levenshtein(repeat('a', 30000), repeat('b', 30000))
 SELECT strftime(TIMESTAMP '2020-01-01', repeat('%c', 100000000))
 
 -- A sort that does not fit.
-SELECT * FROM range(1000000000) t(i) ORDER BY hash(i)
+SELECT * FROM range(100000000000) t(i) ORDER BY hash(i)
 
 -- A set that does not fit.
 SELECT count(DISTINCT i) FROM range(1000000000) t(i)
