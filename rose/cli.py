@@ -175,7 +175,9 @@ def accept(
     quick: Annotated[bool, typer.Option("--quick", help="Shorter stages, and no claim about tails.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="Only this stage; may be repeated.", metavar="STAGE")] = None,
     gpu: Annotated[int | None, typer.Option(help="This GPU; the first one if left out.", min=0)] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 if a claim does not hold.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit code 1 if a claim does not hold or a stage was skipped.")
+    ] = False,
     report: Annotated[Path | None, typer.Option("--json", help="Write the report there, after every stage.")] = None,
 ) -> None:
     """Prove on this host's GPU what ROSE stands on: at most eight minutes, each claim beside its target."""

@@ -277,6 +277,12 @@ class FleetConfig(Section):
                     f"device.gpu: {other!r} and {device.id!r} both have {device.gpu}. Make them one device of pool "
                     "'serving', which serving and rollouts share, or give one another gpu"
                 )
+        owners: dict[int, str] = {}
+        for device in self.device:
+            for core in device.cores if device.gpu is None else ():
+                if core in owners:
+                    raise ValueError(f"core {core} belongs to both {owners[core]!r} and {device.id!r}: change `cores`")
+                owners[core] = device.id
         pools = {device.pool for device in self.device}
         if pools != {"serving", "rollout"}:
             missing = sorted({"serving", "rollout"} - pools)

@@ -161,6 +161,18 @@ def test_a_folder_that_is_no_ledger_is_left_alone(tmp_path):
     assert [path.name for path in foreign.iterdir()] == ["cat.jpg"]
 
 
+def test_a_ledger_with_a_file_that_is_cut_short_is_said_to_be_damaged(tmp_path):
+    with LedgerWriter.open(tmp_path / "ledger", "test", "run") as writer:
+        writer.record(Run(at_us=1, action="started", name="short"), durable=True)
+    segment = sorted((tmp_path / "ledger" / "live").rglob("*.parquet"))[-1]
+    segment.write_bytes(segment.read_bytes()[:-10])
+    for command in (["report"], ["ledger", "info"], ["ledger", "runs"]):
+        done = CliRunner().invoke(app, [*command, "--ledger", str(tmp_path / "ledger")])
+        assert isinstance(done.exception, SystemExit), (command, done.exception)
+        assert done.exit_code != 0
+        assert "rose ledger verify" in done.stderr
+
+
 def test_a_run_without_a_finished_step_has_a_harvest_share_of_its_own(tmp_path):
     with LedgerWriter.open(tmp_path / "ledger", "test", "run") as writer:
         writer.record(Run(at_us=1, action="started", name="short"))

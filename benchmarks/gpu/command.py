@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +23,9 @@ def main(argv: list[str] | None = None) -> int:
     names = ", ".join(stage.name for stage in STAGES)
     parser.add_argument("--only", action="append", metavar="STAGE", help=f"only this stage; may be repeated: {names}")
     parser.add_argument("--gpu", type=int, metavar="INDEX", help="this GPU; the first one if left out")
-    parser.add_argument("--strict", action="store_true", help="exit code 1 if a claim does not hold")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit code 1 if a claim does not hold or a stage was skipped"
+    )
     given = parser.parse_args(argv)
     try:
         return accept(quick=given.quick, only=given.only or (), gpu=given.gpu, strict=given.strict, file=given.json)
@@ -31,7 +34,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def accept(*, quick: bool, only: Sequence[str], gpu: int | None, strict: bool, file: Path | None) -> int:
-    """Run the stages; returns the exit code: 0 measured, 1 with `strict` if a claim does not hold, 130 interrupted.
+    """Run the stages; returns the exit code: 0 measured, 1 with `strict` if a claim does not hold or a stage
+    was skipped, 130 interrupted.
 
     Raises UserError for a stage or a GPU that is not there, and for a file that cannot be written.
     """
@@ -40,6 +44,10 @@ def accept(*, quick: bool, only: Sequence[str], gpu: int | None, strict: bool, f
             raise UserError(f"stage {name!r} is none of {', '.join(stage.name for stage in STAGES)}: change --only")
     if file is not None and not file.parent.is_dir():
         raise UserError(f"{file} cannot be written: {file.parent} is no folder; change --json")
+    if file is not None and (file.is_symlink() or (file.exists() and not file.is_file())):
+        raise UserError(f"{file} cannot be written: it is there, and no regular file; change --json")
+    if file is not None and not os.access(file.parent, os.W_OK):
+        raise UserError(f"{file} cannot be written: you may not write to {file.parent}; change --json")
     gpu = _usable(gpu)
     chosen = [stage for stage in STAGES if not only or stage.name in only]
     where = "on CPU cores: torch can use no GPU here" if gpu is None else f"on GPU {gpu}"
@@ -49,16 +57,27 @@ def accept(*, quick: bool, only: Sequence[str], gpu: int | None, strict: bool, f
     print(f"{len(chosen)} stages {where}; {longest_s:.0f} s at most", file=sys.stderr)
     report = Report("gpu", quick)
     interrupted = False
+    skipped: list[str] = []
+
+    def say(ended: Ended) -> None:
+        if ended.skipped:
+            skipped.append(ended.stage)
+        _say(ended)
+
     try:
-        harness.run(chosen, report, gpu=gpu, keep=lambda so_far: _write(so_far, file), say=_say)
+        harness.run(chosen, report, gpu=gpu, keep=lambda so_far: _write(so_far, file), say=say)
     except KeyboardInterrupt:
         interrupted = True
         print("stopped: the report has the stages before", file=sys.stderr)
-    finish(report, file)
+    finish(report, None)
+    if file is not None and report.detail.get("stages"):
+        print(f"written to {file}", file=sys.stderr)
     failing = [claim for claim in report.claims if not claim.holds]
     if failing:
         print(f"{len(failing)} of {len(report.claims)} claims do not hold here", file=sys.stderr)
-    return _INTERRUPTED if interrupted else int(bool(failing) and strict)
+    if skipped:
+        print(f"{len(skipped)} of {len(chosen)} stages were skipped: {', '.join(skipped)}", file=sys.stderr)
+    return _INTERRUPTED if interrupted else int(strict and bool(failing or skipped))
 
 
 def _say(ended: Ended) -> None:

@@ -217,6 +217,8 @@ def read_head(root: Path, writer: str) -> Head:
         segment = json.loads(content).get("segment") if content else None
         if segment is not None:
             place(segment)
+            if not segment.startswith(f"live/{writer}/"):
+                raise ValueError(segment)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LedgerError(f"heads/{writer}.json is damaged; delete it once `rose ledger verify` is clean") from error
     # It may be read while it is written; what is damaged names no segment that stands.

@@ -264,6 +264,12 @@ def test_a_newest_segment_that_is_not_the_head_s_is_found_however_its_hash_sorts
     assert any("the newest segment is missing" in problem for problem in verify(root).problems)
 
 
+def test_a_head_that_names_a_segment_of_another_writer_is_found(root: Path) -> None:
+    """It would hide that the newest segments are gone."""
+    (root / "heads" / "a.json").write_bytes((root / "heads" / "b.json").read_bytes())
+    assert "heads/a.json is damaged" in str(verify(root).problems)
+
+
 def test_an_edited_catalog_is_replaced_by_the_next_reader(root: Path, figures: Any) -> None:
     _sql("CREATE OR REPLACE VIEW power AS SELECT * FROM event WHERE false; CREATE MACRO count(x) AS 7")(root)
     assert _figures(root) == figures

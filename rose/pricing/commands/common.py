@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from rose.errors import UserError
+from rose.ledger.commands.common import unreadable
 
 BookOption = Annotated[
     str, typer.Option("--price-book", "-b", help="A price book TOML file, or the name of one that comes with ROSE.")
@@ -26,3 +27,10 @@ def clear_errors() -> Iterator[None]:
     except UserError as error:
         typer.secho(f"rose: {error}", fg=typer.colors.RED, err=True)
         raise typer.Exit(UserError.exit_code) from None
+    except Exception as error:
+        import duckdb
+
+        if not isinstance(error, duckdb.Error):
+            raise
+        typer.secho(f"rose: {unreadable(error)}", fg=typer.colors.RED, err=True)
+        raise typer.Exit(1) from None
