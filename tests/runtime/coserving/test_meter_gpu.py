@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+from pathlib import Path
 
 import pynvml
 import pytest
@@ -11,6 +13,8 @@ from rose.runtime.coserving import meter_gpu
 from rose.runtime.coserving.meter_gpu import GpuInstrument, clock_reasons, mean_mw
 from rose.runtime.coserving.meter_reading import UnreadableError
 from tests.runtime.coserving.nvml_library import Card, installed
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +38,26 @@ def test_energy_is_the_difference_of_the_cards_counter() -> None:
     assert (first.t0_ns, second.t0_ns) == (opened_ns, first.t1_ns), "nothing between two readings"
     assert first.source == "nvml-energy"
     assert first.reason is None
+
+
+def test_the_readings_of_a_real_card_come_out_as_they_were_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An H100 at rest, then at work under its power cap; its energy counter from 0, its times as they were."""
+    report = json.loads((ROOT / "benchmarks" / "results" / "gpu-h100-2026-11-22.json").read_text())
+    recorded = report["detail"]["stages"]["power"]["detail"]["events"]
+    assert {event["clock_reasons"] for event in recorded} >= {"", "power cap"}
+    bits = {"": 0, "power cap": pynvml.nvmlClocksEventReasonSwPowerCap}
+    now_ns = recorded[0]["t0_ns"]
+    monkeypatch.setattr(meter_gpu, "monotonic_ns", lambda: now_ns)
+    card = Card("a", energy_mj=0)
+    with installed(card):
+        gpu = GpuInstrument(0)
+        assert gpu.open() == now_ns
+        for event in recorded:
+            now_ns, card.energy_mj = event["t1_ns"], (card.energy_mj or 0) + event["energy_mj"]
+            card.busy_percent, card.clock_bits = round(event["busy_share"] * 100), bits[event["clock_reasons"]]
+            card.memory_used_bytes, card.sm_clock_mhz = event["memory_used_bytes"], event["sm_clock_mhz"]
+            reading = gpu.read()
+            assert {name: getattr(reading, name) for name in event} == event
 
 
 def test_power_is_the_counter_over_the_time() -> None:
