@@ -65,6 +65,10 @@ class Report:
             table.add_row(claim.name, f"{claim.value:,.4g}", claim.unit, f"{sign} {claim.target:,g}", holds)
         Console(width=140).print(table)
 
+    def text(self) -> str:
+        """What a file of the report holds."""
+        return json.dumps(self.to_json(), indent=1) + "\n"
+
     def to_json(self) -> dict[str, Any]:
         """The report as the results folder keeps it."""
         claims = [
@@ -136,7 +140,7 @@ def finish(report: Report, file: Path | None) -> None:
     if file is not None and not report.claims:
         print(f"nothing was measured: {file} is left as it is", file=sys.stderr)
     elif file is not None:
-        file.write_text(json.dumps(report.to_json(), indent=1) + "\n")
+        file.write_text(report.text())
         print(f"written to {file}", file=sys.stderr)
 
 

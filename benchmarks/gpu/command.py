@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -92,7 +91,7 @@ def _say(ended: Ended) -> None:
 def _write(report: Report, file: Path | None) -> None:
     if file is not None:
         partial = file.with_name(file.name + ".partial")
-        partial.write_text(json.dumps(report.to_json(), indent=1) + "\n")
+        partial.write_text(report.text())
         partial.replace(file)
 
 

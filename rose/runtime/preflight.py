@@ -88,7 +88,6 @@ def _check_packages() -> None:
 
 def _check_devices(config: FleetConfig) -> None:
     available = os.sched_getaffinity(0)
-    taken: dict[int, str] = {}
     for device in config.device:
         if device.gpu is not None:
             require_gpu(device.gpu, f"device {device.id!r}", "Change `gpu`, or give `cores`.")
@@ -99,10 +98,6 @@ def _check_devices(config: FleetConfig) -> None:
                 f"device {device.id!r}: cores {missing} are not available to this process, which has "
                 f"{sorted(available)}: change `cores`"
             )
-        for core in device.cores:
-            if core in taken:
-                raise PreflightError(f"core {core} belongs to both {taken[core]!r} and {device.id!r}: change `cores`")
-            taken[core] = device.id
 
 
 def require_gpu(index: int, what: str, way_out: str) -> None:

@@ -8,10 +8,7 @@ import errno
 import json
 import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +19,7 @@ from rose.ledger import catalog, layout, segments, verify
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from tests import programs
+from tests.ledger.small_disk import run_on_small_disk
 
 #: Fills a file system of 8 MiB but for some KiB shortly before an epoch ends, and says which events were acknowledged,
 #: which of them a client sees that changes nothing, and the same once there is room again.
@@ -110,31 +108,11 @@ def _seen(root: Path) -> list[str]:
         return [name for (name,) in client.execute("SELECT lease_id FROM lease_event ORDER BY seq").fetchall()]
 
 
-@contextmanager
-def _small_disk(tmp_path: Path, size: str, code: str, *arguments: object) -> Iterator[str]:
-    """Run Python code with a new file system of `size` in `sys.argv[1]`, in a mount namespace; yields its output."""
-    script, disk = tmp_path / "program.py", tmp_path / "disk"
-    script.write_text(code)
-    disk.mkdir()
-    given = " ".join(map(str, arguments))
-    inside = f"mount -t tmpfs -o size={size} none {disk} && exec {sys.executable} {script} {disk} {given}"
-    try:
-        allowed = subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        allowed = False
-    if not allowed:
-        pytest.skip("mount namespaces are not allowed here, so no small file system can be made")
-    done = subprocess.run(["unshare", "-rm", "sh", "-c", inside], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    yield done.stdout
-
-
 @pytest.mark.parametrize("free_kib", [40, 100, 330, 480, 540])
 def test_what_is_acknowledged_at_an_epochs_end_is_seen_however_little_room_there_is(
     tmp_path: Path, free_kib: int
 ) -> None:
-    with _small_disk(tmp_path, "8m", _EPOCH_END, free_kib) as output:
-        outcome = json.loads(output)
+    outcome = json.loads(run_on_small_disk(tmp_path, "8m", _EPOCH_END, free_kib))
     assert outcome["hidden"] == []
     assert outcome["read"] == outcome["acknowledged"] >= 98, "whoever reads needs no room on that disk"
     assert all("No space left on device" in refusal and "make room" in refusal for refusal in outcome["refusals"])
@@ -285,9 +263,14 @@ for _ in range(2):
 catalog_file._MEMORY, tempfile.tempdir = root, str(root)
 says(lambda: catalog.connect(root))
 """
-    with _small_disk(tmp_path, "8m", code) as output:
-        refused = "LedgerError True True"
-        assert output.splitlines() == ["[(1,)]", refused, refused, *["[(1,)]"] * 3, refused]
+    refused = "LedgerError True True"
+    assert run_on_small_disk(tmp_path, "8m", code).splitlines() == [
+        "[(1,)]",
+        refused,
+        refused,
+        *["[(1,)]"] * 3,
+        refused,
+    ]
 
 
 def test_a_damaged_file_that_keeps_the_catalog_from_an_epoch_is_heard_of(

@@ -19,6 +19,7 @@ from rose.ledger import catalog, segments, verify
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from tests import programs
+from tests.ledger.small_disk import run_on_small_disk
 
 #: Records events for ever and prints the seq of each that is on disk.
 _ENDLESS = """
@@ -222,20 +223,7 @@ with catalog.connect(disk / "ledger") as connection:
     print(connection.execute("SELECT min(t0_ns), max(t1_ns), sum(t1_ns - t0_ns) FROM power").fetchall())
 print(verify.verify(disk / "ledger").problems)
 """
-    script = tmp_path / "full.py"
-    script.write_text(code)
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    inside = f"mount -t tmpfs -o size=1m none {disk} && exec {sys.executable} {script} {disk}"
-    try:
-        allowed = subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode == 0
-    except FileNotFoundError:
-        allowed = False
-    if not allowed:
-        pytest.skip("mount namespaces are not allowed here, so no small file system can be made")
-    done = subprocess.run(["unshare", "-rm", "sh", "-c", inside], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
+    assert run_on_small_disk(tmp_path, "1m", code).splitlines() == [
         "refused: True True",
         "merged: True",
         "goes on: True",

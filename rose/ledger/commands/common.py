@@ -52,15 +52,15 @@ def clear_errors() -> Iterator[None]:
     except LedgerError as error:
         fail(str(error))
     except Exception as error:
-        import duckdb
-
-        if not isinstance(error, duckdb.Error):
-            raise
         fail(unreadable(error))
 
 
 def unreadable(error: Exception) -> str:
-    """What to say of an error of DuckDB's: a file that it reads is damaged."""
+    """What to say of an error of DuckDB's: a file that it reads is damaged. Raises any other error."""
+    import duckdb
+
+    if not isinstance(error, duckdb.Error):
+        raise error
     return f"the ledger cannot be read: {str(error).splitlines()[0]}\n`rose ledger verify` names what is damaged"
 
 

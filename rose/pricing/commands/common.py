@@ -28,9 +28,5 @@ def clear_errors() -> Iterator[None]:
         typer.secho(f"rose: {error}", fg=typer.colors.RED, err=True)
         raise typer.Exit(UserError.exit_code) from None
     except Exception as error:
-        import duckdb
-
-        if not isinstance(error, duckdb.Error):
-            raise
         typer.secho(f"rose: {unreadable(error)}", fg=typer.colors.RED, err=True)
         raise typer.Exit(1) from None
