@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -15,6 +16,15 @@ hypothesis.settings.load_profile("rose")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Workers side by side have a core each; threads of torch that wait for one another would only take it away.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ledger_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What writers sign with, those of subprocesses too: the user's own key stays out of it."""
+    path = tmp_path_factory.mktemp("key") / "ledger.key"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROSE_LEDGER_KEY", str(path))
+        yield path
 
 
 def pytest_xdist_auto_num_workers() -> int:

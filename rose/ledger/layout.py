@@ -26,8 +26,9 @@ import json
 import os
 import re
 import threading
+import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -79,7 +80,7 @@ def create(root: Path | str) -> Path:
             )
         try:
             root.mkdir(parents=True, exist_ok=True)
-            write_file(marker, json.dumps({"rose_ledger": FORMAT_VERSION}).encode())
+            _mark(marker)
         except OSError as error:
             raise LedgerError(f"cannot make a ledger at {root}: {error.strerror}; {way_out(error)}") from error
     return check(root)
@@ -106,6 +107,35 @@ def check(root: Path | str) -> Path:
             "use the version of ROSE that wrote it, or a newer one"
         )
     return root
+
+
+def ledger_id(root: Path) -> str:
+    """What tells this ledger from all others, also where it was moved; empty for one that no writer of today opened."""
+    return str(json.loads((root / MARKER).read_bytes()).get("id", ""))
+
+
+def give_id(root: Path) -> str:
+    """The same, given to a ledger that has none. Raises OSError."""
+    if not (known := ledger_id(root)):
+        with locked(root / "locks" / ".id.lock"):
+            if not (known := ledger_id(root)):
+                known = uuid.uuid4().hex
+                marker = json.loads((root / MARKER).read_bytes()) | {"id": known}
+                write_file(root / MARKER, json.dumps(marker).encode())
+    return known
+
+
+def _mark(marker: Path) -> None:
+    """Write the marker, unless another process does: what is signed names the ledger by the first one's id."""
+    temporary = marker.with_name(f".{marker.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    try:
+        temporary.write_bytes(json.dumps({"rose_ledger": FORMAT_VERSION, "id": uuid.uuid4().hex}).encode())
+        sync_file(temporary)
+        with suppress(FileExistsError):
+            marker.hardlink_to(temporary)
+        sync_folder(marker.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def check_writer_name(writer: str) -> None:

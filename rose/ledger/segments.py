@@ -21,6 +21,9 @@ import pyarrow.parquet as pq
 
 from rose.ledger import layout, rows
 from rose.ledger.checks import registry
+from rose.ledger.evidence import keys
+from rose.ledger.evidence.content import chain_sha256, link_message, rows_sha256
+from rose.ledger.evidence.keys import Key
 from rose.ledger.layout import LedgerError, Part
 
 #: An epoch is closed after this many segments, so that no reader ever opens many small files.
@@ -41,6 +44,13 @@ class Header:
     #: SHA-256 of the segment before it, in hexadecimal; empty for a writer's very first.
     previous_sha256: str
     format_version: int = layout.FORMAT_VERSION
+    #: Digest of the rows, and the link of the chain that it makes (see `rose.ledger.evidence.content`).
+    rows_sha256: str = ""
+    chain_sha256: str = ""
+    #: The public key of who signed the link, and the signature. Empty where nobody signed; segments of the first
+    #: versions lack the digest and the link too.
+    key: str = ""
+    signature: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +74,11 @@ class Tail:
     next_index: int
     next_seq: int
     sha256: str
+    #: The newest segment's link in the chain of content, and the key that signed it; both empty where it has none.
+    link: str = ""
+    signed_by: str = ""
+    #: What the next segment is signed with; None where this user has no key.
+    key: Key | None = None
 
 
 def append(root: Path, tail: Tail, table: pa.Table) -> Tail:
@@ -107,7 +122,10 @@ def recover(root: Path, writer: str) -> Tail | None:
         raise LedgerError(f"segment {root / head}, the newest of writer {writer!r}, is gone. {way_out}")
     layout.sync_folder(folder)
     header = read_header(content)
-    tail = Tail(writer, header.epoch, header.index + 1, header.last_seq + 1, sha256)
+    if (fault := signature_fault(header)) is not None:
+        raise LedgerError(f"segment {path}: {fault}. {way_out}")
+    link, key = header.chain_sha256 or sha256, keys.load_or_make()
+    tail = Tail(writer, header.epoch, header.index + 1, header.last_seq + 1, sha256, link, header.key, key)
     _write_head(root, writer, _relative(root, path))
     registry.note(root, writer)
     return tail
@@ -156,7 +174,7 @@ def announce(root: Path, writer: str, segment: str) -> None:
 
 def first_epoch(root: Path, writer: str) -> Tail:
     """Open a writer's first epoch. Raises OSError."""
-    return begin_epoch(root, Tail(writer, epoch=-1, next_index=0, next_seq=0, sha256=""))
+    return begin_epoch(root, Tail(writer, epoch=-1, next_index=0, next_seq=0, sha256="", key=keys.load_or_make()))
 
 
 def has_every_column(root: Path, tail: Tail) -> bool:
@@ -188,9 +206,23 @@ def read_header(content: bytes) -> Header:
     """The header of a segment's bytes. Raises LedgerError if they are not a segment."""
     try:
         metadata = pq.read_metadata(pa.BufferReader(content)).metadata
-        return Header(**json.loads(metadata[_METADATA_KEY]))
+        header = Header(**json.loads(metadata[_METADATA_KEY]))
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise LedgerError(f"not a segment: {error}") from error
+    if not all(
+        isinstance(text, str) for text in (header.rows_sha256, header.chain_sha256, header.key, header.signature)
+    ):
+        raise LedgerError("not a segment: a digest, key or signature in its header is no text")
+    return header
+
+
+def signature_fault(header: Header) -> str | None:
+    """What is wrong with a segment's signature; None if it is that of the key it names, or if it has none."""
+    if not (header.key or header.signature):
+        return None
+    if keys.check(header.key, link_message(header.chain_sha256), header.signature):
+        return None
+    return f"its signature is not one by the key {header.key!r} that it names: it was signed by another, or changed"
 
 
 def read_rows(content: bytes, columns: Sequence[str]) -> pa.Table:
@@ -236,7 +268,12 @@ def place(segment: str) -> tuple[int, int]:
 def _next(tail: Tail, table: pa.Table) -> tuple[Tail, str, bytes]:
     """The tail after `table` was appended to `tail`, and the name and the bytes of its segment."""
     last_seq = tail.next_seq + table.num_rows - 1
+    digest = rows_sha256(table)
+    link = chain_sha256(tail.link, tail.writer, tail.next_seq, last_seq, digest)
     header = Header(tail.writer, tail.epoch, tail.next_index, tail.next_seq, last_seq, tail.sha256)
+    header = replace(header, rows_sha256=digest, chain_sha256=link)
+    if tail.key is not None:
+        header = replace(header, key=tail.key.public, signature=tail.key.sign(link_message(link)))
     fields = {name: getattr(header, name) for name in Header.__slots__}
     buffer = io.BytesIO()
     # In a file of a few rows a dictionary for each column costs more than it saves.
@@ -246,10 +283,11 @@ def _next(tail: Tail, table: pa.Table) -> tuple[Tail, str, bytes]:
     ) as file:
         file.write_table(table)
         file.add_key_value_metadata({_METADATA_KEY: json.dumps(fields).encode()})
-    content = buffer.getvalue()
-    sha256 = hashlib.sha256(content).hexdigest()
+    segment = buffer.getvalue()
+    sha256 = hashlib.sha256(segment).hexdigest()
     name = f"{tail.next_index:06d}-{sha256}.parquet"
-    return replace(tail, next_index=tail.next_index + 1, next_seq=last_seq + 1, sha256=sha256), name, content
+    after = Tail(tail.writer, tail.epoch, tail.next_index + 1, last_seq + 1, sha256, link, header.key, tail.key)
+    return after, name, segment
 
 
 def _relative(root: Path, path: Path) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,26 @@ def test_the_widest_part_of_each_epoch_is_read(tmp_path: Path) -> None:
         f"live/w/000004/{layout.SEGMENT_PATTERN}",
         f"live/w/000005/{layout.SEGMENT_PATTERN}",
     ]
+
+
+def test_a_ledger_has_an_id_from_the_first_and_keeps_it(tmp_path: Path) -> None:
+    root = layout.create(tmp_path / "ledger")
+    known = layout.ledger_id(root)
+    assert len(known) == 32
+    assert layout.ledger_id(layout.create(root)) == layout.give_id(root) == known
+    assert layout.ledger_id(layout.create(tmp_path / "other")) != known
+
+
+def test_those_who_make_a_ledger_at_once_agree_on_its_id(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        roots = list(pool.map(lambda _: layout.create(tmp_path / "ledger"), range(8)))
+        assert len(set(pool.map(layout.ledger_id, roots))) == 1
+    assert [path.name for path in (tmp_path / "ledger").iterdir()] == [layout.MARKER]
+
+
+def test_a_ledger_of_an_older_version_is_given_an_id_once(tmp_path: Path) -> None:
+    (tmp_path / layout.MARKER).write_text('{"rose_ledger": 1}')
+    assert layout.ledger_id(layout.create(tmp_path)) == ""
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(lambda _: layout.give_id(tmp_path), range(8)))) == 1
+    assert layout.check(tmp_path) == tmp_path

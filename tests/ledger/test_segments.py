@@ -3,10 +3,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +16,8 @@ from hypothesis import strategies as st
 from rose.event_columns import all_columns
 from rose.events import Event
 from rose.ledger import catalog, layout, rows, segments
+from rose.ledger.evidence import keys
+from rose.ledger.evidence.content import chain_sha256, rows_sha256
 from rose.ledger.layout import LedgerError
 
 
@@ -64,6 +68,55 @@ def test_each_segment_names_the_one_before_it_across_epochs(tmp_path: Path, leas
     assert [(header.first_seq, header.last_seq) for header in headers] == [(0, -1), (0, 0), (1, 0), (1, 1)]
     named = [segments.sha256_in(path.name) for path in paths]
     assert [header.previous_sha256 for header in headers] == ["", *named[:-1]]
+
+
+def test_each_segment_signs_the_link_of_its_content(tmp_path: Path, lease: Any) -> None:
+    root = layout.create(tmp_path)
+    tail = segments.append(root, segments.first_epoch(root, "w"), _one(0, lease))
+    tail = segments.begin_epoch(root, replace(tail, key=None))
+    paths = sorted(root.glob("live/w/*/*.parquet"))
+    headers = [segments.read_header(path.read_bytes()) for path in paths]
+    link = ""
+    for header, path in zip(headers, paths, strict=True):
+        assert header.rows_sha256 == rows_sha256(pq.read_table(path))
+        link = chain_sha256(link, "w", header.first_seq, header.last_seq, header.rows_sha256)
+        assert (header.chain_sha256, segments.signature_fault(header)) == (link, None)
+    key = keys.load_or_make()
+    assert key is not None
+    assert [header.key for header in headers] == [key.public, key.public, ""]
+    assert (tail.link, tail.signed_by) == (link, "")
+    for forged in (
+        replace(headers[0], key="00" * 32),
+        replace(headers[0], key=""),
+        replace(headers[1], chain_sha256=link),
+    ):
+        assert "its signature is not one by the key" in str(segments.signature_fault(forged))
+
+
+def test_the_chain_of_content_goes_on_from_segments_that_have_none(tmp_path: Path, lease: Any) -> None:
+    """Of an older version: the first link is to their file."""
+    root = layout.create(tmp_path)
+    tail = replace(segments.append(root, segments.first_epoch(root, "w"), _one(0, lease)), link="older", signed_by="")
+    after = segments.append(root, tail, _one(1, lease))
+    header = segments.read_header(max(root.glob("live/w/*/*.parquet")).read_bytes())
+    assert after.link == chain_sha256("older", "w", 1, 1, header.rows_sha256)
+
+
+def test_a_writer_does_not_go_on_from_a_segment_that_another_signed(tmp_path: Path, lease: Any) -> None:
+    root = layout.create(tmp_path)
+    tail = segments.first_epoch(root, "w")
+    assert tail.key is not None
+
+    @dataclasses.dataclass(frozen=True)
+    class Forger:
+        public: str
+
+        def sign(self, message: bytes) -> str:
+            return "00" * 64
+
+    segments.append(root, replace(tail, key=Forger(tail.key.public)), _one(0, lease))  # type: ignore[arg-type]
+    with pytest.raises(LedgerError, match="its signature is not one by the key"):
+        segments.recover(root, "w")
 
 
 def test_a_writer_is_found_where_it_stood(tmp_path: Path, lease: Any) -> None:

@@ -162,6 +162,10 @@ def _entries(root: Path, part: Part) -> list[dict[str, Any]]:
                 "previous_sha256": header.previous_sha256,
                 "first_seq": header.first_seq,
                 "last_seq": header.last_seq,
+                "rows_sha256": header.rows_sha256,
+                "chain_sha256": header.chain_sha256,
+                "key": header.key,
+                "signature": header.signature,
             }
         )
     return found

@@ -1,0 +1,118 @@
+"""The key that a user's writers sign with on this host: Ed25519, one file, made when it is first needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from rose.ledger import layout
+from rose.ledger.layout import LedgerError
+
+VARIABLE = "ROSE_LEDGER_KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key that this process may sign with."""
+
+    #: 64 hexadecimal characters.
+    public: str
+    _private: Ed25519PrivateKey = field(repr=False, compare=False)
+
+    def sign(self, message: bytes) -> str:
+        """The signature of `message`, 128 hexadecimal characters."""
+        return self._private.sign(message).hex()
+
+
+def load_or_make() -> Key | None:
+    """This user's key on this host, made if there is none; None where neither is possible (a read-only home).
+
+    Raises LedgerError, which names the file, if it is damaged or others may read it.
+    """
+    path = key_path(os.environ)
+    if path is None:
+        return None
+    if (key := _load(path)) is not None:
+        return key
+    try:
+        _make(path)
+    except OSError:
+        return None
+    return _load(path)
+
+
+def key_path(environment: Mapping[str, str]) -> Path | None:
+    """Where the key lies; None for a user who has no home."""
+    if named := environment.get(VARIABLE):
+        return Path(named).expanduser()
+    if home := environment.get("XDG_CONFIG_HOME"):
+        return Path(home) / "rose" / "ledger.key"
+    try:
+        return Path.home() / ".config" / "rose" / "ledger.key"
+    except RuntimeError:
+        return None
+
+
+def check(public: str, message: bytes, signature: str) -> bool:
+    """Whether `signature` is that of `message` by the key `public`; False for text that is neither."""
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(bytes.fromhex(signature), message)
+    except (InvalidSignature, ValueError, TypeError):
+        return False
+    return True
+
+
+def _load(path: Path) -> Key | None:
+    try:
+        with path.open("rb") as file:
+            mode, content = os.fstat(file.fileno()).st_mode, file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise LedgerError(
+            f"the signing key {path} cannot be read ({error.strerror}); give this user the right to, or name another "
+            f"file in {VARIABLE}"
+        ) from error
+    if mode & 0o077:
+        raise LedgerError(f"others may read the signing key {path}; run `chmod 600 {path}`, or name another file")
+    try:
+        private = serialization.load_pem_private_key(content, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise _damaged(path) from error
+    if not isinstance(private, Ed25519PrivateKey):
+        raise _damaged(path)
+    return Key(private.public_key().public_bytes_raw().hex(), private)
+
+
+def _damaged(path: Path) -> LedgerError:
+    return LedgerError(
+        f"the signing key {path} is damaged, or no Ed25519 key in PEM without a password; put it back from its "
+        f"back-up, name another file in {VARIABLE}, or move it away and a new key is made"
+    )
+
+
+def _make(path: Path) -> None:
+    """Make a key at `path`, whole from its first moment; one that another process made meanwhile stays."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    content = Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        layout.sync_file(temporary)
+        with suppress(FileExistsError):
+            # A rename would replace the other's key, which it may have signed with by now.
+            path.hardlink_to(temporary)
+        layout.sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)

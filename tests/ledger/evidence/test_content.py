@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import io
+import itertools
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from rose.ledger import rows
+from rose.ledger.evidence.content import chain_sha256, ranges_sha256, rows_sha256
+from rose.ledger.layout import LedgerError
+
+SCHEMA = rows.schema()
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.int64(): st.integers(-(2**63), 2**63 - 1),
+    pa.float64(): st.floats(),
+    pa.string(): TEXTS,
+    pa.bool_(): st.booleans(),
+}
+#: Two columns of each type that events have, beside what every event has.
+NAMES = ["at_us", "t0_ns", "t1_ns", "compute_share", "reward", "lease_id", "reason", "ok", "accepted"]
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> pa.Table:
+    count = draw(st.integers(1, 20))
+    first = draw(st.integers(0, 1000))
+    columns = {
+        "writer": pa.array(["w"] * count),
+        "seq": pa.array(range(first, first + count), pa.int64()),
+        "kind": pa.array(draw(st.lists(st.sampled_from(["turn", "lease", "power"]), min_size=count, max_size=count))),
+    }
+    for name in draw(st.lists(st.sampled_from(NAMES), unique=True, min_size=2)):
+        kind = SCHEMA.field(name).type
+        values = draw(st.lists(st.none() | VALUES[kind], min_size=count, max_size=count))
+        columns[name] = pa.array(values, kind)
+    return pa.table(columns)
+
+
+def _parquet(table: pa.Table, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, **options)
+    return buffer.getvalue()
+
+
+def _rechunked(table: pa.Table, data: st.DataObject) -> pa.Table:
+    cut = data.draw(st.integers(0, table.num_rows))
+    return pa.concat_tables([table.slice(0, cut), table.slice(cut)])
+
+
+def _with_garbage(table: pa.Table) -> pa.Table:
+    """The same rows with something else under each null."""
+    for index, field in enumerate(table.schema):
+        array = table.column(index).combine_chunks()
+        if array.null_count and not pa.types.is_boolean(field.type):
+            filler = {"int64": 7, "double": 0.5, "string": "garbage"}[str(field.type)]
+            filled = array.fill_null(filler).buffers()
+            made = pa.Array.from_buffers(field.type, len(array), [array.is_valid().buffers()[1], *filled[1:]])
+            assert made.equals(array) or pa.types.is_floating(field.type)
+            table = table.set_column(index, field, made)
+    return table
+
+
+def _null_columns(table: pa.Table) -> pa.Table:
+    for field in SCHEMA:
+        if field.name not in table.column_names:
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    return table
+
+
+@given(tables(), st.data())
+def test_the_digest_is_of_the_content_however_it_is_stored(table: pa.Table, data: st.DataObject) -> None:
+    expected = rows_sha256(table)
+    shuffled = table.take(pa.array(data.draw(st.permutations(range(table.num_rows)))))
+    names = data.draw(st.permutations(table.column_names))
+    others = {
+        "chunks": _rechunked(table, data),
+        "rows shuffled": shuffled,
+        "columns shuffled": table.select(names),
+        "columns of nulls": _null_columns(table),
+        "garbage under nulls": _with_garbage(table),
+        "a slice": pa.concat_tables([table.slice(0, 1), table]).combine_chunks().slice(1),
+        "dictionaries": pa.table(
+            {
+                name: table[name].dictionary_encode() if pa.types.is_string(table[name].type) else table[name]
+                for name in names
+            }
+        ),
+        "long texts": table.cast(
+            pa.schema(
+                [(f.name, pa.large_string() if pa.types.is_string(f.type) else f.type) for f in table.schema]
+            )
+        ),
+        "Parquet": pq.read_table(io.BytesIO(_parquet(shuffled, use_dictionary=False, compression="none"))),
+    }  # fmt: skip
+    for how, other in others.items():
+        assert rows_sha256(other) == expected, how
+
+
+@given(tables(), st.data())
+def test_any_other_content_has_another_digest(table: pa.Table, data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from([name for name in table.column_names if name != "seq"]))
+    index, row = table.column_names.index(name), data.draw(st.integers(0, table.num_rows - 1))
+    values, kind = table[name].to_pylist(), table[name].type
+    changed = [*values]
+    changed[row] = data.draw(st.none() | VALUES[kind])
+    before, after = (pa.array(those, kind) for those in (values, changed))
+    assume(not before.equals(after) and not (before.is_valid().equals(after.is_valid()) and _nan(values, changed)))
+    assert rows_sha256(table.set_column(index, name, after)) != rows_sha256(table)
+
+
+def _nan(values: list[Any], changed: list[Any]) -> bool:
+    """Whether they differ by nothing but which NaN they hold."""
+    pairs = zip(values, changed, strict=True)
+    return all(left == right or {repr(left), repr(right)} == {"nan"} for left, right in pairs)
+
+
+@given(tables(), st.data())
+def test_swapped_rows_and_swapped_columns_have_another_digest(table: pa.Table, data: st.DataObject) -> None:
+    order = pa.array(data.draw(st.permutations(range(table.num_rows))))
+    body = table.drop(["seq"])
+    swapped = body.take(order)
+    assume(not swapped.equals(body) and repr(swapped.to_pylist()) != repr(body.to_pylist()))
+    assert rows_sha256(swapped.append_column("seq", table["seq"])) != rows_sha256(table)
+
+
+def test_columns_of_one_type_are_not_interchangeable() -> None:
+    table = pa.table({"seq": [0, 1], "t0_ns": [1, 2], "t1_ns": [3, None], "lease_id": ["a", "bc"], "reason": ["", ""]})
+    other = table.rename_columns(["seq", "t1_ns", "t0_ns", "lease_id", "reason"])
+    texts = table.rename_columns(["seq", "t0_ns", "t1_ns", "reason", "lease_id"])
+    split = table.set_column(3, "lease_id", pa.array(["ab", "c"]))
+    assert len({rows_sha256(one) for one in (table, other, texts, split)}) == 4
+
+
+@given(tables(), st.data())
+def test_a_file_that_is_cut_has_the_digests_of_its_ranges(table: pa.Table, data: st.DataObject) -> None:
+    count, first = table.num_rows, table["seq"][0].as_py()
+    cuts = sorted(data.draw(st.lists(st.integers(0, count), max_size=5)))
+    bounds = [0, *cuts, count]
+    expected = [rows_sha256(table.slice(a, b - a)) for a, b in itertools.pairwise(bounds)]
+    shuffled = table.take(pa.array(data.draw(st.permutations(range(count)))))
+    found = ranges_sha256(_parquet(shuffled, row_group_size=7), [first + bound for bound in bounds[:-1]])
+    assert found == expected
+
+
+@settings(max_examples=10)
+@given(table=tables())
+def test_rows_that_duckdb_wrote_sorted_by_kind_have_the_same_digest(
+    tmp_path_factory: pytest.TempPathFactory, table: pa.Table
+) -> None:
+    path = tmp_path_factory.mktemp("merged") / "merged.parquet"
+    with duckdb.connect() as connection:
+        connection.register("given", _null_columns(table))
+        connection.execute(f"COPY (FROM given ORDER BY kind, seq) TO '{path}' (FORMAT parquet, COMPRESSION zstd)")
+    assert ranges_sha256(path.read_bytes(), [0]) == [rows_sha256(table)]
+
+
+def test_numbers_that_are_equal_and_not_the_same_have_digests_of_their_own() -> None:
+    payload = np.array([0x7FF8000000000001], np.uint64).view(np.float64)
+    zeros = [pa.array([0.0]), pa.array([-0.0]), pa.array([float("nan")]), pa.array(payload)]
+    assert len({rows_sha256(pa.table({"seq": [0], "reward": zero})) for zero in zeros}) == 4
+
+
+def test_no_rows_have_one_digest_whatever_their_columns() -> None:
+    empty = SCHEMA.empty_table()
+    assert rows_sha256(empty) == rows_sha256(empty.select(["seq"])) == rows_sha256(empty.slice(0))
+    assert ranges_sha256(_parquet(empty), [5, 5]) == [rows_sha256(empty)] * 2
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.table({"kind": ["turn"]}),
+        pa.table({"seq": pa.array([None], pa.int64())}),
+        pa.table({"seq": [0], "t0_ns": pa.array([1], pa.int32())}),
+        pa.Table.from_arrays([pa.array([0]), pa.array([1]), pa.array([2])], names=["seq", "x", "x"]),
+    ],
+)
+def test_rows_of_which_there_is_no_digest_are_refused(table: pa.Table) -> None:
+    with pytest.raises(LedgerError, match=r"seq|type int32"):
+        rows_sha256(table)
+
+
+def test_the_digest_stays_what_it_is() -> None:
+    """A release that computed another one would call every ledger forged."""
+    table = pa.table(
+        {
+            "seq": [3, 4, 5],
+            "kind": ["turn", "lease", "turn"],
+            "reward": [0.5, None, -1.0],
+            "ok": [True, False, None],
+            "lease_id": [None, "\u00e9", ""],
+        }
+    )
+    assert rows_sha256(table) == "e0d44b66ac90d2cf3dcc7db5d7ad23f6fd32a6ed4db39aec2e75c4487e679dce"
+    assert (
+        chain_sha256("", "w", 3, 5, rows_sha256(table))
+        == "bfa6b0c870486f33bdf5c1624ab650eaaaa84a5dfb14f68801f942b68aab87f6"
+    )
+
+
+def test_a_link_names_its_place_and_what_came_before() -> None:
+    links = [
+        chain_sha256("", "w", 0, 5, "r"),
+        chain_sha256("p", "w", 0, 5, "r"),
+        chain_sha256("", "v", 0, 5, "r"),
+        chain_sha256("", "w", 1, 5, "r"),
+        chain_sha256("", "w", 0, 6, "r"),
+        chain_sha256("", "w", 0, 5, "q"),
+    ]
+    assert len(set(links)) == 6

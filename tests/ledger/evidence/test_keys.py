@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rose.ledger.evidence import keys
+from rose.ledger.layout import LedgerError
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "config" / "rose" / "ledger.key"
+    monkeypatch.setenv("ROSE_LEDGER_KEY", str(path))
+    return path
+
+
+def _made() -> keys.Key:
+    key = keys.load_or_make()
+    assert key is not None
+    return key
+
+
+def test_a_key_is_made_once_and_for_this_user_alone(path: Path) -> None:
+    key = _made()
+    assert _made() == key
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert [path] == list(path.parent.iterdir())
+    assert (len(key.public), len(key.sign(b""))) == (64, 128)
+    assert path.read_text().splitlines()[1] not in repr(key)
+
+
+def test_a_signature_is_of_one_message_by_one_key(path: Path) -> None:
+    key = _made()
+    signature = key.sign(b"message")
+    path.unlink()
+    other = _made()
+    assert keys.check(key.public, b"message", signature)
+    assert not keys.check(key.public, b"another", signature)
+    assert not keys.check(other.public, b"message", signature)
+    assert not keys.check(key.public, b"message", other.sign(b"message"))
+    for public, text in (("", ""), ("no key", signature), (key.public, "no hex"), (key.public[:-2], signature)):
+        assert not keys.check(public, b"message", text)
+
+
+def test_processes_that_begin_at_once_end_with_one_key(path: Path) -> None:
+    program = "from rose.ledger.evidence import keys; print(keys.load_or_make().public)"
+    started = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    printed = {process.communicate(timeout=60)[0] for process in started}
+    assert printed == {f"{_made().public}\n"}
+
+
+def test_without_a_place_for_a_key_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can make a folder below a file; root could below a folder that is read-only."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "file" / "rose" / "ledger.key"))
+    assert keys.load_or_make() is None
+
+
+def test_where_the_key_lies() -> None:
+    assert keys.key_path({"ROSE_LEDGER_KEY": "/k", "XDG_CONFIG_HOME": "/c"}) == Path("/k")
+    assert keys.key_path({"XDG_CONFIG_HOME": "/c"}) == Path("/c/rose/ledger.key")
+    assert keys.key_path({}) == Path.home() / ".config/rose/ledger.key"
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "says"),
+    [
+        (None, 0o640, "others may read the signing key"),
+        (b"", 0o600, "is damaged"),
+        (b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n", 0o600, "is damaged"),
+    ],
+)
+def test_a_key_that_others_may_read_or_that_is_damaged_is_refused(
+    path: Path, content: bytes | None, mode: int, says: str
+) -> None:
+    _made()
+    if content is not None:
+        path.write_bytes(content)
+    path.chmod(mode)
+    with pytest.raises(LedgerError, match=says) as error:
+        keys.load_or_make()
+    assert str(path) in str(error.value)
+    assert os.access(path, os.F_OK)
+
+
+def test_a_key_of_another_kind_is_refused(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    subprocess.run(["openssl", "genpkey", "-algorithm", "X25519", "-out", str(path)], check=True)
+    path.chmod(0o600)
+    with pytest.raises(LedgerError, match="no Ed25519 key"):
+        keys.load_or_make()
