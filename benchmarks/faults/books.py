@@ -75,12 +75,13 @@ class Books:
 def read(ledger: Path, run_id: str) -> Books:
     """The ledger of a run that has ended."""
     with catalog.connect(ledger) as connection:
-        leases = connection.execute('select lease_id, action, reason, epoch_us("at") from lease_event').fetchall()
+        leases = connection.execute("select lease_id, action, reason, epoch_us(event_time) from lease_event").fetchall()
         engines = connection.execute(
-            'select action, pid, reason, epoch_us("at") from engine where engine_id = ?', [ENGINE]
+            "select action, pid, reason, epoch_us(event_time) from engine where engine_id = ?", [ENGINE]
         ).fetchall()
         again = connection.execute(
-            "select epoch_us(\"at\") from turn where trajectory_id like '%-r%-%' and starts_with(run_id, ?)", [run_id]
+            "select epoch_us(event_time) from turn where trajectory_id like '%-r%-%' and starts_with(run_id, ?)",
+            [run_id],
         ).fetchall()
     return Books(
         leases=[LeaseChanged(int(name.rpartition("-")[2]), *rest) for name, *rest in leases],

@@ -169,7 +169,7 @@ def _tokens(read: Callable[[str], pd.DataFrame], prices: Prices) -> dict[Place, 
 def _turns(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
     """Each attempt at a turn, what its tokens became, and the prompt tokens it had to compute again."""
     turns = read(
-        f"SELECT run_id, device_id, epoch_ns(turn.at) // {HOUR_NS} AS hour, coalesce(lease_id, '') AS lease_id, "
+        f"SELECT run_id, device_id, epoch_ns(event_time) // {HOUR_NS} AS hour, coalesce(lease_id, '') AS lease_id, "
         "coalesce(policy_version, -1) AS version, trajectory_id, turn, attempt, outcome, output_tokens, "
         "prompt_tokens - cached_tokens AS uncached FROM turn"
     )
@@ -188,10 +188,10 @@ def _turns(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
 def _last(read: Callable[[str], pd.DataFrame], view: str, columns: str) -> pd.DataFrame:
     """The last event of a kind on each trajectory."""
     found = read(
-        f'SELECT run_id, trajectory_id, "at", writer, seq, {columns} FROM {view} WHERE trajectory_id IS NOT NULL'
+        f"SELECT run_id, trajectory_id, event_time, writer, seq, {columns} FROM {view} WHERE trajectory_id IS NOT NULL"
     )
-    found = found.sort_values(["at", "writer", "seq"]).drop_duplicates(["run_id", "trajectory_id"], keep="last")
-    return found.drop(columns=["at", "writer", "seq"])
+    found = found.sort_values(["event_time", "writer", "seq"]).drop_duplicates(["run_id", "trajectory_id"], keep="last")
+    return found.drop(columns=["event_time", "writer", "seq"])
 
 
 def _fates(turns: pd.DataFrame) -> tuple[Any, Any]:
@@ -206,7 +206,7 @@ def _fates(turns: pd.DataFrame) -> tuple[Any, Any]:
 def _lost(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
     """Tokens that a preemption threw away before any turn had them; of which trajectory, nobody says."""
     return read(
-        f"SELECT run_id, device_id, epoch_ns(preemption.at) // {HOUR_NS} AS hour, coalesce(lease_id, '') AS lease_id, "
+        f"SELECT run_id, device_id, epoch_ns(event_time) // {HOUR_NS} AS hour, coalesce(lease_id, '') AS lease_id, "
         "-1 AS version, '' AS task, tokens_lost AS output_tokens, 'lost' AS fate, 'preempted' AS cause "
         "FROM preemption WHERE tokens_lost > 0"
     )
@@ -268,12 +268,12 @@ def _divided(
 def _transfer(read: Callable[[str], pd.DataFrame], prices: Prices) -> Iterator[tuple[Any, ...]]:
     """Bytes of weight syncs, failed ones too, at the price of their route."""
     sync = read(
-        "SELECT run_id, device_id, epoch_us(sync.at) AS at_us, coalesce(lease_id, '') AS lease_id, route, "
+        "SELECT run_id, device_id, epoch_us(event_time) AS at_us, coalesce(lease_id, '') AS lease_id, route, "
         "coalesce(policy_version, -1) AS version, wire_bytes FROM sync"
     )
     granted: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
     for run_id, device_id, at_us, lease_id in read(
-        "SELECT run_id, device_id, epoch_us(lease_event.at) AS at_us, lease_id FROM lease_event "
+        "SELECT run_id, device_id, epoch_us(event_time) AS at_us, lease_id FROM lease_event "
         "WHERE action = 'granted' ORDER BY at_us"
     ).itertuples(index=False):
         granted[run_id, device_id].append((at_us, lease_id))

@@ -3,8 +3,8 @@
 WITH last AS (
     SELECT
         step, trajectory_id,
-        arg_max(accepted, ("at", writer, seq)) AS accepted,
-        arg_max(stale, ("at", writer, seq)) AS stale
+        arg_max(accepted, (event_time, writer, seq)) AS accepted,
+        arg_max(stale, (event_time, writer, seq)) AS stale
     FROM verdict WHERE run_id = getvariable('run_id') GROUP BY step, trajectory_id
 )
 SELECT

@@ -6,11 +6,11 @@
 WITH sent AS (
     SELECT
         writer || '/' || seq AS sync, lease_id, device_id, route, wire_bytes,
-        epoch_us("at") * 1000 AS from_ns,
-        lead(epoch_us("at") * 1000, 1, getvariable('period_end_ns'))
-            OVER (PARTITION BY device_id ORDER BY "at", writer, seq) AS to_ns,
+        epoch_us(event_time) * 1000 AS from_ns,
+        lead(epoch_us(event_time) * 1000, 1, getvariable('period_end_ns'))
+            OVER (PARTITION BY device_id ORDER BY event_time, writer, seq) AS to_ns,
         len(list_filter(
-            getvariable('price_changes')::BIGINT[], lambda c: c <= epoch_us("at") * 1000
+            getvariable('price_changes')::BIGINT[], lambda c: c <= epoch_us(event_time) * 1000
         )) AS segment
     FROM sync
     WHERE run_id = getvariable('run_id')

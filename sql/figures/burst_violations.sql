@@ -27,7 +27,7 @@ missed AS (
     FROM burst AS b
     LEFT JOIN request AS r
         ON r.run_id = getvariable('run_id') AND r.device_id = b.device_id
-       AND epoch_us(r."at") * 1000 - r.e2e_ns >= b.t0_ns AND epoch_us(r."at") * 1000 - r.e2e_ns < b.t1_ns
+       AND epoch_us(r.event_time) * 1000 - r.e2e_ns >= b.t0_ns AND epoch_us(r.event_time) * 1000 - r.e2e_ns < b.t1_ns
     GROUP BY ALL
 )
 SELECT

@@ -4,13 +4,13 @@
 -- By hand: SET VARIABLE run_id = '...';
 WITH span AS (
     SELECT
-        min(epoch_us(request.at)) AS from_us,
-        greatest(1000000, (max(epoch_us(request.at)) - min(epoch_us(request.at))) // 120 + 1) AS bin_us
+        min(epoch_us(event_time)) AS from_us,
+        greatest(1000000, (max(epoch_us(event_time)) - min(epoch_us(event_time))) // 120 + 1) AS bin_us
     FROM request
     WHERE run_id = getvariable('run_id')
 )
 SELECT
-    make_timestamp(from_us + bin_us * ((epoch_us(request.at) - from_us) // bin_us)) AS t,
+    make_timestamp(from_us + bin_us * ((epoch_us(event_time) - from_us) // bin_us)) AS t,
     lent,
     count(*) AS requests,
     count_if(slo_ok) AS kept,

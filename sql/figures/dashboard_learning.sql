@@ -5,9 +5,9 @@
 WITH judged AS (
     SELECT
         step, trajectory_id,
-        arg_max(accepted, ("at", writer, seq)) AS accepted,
-        arg_max(stale, ("at", writer, seq)) AS stale,
-        arg_max(reward, ("at", writer, seq)) AS reward
+        arg_max(accepted, (event_time, writer, seq)) AS accepted,
+        arg_max(stale, (event_time, writer, seq)) AS stale,
+        arg_max(reward, (event_time, writer, seq)) AS reward
     FROM verdict WHERE run_id = getvariable('run_id') GROUP BY step, trajectory_id
 ),
 verdicts AS (

@@ -2,15 +2,15 @@
 -- By hand: SET VARIABLE run_id = '...';
 WITH span AS (
     SELECT
-        min(epoch_us(preemption.at)) AS from_us,
-        greatest(1000000, (max(epoch_us(preemption.at)) - min(epoch_us(preemption.at))) // 200 + 1) AS bin_us
+        min(epoch_us(event_time)) AS from_us,
+        greatest(1000000, (max(epoch_us(event_time)) - min(epoch_us(event_time))) // 200 + 1) AS bin_us
     FROM preemption
     WHERE run_id = getvariable('run_id')
 )
 SELECT
     coalesce(device_id, 'unknown') AS device_id,
     action,
-    make_timestamp(from_us + bin_us * ((epoch_us(preemption.at) - from_us) // bin_us)) AS t,
+    make_timestamp(from_us + bin_us * ((epoch_us(event_time) - from_us) // bin_us)) AS t,
     sum(coalesce(count, 1))::BIGINT AS preemptions,
     coalesce(sum(duration_ns), 0) / 1e6 AS waited_ms,
     coalesce(sum(tokens_lost), 0) AS tokens_lost

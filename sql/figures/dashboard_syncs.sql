@@ -1,8 +1,8 @@
 -- The newest 500 weight syncs, newest first: from when each began until it was done.
 -- By hand: SET VARIABLE run_id = '...';
 SELECT
-    sync.at - to_microseconds(total_ns // 1000) AS began,
-    sync.at AS done,
+    event_time - to_microseconds(total_ns // 1000) AS began,
+    event_time AS done,
     coalesce(device_id, 'unknown') AS device_id,
     policy_version, encoding, ok, reason,
     wire_bytes / 1e6 AS wire_mb,
@@ -12,5 +12,5 @@ SELECT
     route
 FROM sync
 WHERE run_id = getvariable('run_id')
-ORDER BY sync.at DESC, writer, seq
+ORDER BY event_time DESC, writer, seq
 LIMIT 500;

@@ -15,12 +15,12 @@ WITH used AS (
     WHERE run_id = getvariable('run_id')
     GROUP BY device_id
 ),
-ended AS (SELECT max(ended_at) AS "at" FROM run WHERE run_id = getvariable('run_id')),
+ended AS (SELECT max(ended_at) AS ended_at FROM run WHERE run_id = getvariable('run_id')),
 known AS (
     SELECT
         d.device_id, d.pool, d.device_class, used.* EXCLUDE (device_id, ns),
         -- Until the end of its slices, which leave no gap, or of a run that is over. greatest() passes over NULL.
-        greatest(d.joined_ns, coalesce(d.left_ns, greatest(d.joined_ns + used.ns, 1000 * epoch_us(ended.at))))
+        greatest(d.joined_ns, coalesce(d.left_ns, greatest(d.joined_ns + used.ns, 1000 * epoch_us(ended.ended_at))))
             - d.joined_ns AS provisioned
     FROM device AS d
     CROSS JOIN ended

@@ -10,17 +10,17 @@ WITH pool AS (
 judged AS (
     SELECT
         group_id, trajectory_id,
-        arg_max(policy_version, ("at", writer, seq)) AS policy_version,
-        arg_max(step, ("at", writer, seq)) AS step,
-        arg_max(accepted AND NOT stale, ("at", writer, seq)) AS accepted
+        arg_max(policy_version, (event_time, writer, seq)) AS policy_version,
+        arg_max(step, (event_time, writer, seq)) AS step,
+        arg_max(accepted AND NOT stale, (event_time, writer, seq)) AS accepted
     FROM verdict WHERE run_id = getvariable('run_id') GROUP BY group_id, trajectory_id
 ),
 ended AS (
     SELECT
         group_id, trajectory_id,
-        arg_max(policy_version, ("at", writer, seq)) AS policy_version,
-        arg_max(step, ("at", writer, seq)) AS step,
-        arg_max(task, ("at", writer, seq)) AS task
+        arg_max(policy_version, (event_time, writer, seq)) AS policy_version,
+        arg_max(step, (event_time, writer, seq)) AS step,
+        arg_max(task, (event_time, writer, seq)) AS task
     FROM trajectory WHERE run_id = getvariable('run_id') GROUP BY group_id, trajectory_id
 ),
 tokens AS (

@@ -9,9 +9,9 @@ WITH pool AS (
 judged AS (
     SELECT
         group_id, trajectory_id, min(step) AS step,
-        arg_max(accepted AND NOT stale, ("at", writer, seq)) AS accepted,
-        NOT arg_max(stale, ("at", writer, seq)) AS judged,
-        arg_max({'correct': correct}, ("at", writer, seq)).correct AS correct
+        arg_max(accepted AND NOT stale, (event_time, writer, seq)) AS accepted,
+        NOT arg_max(stale, (event_time, writer, seq)) AS judged,
+        arg_max({'correct': correct}, (event_time, writer, seq)).correct AS correct
     FROM verdict WHERE run_id = getvariable('run_id') GROUP BY group_id, trajectory_id
 ),
 verdicts AS (
@@ -24,7 +24,7 @@ verdicts AS (
     FROM judged GROUP BY group_id
 ),
 ended AS (
-    SELECT trajectory_id, arg_max(outcome, ("at", writer, seq)) AS outcome
+    SELECT trajectory_id, arg_max(outcome, (event_time, writer, seq)) AS outcome
     FROM trajectory WHERE run_id = getvariable('run_id') GROUP BY trajectory_id
 ),
 trajectories AS (

@@ -2,16 +2,16 @@
 -- Unix epoch).
 SELECT
     job,
-    arg_max(ok, (job.at, writer, seq)) AS ok,
-    epoch_us(arg_max(started_at, (job.at, writer, seq))) AS started_us,
-    epoch_us(max(job.at)) AS ended_us,
-    arg_max(duration_ns, (job.at, writer, seq)) AS duration_ns,
-    arg_max(missed, (job.at, writer, seq)) AS missed,
+    arg_max(ok, (event_time, writer, seq)) AS ok,
+    epoch_us(arg_max(started_at, (event_time, writer, seq))) AS started_us,
+    epoch_us(max(event_time)) AS ended_us,
+    arg_max(duration_ns, (event_time, writer, seq)) AS duration_ns,
+    arg_max(missed, (event_time, writer, seq)) AS missed,
     -- arg_max passes over NULL.
-    arg_max({'text': result_json}, (job.at, writer, seq)).text AS result_json,
-    arg_max({'text': error}, (job.at, writer, seq)).text AS error,
+    arg_max({'text': result_json}, (event_time, writer, seq)).text AS result_json,
+    arg_max({'text': error}, (event_time, writer, seq)).text AS error,
     epoch_us(max(started_at) FILTER (ok)) AS succeeded_us,
-    epoch_us(max(job.at) FILTER (ok)) AS success_ended_us
+    epoch_us(max(event_time) FILTER (ok)) AS success_ended_us
 FROM job
 WHERE job IS NOT NULL
 GROUP BY job

@@ -19,7 +19,7 @@ piece AS (
         )) AS numbers(window_no)
 ),
 arrived AS (
-    SELECT (epoch_us("at") * 1000 - e2e_ns) // getvariable('horizon_ns') AS window_no, count(*) AS requests
+    SELECT (epoch_us(event_time) * 1000 - e2e_ns) // getvariable('horizon_ns') AS window_no, count(*) AS requests
     FROM request
     WHERE run_id = getvariable('run_id')
     GROUP BY ALL

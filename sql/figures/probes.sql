@@ -4,7 +4,7 @@
 WITH last AS (
     SELECT
         trajectory_id, verifier, min(group_id) AS group_id,
-        arg_max({'reward': reward, 'accepted': accepted, 'correct': correct}, ("at", writer, seq)) AS said
+        arg_max({'reward': reward, 'accepted': accepted, 'correct': correct}, (event_time, writer, seq)) AS said
     FROM verdict
     WHERE run_id = getvariable('run_id')
     GROUP BY trajectory_id, verifier

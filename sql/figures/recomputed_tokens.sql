@@ -9,7 +9,7 @@ WITH attempt AS (
         lag(device_id) OVER attempts AS device_before,
         lag(lease_id) OVER attempts AS lease_before,
         len(list_filter(
-            getvariable('price_changes')::BIGINT[], lambda c: c <= epoch_us("at") * 1000
+            getvariable('price_changes')::BIGINT[], lambda c: c <= epoch_us(event_time) * 1000
         )) AS segment
     FROM turn
     WHERE run_id = getvariable('run_id')

@@ -9,11 +9,13 @@ WITH pool AS (
     FROM device WHERE run_id = getvariable('run_id') GROUP BY device_id
 ),
 judged AS (
-    SELECT trajectory_id, arg_max(accepted, ("at", writer, seq)) AS accepted, arg_max(stale, ("at", writer, seq)) AS stale
+    SELECT
+        trajectory_id, arg_max(accepted, (event_time, writer, seq)) AS accepted,
+        arg_max(stale, (event_time, writer, seq)) AS stale
     FROM verdict WHERE run_id = getvariable('run_id') GROUP BY trajectory_id
 ),
 ended AS (
-    SELECT trajectory_id, arg_max(outcome, ("at", writer, seq)) AS outcome
+    SELECT trajectory_id, arg_max(outcome, (event_time, writer, seq)) AS outcome
     FROM trajectory WHERE run_id = getvariable('run_id') GROUP BY trajectory_id
 ),
 made AS (

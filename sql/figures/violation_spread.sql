@@ -2,7 +2,7 @@
 -- sums how many there are and their squares, by fifth of serving load and whether the device was lent at arrival.
 -- By hand: SET VARIABLE run_id = '...';
 WITH arrived AS (
-    SELECT *, epoch_us("at") * 1000 - e2e_ns AS arrival_ns
+    SELECT *, epoch_us(event_time) * 1000 - e2e_ns AS arrival_ns
     FROM request
     WHERE run_id = getvariable('run_id')
 ),

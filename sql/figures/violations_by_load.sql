@@ -3,7 +3,7 @@
 -- missed its budget.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE by_lease = true;
 WITH arrived AS (
-    SELECT *, epoch_us("at") * 1000 - e2e_ns AS arrival_ns
+    SELECT *, epoch_us(event_time) * 1000 - e2e_ns AS arrival_ns
     FROM request
     WHERE run_id = getvariable('run_id')
 ),

@@ -25,8 +25,8 @@ started AS (
         count(*) FILTER (action = 'activated') AS activations,
         count(*) FILTER (action = 'died') AS deaths
     FROM engine
-    WHERE (getvariable('since') IS NULL OR engine.at >= getvariable('since')::TIMESTAMP)
-      AND (getvariable('until') IS NULL OR engine.at < getvariable('until')::TIMESTAMP)
+    WHERE (getvariable('since') IS NULL OR engine.event_time >= getvariable('since')::TIMESTAMP)
+      AND (getvariable('until') IS NULL OR engine.event_time < getvariable('until')::TIMESTAMP)
     GROUP BY ALL
 )
 SELECT

@@ -8,7 +8,7 @@
 -- `borrowed_share` is of all tokens that turns made, useful or not; `wasted_tokens_by_cause` says which were not. A
 -- turn counts on the day (UTC) it was recorded on.
 SELECT
-    turn.at::DATE AS day,
+    turn.event_time::DATE AS day,
     turn.provenance,
     coalesce(sum(turn.output_tokens) FILTER (device.pool = 'serving'), 0)::BIGINT AS borrowed_tokens,
     coalesce(sum(turn.output_tokens) FILTER (device.pool IN ('rollout', 'train')), 0)::BIGINT AS dedicated_tokens,
@@ -17,8 +17,8 @@ SELECT
         AS borrowed_share
 FROM turn
 LEFT JOIN device USING (run_id, provenance, device_id)
-WHERE (getvariable('since') IS NULL OR turn.at >= getvariable('since')::TIMESTAMP)
-  AND (getvariable('until') IS NULL OR turn.at < getvariable('until')::TIMESTAMP)
+WHERE (getvariable('since') IS NULL OR turn.event_time >= getvariable('since')::TIMESTAMP)
+  AND (getvariable('until') IS NULL OR turn.event_time < getvariable('until')::TIMESTAMP)
   AND (getvariable('run_id') IS NULL OR turn.run_id = getvariable('run_id'))
   AND (getvariable('device_id') IS NULL OR turn.device_id = getvariable('device_id'))
 GROUP BY ALL

@@ -15,11 +15,11 @@
 WITH done AS (
     SELECT
         run_id, provenance, step,
-        1000 * epoch_us(step.at) AS t1_ns,
-        lag(1000 * epoch_us(step.at), 1, 1000 * epoch_us(step.at) - total_ns) OVER steps AS t0_ns
+        1000 * epoch_us(step.event_time) AS t1_ns,
+        lag(1000 * epoch_us(step.event_time), 1, 1000 * epoch_us(step.event_time) - total_ns) OVER steps AS t0_ns
     FROM step
     WHERE (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
-    WINDOW steps AS (PARTITION BY run_id, provenance ORDER BY step.at, writer, seq)
+    WINDOW steps AS (PARTITION BY run_id, provenance ORDER BY step.event_time, writer, seq)
 ),
 -- A slice belongs to the step it begins in.
 spent AS (
@@ -35,8 +35,8 @@ spent AS (
 judged AS (
     SELECT
         run_id, provenance, trajectory_id,
-        arg_max(accepted AND NOT stale, (verdict.at, writer, seq)) AS accepted,
-        arg_max({'correct': correct}, (verdict.at, writer, seq)).correct AS correct
+        arg_max(accepted AND NOT stale, (verdict.event_time, writer, seq)) AS accepted,
+        arg_max({'correct': correct}, (verdict.event_time, writer, seq)).correct AS correct
     FROM verdict
     WHERE (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
     GROUP BY ALL

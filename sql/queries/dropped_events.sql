@@ -10,17 +10,17 @@
 -- syncs, engines and devices wait for room. No rows is the good case.
 WITH dropped AS (
     SELECT
-        event.at, provenance, run_id, writer, seq, detail_json::JSON AS detail,
+        event_time, provenance, run_id, writer, seq, detail_json::JSON AS detail,
         unnest(json_keys(detail_json, '$.kinds')) AS dropped_kind
     FROM event
     WHERE kind = 'ledger' AND action = 'dropped'
-      AND (getvariable('since') IS NULL OR event.at >= getvariable('since')::TIMESTAMP)
-        AND (getvariable('until') IS NULL OR event.at < getvariable('until')::TIMESTAMP)
+      AND (getvariable('since') IS NULL OR event_time >= getvariable('since')::TIMESTAMP)
+        AND (getvariable('until') IS NULL OR event_time < getvariable('until')::TIMESTAMP)
         AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
 )
 SELECT
-    dropped.at, provenance, run_id, writer, dropped_kind,
+    dropped.event_time, provenance, run_id, writer, dropped_kind,
     ((detail -> '$.kinds' -> dropped_kind) ->> '$.count')::BIGINT AS events,
     (detail -> '$.kinds' -> dropped_kind)::VARCHAR AS amounts_json
 FROM dropped
-ORDER BY dropped.at, writer, seq, dropped_kind;
+ORDER BY dropped.event_time, writer, seq, dropped_kind;

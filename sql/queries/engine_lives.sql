@@ -13,7 +13,7 @@ WITH change AS (
     SELECT
         *,
         count(*) FILTER (action IN ('started', 'attached')) OVER (
-            PARTITION BY run_id, provenance, engine_id ORDER BY engine.at, writer, seq
+            PARTITION BY run_id, provenance, engine_id ORDER BY event_time, writer, seq
         ) AS life
     FROM engine
     WHERE action <> 'refused'
@@ -23,18 +23,18 @@ WITH change AS (
 lived AS (
     SELECT
         provenance, run_id, engine_id, life,
-        arg_min(device_id, change.at) AS device_id,
-        arg_min(role, change.at) AS role,
-        arg_min(model, change.at) AS model,
-        min(change.at) FILTER (action IN ('started', 'attached')) AS started_at,
+        arg_min(device_id, event_time) AS device_id,
+        arg_min(role, event_time) AS role,
+        arg_min(model, event_time) AS model,
+        min(event_time) FILTER (action IN ('started', 'attached')) AS started_at,
         min(duration_ns) FILTER (action = 'started') AS start_ns,
         count(*) FILTER (action = 'activated') AS activations,
         coalesce(sum(duration_ns) FILTER (action = 'activated'), 0)::BIGINT AS activated_ns,
-        arg_max(action, change.at) FILTER (action IN ('stopped', 'detached', 'died')) AS ended_by,
-        max(change.at) FILTER (action IN ('stopped', 'detached', 'died')) AS ended_at,
-        arg_max(reason, change.at) FILTER (action IN ('stopped', 'detached', 'died')) AS reason,
-        arg_min(memory_mechanism, change.at) AS memory_mechanism,
-        arg_min(compute_mechanism, change.at) AS compute_mechanism
+        arg_max(action, event_time) FILTER (action IN ('stopped', 'detached', 'died')) AS ended_by,
+        max(event_time) FILTER (action IN ('stopped', 'detached', 'died')) AS ended_at,
+        arg_max(reason, event_time) FILTER (action IN ('stopped', 'detached', 'died')) AS reason,
+        arg_min(memory_mechanism, event_time) AS memory_mechanism,
+        arg_min(compute_mechanism, event_time) AS compute_mechanism
     FROM change
     -- An engine may release its memory before it first answers.
     WHERE life > 0 OR action NOT IN ('activated', 'deactivated')

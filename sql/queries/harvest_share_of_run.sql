@@ -14,8 +14,8 @@
 WITH done AS (
     SELECT
         run_id, provenance,
-        epoch_ns(step.at) - total_ns AS t0_ns, epoch_ns(step.at) - total_ns + rollout_ns AS played_ns,
-        epoch_ns(step.at) AS t1_ns
+        epoch_ns(step.event_time) - total_ns AS t0_ns, epoch_ns(step.event_time) - total_ns + rollout_ns AS played_ns,
+        epoch_ns(step.event_time) AS t1_ns
     FROM step
     WHERE getvariable('run_id') IS NULL OR run_id = getvariable('run_id')
 ),

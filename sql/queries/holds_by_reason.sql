@@ -12,8 +12,8 @@ WITH held AS (
         provenance, run_id, device_id, lease_id IS NOT NULL AS leased, reason,
         sum(count)::BIGINT AS holds, sum(duration_ns)::BIGINT AS held_ns
     FROM hold
-    WHERE (getvariable('since') IS NULL OR hold.at >= getvariable('since')::TIMESTAMP)
-      AND (getvariable('until') IS NULL OR hold.at < getvariable('until')::TIMESTAMP)
+    WHERE (getvariable('since') IS NULL OR event_time >= getvariable('since')::TIMESTAMP)
+      AND (getvariable('until') IS NULL OR event_time < getvariable('until')::TIMESTAMP)
       AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
       AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
     GROUP BY ALL

@@ -9,14 +9,14 @@
 -- crossing the watermark until the memory was free, and `returned_bytes` what of it went back to the system. In older
 -- ledgers a budget that did not change means that only requests were taken back.
 SELECT
-    preemption.at, provenance, run_id, device_id, engine_id, lease_id, step, reason,
+    event_time, provenance, run_id, device_id, engine_id, lease_id, step, reason,
     kv_budget_bytes_before, kv_budget_bytes_after,
     kv_budget_bytes_before - kv_budget_bytes_after AS cut_bytes,
     requests, tokens_kept, tokens_lost, duration_ns AS took_ns, returned_bytes
 FROM preemption
 WHERE action = 'cut'
-  AND (getvariable('since') IS NULL OR preemption.at >= getvariable('since')::TIMESTAMP)
-    AND (getvariable('until') IS NULL OR preemption.at < getvariable('until')::TIMESTAMP)
+  AND (getvariable('since') IS NULL OR event_time >= getvariable('since')::TIMESTAMP)
+    AND (getvariable('until') IS NULL OR event_time < getvariable('until')::TIMESTAMP)
     AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
     AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
-ORDER BY preemption.at DESC, writer, seq;
+ORDER BY event_time DESC, writer, seq;

@@ -9,10 +9,10 @@
 -- time. `age_ns` is against the clock of this host.
 WITH written AS (
     SELECT
-        provenance, run_id, writer, count(*) AS events, max(seq) AS newest_seq, max(event.at) AS newest_at
+        provenance, run_id, writer, count(*) AS events, max(seq) AS newest_seq, max(event.event_time) AS newest_at
     FROM event
-    WHERE (getvariable('since') IS NULL OR event.at >= getvariable('since')::TIMESTAMP)
-      AND (getvariable('until') IS NULL OR event.at < getvariable('until')::TIMESTAMP)
+    WHERE (getvariable('since') IS NULL OR event.event_time >= getvariable('since')::TIMESTAMP)
+      AND (getvariable('until') IS NULL OR event.event_time < getvariable('until')::TIMESTAMP)
       AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
     GROUP BY ALL
 )

@@ -11,30 +11,31 @@
 -- theirs.
 WITH happened AS (
     SELECT
-        lease_event.at, provenance, run_id, lease_id, device_id, engine_id, 'lease' AS kind, action, reason,
+        lease_event.event_time, provenance, run_id, lease_id, device_id, engine_id, 'lease' AS kind, action, reason,
         kv_budget_bytes, expires_at, NULL::BIGINT AS duration_ns, writer, seq
     FROM lease_event
     UNION ALL
     SELECT
-        preemption.at, provenance, run_id, lease_id, device_id, engine_id, 'preemption', action, reason,
+        preemption.event_time, provenance, run_id, lease_id, device_id, engine_id, 'preemption', action, reason,
         kv_budget_bytes_after, NULL, duration_ns, writer, seq
     FROM preemption
     UNION ALL
     SELECT
-        sync.at, provenance, run_id, lease_id, device_id, engine_id, 'sync',
+        sync.event_time, provenance, run_id, lease_id, device_id, engine_id, 'sync',
         CASE WHEN ok THEN 'synced' ELSE 'failed' END, reason, NULL, NULL, total_ns, writer, seq
     FROM sync
 )
 SELECT
-    happened.at, happened.provenance, happened.run_id, happened.lease_id, happened.device_id, happened.engine_id,
+    happened.event_time, happened.provenance, happened.run_id, happened.lease_id, happened.device_id,
+    happened.engine_id,
     happened.kind, happened.action, happened.reason, happened.kv_budget_bytes, happened.expires_at,
     happened.duration_ns,
-    1000 * (epoch_us(happened.at) - epoch_us(lease.granted_at)) AS since_grant_ns
+    1000 * (epoch_us(happened.event_time) - epoch_us(lease.granted_at)) AS since_grant_ns
 FROM happened
 JOIN lease USING (run_id, provenance, lease_id)
-WHERE (getvariable('since') IS NULL OR happened.at >= getvariable('since')::TIMESTAMP)
-  AND (getvariable('until') IS NULL OR happened.at < getvariable('until')::TIMESTAMP)
+WHERE (getvariable('since') IS NULL OR happened.event_time >= getvariable('since')::TIMESTAMP)
+  AND (getvariable('until') IS NULL OR happened.event_time < getvariable('until')::TIMESTAMP)
   AND (getvariable('run_id') IS NULL OR happened.run_id = getvariable('run_id'))
   AND (getvariable('device_id') IS NULL OR happened.device_id = getvariable('device_id'))
   AND (getvariable('lease_id') IS NULL OR happened.lease_id = getvariable('lease_id'))
-ORDER BY lease.granted_at, happened.run_id, happened.lease_id, happened.at, happened.writer, happened.seq;
+ORDER BY lease.granted_at, happened.run_id, happened.lease_id, happened.event_time, happened.writer, happened.seq;

@@ -7,13 +7,13 @@
 -- Events as they count in the views: one that was retried counts once. `writers` are the processes that wrote such an
 -- event that day (UTC).
 SELECT
-    event.at::DATE AS day, provenance, kind,
+    event_time::DATE AS day, provenance, kind,
     count(*) AS events,
     count(DISTINCT writer) AS writers,
     count(DISTINCT run_id) AS runs
 FROM event
-WHERE (getvariable('since') IS NULL OR event.at >= getvariable('since')::TIMESTAMP)
-  AND (getvariable('until') IS NULL OR event.at < getvariable('until')::TIMESTAMP)
+WHERE (getvariable('since') IS NULL OR event_time >= getvariable('since')::TIMESTAMP)
+  AND (getvariable('until') IS NULL OR event_time < getvariable('until')::TIMESTAMP)
   AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
 GROUP BY ALL
 ORDER BY day, provenance, kind;

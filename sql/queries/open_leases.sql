@@ -7,7 +7,7 @@
 --
 -- `overdue` says that events of the run are newer than the lease's expiry: it ended there by itself, and the process
 -- that would have written so is gone. `open_ns` counts from the grant to the run's newest event.
-WITH newest AS (SELECT run_id, provenance, max(event.at) AS newest_at FROM event GROUP BY ALL)
+WITH newest AS (SELECT run_id, provenance, max(event.event_time) AS newest_at FROM event GROUP BY ALL)
 SELECT
     provenance, run_id, lease_id, device_id, engine_id, step, granted_at, expires_at,
     newest_at > expires_at AS overdue,

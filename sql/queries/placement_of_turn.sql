@@ -22,7 +22,7 @@ WITH attempt AS (
 ),
 -- An attempt ended when it was recorded, or earlier if later ones of its turn had to fit in before they were.
 timed AS (
-    SELECT *, min(epoch_ns(attempt.at) - spent_ns) OVER attempts + spent_ns AS ended_ns
+    SELECT *, min(epoch_ns(attempt.event_time) - spent_ns) OVER attempts + spent_ns AS ended_ns
     FROM attempt
     WINDOW attempts AS (
         PARTITION BY run_id, provenance, trajectory_id, turn ORDER BY attempt
@@ -32,22 +32,22 @@ timed AS (
 spans AS (
     SELECT *, ended_ns - duration_ns AS began_ns
     FROM timed
-    WHERE (getvariable('since') IS NULL OR timed.at >= getvariable('since')::TIMESTAMP)
-      AND (getvariable('until') IS NULL OR timed.at < getvariable('until')::TIMESTAMP)
+    WHERE (getvariable('since') IS NULL OR timed.event_time >= getvariable('since')::TIMESTAMP)
+      AND (getvariable('until') IS NULL OR timed.event_time < getvariable('until')::TIMESTAMP)
       AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
 ),
 taken AS (
     SELECT
         spans.writer, spans.seq,
-        sum(coalesce(p.count, 1)) FILTER (p.action = 'yield' AND epoch_ns(p.at) < ended_ns)::BIGINT AS yields,
-        sum(p.duration_ns) FILTER (p.action = 'yield' AND epoch_ns(p.at) < ended_ns) AS yielded_ns,
+        sum(coalesce(p.count, 1)) FILTER (p.action = 'yield' AND epoch_ns(p.event_time) < ended_ns)::BIGINT AS yields,
+        sum(p.duration_ns) FILTER (p.action = 'yield' AND epoch_ns(p.event_time) < ended_ns) AS yielded_ns,
         -- It is recorded when the engine has let go, so a little after the attempts it ended.
-        arg_min(p.action || ': ' || p.reason, p.at)
+        arg_min(p.action || ': ' || p.reason, p.event_time)
             FILTER (p.action <> 'yield' AND outcome = 'preempted') AS taken_back
     FROM spans
     JOIN preemption AS p
         ON p.run_id = spans.run_id AND p.provenance = spans.provenance AND p.lease_id = spans.lease_id
-       AND epoch_ns(p.at) + coalesce(p.duration_ns, 0) > began_ns
+       AND epoch_ns(p.event_time) + coalesce(p.duration_ns, 0) > began_ns
     GROUP BY ALL
 )
 SELECT

@@ -16,15 +16,15 @@ WITH taken AS (
         CASE preemption.action
             WHEN 'yield' THEN coalesce(preemption.longest_ns, preemption.duration_ns)
             WHEN 'cut' THEN preemption.duration_ns
-            WHEN 'revoke' THEN 1000 * (epoch_us(lease.closed_at) - epoch_us(preemption.at))
+            WHEN 'revoke' THEN 1000 * (epoch_us(lease.closed_at) - epoch_us(preemption.event_time))
         END AS latency_ns,
         preemption.latency_ns AS off_device_ns,
         coalesce(preemption.count, 1) AS times
     FROM preemption
     LEFT JOIN lease USING (run_id, provenance, lease_id)
     WHERE preemption.action IN ('yield', 'cut', 'revoke')
-      AND (getvariable('since') IS NULL OR preemption.at >= getvariable('since')::TIMESTAMP)
-        AND (getvariable('until') IS NULL OR preemption.at < getvariable('until')::TIMESTAMP)
+      AND (getvariable('since') IS NULL OR preemption.event_time >= getvariable('since')::TIMESTAMP)
+        AND (getvariable('until') IS NULL OR preemption.event_time < getvariable('until')::TIMESTAMP)
         AND (getvariable('run_id') IS NULL OR preemption.run_id = getvariable('run_id'))
         AND (getvariable('device_id') IS NULL OR preemption.device_id = getvariable('device_id'))
 )

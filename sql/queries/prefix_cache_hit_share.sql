@@ -28,8 +28,8 @@ SELECT
     )::BIGINT AS recomputed_tokens
 FROM attempt
 LEFT JOIN device USING (run_id, provenance, device_id)
-WHERE (getvariable('since') IS NULL OR attempt.at >= getvariable('since')::TIMESTAMP)
-  AND (getvariable('until') IS NULL OR attempt.at < getvariable('until')::TIMESTAMP)
+WHERE (getvariable('since') IS NULL OR attempt.event_time >= getvariable('since')::TIMESTAMP)
+  AND (getvariable('until') IS NULL OR attempt.event_time < getvariable('until')::TIMESTAMP)
   AND (getvariable('device_id') IS NULL OR attempt.device_id = getvariable('device_id'))
 GROUP BY ALL
 ORDER BY attempt.run_id, attempt.provenance, attempt.device_id, attempt.engine_id;

@@ -16,8 +16,8 @@ SELECT
     quantile_disc(queue_ns, 0.99) AS queue_p99_ns,
     max(queue_ns) AS queue_max_ns
 FROM turn
-WHERE (getvariable('since') IS NULL OR turn.at >= getvariable('since')::TIMESTAMP)
-  AND (getvariable('until') IS NULL OR turn.at < getvariable('until')::TIMESTAMP)
+WHERE (getvariable('since') IS NULL OR event_time >= getvariable('since')::TIMESTAMP)
+  AND (getvariable('until') IS NULL OR event_time < getvariable('until')::TIMESTAMP)
   AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
   AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
 GROUP BY ALL

@@ -29,8 +29,8 @@ stepped AS (
 judged AS (
     SELECT
         run_id, provenance, trajectory_id,
-        arg_max(accepted, (verdict.at, writer, seq)) AS accepted,
-        arg_max(stale, (verdict.at, writer, seq)) AS stale
+        arg_max(accepted, (verdict.event_time, writer, seq)) AS accepted,
+        arg_max(stale, (verdict.event_time, writer, seq)) AS stale
     FROM verdict
     GROUP BY ALL
 ),

@@ -23,8 +23,8 @@ SELECT
     quantile_disc(tpot_mean_ns, 0.5) AS tpot_p50_ns,
     quantile_disc(tpot_mean_ns, 0.99) AS tpot_p99_ns
 FROM request
-WHERE (getvariable('since') IS NULL OR request.at >= getvariable('since')::TIMESTAMP)
-  AND (getvariable('until') IS NULL OR request.at < getvariable('until')::TIMESTAMP)
+WHERE (getvariable('since') IS NULL OR event_time >= getvariable('since')::TIMESTAMP)
+  AND (getvariable('until') IS NULL OR event_time < getvariable('until')::TIMESTAMP)
   AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
   AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
 GROUP BY ALL

@@ -9,15 +9,16 @@
 -- preemptions on the device between arrival and end, yields to the second. A large `send_delay_ns` is the load
 -- generator's fault, not the server's.
 WITH sent AS (
-    SELECT *, request.at - to_microseconds(e2e_ns // 1000) AS arrived_at
+    SELECT *, request.event_time - to_microseconds(e2e_ns // 1000) AS arrived_at
     FROM request
-    WHERE (getvariable('since') IS NULL OR request.at >= getvariable('since')::TIMESTAMP)
-      AND (getvariable('until') IS NULL OR request.at < getvariable('until')::TIMESTAMP)
+    WHERE (getvariable('since') IS NULL OR request.event_time >= getvariable('since')::TIMESTAMP)
+      AND (getvariable('until') IS NULL OR request.event_time < getvariable('until')::TIMESTAMP)
       AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
       AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
 )
 SELECT
-    sent.at, sent.arrived_at, sent.provenance, sent.run_id, sent.request_id, sent.device_id, sent.lent, sent.lease_id,
+    sent.event_time, sent.arrived_at, sent.provenance, sent.run_id, sent.request_id, sent.device_id, sent.lent,
+    sent.lease_id,
     sent.outcome, sent.reason, sent.slo_ok, sent.prompt_tokens, sent.output_tokens,
     sent.ttft_ns, sent.ttft_budget_ns, sent.tpot_mean_ns, sent.tpot_max_ns, sent.tpot_budget_ns, sent.e2e_ns,
     sent.send_delay_ns,
@@ -27,6 +28,6 @@ SELECT
 FROM sent
 LEFT JOIN preemption AS p
     ON p.run_id = sent.run_id AND p.provenance = sent.provenance AND p.device_id = sent.device_id
-   AND p.at BETWEEN sent.arrived_at AND sent.at
+   AND p.event_time BETWEEN sent.arrived_at AND sent.event_time
 GROUP BY ALL
 ORDER BY sent.ttft_ns DESC NULLS FIRST, sent.e2e_ns DESC, sent.request_id;

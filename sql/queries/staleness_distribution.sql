@@ -8,7 +8,7 @@
 -- `staleness` is the trainer's version less the oldest version that made one of the tokens. `dropped` are those whose
 -- last verdict says stale: for age, or to keep the batch in shape. `share` is of the run's trajectories.
 WITH judged AS (
-    SELECT run_id, provenance, trajectory_id, arg_max(stale, (verdict.at, writer, seq)) AS stale
+    SELECT run_id, provenance, trajectory_id, arg_max(stale, (verdict.event_time, writer, seq)) AS stale
     FROM verdict
     WHERE (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
     GROUP BY ALL
@@ -21,8 +21,8 @@ SELECT
     sum(ended.output_tokens)::BIGINT AS output_tokens
 FROM trajectory AS ended
 LEFT JOIN judged USING (run_id, provenance, trajectory_id)
-WHERE (getvariable('since') IS NULL OR ended.at >= getvariable('since')::TIMESTAMP)
-  AND (getvariable('until') IS NULL OR ended.at < getvariable('until')::TIMESTAMP)
+WHERE (getvariable('since') IS NULL OR ended.event_time >= getvariable('since')::TIMESTAMP)
+  AND (getvariable('until') IS NULL OR ended.event_time < getvariable('until')::TIMESTAMP)
   AND (getvariable('run_id') IS NULL OR ended.run_id = getvariable('run_id'))
 GROUP BY ended.provenance, ended.run_id, ended.staleness
 ORDER BY ended.run_id, ended.provenance, ended.staleness;

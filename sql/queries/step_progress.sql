@@ -7,13 +7,13 @@
 -- One row for each step. `alpha` is the verifier's accept rate: acceptance, not correctness. `other_ns` is what of the
 -- step's time went into neither rollouts, update nor sync: what its rollouts waited for the update of the step before.
 SELECT
-    provenance, run_id, step.step, step.at AS ended_at, policy_version,
+    provenance, run_id, step.step, event_time AS ended_at, policy_version,
     groups, trajectories, trajectories_accepted, alpha, reward_mean,
     loss, entropy, kl, grad_norm, tokens_trained,
     rollout_ns, train_ns, sync_ns, total_ns,
     total_ns - rollout_ns - train_ns - sync_ns AS other_ns
 FROM step
-WHERE (getvariable('since') IS NULL OR step.at >= getvariable('since')::TIMESTAMP)
-  AND (getvariable('until') IS NULL OR step.at < getvariable('until')::TIMESTAMP)
+WHERE (getvariable('since') IS NULL OR event_time >= getvariable('since')::TIMESTAMP)
+  AND (getvariable('until') IS NULL OR event_time < getvariable('until')::TIMESTAMP)
   AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
 ORDER BY run_id, provenance, step.step, ended_at;

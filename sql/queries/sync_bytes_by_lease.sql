@@ -21,11 +21,11 @@ SELECT
 FROM sync
 ASOF LEFT JOIN lease
     ON sync.run_id = lease.run_id AND sync.provenance = lease.provenance AND sync.device_id = lease.device_id
-   AND sync.at <= lease.granted_at
+   AND sync.event_time <= lease.granted_at
 LEFT JOIN device
     ON device.run_id = sync.run_id AND device.provenance = sync.provenance AND device.device_id = sync.device_id
-WHERE (getvariable('since') IS NULL OR sync.at >= getvariable('since')::TIMESTAMP)
-  AND (getvariable('until') IS NULL OR sync.at < getvariable('until')::TIMESTAMP)
+WHERE (getvariable('since') IS NULL OR sync.event_time >= getvariable('since')::TIMESTAMP)
+  AND (getvariable('until') IS NULL OR sync.event_time < getvariable('until')::TIMESTAMP)
   AND (getvariable('run_id') IS NULL OR sync.run_id = getvariable('run_id'))
   AND (getvariable('device_id') IS NULL OR sync.device_id = getvariable('device_id'))
 GROUP BY ALL

@@ -8,18 +8,19 @@
 -- Newest first. `made_good_at` is the engine's next successful sync to that version or a newer one; NULL means that it
 -- is still behind, or gone.
 SELECT
-    failed.at, failed.provenance, failed.run_id, failed.device_id, failed.engine_id, failed.lease_id, failed.step,
+    failed.event_time, failed.provenance, failed.run_id, failed.device_id, failed.engine_id, failed.lease_id,
+    failed.step,
     failed.policy_version, failed.base_version, failed.encoding, failed.route, failed.source,
     failed.wire_bytes, failed.total_ns, failed.reason,
-    min(later.at) AS made_good_at
+    min(later.event_time) AS made_good_at
 FROM sync AS failed
 LEFT JOIN sync AS later
     ON later.run_id = failed.run_id AND later.provenance = failed.provenance AND later.engine_id = failed.engine_id
-   AND later.ok AND later.policy_version >= failed.policy_version AND later.at >= failed.at
+   AND later.ok AND later.policy_version >= failed.policy_version AND later.event_time >= failed.event_time
 WHERE NOT failed.ok
-  AND (getvariable('since') IS NULL OR failed.at >= getvariable('since')::TIMESTAMP)
-    AND (getvariable('until') IS NULL OR failed.at < getvariable('until')::TIMESTAMP)
+  AND (getvariable('since') IS NULL OR failed.event_time >= getvariable('since')::TIMESTAMP)
+    AND (getvariable('until') IS NULL OR failed.event_time < getvariable('until')::TIMESTAMP)
     AND (getvariable('run_id') IS NULL OR failed.run_id = getvariable('run_id'))
     AND (getvariable('device_id') IS NULL OR failed.device_id = getvariable('device_id'))
 GROUP BY ALL
-ORDER BY failed.at DESC, failed.run_id, failed.engine_id;
+ORDER BY failed.event_time DESC, failed.run_id, failed.engine_id;

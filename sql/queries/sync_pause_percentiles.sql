@@ -20,8 +20,8 @@ SELECT
 FROM sync
 LEFT JOIN device USING (run_id, provenance, device_id)
 WHERE sync.ok
-  AND (getvariable('since') IS NULL OR sync.at >= getvariable('since')::TIMESTAMP)
-    AND (getvariable('until') IS NULL OR sync.at < getvariable('until')::TIMESTAMP)
+  AND (getvariable('since') IS NULL OR sync.event_time >= getvariable('since')::TIMESTAMP)
+    AND (getvariable('until') IS NULL OR sync.event_time < getvariable('until')::TIMESTAMP)
     AND (getvariable('run_id') IS NULL OR sync.run_id = getvariable('run_id'))
     AND (getvariable('device_id') IS NULL OR sync.device_id = getvariable('device_id'))
 GROUP BY ALL

@@ -22,8 +22,8 @@ SELECT
     quantile_disc(sync.total_ns, 0.5) AS total_p50_ns
 FROM sync
 WHERE sync.ok
-  AND (getvariable('since') IS NULL OR sync.at >= getvariable('since')::TIMESTAMP)
-  AND (getvariable('until') IS NULL OR sync.at < getvariable('until')::TIMESTAMP)
+  AND (getvariable('since') IS NULL OR event_time >= getvariable('since')::TIMESTAMP)
+  AND (getvariable('until') IS NULL OR event_time < getvariable('until')::TIMESTAMP)
   AND (getvariable('run_id') IS NULL OR sync.run_id = getvariable('run_id'))
   AND (getvariable('device_id') IS NULL OR sync.device_id = getvariable('device_id'))
 GROUP BY ALL

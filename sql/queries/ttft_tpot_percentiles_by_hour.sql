@@ -9,7 +9,7 @@
 -- little below a hundred requests; `requests` includes failed ones, which have none. Latencies compare only under the
 -- same trace and scales.
 SELECT
-    date_trunc('hour', request.at) AS hour,
+    date_trunc('hour', event_time) AS hour,
     provenance, run_id, trace, trace_keep_share, trace_length_scale, trace_output_length_scale, trace_time_scale,
     lent,
     count(*) AS requests,
@@ -21,8 +21,8 @@ SELECT
     quantile_disc(tpot_mean_ns, 0.9) AS tpot_p90_ns,
     quantile_disc(tpot_mean_ns, 0.99) AS tpot_p99_ns
 FROM request
-WHERE (getvariable('since') IS NULL OR request.at >= getvariable('since')::TIMESTAMP)
-  AND (getvariable('until') IS NULL OR request.at < getvariable('until')::TIMESTAMP)
+WHERE (getvariable('since') IS NULL OR event_time >= getvariable('since')::TIMESTAMP)
+  AND (getvariable('until') IS NULL OR event_time < getvariable('until')::TIMESTAMP)
   AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
   AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
 GROUP BY ALL

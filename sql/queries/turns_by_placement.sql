@@ -20,8 +20,8 @@ SELECT
     quantile_disc(turn.duration_ns, 0.5) AS duration_p50_ns
 FROM turn
 LEFT JOIN device USING (run_id, provenance, device_id)
-WHERE (getvariable('since') IS NULL OR turn.at >= getvariable('since')::TIMESTAMP)
-  AND (getvariable('until') IS NULL OR turn.at < getvariable('until')::TIMESTAMP)
+WHERE (getvariable('since') IS NULL OR turn.event_time >= getvariable('since')::TIMESTAMP)
+  AND (getvariable('until') IS NULL OR turn.event_time < getvariable('until')::TIMESTAMP)
   AND (getvariable('run_id') IS NULL OR turn.run_id = getvariable('run_id'))
   AND (getvariable('device_id') IS NULL OR turn.device_id = getvariable('device_id'))
 GROUP BY turn.provenance, turn.run_id, turn.placement, device.pool

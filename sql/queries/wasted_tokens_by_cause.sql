@@ -11,13 +11,13 @@
 -- counts once, by the first of failed, lost and stale, on the device that made it. A rejected trajectory is no waste:
 -- the trainer learns from it. `wasted_share` is of all tokens made in that run and place.
 WITH judged AS (
-    SELECT run_id, provenance, trajectory_id, arg_max(stale, (verdict.at, writer, seq)) AS stale
+    SELECT run_id, provenance, trajectory_id, arg_max(stale, (verdict.event_time, writer, seq)) AS stale
     FROM verdict
     WHERE (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
     GROUP BY ALL
 ),
 ended AS (
-    SELECT run_id, provenance, trajectory_id, arg_max(outcome, (trajectory.at, writer, seq)) AS outcome
+    SELECT run_id, provenance, trajectory_id, arg_max(outcome, (trajectory.event_time, writer, seq)) AS outcome
     FROM trajectory
     WHERE (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
     GROUP BY ALL
@@ -33,16 +33,16 @@ made AS (
     FROM turn
     LEFT JOIN ended USING (run_id, provenance, trajectory_id)
     LEFT JOIN judged USING (run_id, provenance, trajectory_id)
-    WHERE (getvariable('since') IS NULL OR turn.at >= getvariable('since')::TIMESTAMP)
-      AND (getvariable('until') IS NULL OR turn.at < getvariable('until')::TIMESTAMP)
+    WHERE (getvariable('since') IS NULL OR turn.event_time >= getvariable('since')::TIMESTAMP)
+      AND (getvariable('until') IS NULL OR turn.event_time < getvariable('until')::TIMESTAMP)
       AND (getvariable('run_id') IS NULL OR turn.run_id = getvariable('run_id'))
       AND (getvariable('device_id') IS NULL OR turn.device_id = getvariable('device_id'))
     UNION ALL
     SELECT run_id, provenance, device_id, tokens_lost, 'preemption'
     FROM preemption
     WHERE tokens_lost > 0
-      AND (getvariable('since') IS NULL OR preemption.at >= getvariable('since')::TIMESTAMP)
-        AND (getvariable('until') IS NULL OR preemption.at < getvariable('until')::TIMESTAMP)
+      AND (getvariable('since') IS NULL OR preemption.event_time >= getvariable('since')::TIMESTAMP)
+        AND (getvariable('until') IS NULL OR preemption.event_time < getvariable('until')::TIMESTAMP)
         AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
         AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
 ),

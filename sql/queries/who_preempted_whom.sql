@@ -12,13 +12,13 @@
 WITH taken AS (
     SELECT *
     FROM preemption
-    WHERE (getvariable('since') IS NULL OR preemption.at >= getvariable('since')::TIMESTAMP)
-      AND (getvariable('until') IS NULL OR preemption.at < getvariable('until')::TIMESTAMP)
+    WHERE (getvariable('since') IS NULL OR preemption.event_time >= getvariable('since')::TIMESTAMP)
+      AND (getvariable('until') IS NULL OR preemption.event_time < getvariable('until')::TIMESTAMP)
       AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
       AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
 ),
 served AS (
-    SELECT run_id, provenance, device_id, arg_max(engine_id, engine.at) AS serving_engine_id
+    SELECT run_id, provenance, device_id, arg_max(engine_id, engine.event_time) AS serving_engine_id
     FROM engine
     WHERE role = 'serving' AND action IN ('started', 'attached')
     GROUP BY ALL
@@ -26,14 +26,14 @@ served AS (
 -- What is in flight at a time is what arrived until then less what ended before: one pass over both.
 change AS (
     SELECT
-        run_id, provenance, device_id, epoch_ns(request.at) - e2e_ns AS t_ns, 1 AS more,
+        run_id, provenance, device_id, epoch_ns(request.event_time) - e2e_ns AS t_ns, 1 AS more,
         NULL AS writer, NULL AS seq
     FROM request
     UNION ALL
-    SELECT run_id, provenance, device_id, epoch_ns(request.at), -1, NULL, NULL
+    SELECT run_id, provenance, device_id, epoch_ns(request.event_time), -1, NULL, NULL
     FROM request
     UNION ALL
-    SELECT run_id, provenance, device_id, epoch_ns(taken.at), 0, writer, seq
+    SELECT run_id, provenance, device_id, epoch_ns(taken.event_time), 0, writer, seq
     FROM taken
 ),
 flying AS (
@@ -42,17 +42,17 @@ flying AS (
     QUALIFY writer IS NOT NULL
 )
 SELECT
-    taken.at, taken.provenance, taken.run_id, taken.device_id,
+    taken.event_time, taken.provenance, taken.run_id, taken.device_id,
     served.serving_engine_id, taken.action, taken.engine_id AS rollout_engine_id, taken.lease_id, taken.reason,
     taken.step, coalesce(taken.count, 1) AS times, taken.duration_ns, taken.requests, taken.tokens_lost,
     taken.kv_budget_bytes_before, taken.kv_budget_bytes_after,
     flying.requests::BIGINT AS requests_in_flight,
-    CASE WHEN epoch_ns(taken.at) < slice.t1_ns THEN slice.serving_ns / nullif(slice.ns, 0) END AS serving_share
+    CASE WHEN epoch_ns(taken.event_time) < slice.t1_ns THEN slice.serving_ns / nullif(slice.ns, 0) END AS serving_share
 FROM taken
 ASOF LEFT JOIN device_slice AS slice
     ON taken.run_id = slice.run_id AND taken.provenance = slice.provenance AND taken.device_id = slice.device_id
-   AND epoch_ns(taken.at) >= slice.t0_ns
+   AND epoch_ns(taken.event_time) >= slice.t0_ns
 LEFT JOIN flying ON flying.writer = taken.writer AND flying.seq = taken.seq
 LEFT JOIN served
     ON served.run_id = taken.run_id AND served.provenance = taken.provenance AND served.device_id = taken.device_id
-ORDER BY taken.at DESC, taken.writer, taken.seq;
+ORDER BY taken.event_time DESC, taken.writer, taken.seq;

@@ -12,12 +12,13 @@ WITH change AS (
 )
 SELECT
     arg_min(writer, n) AS writer, arg_min(seq, n) AS seq, arg_min(event_id, n) AS event_id,
-    run_id, provenance, min(change.at) AS "at",
+    run_id, provenance, min(event_time) AS event_time,
     device_id,
     arg_max(pool, n) AS pool,
     arg_max(device_class, n) AS device_class,
     arg_max(memory_bytes, n) AS memory_bytes,
     min(t_ns) FILTER (action = 'joined') AS joined_ns,
-    CASE WHEN arg_max(action, n) = 'left' THEN max(t_ns) FILTER (action = 'left') END AS left_ns
+    CASE WHEN arg_max(action, n) = 'left' THEN max(t_ns) FILTER (action = 'left') END AS left_ns,
+    min(event_time) AS "at"
 FROM change
 GROUP BY run_id, provenance, device_id;

@@ -1,20 +1,20 @@
 -- Where every nanosecond of a device went, one row for each interval [t0_ns, t1_ns). The base of all accounting:
 -- serving + rollout + train + sync + activation + headroom + idle = ns, exactly.
 --
--- at: When it was recorded, UTC, to the microsecond; the interval is [t0_ns, t1_ns). AT is a reserved word: write "at"
---     or device_slice.at.
+-- event_time: When it was recorded, UTC, to the microsecond; the interval is [t0_ns, t1_ns).
 -- lease_id: The lease in force throughout the interval; NULL while the device was not lent.
 -- ns: Length of the interval, nanoseconds.
 -- t0: Start of the interval, UTC, cut to the microsecond.
 -- t1: End of the interval, UTC, cut to the microsecond.
 CREATE OR REPLACE VIEW device_slice AS
 SELECT
-    writer, seq, event_id, run_id, provenance, event.at,
+    writer, seq, event_id, run_id, provenance, event_time,
     device_id, engine_id, lease_id, trajectory_id, policy_version,
     t0_ns, t1_ns, CASE WHEN (t0_ns | t1_ns) BETWEEN 0 AND 4611686018427387903 THEN t1_ns - t0_ns END AS ns,
     CASE WHEN t0_ns BETWEEN 0 AND 4611686018427387903 THEN make_timestamp(t0_ns // 1000) END AS t0,
     CASE WHEN t1_ns BETWEEN 0 AND 4611686018427387903 THEN make_timestamp(t1_ns // 1000) END AS t1,
-    serving_ns, rollout_ns, train_ns, sync_ns, activation_ns, headroom_ns, idle_ns, overlap_ns
+    serving_ns, rollout_ns, train_ns, sync_ns, activation_ns, headroom_ns, idle_ns, overlap_ns,
+    event_time AS "at"
 FROM event
 WHERE kind = 'device_slice'
   AND CASE WHEN (coalesce(policy_version, 0) | serving_ns | rollout_ns | train_ns | sync_ns | activation_ns |

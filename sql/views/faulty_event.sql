@@ -3,8 +3,7 @@
 -- begin before an earlier one of their device ends. A sound program writes none; ledgers of older versions and of other
 -- programs may hold some. Where a number is at fault the other views leave the row out.
 --
--- at: When it happened, UTC, to the microsecond; NULL where `at_us` is no time. AT is a reserved word: write "at" or
---     faulty_event.at.
+-- event_time: When it happened, UTC, to the microsecond; NULL where `at_us` is no time.
 -- at_us: When it happened as it stands there, UTC microseconds since the Unix epoch; it may be no time at all.
 -- fault: The field, and what it must be.
 -- value: What stands there, as text; NULL for nothing.
@@ -344,7 +343,7 @@ contradicting AS (
 ),
 slice AS (
     SELECT
-        *, epoch_us(device_slice.at) AS at_us, 'device_slice' AS kind,
+        *, epoch_us(event_time) AS at_us, 'device_slice' AS kind,
         max(t1_ns) OVER (
             PARTITION BY run_id, provenance, device_id ORDER BY t0_ns, t1_ns, writer, seq
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
@@ -353,8 +352,9 @@ slice AS (
 )
 SELECT
     writer, seq, event_id, run_id, provenance,
-    CASE WHEN at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(at_us) END AS "at", at_us, kind,
-    device_id, engine_id, lease_id, trajectory_id, policy_version, fault, value
+    CASE WHEN at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(at_us) END AS event_time, at_us, kind,
+    device_id, engine_id, lease_id, trajectory_id, policy_version, fault, value,
+    event_time AS "at"
 FROM (
     SELECT *, json_extract_string(to_json(broken), '$.' || split_part(fault, ' ', 1)) AS value
     FROM broken
@@ -366,8 +366,8 @@ FROM (
     WHERE content <> first_content
     UNION ALL BY NAME
     SELECT
-        * EXCLUDE (t0_ns, "at"), 't0_ns must be at or after the end of the slice before it, ' || covered_to_ns
-            AS fault,
+        * EXCLUDE (t0_ns, event_time, "at"),
+        't0_ns must be at or after the end of the slice before it, ' || covered_to_ns AS fault,
         t0_ns::VARCHAR AS value
     FROM slice
     WHERE t0_ns < covered_to_ns

@@ -2,15 +2,16 @@
 -- `preemption` it is the cause of the headroom in `device_slice`; what went on in parallel to serving is in no slice's
 -- headroom, so it is more.
 --
--- at: When the first of them began, UTC, to the microsecond. AT is a reserved word: write "at" or hold.at.
+-- event_time: When the first of them began, UTC, to the microsecond.
 -- reason: The rule that refused: `no_lease`, `serving_step`, `prefill_slack`, `decode_slack`, `next_request`,
 --     `compute_share`, `kv_budget`, `regret`, `unknown_times`, `no_serving` or `policy`.
 -- count: Refusals that ended in that second.
 -- duration_ns: How long they lasted together, nanoseconds.
 CREATE OR REPLACE VIEW hold AS
 SELECT
-    writer, seq, event_id, run_id, provenance, event.at,
-    device_id, engine_id, lease_id, trajectory_id, policy_version, step, reason, count, duration_ns
+    writer, seq, event_id, run_id, provenance, event_time,
+    device_id, engine_id, lease_id, trajectory_id, policy_version, step, reason, count, duration_ns,
+    event_time AS "at"
 FROM event
 WHERE kind = 'hold'
   AND (coalesce(policy_version, 0) | coalesce(step, 0) | count | duration_ns) BETWEEN 0 AND 36028797018963967;

@@ -15,7 +15,7 @@ WITH said AS (
       AND coalesce(policy_version, 0) BETWEEN 0 AND 36028797018963967 AND action = 'job'
 )
 SELECT
-    writer, seq, event_id, run_id, provenance, said.at,
+    writer, seq, event_id, run_id, provenance, event_time,
     device_id, engine_id, lease_id, trajectory_id, policy_version,
     detail ->> '$.job' AS job,
     try_cast(detail ->> '$.ok' AS BOOLEAN) AS ok,
@@ -24,5 +24,6 @@ SELECT
     try_cast(detail ->> '$.duration_ns' AS BIGINT) AS duration_ns,
     try_cast(detail ->> '$.missed' AS BIGINT) AS missed,
     detail ->> '$.result' AS result_json,
-    detail ->> '$.error' AS error
+    detail ->> '$.error' AS error,
+    event_time AS "at"
 FROM said;

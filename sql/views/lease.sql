@@ -29,10 +29,10 @@ WITH change AS (
 state AS (
     SELECT
         arg_min(writer, n) AS writer, arg_min(seq, n) AS seq, arg_min(event_id, n) AS event_id,
-        run_id, provenance, min(change.at) AS "at",
+        run_id, provenance, min(event_time) AS event_time,
         lease_id, arg_min(device_id, n) AS device_id, arg_min(engine_id, n) AS engine_id,
-        min(change.at) FILTER (action = 'granted') AS granted_at,
-        arg_min(struct_pack(happened := change.at, action := action, reason := reason), n) FILTER (closes) AS closing,
+        min(event_time) FILTER (action = 'granted') AS granted_at,
+        arg_min(struct_pack(happened := event_time, action := action, reason := reason), n) FILTER (closes) AS closing,
         arg_max(CASE WHEN expires_at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(expires_at_us) END, n)
             FILTER (NOT closes) AS expires_at,
         arg_min(kv_budget_bytes, n) FILTER (action = 'granted') AS kv_budget_granted_bytes,
@@ -46,7 +46,7 @@ state AS (
     GROUP BY run_id, provenance, lease_id
 )
 SELECT
-    writer, seq, event_id, run_id, provenance, state.at,
+    writer, seq, event_id, run_id, provenance, event_time,
     lease_id, device_id, engine_id,
     granted_at,
     closing.happened AS closed_at,
@@ -55,5 +55,6 @@ SELECT
     1000 * (epoch_us(closing.happened) - epoch_us(granted_at)) AS duration_ns,
     expires_at,
     kv_budget_granted_bytes, kv_budget_last_bytes, kv_budget_min_bytes,
-    compute_share, step, renewals, frozen
+    compute_share, step, renewals, frozen,
+    event_time AS "at"
 FROM state;

@@ -4,11 +4,12 @@
 -- expires_at: When the lease ends unless it is renewed, UTC.
 CREATE OR REPLACE VIEW lease_event AS
 SELECT
-    writer, seq, event_id, run_id, provenance, event.at,
+    writer, seq, event_id, run_id, provenance, event_time,
     lease_id, action, device_id, engine_id, trajectory_id, policy_version,
     kv_budget_bytes, compute_share,
     CASE WHEN expires_at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(expires_at_us) END AS expires_at,
-    step, reason
+    step, reason,
+    event_time AS "at"
 FROM event
 WHERE kind = 'lease'
   AND (coalesce(policy_version, 0) | kv_budget_bytes | coalesce(step, 0)) BETWEEN 0 AND 36028797018963967 AND

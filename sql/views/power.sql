@@ -9,10 +9,11 @@
 -- reason: Why it was not measured, or was not read as usual.
 CREATE OR REPLACE VIEW power AS
 SELECT
-    writer, seq, event_id, run_id, provenance, event.at,
+    writer, seq, event_id, run_id, provenance, event_time,
     device_id, engine_id, lease_id, trajectory_id, policy_version,
     t0_ns, t1_ns, power_mw, source, energy_mj, package_energy_mj, busy_share, memory_used_bytes,
-    sm_clock_mhz, clock_reasons, mig_instances, reason
+    sm_clock_mhz, clock_reasons, mig_instances, reason,
+    event_time AS "at"
 FROM event
 WHERE kind = 'power'
   AND CASE WHEN (coalesce(policy_version, 0) | coalesce(power_mw, 0) | coalesce(energy_mj, 0) |

@@ -1,8 +1,7 @@
 -- What serving took back from rollout engines. A cut or a revocation is one row; yields are one row for each lease and
 -- second, which says how many there were (older ledgers have one row for each yield, and no count).
 --
--- at: When it happened, UTC, to the microsecond; for yields, when the first began. AT is a reserved word: write "at" or
---     preemption.at.
+-- event_time: When it happened, UTC, to the microsecond; for yields, when the first began.
 -- action: `yield` (a running rollout step waited between layers), `cut` (the KV budget was reduced) or `revoke` (the
 --     whole lease ended).
 -- duration_ns: How long the yields lasted together, or the cut took, nanoseconds.
@@ -10,10 +9,11 @@
 -- longest_ns: The longest yield of the row, nanoseconds; NULL where there is no count: then it is duration_ns.
 CREATE OR REPLACE VIEW preemption AS
 SELECT
-    writer, seq, event_id, run_id, provenance, event.at,
+    writer, seq, event_id, run_id, provenance, event_time,
     action, reason, device_id, engine_id, lease_id, trajectory_id, policy_version, step, duration_ns,
     requests, tokens_kept, tokens_lost, kv_budget_bytes_before, kv_budget_bytes_after,
-    count, longest_ns, latency_ns, latency_mean_ns, returned_bytes
+    count, longest_ns, latency_ns, latency_mean_ns, returned_bytes,
+    event_time AS "at"
 FROM event
 WHERE kind = 'preemption'
   AND (coalesce(policy_version, 0) | coalesce(step, 0) | coalesce(duration_ns, 0) | coalesce(requests, 0) |

@@ -1,8 +1,7 @@
 -- One row for each serving request as its client saw it, with whether it kept its promises and the traffic it was
 -- part of. A request that failed kept none.
 --
--- at: When its last token came or it failed, UTC, to the microsecond; it arrived e2e_ns earlier. AT is a reserved word:
---     write "at" or request.at.
+-- event_time: When its last token came or it failed, UTC, to the microsecond; it arrived e2e_ns earlier.
 -- lease_id: The lease in force on the device when it arrived; NULL if the device was not lent.
 -- lent: Whether the device was lent when it arrived.
 -- ttft_ok: Whether the first token came within its budget.
@@ -21,7 +20,7 @@ WITH sent AS (
           send_delay_ns) BETWEEN 0 AND 36028797018963967
 )
 SELECT
-    sent.writer, sent.seq, sent.event_id, sent.run_id, sent.provenance, sent.at,
+    sent.writer, sent.seq, sent.event_id, sent.run_id, sent.provenance, sent.event_time,
     sent.request_id, sent.device_id, sent.engine_id, sent.lease_id, sent.lease_id IS NOT NULL AS lent,
     sent.trajectory_id, sent.policy_version,
     sent.outcome, sent.reason,
@@ -29,6 +28,7 @@ SELECT
     sent.ttft_ns, sent.tpot_mean_ns, sent.tpot_max_ns, sent.e2e_ns,
     sent.ttft_budget_ns, sent.tpot_budget_ns, sent.send_delay_ns,
     sent.ttft_ok, sent.tpot_ok, sent.ttft_ok AND sent.tpot_ok AS slo_ok,
-    run.trace, run.trace_keep_share, run.trace_length_scale, run.trace_output_length_scale, run.trace_time_scale
+    run.trace, run.trace_keep_share, run.trace_length_scale, run.trace_output_length_scale, run.trace_time_scale,
+    sent.event_time AS "at"
 FROM sent
 LEFT JOIN run ON run.run_id = sent.run_id AND run.provenance = sent.provenance;

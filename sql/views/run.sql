@@ -16,9 +16,9 @@ WITH change AS (
 state AS (
     SELECT
         arg_min(writer, n) AS writer, arg_min(seq, n) AS seq, arg_min(event_id, n) AS event_id,
-        run_id, provenance, min(change.at) AS "at",
-        min(change.at) FILTER (action = 'started') AS started_at,
-        arg_max(change.at, n) AS last_at,
+        run_id, provenance, min(event_time) AS event_time,
+        min(event_time) FILTER (action = 'started') AS started_at,
+        arg_max(event_time, n) AS last_at,
         arg_max(action, n) AS last_action,
         arg_max(reason, n) FILTER (action <> 'started') AS reason,
         arg_max(name, n) AS name,
@@ -34,11 +34,12 @@ state AS (
     GROUP BY run_id, provenance
 )
 SELECT
-    writer, seq, event_id, run_id, provenance, state.at,
+    writer, seq, event_id, run_id, provenance, event_time,
     name, started_at,
     CASE WHEN last_action <> 'started' THEN last_at END AS ended_at,
     CASE last_action WHEN 'started' THEN 'running' ELSE last_action END AS status,
     CASE WHEN last_action <> 'started' THEN reason END AS reason,
     trace, trace_keep_share, trace_length_scale, trace_output_length_scale, trace_time_scale,
-    config_json, host_json, tags_json
+    config_json, host_json, tags_json,
+    event_time AS "at"
 FROM state;

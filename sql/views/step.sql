@@ -1,6 +1,6 @@
 -- One row for each RL step: rollout, update, sync.
 --
--- at: When it was over, UTC, to the microsecond. AT is a reserved word: write "at" or step.at.
+-- event_time: When it was over, UTC, to the microsecond.
 -- alpha: The verifier's accept rate in this step, 0 to 1: trajectories_accepted / trajectories.
 -- policy_version: The version it published.
 -- rollout_ns: Time of the rollout phase, nanoseconds. Those of several steps may overlap.
@@ -10,12 +10,13 @@
 --     run's time.
 CREATE OR REPLACE VIEW step AS
 SELECT
-    writer, seq, event_id, run_id, provenance, event.at,
+    writer, seq, event_id, run_id, provenance, event_time,
     device_id, engine_id, lease_id, trajectory_id,
     step, policy_version, groups, trajectories, trajectories_accepted,
     trajectories_accepted / nullif(trajectories, 0) AS alpha,
     reward_mean, loss, entropy, kl, grad_norm, tokens_trained,
-    rollout_ns, train_ns, sync_ns, total_ns
+    rollout_ns, train_ns, sync_ns, total_ns,
+    event_time AS "at"
 FROM event
 WHERE kind = 'step'
   AND (coalesce(policy_version, 0) | step | groups | trajectories | trajectories_accepted | tokens_trained |

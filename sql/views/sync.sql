@@ -1,17 +1,17 @@
 -- One row for each time an engine was brought to a policy version, or was not, or was found to hold it no longer.
 --
--- at: When it was done or given up, UTC, to the microsecond; it began total_ns earlier. AT is a reserved word: write
---     "at" or sync.at.
+-- event_time: When it was done or given up, UTC, to the microsecond; it began total_ns earlier.
 -- ok: Whether the engine holds the version; if not, reason says why.
 -- policy_version: The version it was to reach, or to hold.
 -- source: Where the bytes came from: `trainer`, `relay` or `object store`; `audit` where weights that an engine held
 --     were found to have changed, and none came.
 CREATE OR REPLACE VIEW sync AS
 SELECT
-    writer, seq, event_id, run_id, provenance, event.at,
+    writer, seq, event_id, run_id, provenance, event_time,
     ok, reason, device_id, engine_id, lease_id, trajectory_id, policy_version, base_version, step,
     encoding, wire_bytes, dense_bytes, changed_elements, total_elements,
-    encode_ns, fetch_ns, verify_ns, stage_ns, pause_ns, acknowledge_ns, total_ns, source, route, sha256
+    encode_ns, fetch_ns, verify_ns, stage_ns, pause_ns, acknowledge_ns, total_ns, source, route, sha256,
+    event_time AS "at"
 FROM event
 WHERE kind = 'sync'
   AND (coalesce(policy_version, 0) | coalesce(base_version, 0) | wire_bytes | dense_bytes |

@@ -55,7 +55,7 @@ def test_every_view_and_every_column_of_it_is_explained(root: Path) -> None:
         columns = connection.execute(
             "SELECT table_name, column_name, comment FROM duckdb_columns() WHERE database_name = 'ledger'"
         ).fetchall()
-    common = {"writer", "seq", "event_id", "run_id", "provenance", "at"}
+    common = {"writer", "seq", "event_id", "run_id", "provenance", "event_time"}
     for view in catalog.VIEWS:
         named = {column: comment for table, column, comment in columns if table == view}
         assert (common if view not in ROLLUPS else {"run_id", "provenance", "day"}) <= set(named)
@@ -69,7 +69,7 @@ def test_every_view_and_every_column_of_it_is_explained(root: Path) -> None:
 def test_the_event_view_has_every_column_of_every_kind(root: Path) -> None:
     with catalog.connect(root) as connection:
         named = [row[0] for row in connection.execute("DESCRIBE event").fetchall()]
-    assert named == [*all_columns(), "at"]
+    assert named == [*all_columns(), "event_time", "at"]
 
 
 def test_a_view_file_runs_by_itself(root: Path) -> None:

@@ -91,8 +91,8 @@ def _read_all(root: Path) -> None:
             names = [name for name, *_ in connection.execute(f"DESCRIBE {view}").fetchall()]
             connection.execute(f"FROM {view}").fetchall()
             connection.execute(f"SELECT max(COLUMNS(*)), count(DISTINCT COLUMNS(*)) FROM {view}").fetchall()
-            if "at" in names:
-                found = f"SELECT count(*) FROM {view} WHERE {view}.at > TIMESTAMP '2020-01-01' AND run_id = 'r'"
+            if "event_time" in names:
+                found = f"SELECT count(*) FROM {view} WHERE event_time > TIMESTAMP '2020-01-01' AND run_id = 'r'"
                 assert connection.execute(found).fetchall() != [(0,)] or view == "job"
 
 

@@ -136,11 +136,22 @@ def test_a_device_slice_has_its_length_and_its_times(select: Select) -> None:
 def test_a_view_of_single_events_has_every_column_that_every_event_carries(tmp_path: Path) -> None:
     # These three sum up several events in one row, and have the columns that all of those agree on.
     summaries = {"run", "device", "lease"}
-    common = {*COMMON_COLUMNS, "at"} - {"at_us", "kind"}
+    common = {*COMMON_COLUMNS, "event_time"} - {"at_us", "kind"}
     with LedgerWriter.open(tmp_path / "ledger", "w", "r"), catalog.connect(tmp_path / "ledger") as connection:
         for view in set(catalog.VIEWS) - summaries - set(ROLLUPS):
             columns = {column for column, *_ in connection.execute(f"DESCRIBE {view}").fetchall()}
             assert common <= columns, view
+
+
+def test_the_time_column_needs_no_quotes_and_its_old_name_comes_last(select: Select) -> None:
+    run = Run(action="started", name="n", at_us=1_000_000)
+    assert select("SELECT event_time, max(event_time), max(run.at) FROM run GROUP BY event_time", [run]) == [
+        (_second(1), _second(1), _second(1))
+    ]
+    for view in set(catalog.VIEWS) - set(ROLLUPS):
+        columns = [column for column, *_ in select(f"DESCRIBE {view}", [])]
+        assert columns[-1] == "at", view
+        assert "event_time" in columns, view
 
 
 @pytest.mark.parametrize(("trajectories", "alpha"), [(8, 0.25), (0, None)])

@@ -161,9 +161,9 @@ def test_steps_overlap_as_far_as_staleness_allows(run):
         run,
         """
         WITH played AS (
-            SELECT step, min(epoch_ns(turn.at) - duration_ns - queue_ns) AS began_ns FROM turn GROUP BY step
+            SELECT step, min(epoch_ns(event_time) - duration_ns - queue_ns) AS began_ns FROM turn GROUP BY step
         )
-        SELECT step, began_ns, epoch_ns(step.at) AS ended_ns, rollout_ns, train_ns, sync_ns, total_ns
+        SELECT step, began_ns, epoch_ns(event_time) AS ended_ns, rollout_ns, train_ns, sync_ns, total_ns
         FROM step JOIN played USING (step) ORDER BY step
         """,
     )

@@ -132,7 +132,7 @@ def test_a_preemption_is_told_with_the_load_of_serving(rows):
     ]
     assert rows("kv_cuts", "lease_id", "cut_bytes", "requests") == [("L1", 50, 1)]
     # Two yields with an event each, and three that share one.
-    assert rows("longest_yields", "at", "yields", "duration_ns", "latency_ns") == [
+    assert rows("longest_yields", "event_time", "yields", "duration_ns", "latency_ns") == [
         (time(70), 1, 3 * SECOND // 2, None),
         (time(65), 1, SECOND // 2, None),
         (time(75.5), 3, 3 * SECOND // 10, 4_000),

@@ -205,7 +205,7 @@ def _one_select(connection: duckdb.DuckDBPyConnection, text: str) -> str:
 def hint(message: str, text: str) -> str:
     """What to add to one of DuckDB's messages."""
     if "Parser Error" in message and '"at"' not in text and " at" in text.lower():
-        return '\nAT is a reserved word: write the column as "at", or with its view as in lease.at'
+        return "\nAT is a reserved word: the column is event_time"
     if "Permission Error" in message:
         return f"\n{_ALLOWED}"
     return ""

@@ -38,7 +38,7 @@ _SMALL_EVENTS = 2000
 _PORTIONS = 16
 _VIEWS = ("views/run.sql", "views/device.sql")
 _RUNS_AND_DEVICES = f"""SELECT {", ".join((*COMMON_COLUMNS, *(columns("run") | columns("device"))))},
-    make_timestamp(at_us) AS "at\""""
+    make_timestamp(at_us) AS event_time"""
 #: Another time is none; sql/charges/added.sql says it of other numbers.
 _IN_TIME = f"at_us BETWEEN 0 AND {INSTANT_US_MAX}"
 _KINDS = ("run", "device", "lease", "device_slice", "turn", "preemption", "trajectory", "verdict", "sync", "power")

@@ -36,7 +36,7 @@ def run(*arguments: str | Path, stdin: str | None = None) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
 
 
-QUERY = "SELECT lease_id, reason, lease_event.at FROM lease_event ORDER BY lease_id"
+QUERY = "SELECT lease_id, reason, event_time FROM lease_event ORDER BY lease_id"
 
 
 def test_importing_the_commands_loads_no_database() -> None:
@@ -53,14 +53,14 @@ def test_sql_prints_a_table_with_every_cell_whole() -> None:
 
 def test_sql_prints_json() -> None:
     rows = json.loads(run("sql", QUERY, "--json").stdout)
-    assert rows[1] == {"lease_id": "l1", "reason": "a, [b]", "at": "1970-01-01T00:00:01.000000Z"}
+    assert rows[1] == {"lease_id": "l1", "reason": "a, [b]", "event_time": "1970-01-01T00:00:01.000000Z"}
     assert rows[0]["reason"] is None
 
 
 def test_sql_prints_csv() -> None:
     rows = list(csv.reader(io.StringIO(run("sql", QUERY, "--csv").stdout)))
     assert rows[:3] == [
-        ["lease_id", "reason", "at"],
+        ["lease_id", "reason", "event_time"],
         ["l0", "", "1970-01-01T00:00:00.000000Z"],
         ["l1", "a, [b]", "1970-01-01T00:00:01.000000Z"],
     ]

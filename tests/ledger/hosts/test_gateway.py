@@ -61,7 +61,7 @@ def events(**columns):
 
 
 def test_a_query_gives_what_it_gives_on_the_folder(url, root):
-    text = "SELECT lease_id, step, lease.at, 1::HUGEINT AS one, uuid() IS NULL AS no FROM lease ORDER BY step LIMIT 3"
+    text = "SELECT lease_id, step, event_time, 1::HUGEINT AS one, uuid() IS NULL AS no FROM lease ORDER BY step LIMIT 3"
     assert remote.query(url, text, token=TOKEN) == query(root, text)
 
 

@@ -17,7 +17,7 @@ UNITS = {
     r"_ns$|^ns$": "nanosecond",
     r"_us$": "microsecond",
     r"_bytes$": "bytes",
-    r"(^|_)at$|^t[01]$|^day$": "UTC",
+    r"(^|_)(at|time)$|^t[01]$|^day$": "UTC",
     r"_share$": "0 to 1",
     r"_mw$": "milliwatt",
 }

@@ -47,8 +47,8 @@ def test_a_select_is_answered_in_its_order(root: Path, text: str, rows: list[Any
 
 
 def test_columns_and_types_are_named_also_without_rows(root: Path) -> None:
-    result = query(root, "SELECT lease_id, lease.at FROM lease WHERE false")
-    assert (result.columns, result.types, result.rows) == (["lease_id", "at"], ["VARCHAR", "TIMESTAMP"], [])
+    result = query(root, "SELECT lease_id, event_time FROM lease WHERE false")
+    assert (result.columns, result.types, result.rows) == (["lease_id", "event_time"], ["VARCHAR", "TIMESTAMP"], [])
 
 
 @pytest.mark.parametrize(("limit", "truncated"), [(0, True), (4, True), (5, False), (6, False)])
@@ -74,7 +74,7 @@ def test_the_limit_is_kept_and_said(root: Path, limit: int, truncated: bool) -> 
         ("FROM unnest([1, 2])", [(1,), (2,)]),
         ("SELECT range FROM range(3)", [(0,), (1,), (2,)]),
         ("FROM generate_series(1, 2)", [(1,), (2,)]),
-        ('SELECT "at" FROM lease WHERE lease.at IS NULL', []),
+        ("SELECT event_time FROM lease WHERE event_time IS NULL", []),
         ("SELECT list_transform([1, 2], lambda x: x + 1)", [([2, 3],)]),
         ("WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 3) SELECT sum(n) FROM t", [(6,)]),
         ("WITH a AS (SELECT 1 AS x), b AS (FROM a), c AS (WITH a AS (SELECT 2 AS x) FROM a) FROM b, c", [(1, 2)]),
@@ -174,7 +174,7 @@ def test_a_text_that_is_too_long_or_too_deep_is_refused(root: Path) -> None:
         ("DROP VIEW lease", "a DROP statement was given. Allowed is exactly one SELECT"),
         ("SELECT 1; SELECT 2", "2 statements were given. Allowed is exactly one SELECT"),
         ("SELECT * FROM read_text('/etc/hostname')", "Allowed is exactly one SELECT"),
-        ("SELECT seq, at FROM lease", 'write the column as "at"'),
+        ("SELECT seq, at FROM lease", "the column is event_time"),
         ("SELECT colour FROM lease", "colour"),
     ],
 )

@@ -93,7 +93,7 @@ def test_missed_runs_are_counted_and_caught_up_by_one(root: Path) -> None:
     job = Job("j", told, 300)
     assert jobs.due_us(job, history(root)["j"]) < utc_us() - 30 * MINUTE_US
     assert run_job(root, job, only_if_due=True).missed == 6
-    assert rows(root, "SELECT missed FROM job ORDER BY job.at") == [(0,), (6,)]
+    assert rows(root, "SELECT missed FROM job ORDER BY event_time") == [(0,), (6,)]
     assert run_job(root, job).missed == 0
 
 

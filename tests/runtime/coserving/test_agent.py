@@ -134,7 +134,7 @@ def test_demand_lends_and_its_end_gives_back(start, gateway):
     device.close()
     assert device.rows(LEASES) == [("run-d0-1", "released", "no rollout wants the device any more")]
     assert device.rows("SELECT DISTINCT step FROM lease_event") == [(5,)]
-    actions = device.rows("SELECT role, action FROM engine ORDER BY engine.at, seq")
+    actions = device.rows("SELECT role, action FROM engine ORDER BY event_time, seq")
     assert actions == [("serving", "attached"), ("rollout", "started"), ("rollout", "stopped"), ("serving", "detached")]
     ((activation_ns, sums),) = device.rows("SELECT sum(activation_ns), bool_and(t1_ns - t0_ns = ns) FROM device_slice")
     assert sums
@@ -171,7 +171,7 @@ def test_a_rollout_engine_that_dies_ends_its_lease_and_is_started_again(start, g
     device.close()
     reason = "the rollout engine died (the process ended) and is started again"
     assert device.rows(LEASES)[0] == ("run-d0-1", "released", reason)
-    lives = device.rows("SELECT action, reason FROM engine WHERE role = 'rollout' ORDER BY engine.at, seq")
+    lives = device.rows("SELECT action, reason FROM engine WHERE role = 'rollout' ORDER BY event_time, seq")
     assert lives == [("started", None), ("died", "the process ended"), ("started", None), ("stopped", None)]
     assert device.rows("SELECT count(*) FROM engine WHERE role = 'serving' AND action = 'died'") == [(0,)]
 
@@ -217,7 +217,7 @@ def test_lateness_by_lending_takes_back_step_by_step(start, gateway):
     gateway.wait(lambda: len(gateway.preempted) == 1)
     device.close()
     assert device.rows(LEASES)[0][:2] == ("run-d0-1", "preempted")
-    changes = device.rows("SELECT action FROM lease_event WHERE action <> 'renewed' ORDER BY lease_event.at, seq")
+    changes = device.rows("SELECT action FROM lease_event WHERE action <> 'renewed' ORDER BY event_time, seq")
     assert [action for (action,) in changes] == ["granted", "throttled", "resized", "preempted", "granted", "released"]
     assert device.rows("SELECT action, requests FROM preemption") == [("revoke", 3)]
 
@@ -289,7 +289,7 @@ def test_an_engine_that_is_started_again_comes_up_with_the_version_that_was_aske
     until(lambda: device.agent._lives.fault is not None)
     until(lambda: device.agent._lives.fault is None)
     device.close()
-    assert device.rows("SELECT policy_version, step, ok FROM sync ORDER BY sync.at") == [
+    assert device.rows("SELECT policy_version, step, ok FROM sync ORDER BY event_time") == [
         (7, 2, False),
         (7, None, False),
     ]
@@ -400,13 +400,13 @@ def test_a_killed_rollout_engine_leaves_serving_alone_and_is_lent_to_again(tmp_p
         assert made(serving) == (4, "length")
         serving.stop()
     moves = "('activated', 'deactivated')"
-    lives = device.rows(f"SELECT role, action FROM engine WHERE action NOT IN {moves} ORDER BY engine.at, seq")
+    lives = device.rows(f"SELECT role, action FROM engine WHERE action NOT IN {moves} ORDER BY event_time, seq")
     assert lives == [
         ("serving", "attached"), ("rollout", "started"), ("rollout", "died"), ("rollout", "started"),
         ("rollout", "stopped"), ("serving", "detached"),
     ]  # fmt: skip
     # Each engine gives back what its start has touched; the pool of the one that was killed went with it.
-    moved = device.rows(f"SELECT action, lease_id FROM engine WHERE action IN {moves} ORDER BY engine.at")
+    moved = device.rows(f"SELECT action, lease_id FROM engine WHERE action IN {moves} ORDER BY event_time")
     assert moved[:4] == [
         ("deactivated", None),
         ("activated", "run-d0-1"),

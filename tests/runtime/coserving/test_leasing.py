@@ -189,7 +189,7 @@ def test_however_far_it_came_the_ledger_has_one_grant_and_one_end(tmp_path, told
     with LedgerWriter.open(ledger, "agent", "run") as writer:
         restarted(tmp_path, before, writer.record)
     with catalog.connect(ledger) as connection:
-        changes = connection.execute("SELECT action FROM lease_event ORDER BY lease_event.at, seq").fetchall()
+        changes = connection.execute("SELECT action FROM lease_event ORDER BY event_time, seq").fetchall()
         (row,) = connection.execute("SELECT closed_by FROM lease").fetchall()
     assert [action for (action,) in changes] == ["granted", row[0]]
     assert row[0] == ("released" if told == "granted and ended" else "expired")
