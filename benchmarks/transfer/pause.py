@@ -26,7 +26,8 @@ from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.coserving.sync import EngineSync
 from rose.runtime.engines import cpu, models
-from rose.runtime.engines.sglang import EngineProcess, EngineSpec, free_port
+from rose.runtime.engines.ports import free_port
+from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.transfer.store import VersionStore
 
 SHARE = 0.02

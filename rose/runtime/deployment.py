@@ -29,7 +29,7 @@ from rose.runtime.coserving.agent import AgentSpec
 from rose.runtime.coserving.lease_file import LeaseFile
 from rose.runtime.engines import models
 from rose.runtime.engines.forkserver import ForkServer
-from rose.runtime.engines.sglang import free_port
+from rose.runtime.engines.ports import free_port
 from rose.runtime.fleet import FleetPlan
 from rose.runtime.memory_plan import MemoryPlan, trainer_device
 from rose.runtime.rl_loop import LoopParts, RlLoop
@@ -208,7 +208,8 @@ class Deployment:
             free_bytes=self._free_bytes,
         )
         serving = {device.id: plan.serving(device) for device in config.device}
-        parts.serving = ServingEngines([device for device in serving.values() if device is not None])
+        devices = [device for device in serving.values() if device is not None]
+        parts.serving = ServingEngines(devices, say=self._say)
         specs = [plan.agent_spec(device, serving[device.id]) for device in config.device]
         for device in serving.values():
             if device is not None:
@@ -317,11 +318,12 @@ class Deployment:
     def _spawn_traffic(self, spec: AgentSpec, number: int, restarts: int) -> Any:
         """Replay the trace against a serving device, with other prompts on each and each time."""
         config = self._config
+        assert self._parts.serving is not None
         seed = config.traffic.seed + number + 1_000 * restarts
         return self._cluster.spawn(
             actors.TrafficActor,
             self._place(),
-            url=spec.serving_url,
+            url=self._parts.serving.url(spec.device.id),
             model=config.serving.model,
             device_id=spec.device.id,
             engine_id=spec.serving_engine_id,

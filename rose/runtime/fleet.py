@@ -15,7 +15,8 @@ from rose.runtime.coserving.agent import AgentSpec
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines import gpu
 from rose.runtime.engines.gpu import mps
-from rose.runtime.engines.sglang import EngineSpec, free_port
+from rose.runtime.engines.ports import free_port
+from rose.runtime.engines.sglang import EngineSpec
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.serving import ServingDevice
@@ -105,6 +106,7 @@ class FleetPlan:
             model=str(self.serving_model),
             model_name=config.model,
             port=free_port() if config.port is None else config.port + number,
+            any_port=config.port is None,
             max_total_tokens=self.memory.serving_tokens(device),
             plugin=PluginSettings("serving", self.page(device), self._staging(device), gated=False),
             log=self.logs / f"{device.id}-serving.log",
@@ -127,6 +129,7 @@ class FleetPlan:
             model=str(self.rollout_model),
             model_name=config.model,
             port=free_port(),
+            any_port=True,
             max_total_tokens=self.memory.rollout_tokens(device),
             plugin=PluginSettings(
                 "rollout", self.page(device), self._staging(device), gated=gated, host_cores=tuple(host_cores)

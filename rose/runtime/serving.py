@@ -10,7 +10,7 @@ import os
 import time
 import urllib.request
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from pathlib import Path
 from rose.runtime.cluster import DeploymentError
 from rose.runtime.coserving.attaching import AttachError, OwnedEngine, has_engine
 from rose.runtime.coserving.settings import PAGES
-from rose.runtime.engines.sglang import EngineProcess, EngineSpec
+from rose.runtime.engines.sglang import AddressInUseError, EngineProcess, EngineSpec
 
 _TIMEOUT_S = 5.0
 #: Between two looks at whether an owner's engine is attached: it may have been started again.
@@ -42,41 +42,65 @@ class ServingDevice:
 class ServingEngines:
     """`launch` and `wait_ready` before agents count on them, `attach` once there are pages, `stop` at the very end.
 
-    Owners' engines that want a key get that in the environment's `ROSE_SERVING_TOKEN`.
+    Owners' engines that want a key get that in the environment's `ROSE_SERVING_TOKEN`. `say` is for what a user should
+    know.
     """
 
-    def __init__(self, devices: list[ServingDevice], pages: Path = PAGES) -> None:
+    def __init__(
+        self,
+        devices: list[ServingDevice],
+        pages: Path = PAGES,
+        say: Callable[[str], None] = lambda _: None,
+        make: Callable[[EngineSpec], EngineProcess] = EngineProcess,
+    ) -> None:
         self._token, self._pages = os.environ.get("ROSE_SERVING_TOKEN"), pages
+        self._say, self._make = say, make
+        self._urls = {device.device_id: device.url for device in devices}
         self._owned = [device for device in devices if device.spec is None]
-        self._processes = [EngineProcess(device.spec) for device in devices if device.spec is not None]
+        self._processes = {device.device_id: make(device.spec) for device in devices if device.spec is not None}
+        #: Devices whose engine was started on another port.
+        self._moved: set[str] = set()
+        self._ready = False
         self._looked: float | None = None
+
+    def url(self, device_id: str) -> str:
+        """Where the device's serving engine answers."""
+        return self._urls[device_id]
 
     def launch(self) -> None:
         """Start the engines that have no other owner. Call from a thread that lives as long as they should."""
-        for process in self._processes:
-            process.launch()
+        for device_id in self._processes:
+            self._launch(device_id)
 
     def wait_ready(self, tend: Callable[[], None]) -> None:
         """Return once every engine started here answers, and keep it to its cores. `tend` is called meanwhile.
 
-        Raises EngineError, and what `tend` raises.
+        Call from the thread that launched them. Raises EngineError, and what `tend` raises.
         """
         if not self._processes:
             return
         waiting = ThreadPoolExecutor(len(self._processes), thread_name_prefix="rose-serving")
         try:
-            ready = [waiting.submit(process.wait_ready) for process in self._processes]
-            while wait(ready, timeout=_TEND_S).not_done:
+            answers = {waiting.submit(process.wait_ready): name for name, process in self._processes.items()}
+            while answers:
+                for answer in wait(answers, timeout=_TEND_S, return_when=FIRST_COMPLETED).done:
+                    device_id = answers.pop(answer)
+                    try:
+                        answer.result()
+                    except AddressInUseError as error:
+                        self._move(device_id, error)
+                        answers[waiting.submit(self._processes[device_id].wait_ready)] = device_id
                 tend()
         finally:
             waiting.shutdown(wait=False)
-        for process, answer in zip(self._processes, ready, strict=True):
-            answer.result()
+        for process in self._processes.values():
             process.settle()
+        self._ready = True
 
     def check(self) -> None:
         """Attach again to an owner's engine that lost its page, and see that ours live. Raises DeploymentError."""
-        for process in self._processes:
+        # Until they are ready, waiting for them says what became of them.
+        for process in self._processes.values() if self._ready else ():
             if not process.alive:
                 raise DeploymentError(
                     f"serving engine {process.spec.engine_id} died. The end of {process.spec.log}:\n"
@@ -104,8 +128,27 @@ class ServingEngines:
             with suppress(AttachError):
                 if has_engine(device.page):
                     OwnedEngine(device.url, self._token, self._pages).detach(by_owner=False)
-        for process in self._processes:
+        for process in self._processes.values():
             process.stop()
+
+    def _launch(self, device_id: str) -> None:
+        try:
+            self._processes[device_id].launch()
+        except AddressInUseError as error:
+            self._move(device_id, error)
+
+    def _move(self, device_id: str, error: AddressInUseError) -> None:
+        """Launch the engine once more, on another port. Raises `error` if it has to be on this one."""
+        former = self._processes[device_id]
+        spec = None if device_id in self._moved else former.spec.elsewhere()
+        if spec is None:
+            raise error
+        former.kill()
+        self._moved.add(device_id)
+        process = self._processes[device_id] = self._make(spec)
+        self._urls[device_id] = process.url
+        self._say(f"port {former.spec.port} of serving on {device_id} was taken: it is started again at {process.url}")
+        process.launch()
 
     def _attach_again(self, device: ServingDevice) -> None:
         engine = OwnedEngine(device.url, self._token, self._pages, _TIMEOUT_S)

@@ -15,7 +15,7 @@ from rose.runtime import actors
 from rose.runtime.actors import Place
 from rose.runtime.cluster import Cluster
 from rose.runtime.coserving.page import ArbiterPage
-from rose.runtime.engines.sglang import free_port
+from rose.runtime.engines.ports import free_port
 from rose.runtime.rl_loop import LoopParts, RlLoop
 from rose.runtime.scheduling.client import ControlClient
 from rose.runtime.supervision import Part, Supervisor

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import socket
+
 import pytest
 
 from rose.runtime import serving as serving_module
 from rose.runtime.coserving.attaching import AttachError, OwnedEngine
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.coserving.serving import RELEASE
-from rose.runtime.engines.sglang import free_port
+from rose.runtime.engines.ports import free_port
+from rose.runtime.engines.sglang import AddressInUseError
 from rose.runtime.serving import ServingDevice, ServingEngines, answers
 from tests.runtime.coserving.owned_server import Owner, served
+from tests.runtime.coserving.stand_in_engine import StandInEngine, stand_in_spec
 
 
 @pytest.fixture
@@ -110,3 +115,40 @@ def test_an_engine_that_is_away_is_an_error_at_first_and_waited_for_later(page, 
         lent.attach()
     lent.check()
     lent.stop()
+
+
+@pytest.fixture
+def started_here(tmp_path):
+    """Builds the serving engines of one device, whose engine is started here, and stops them."""
+    made = []
+
+    def build(spec, said):
+        url = f"http://127.0.0.1:{spec.port}"
+        device = ServingDevice(device_id="d", engine_id="d-serving", url=url, page=tmp_path / "page", spec=spec)
+        made.append(ServingEngines([device], say=said.append, make=StandInEngine))
+        return made[-1]
+
+    yield build
+    for engines_ in made:
+        engines_.stop()
+
+
+def test_an_engine_whose_port_was_taken_is_started_once_more_on_another(started_here, tmp_path):
+    spec, said = dataclasses.replace(stand_in_spec(tmp_path), any_port=True), []
+    lent = started_here(spec, said)
+    with socket.create_server(("127.0.0.1", spec.port)):
+        lent.launch()
+        lent.wait_ready(lent.check)
+        lent.check()
+        assert lent.url("d") != f"http://127.0.0.1:{spec.port}"
+        assert said == [f"port {spec.port} of serving on d was taken: it is started again at {lent.url('d')}"]
+
+
+def test_an_engine_that_was_given_its_port_has_to_be_there(started_here, tmp_path):
+    spec, said = stand_in_spec(tmp_path), []
+    lent = started_here(spec, said)
+    with socket.create_server(("127.0.0.1", spec.port)):
+        lent.launch()
+        with pytest.raises(AddressInUseError, match="in use"):
+            lent.wait_ready(lambda: None)
+    assert said == []

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from rose.clock import monotonic_ns
-from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
+from rose.runtime.engines.sglang import AddressInUseError, EngineError, EngineProcess, EngineSpec
 
 #: Wait before an engine that died is started again: the first, doubled with each death up to the last.
 BACK_OFF_FIRST_S = 1.0
@@ -50,6 +50,8 @@ class RolloutEngine:
         #: Why no turn can run although the engine was not given up yet: what has no claim to a core takes long to end.
         self.dying: str | None = None
         self._first: EngineError | None = None
+        #: Whether it was given another port since it last answered.
+        self._moved = False
         self._began = threading.Event()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, name=f"engine-{spec.engine_id}", daemon=True)
@@ -101,15 +103,19 @@ class RolloutEngine:
             if self._stopping.is_set():
                 return None
             engine.kill()
-            reason = "it did not start"
+            elsewhere = self._spec.elsewhere() if isinstance(error, AddressInUseError) and not self._moved else None
+            reason = "it did not start" if elsewhere is None else f"its port {self._spec.port} was taken"
             self._lives.ended(engine, reason)
-            if not self._began.is_set():
+            if elsewhere is not None:
+                self._spec, self._moved = elsewhere, True
+            elif not self._began.is_set():
                 self._first = error
             return reason
         # Before it is brought to its version, which takes a while.
         reason, scheduled = "the process ended", self._scheduling()
         self._lives.answers(engine, monotonic_ns() - launched_ns)
         self._began.set()
+        self._moved = False
         while engine.alive:
             if self._stopping.wait(_LOOK_S):
                 return None

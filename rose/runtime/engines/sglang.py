@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,7 +21,7 @@ import psutil
 
 from rose.errors import UserError
 from rose.runtime.coserving.settings import PluginSettings
-from rose.runtime.engines import leftovers, placement
+from rose.runtime.engines import leftovers, placement, ports
 from rose.runtime.engines.forkserver import UNKNOWN_EXIT, ForkedProcess, ForkError, fork_engine, start_cores
 
 START_TIMEOUT_S = 300.0
@@ -35,6 +35,10 @@ class EngineError(UserError):
     exit_code = 1
 
 
+class AddressInUseError(EngineError):
+    """A port that it needs is another's."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSpec:
     """How to start an engine. `gpu` None runs it on `cores`; `nice` lets serving win the cores it shares.
@@ -43,7 +47,7 @@ class EngineSpec:
     to `cores`; those for HTTP and text go to `host_cores`, or to `cores` if there are none. Until it is settled all of
     it runs on `start_cores`, or anywhere on the host. `idle_class` has its computing give way at once to anything else
     that wakes on its cores. `fork_server` is the socket of one that forks it; without one, or if it is gone, the
-    engine is a fresh process.
+    engine is a fresh process. `any_port`: nobody asked for `port`, and another does as well.
     """
 
     engine_id: str
@@ -63,26 +67,22 @@ class EngineSpec:
     start_cores: Sequence[int] = ()
     idle_class: bool = False
     fork_server: Path | None = None
+    any_port: bool = False
 
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port that is free now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    def elsewhere(self) -> EngineSpec | None:
+        """The same on another port; None if it has to be on this one."""
+        return dataclasses.replace(self, port=ports.free_port()) if self.any_port else None
 
 
 def require_free_port(port: int, what: str, host: str = "127.0.0.1") -> None:
-    """Raises EngineError naming the port and its user-visible purpose if something listens there already."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise EngineError(
-                f"port {port} for {what} cannot be used ({error.strerror}): "
-                "free it, name another, or leave `port` out to take any free one"
-            ) from None
+    """Raises AddressInUseError naming the port and its user-visible purpose if no server can listen there."""
+    try:
+        ports.listen_once(host, port)
+    except OSError as error:
+        raise AddressInUseError(
+            f"port {port} for {what} cannot be used ({error.strerror}): "
+            "free it, name another, or leave `port` out to take any free one"
+        ) from None
 
 
 def has_embedded_server() -> bool:
@@ -149,14 +149,18 @@ class EngineProcess:
             )
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Block until the engine has answered one generation. Raises EngineError with the end of its log."""
+        """Block until the engine has answered one generation.
+
+        Raises EngineError with the end of its log, AddressInUseError if it could not bind a port.
+        """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             self._note_segments()
             if not self.alive:
                 code = None if self._process is None else self._process.poll()
                 known = "an unknown exit code" if code == UNKNOWN_EXIT else f"exit code {code}"
-                raise EngineError(self._diagnosis(f"ended with {known} before it was ready"))
+                kind = AddressInUseError if self._met_address_in_use() else EngineError
+                raise kind(self._diagnosis(f"ended with {known} before it was ready"))
             try:
                 self.post("/generate", {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 2}}, timeout_s=60)
                 self._note_segments()
@@ -227,6 +231,12 @@ class EngineProcess:
         except OSError:
             return "(no log)"
         return "\n".join(lines[-_LOG_TAIL_LINES:])
+
+    def _met_address_in_use(self) -> bool:
+        try:
+            return "address already in use" in self.spec.log.read_text(errors="replace").lower()
+        except OSError:
+            return False
 
     def _diagnosis(self, what: str) -> str:
         return (

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from rose.runtime.coserving.settings import PluginSettings
-from rose.runtime.engines.sglang import EngineProcess, EngineSpec, free_port
+from rose.runtime.engines.ports import free_port
+from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 
 _SERVER = """
 import json, sys, threading

@@ -18,7 +18,8 @@ from rose.runtime.coserving import rollout_engine
 from rose.runtime.coserving.agent import AgentSpec, DeviceAgent
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.coserving.settings import PluginSettings
-from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec, free_port
+from rose.runtime.engines.ports import free_port
+from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
 from rose.runtime.policy.slack import Budgets, LeaseTerms
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway

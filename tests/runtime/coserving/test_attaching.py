@@ -10,7 +10,7 @@ from rose.runtime.coserving.attaching import AttachError, OwnedEngine, PageUse, 
 from rose.runtime.coserving.attachment import Attachment, describe
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.coserving.serving import DETACH, RELEASE
-from rose.runtime.engines.sglang import free_port
+from rose.runtime.engines.ports import free_port
 from tests.runtime.coserving.owned_server import Owner, served
 from tests.runtime.coserving.parties import OtherParty
 

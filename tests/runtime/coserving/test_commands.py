@@ -23,7 +23,7 @@ from rose.runtime.coserving import commands
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
 from rose.runtime.coserving.settings import PAGES
 from rose.runtime.engines import cpu
-from rose.runtime.engines.sglang import free_port
+from rose.runtime.engines.ports import free_port
 from tests.runtime.coserving.owned_server import Owner, served
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway

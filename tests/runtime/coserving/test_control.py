@@ -6,7 +6,7 @@ import pytest
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.control import Answer, Control
-from rose.runtime.engines.sglang import free_port
+from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.client import ControlClient
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway
 

@@ -14,7 +14,7 @@ from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.agent import AgentSpec, DeviceAgent
 from rose.runtime.coserving.drift import DriftGuard
 from rose.runtime.coserving.sync import EngineSync
-from rose.runtime.engines.sglang import free_port
+from rose.runtime.engines.ports import free_port
 from rose.runtime.policy.drift import RETRY_NS
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.scheduling.gateway import Gateway

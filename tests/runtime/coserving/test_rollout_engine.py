@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
+import socket
 import threading
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from rose.runtime.coserving import rollout_engine
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.coserving.rollout_engine import RolloutEngine
-from rose.runtime.engines.sglang import EngineError
+from rose.runtime.engines.sglang import AddressInUseError, EngineError
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.stand_in_engine import StandInEngine, broken, stand_in_spec
 
@@ -75,6 +77,24 @@ def test_an_engine_that_dies_is_started_again(keep, lives, gone):
     assert gone(second.pid) == []
     assert lives.words[-1] == "answers", "one that is stopped did not die"
     assert not keeper.stop()
+
+
+def test_one_whose_port_was_taken_is_started_once_more_on_another(tmp_path, lives, monkeypatch):
+    monkeypatch.setattr(rollout_engine, "BACK_OFF_FIRST_S", 0.01)
+    spec = dataclasses.replace(stand_in_spec(tmp_path), any_port=True)
+    keeper = RolloutEngine(spec, lives, StandInEngine)
+    with socket.create_server(("127.0.0.1", spec.port)):
+        keeper.start()
+        assert lives.wait("answers").spec.port != spec.port
+        keeper.stop()
+    assert lives.words == ["launched", f"its port {spec.port} was taken", "launched", "answers"]
+
+
+def test_one_that_was_given_its_port_has_to_be_there(keep, lives):
+    keeper, spec = keep
+    with socket.create_server(("127.0.0.1", spec.port)), pytest.raises(AddressInUseError, match="in use"):
+        keeper.start()
+    assert lives.words == ["launched", "it did not start"]
 
 
 def test_one_that_never_answered_is_not_kept(keep, lives):

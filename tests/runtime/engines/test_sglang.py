@@ -21,7 +21,8 @@ from rose.runtime.coserving.asking import question, refusal
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.coserving.sync import EngineSync
-from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec, free_port
+from rose.runtime.engines.ports import free_port
+from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.slack import Budgets, LeaseTerms
 from rose.runtime.training.policy_model import Policy, PolicyShape

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from rose.runtime.coserving.asking import TAKEN, asked
-from rose.runtime.engines.sglang import free_port
+from rose.runtime.engines.ports import free_port
 from rose.runtime.policy import routing
 from rose.runtime.rollout.agent import GenerationLost
 from rose.runtime.scheduling import client as client_module

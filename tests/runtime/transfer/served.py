@@ -170,13 +170,6 @@ def warm_up() -> None:
     multiprocessing.forkserver.ensure_running()
 
 
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port: int = held.getsockname()[1]
-        return port
-
-
 def run_store(folder: Path, port: int) -> None:
     with StoreServer(VersionStore(folder), port=port):
         time.sleep(300)

@@ -14,6 +14,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rose.runtime.engines.ports import free_port
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.manifest import Chunk, Manifest, Package
 from rose.runtime.transfer.origin import (
@@ -26,7 +27,7 @@ from rose.runtime.transfer.origin import (
     open_origin,
 )
 from rose.runtime.transfer.server import Server
-from tests.runtime.transfer.served import Scripted, free_port, noise, put, send_file, send_nothing, until
+from tests.runtime.transfer.served import Scripted, noise, put, send_file, send_nothing, until
 
 #: Larger than what is asked of an object store at a time.
 CONTENTS = [noise(1, 5_000_000), noise(2, 1000)]

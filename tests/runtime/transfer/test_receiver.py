@@ -10,6 +10,7 @@ import pytest
 import torch
 from aiohttp import web
 
+from rose.runtime.engines.ports import free_port
 from rose.runtime.transfer.apply import prepare
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.fused import hf_views
@@ -23,7 +24,6 @@ from rose.runtime.transfer.store import VersionStore
 from tests.runtime.transfer.served import (
     ELEMENTS,
     Scripted,
-    free_port,
     kill,
     listening,
     noise,

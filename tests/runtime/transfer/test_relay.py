@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from aiohttp import web
 
+from rose.runtime.engines.ports import free_port
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.manifest import Manifest
 from rose.runtime.transfer.origin import BLOCK_BYTES
@@ -23,7 +24,6 @@ from rose.runtime.transfer.relay import RelayServer
 from rose.runtime.transfer.staged import Staged
 from tests.runtime.transfer.served import (
     Scripted,
-    free_port,
     kill,
     listening,
     noise,

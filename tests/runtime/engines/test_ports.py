@@ -1,0 +1,79 @@
+"""Ports for servers that bind them later, held against the kernel and against other processes."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rose.errors import UserError
+from rose.runtime.engines import ports
+from rose.runtime.engines.ports import free_port, listen_once
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Three ports that nothing has, and that are no other test's to choose."""
+    port = free_port()
+    monkeypatch.setattr(ports, "_claims", [])
+    monkeypatch.setattr(ports, "_PORTS", range(port + 40_000, port + 40_003))
+    return ports._PORTS
+
+
+def test_no_outgoing_connection_gets_one_before_its_server_binds_it():
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    given = {free_port() for _ in range(20)}
+    assert len(given) == 20, "one is not given twice"
+    assert not any(first <= port <= last for port in given)
+
+
+def test_nor_does_another_process_while_the_one_that_asked_lives(few):
+    give = (
+        "import sys; from rose.runtime.engines import ports; "
+        f"ports._PORTS = range({few.start}, {few.stop}); "
+        "print(ports.free_port(), flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", give], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as it:
+        theirs = int(it.stdout.readline())
+        ours = {free_port(), free_port()}
+        assert ours | {theirs} == set(few)
+        with pytest.raises(UserError, match=f"none of the ports {few.start} to {few.stop - 1} is free on 127.0.0.1"):
+            free_port()
+    assert free_port() == theirs
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "localhost"])
+def test_one_that_something_listens_on_is_not_given(few, host):
+    with socket.create_server((host, few[0])):
+        assert {free_port(), free_port()} == set(few[1:])
+
+
+def test_one_whose_last_connections_are_closing_can_be_used():
+    with socket.create_server(("127.0.0.1", free_port())) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):
+            server.accept()[0].close()
+    listen_once("127.0.0.1", port)
+
+
+def test_a_port_for_ipv6():
+    if not socket.has_ipv6:
+        pytest.skip("this host has no IPv6")
+    listen_once("::1", free_port("::1"))
+
+
+@pytest.mark.parametrize("text", ["20500\t60999\n", "21000 21999", "nothing"])
+def test_ports_are_chosen_outside_the_range_that_the_kernel_names(tmp_path, monkeypatch, text):
+    monkeypatch.setattr(ports, "_EPHEMERAL", tmp_path / "range")
+    (tmp_path / "range").write_text(text)
+    last = 21_999 if text == "nothing" else int(text.split()[0]) - 1
+    assert ports.outside_ephemeral() == list(range(20_000, last + 1))
+
+
+def test_all_are_there_to_choose_from_where_the_kernel_may_give_any(tmp_path, monkeypatch):
+    monkeypatch.setattr(ports, "_EPHEMERAL", tmp_path / "range")
+    (tmp_path / "range").write_text("1024\t65535\n")
+    assert ports.outside_ephemeral() == list(ports._PORTS)
