@@ -13,8 +13,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from rose.engine_arguments import more_ranks
+from rose import fleet_checks
 from rose.errors import UserError
+from rose.event_fields import AMOUNT_MAX
 
 
 class ConfigError(UserError):
@@ -22,13 +23,19 @@ class ConfigError(UserError):
 
 
 class Section(BaseModel):
-    """A table of the file: unknown keys are refused, since a misspelt field would otherwise be silently ignored."""
+    """A table of the file: unknown keys are refused, since a misspelt field would otherwise be silently ignored, and
+    so is what has another type: `true` is no number."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
 
-PositiveInt = Annotated[int, Field(gt=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
+PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]
+PositiveFloat = Annotated[float, Field(gt=0, le=1e9)]
+#: A latency that serving promises: from a microsecond to an hour.
+BudgetMs = Annotated[float, Field(ge=0.001, le=3_600_000)]
+DayS = Annotated[float, Field(ge=0, le=86_400)]
+#: Of a file's text.
+PathText = Annotated[Path, Field(strict=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -43,9 +50,11 @@ class DeviceConfig(Section):
     cores: list[Annotated[int, Field(ge=0)]] = Field(
         default_factory=list, description="CPU cores that are the device (no GPU), or its host cores."
     )
-    kv_bytes: PositiveInt = Field(
+    kv_bytes: int = Field(
+        gt=0,
+        le=AMOUNT_MAX,
         description="KV-cache memory of the device, in bytes, that serving and rollouts share. On a GPU each of the "
-        "two has a pool of its own, of up to this size."
+        "two has a pool of its own, of up to this size.",
     )
     serving_url: str | None = Field(
         default=None,
@@ -82,10 +91,10 @@ class ServingConfig(Section):
         default="smollm2-135m-instruct",
         description="A Hugging Face checkpoint folder or id, or `smollm2-135m-instruct` for the built-in small model.",
     )
-    ttft_budget_ms: PositiveFloat = Field(
+    ttft_budget_ms: BudgetMs = Field(
         default=500, description="Time to first token that serving promises, from arrival, in milliseconds."
     )
-    tpot_budget_ms: PositiveFloat = Field(
+    tpot_budget_ms: BudgetMs = Field(
         default=50, description="Time for each output token after the first that serving promises, in milliseconds."
     )
     max_prompt_tokens: PositiveInt = Field(
@@ -129,8 +138,8 @@ class CoservingConfig(Section):
     )
     headroom: Share = Field(default=0.2, description="Share of a device's KV memory kept free for serving.")
     high_watermark: Share = Field(default=0.5, description="Pressure begins when serving used this share of headroom.")
-    lease_ttl_s: PositiveFloat = Field(default=3.0, description="A lease that is not renewed for this long ends.")
-    heartbeat_s: PositiveFloat = Field(default=0.5, description="How often leases are renewed and loads are read.")
+    lease_ttl_s: DayS = Field(default=3.0, gt=0, description="A lease that is not renewed for this long ends.")
+    heartbeat_s: DayS = Field(default=0.5, gt=0, description="How often leases are renewed and loads are read.")
     compute_share: Share = Field(default=1.0, description="Largest share of a second that rollouts may have.")
     regret_share: Share = Field(
         default=0.05, description="How much longer lending may make a serving request take than it would alone."
@@ -140,15 +149,13 @@ class CoservingConfig(Section):
         description="When a rollout engine's memory is on a lent GPU. `resident`: always. `leased`: under a lease, "
         "which then begins up to 5 s late, and for syncs; else its weights are in the host's memory.",
     )
-    drift_audit_s: float = Field(
+    drift_audit_s: DayS = Field(
         default=300.0,
-        ge=0,
         description="A rollout engine that was not synced for this long hashes the weights it holds; one that drifted "
         "is taken out of routing and brought back from an anchor. 0 turns it off.",
     )
-    meter_s: float = Field(
+    meter_s: DayS = Field(
         default=1.0,
-        ge=0,
         description="How often power, utilisation and memory of a device are read into the ledger, in seconds. CPU "
         "cores have no power meter of their own: there it is recorded as not measured, and the price book's figure "
         "is assumed. 0 turns it off.",
@@ -232,14 +239,14 @@ class FleetConfig(Section):
     """The whole file."""
 
     name: str = Field(default="demo", pattern=r"^\w[\w.-]*$", description="Name of the run, in files and on screens.")
-    ledger: Path = Field(default=Path("ledger"), description="Folder of the ledger; created if it does not exist.")
+    ledger: PathText = Field(default=Path("ledger"), description="Folder of the ledger; created if it does not exist.")
     host: str = Field(
         default="",
         description="Name of this host, put before the names of its ledger writers; give one to each host where "
         "several send to one ledger gateway.",
         pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,30})?$",
     )
-    cache: Path = Field(
+    cache: PathText = Field(
         default=Path("~/.cache/rose"), description="Folder for converted models and the warm-started policy."
     )
     price_book: str = Field(
@@ -263,46 +270,8 @@ class FleetConfig(Section):
     gateway: GatewayConfig = Field(default_factory=GatewayConfig, description="The rollout gateway.")
 
     @model_validator(mode="after")
-    def _devices_make_a_fleet(self) -> FleetConfig:
-        ids = [device.id for device in self.device]
-        if len(set(ids)) != len(ids):
-            raise ValueError(f"device ids must differ, got {ids}")
-        urls = [device.serving_url for device in self.device if device.serving_url]
-        if len(set(urls)) != len(urls):
-            raise ValueError(f"each device has a serving_url of its own, got {urls}")
-        gpus: dict[int, str] = {}
-        for device in self.device:
-            if device.gpu is not None and (other := gpus.setdefault(device.gpu, device.id)) != device.id:
-                raise ValueError(
-                    f"device.gpu: {other!r} and {device.id!r} both have {device.gpu}. Make them one device of pool "
-                    "'serving', which serving and rollouts share, or give one another gpu"
-                )
-        owners: dict[int, str] = {}
-        for device in self.device:
-            for core in device.cores if device.gpu is None else ():
-                if core in owners:
-                    raise ValueError(f"core {core} belongs to both {owners[core]!r} and {device.id!r}: change `cores`")
-                owners[core] = device.id
-        pools = {device.pool for device in self.device}
-        if pools != {"serving", "rollout"}:
-            missing = sorted({"serving", "rollout"} - pools)
-            raise ValueError(f"no device has pool {' or '.join(repr(pool) for pool in missing)}; add one")
-        return self
-
-    @model_validator(mode="after")
-    def _one_device_an_engine(self) -> FleetConfig:
-        """What would be refused only when engines are up: an engine on a device that is lent has one rank."""
-        starts_serving = any(device.pool == "serving" and device.serving_url is None for device in self.device)
-        for section, arguments, there in (
-            ("serving", self.serving.extra_args, starts_serving),
-            ("rollout", self.rollout.extra_args, True),
-        ):
-            many = more_ranks(arguments)
-            if many is not None and there and self.coserving.enabled:
-                raise ValueError(
-                    f"{section}.extra_args has {many}: a device that is lent has one page, which speaks for one rank. "
-                    "Leave it out, or set coserving.enabled to false"
-                )
+    def _can_run(self) -> FleetConfig:
+        fleet_checks.check(self)
         return self
 
 

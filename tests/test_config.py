@@ -52,6 +52,15 @@ def test_the_demo_needs_two_cores():
         ("[[device]]\nid = 'a'\npool = 'serving'\ndevice_class = 'x'\ncores = [2]\nkv_bytes = 1", "ids must differ"),
         ("[[device]]\nid = 'c'\npool = 'serving'\ndevice_class = 'x'\nkv_bytes = 1", "neither `gpu` nor `cores`"),
         ("nonsense", "not valid TOML"),
+        ("[serving]\nttft_budget_ms = true", "serving.ttft_budget_ms: Input should be a valid number (got True)"),
+        ("[serving]\nttft_budget_ms = 1e15", "serving.ttft_budget_ms: Input should be less than or equal to 3600000"),
+        ("[serving]\ntpot_budget_ms = 1e-9", "serving.tpot_budget_ms: Input should be greater than or equal to 0.001"),
+        ("[serving]\nmax_prompt_tokens = true", "serving.max_prompt_tokens: Input should be a valid integer"),
+        ("[serving]\nport = '30000'", "serving.port: Input should be a valid integer (got '30000')"),
+        ("[serving]\nmax_prompt_tokens = 100000000000", "serving.max_prompt_tokens: Input should be less than"),
+        ("[coserving]\nenabled = 1", "coserving.enabled: Input should be a valid boolean (got 1)"),
+        ("[coserving]\nlease_ttl_s = 1e12", "coserving.lease_ttl_s: Input should be less than or equal to 86400"),
+        ("[traffic]\nrequests_per_s_max = 1e300", "traffic.requests_per_s_max"),
     ],
 )
 def test_a_wrong_field_is_named(change, named):

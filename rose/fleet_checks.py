@@ -1,0 +1,91 @@
+"""What a fleet file must not say although each of its fields may: two engines on one core, two servers on one port."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from rose.engine_arguments import more_ranks
+
+if TYPE_CHECKING:
+    from rose.config import FleetConfig
+
+_PORT_MAX = 65_535
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def check(config: FleetConfig) -> None:
+    """Raises ValueError naming the fields that do not go together, their values, and what to do."""
+    _check_names(config)
+    _check_hardware(config)
+    _check_ranks(config)
+    _check_ports(config)
+
+
+def _check_names(config: FleetConfig) -> None:
+    ids = [device.id for device in config.device]
+    if len(set(ids)) != len(ids):
+        raise ValueError(f"device ids must differ, got {ids}")
+    urls = [device.serving_url for device in config.device if device.serving_url]
+    if len(set(urls)) != len(urls):
+        raise ValueError(f"each device has a serving_url of its own, got {urls}")
+
+
+def _check_hardware(config: FleetConfig) -> None:
+    gpus: dict[int, str] = {}
+    for device in config.device:
+        if device.gpu is not None and (other := gpus.setdefault(device.gpu, device.id)) != device.id:
+            raise ValueError(
+                f"device.gpu: {other!r} and {device.id!r} both have {device.gpu}. Make them one device of pool "
+                "'serving', which serving and rollouts share, or give one another gpu"
+            )
+    owners: dict[int, str] = {}
+    for device in config.device:
+        for core in device.cores if device.gpu is None else ():
+            if core in owners:
+                raise ValueError(f"core {core} belongs to both {owners[core]!r} and {device.id!r}: change `cores`")
+            owners[core] = device.id
+    pools = {device.pool for device in config.device}
+    if pools != {"serving", "rollout"}:
+        missing = sorted({"serving", "rollout"} - pools)
+        raise ValueError(f"no device has pool {' or '.join(repr(pool) for pool in missing)}; add one")
+
+
+def _check_ranks(config: FleetConfig) -> None:
+    """What would be refused only when engines are up: an engine on a device that is lent has one rank."""
+    starts_serving = any(device.pool == "serving" and device.serving_url is None for device in config.device)
+    for section, arguments, there in (
+        ("serving", config.serving.extra_args, starts_serving),
+        ("rollout", config.rollout.extra_args, True),
+    ):
+        many = more_ranks(arguments)
+        if many is not None and there and config.coserving.enabled:
+            raise ValueError(
+                f"{section}.extra_args has {many}: a device that is lent has one page, which speaks for one rank. "
+                "Leave it out, or set coserving.enabled to false"
+            )
+
+
+def _check_ports(config: FleetConfig) -> None:
+    fields: dict[int, str] = {}
+    for field, port in _named_ports(config):
+        if port > _PORT_MAX:
+            raise ValueError(f"{field} is {port}, and the last port is {_PORT_MAX}: begin lower")
+        if (other := fields.setdefault(port, field)) != field:
+            raise ValueError(f"{other} and {field} are both port {port}: change one of them")
+
+
+def _named_ports(config: FleetConfig) -> Iterator[tuple[str, int]]:
+    """The ports of this host that the file names, and the fields that do: serving devices count up from the first."""
+    serving = [device for device in config.device if device.pool == "serving"]
+    for number, device in enumerate(serving):
+        if device.serving_url is not None:
+            url = urlsplit(device.serving_url)
+            if url.hostname in _LOOPBACK:
+                yield f"serving_url of device {device.id!r}", url.port or {"http": 80, "https": 443}[url.scheme]
+        elif config.serving.port is not None:
+            counted = f" + {number}, of device {device.id!r}," if number else ""
+            yield f"serving.port{counted}", config.serving.port + number
+    if config.gateway.port is not None:
+        yield "gateway.port", config.gateway.port
