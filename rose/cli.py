@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from rose.ledger.commands import ledger_app, query_command, schema_command, sql_command
 from rose.ledger.commands.jobs import jobs_app
@@ -22,8 +24,22 @@ from rose.runtime.transfer.commands import weights_app
 if TYPE_CHECKING:
     from rose.config import FleetConfig
 
+
+class _Rose(TyperGroup):
+    """Refuses text that is empty, which a variable of a shell script left so: no option means anything by it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        for before, argument in itertools.pairwise(["rose", *args]):
+            if argument == "" or (argument.startswith("--") and argument.endswith("=")):
+                name = argument[:-1] or (before if before.startswith("-") else f"the argument after `{before}`")
+                typer.secho(f"rose: {name} is empty: give a value, or leave it out", fg=typer.colors.RED, err=True)
+                raise typer.Exit(2)
+        return super().parse_args(ctx, args)
+
+
 app = typer.Typer(
     name="rose",
+    cls=_Rose,
     help="Borrow the idle time and KV memory of LLM serving GPUs for RL rollouts, and account for every nanosecond.",
     no_args_is_help=True,
     add_completion=False,

@@ -2,7 +2,7 @@
 
 An integer has a range. A time is below 2^62 ns, which is in February 2116, and an amount below 2^55, which is 417 days
 or 32 PiB: an instant and a few durations, or 255 amounts, then sum to less than 64 bits hold, and a TIMESTAMP and a
-`datetime` hold every instant. A float is finite, and an id is not empty.
+`datetime` hold every instant. A float is finite and has a range where it is a share, and an id is not empty.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ AMOUNT_MAX = 2**55 - 1
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The least and the greatest value of an integer, and what it is."""
+    """The least and the greatest value of a number, and what it is."""
 
     least: int
     most: int
     about: str = ""
+    sort: str = "an integer"
 
     def __str__(self) -> str:
-        return f"an integer from {self.least} to {self.most}{self.about}"
+        return f"{self.sort} from {self.least} to {self.most}{self.about}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ InstantNs = Annotated[int, Range(0, INSTANT_NS_MAX, ", UTC nanoseconds from 1970
 DurationNs = Annotated[int, Range(0, AMOUNT_MAX, " nanoseconds")]
 Bytes = Annotated[int, Range(0, AMOUNT_MAX, " bytes")]
 Count = Annotated[int, Range(0, AMOUNT_MAX)]
+Share = Annotated[float, Range(0, 1, sort="a number")]
 Difference = Annotated[int, Range(-AMOUNT_MAX, AMOUNT_MAX)]
 
 #: Of an interval [t0_ns, t1_ns).

@@ -11,10 +11,10 @@ from __future__ import annotations
 import dataclasses
 import typing
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from rose.clock import utc_us
-from rose.event_fields import INTERVAL, Bytes, Count, Difference, DurationNs, Id, InstantNs, InstantUs, Rule
+from rose.event_fields import INTERVAL, Bytes, Count, Difference, DurationNs, Id, InstantNs, InstantUs, Rule, Share
 
 Provenance = Literal["live", "replay", "simulated"]
 
@@ -56,7 +56,7 @@ class Run(Event):
     #: Serving traffic of this run: the trace's name, the share of its requests kept, and by how much prompt lengths,
     #: output lengths and gaps between arrivals were multiplied to fit the host. Every latency figure comes with them.
     trace: str | None = None
-    trace_keep_share: float | None = None
+    trace_keep_share: Share | None = None
     trace_length_scale: float | None = None
     trace_output_length_scale: float | None = None
     trace_time_scale: float | None = None
@@ -110,12 +110,12 @@ class Lease(Event):
         "granted", "renewed", "throttled", "restored", "resized", "frozen", "released", "preempted", "expired"
     ]
     kv_budget_bytes: Bytes
-    compute_share: float
+    compute_share: Share
     expires_at_us: InstantUs
     step: Count | None = None
     reason: str | None = None
     #: How much longer lending may make a serving request take than serving alone would, as a share.
-    regret_share: float | None = None
+    regret_share: Share | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -340,14 +340,14 @@ class Step(Event):
 
 
 #: The `source` of a power event without power.
-NOT_MEASURED = "not measured"
+NOT_MEASURED: Final = "not measured"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Power(Event):
     """What a device drew and did over [t0_ns, t1_ns): mean power in milliwatts, and how it was read.
 
-    `source`: "nvml-energy", "nvml-power", "rapl", or "not measured"; just then `power_mw` is None, and `reason` why.
+    `power_mw` is None just where `source` is "not measured", and `reason` why.
     """
 
     kind: ClassVar[str] = "power"
@@ -355,12 +355,12 @@ class Power(Event):
     t0_ns: InstantNs
     t1_ns: InstantNs
     power_mw: Count | None
-    source: str
+    source: Literal["nvml-energy", "nvml-power", "rapl", "other", "not measured"]
     #: What the device's own energy counter went up by, and those of the CPU packages it is only a part of, millijoules.
     energy_mj: Count | None = None
     package_energy_mj: Count | None = None
     #: Share of the time in which the GPU ran a kernel, as NVML last sampled it, or the cores worked.
-    busy_share: float | None = None
+    busy_share: Share | None = None
     memory_used_bytes: Bytes | None = None
     sm_clock_mhz: Count | None = None
     #: What holds the GPU's clocks where they are, in words; empty: nothing does.

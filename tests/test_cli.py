@@ -45,6 +45,18 @@ def test_help_lists_every_command():
         assert command in done.stdout
 
 
+@pytest.mark.parametrize(
+    "command", ["report", "query device_time", "explain", "export", "correct cost", "borrow price"]
+)
+def test_an_empty_id_is_none(command):
+    for given in (("--run", ""), ("--run=",)):
+        assert "rose: --run is empty: give a value, or leave it out" in refused(*command.split(), *given)
+
+
+def test_nor_is_an_empty_argument():
+    assert "the argument after `sql` is empty" in refused("sql", "")
+
+
 def test_config_example_can_be_checked(tmp_path):
     example = rose("config", "example")
     assert example.returncode == 0

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rose.event_fields import AMOUNT_MAX
+from rose.event_fields import AMOUNT_MAX, Range
 from rose.events import KINDS, NOT_MEASURED, Power, Provenance
 from rose.ledger import rows
 from rose.ledger.layout import LedgerError
@@ -185,13 +185,20 @@ def _check_values(columns: Columns, field: rows.Field, valid: Any) -> None:
             # Below the least, an unsigned integer is above the most.
             wrong = (_numbers(columns[field.name], np.int64) - least).view(np.uint64) > most - least
         case "DOUBLE":
-            wrong = ~np.isfinite(_numbers(columns[field.name], np.float64))
+            numbers = _numbers(columns[field.name], np.float64)
+            within = np.isfinite(numbers) if field.range is None else _within(numbers, field.range)
+            wrong = ~within
         case "VARCHAR" if field.filled:
             wrong = _lengths(columns[field.name]) == 0
         case _:
             return
     if wrong.any() and (wrong := wrong & valid).any():
         raise _wrong(columns, field.name, wrong, field.wanted)
+
+
+def _within(numbers: Any, limits: Range) -> Any:
+    """False for what is no number."""
+    return (numbers >= limits.least) & (numbers <= limits.most)
 
 
 def _check_rules(columns: Columns, kind: str, of_kind: Any) -> None:

@@ -53,6 +53,7 @@ def reckonable(kind: str) -> str:
     conditions = [_together(group, most) for most, group in _groups(kind).items()]
     for each in rows.fields_of(kind):
         if each.sql_type == "DOUBLE":
+            # What is out of range can be reckoned with.
             conditions.append(_unless_null(f"isfinite({each.name})", each))
         elif each.range is not None and each.name != "at_us" and each not in _groups(kind).get(each.range.most, ()):
             conditions.append(_unless_null(_between(each.name, each.range.least, each.range.most), each))

@@ -41,7 +41,7 @@ class Field:
     optional: bool
     #: The values a Literal field may take.
     allowed: tuple[str, ...]
-    #: Of an integer.
+    #: Of a number; each integer has one.
     range: Range | None = None
     #: A text that may not be empty.
     filled: bool = False
@@ -52,7 +52,9 @@ class Field:
         if self.sql_type == "VARCHAR":
             named = f"one of {', '.join(self.allowed)}" if self.allowed else "text"
             return f"{named} that is not empty" if self.filled else named
-        return {"BIGINT": str(self.range), "DOUBLE": "a finite number", "BOOLEAN": "true or false"}[self.sql_type]
+        if self.range is not None:
+            return str(self.range)
+        return {"DOUBLE": "a finite number", "BOOLEAN": "true or false"}[self.sql_type]
 
 
 @functools.cache
@@ -178,16 +180,21 @@ def _surely(each: Field) -> str:
     match each.sql_type:
         case "BIGINT":
             assert each.range is not None
-            fits = f"type({name}) is int and {each.range.least} <= {name} <= {each.range.most}"
+            fits = f"type({name}) is int and {_within(each.range, name)}"
         case "VARCHAR":
             known = f"{name} in allowed_{name}" if each.allowed else f"{name}.isascii()"
             fits = f"type({name}) is str and {known}" + (f" and {name}" if each.filled else "")
         case "DOUBLE":
             # Neither an infinity nor NaN, which is on no side of anything.
-            fits = f"type({name}) is float and -INFINITY < {name} < INFINITY"
+            fits = f"type({name}) is float and "
+            fits += f"-INFINITY < {name} < INFINITY" if each.range is None else _within(each.range, name)
         case _:
             fits = f"type({name}) is bool"
     return f"({name} is None or {fits})" if each.optional else f"({fits})"
+
+
+def _within(limits: Range, name: str) -> str:
+    return f"{limits.least} <= {name} <= {limits.most}"
 
 
 def _field(name: str, hint: Any, *, needed: bool) -> Field:
@@ -219,12 +226,16 @@ def _check(kind: str, each: Field, value: Any) -> Any:
                 if not truth and each.range.least <= (number := operator.index(value)) <= each.range.most:
                     return number
             case "DOUBLE":
-                if not truth and hasattr(value, "__float__") and math.isfinite(real := float(value)):
+                if not truth and hasattr(value, "__float__") and _is_real(real := float(value), each.range):
                     return real
             case _:
                 if truth:
                     return bool(value)
     raise LedgerError(refusal(kind, each.name, each.wanted, value))
+
+
+def _is_real(value: float, limits: Range | None) -> bool:
+    return math.isfinite(value) if limits is None else limits.least <= value <= limits.most
 
 
 def _is_utf8(text: str) -> bool:

@@ -87,7 +87,7 @@ def priced(
     """
     book = price_book if isinstance(price_book, PriceBook) else pricebook.load(price_book)
     with closing(catalog.connect(root)) as connection:
-        run_id = run_id or newest_run(connection)
+        run_id = newest_run(connection) if run_id is None else run_id
         trust.refuse_archived(root, connection, run_id)
         run, provenance = run_facts(connection, run_id)
         charged = charges.price(root, book, run_id=run_id, allow_unverified=allow_unverified, seen=seen)

@@ -21,7 +21,7 @@ WITH broken AS (
         WHEN NOT (trajectory_id <> '') THEN 'trajectory_id must be text that is not empty'
         WHEN NOT (policy_version BETWEEN 0 AND 36028797018963967)
         THEN 'policy_version must be an integer from 0 to 36028797018963967'
-        WHEN NOT (isfinite(trace_keep_share)) THEN 'trace_keep_share must be a finite number'
+        WHEN NOT (trace_keep_share BETWEEN 0 AND 1) THEN 'trace_keep_share must be a number from 0 to 1'
         WHEN NOT (isfinite(trace_length_scale)) THEN 'trace_length_scale must be a finite number'
         WHEN NOT (isfinite(trace_output_length_scale)) THEN 'trace_output_length_scale must be a finite number'
         WHEN NOT (isfinite(trace_time_scale)) THEN 'trace_time_scale must be a finite number'
@@ -38,11 +38,11 @@ WITH broken AS (
         THEN 'moved_bytes must be an integer from 0 to 36028797018963967 bytes'
         WHEN NOT (kv_budget_bytes BETWEEN 0 AND 36028797018963967)
         THEN 'kv_budget_bytes must be an integer from 0 to 36028797018963967 bytes'
-        WHEN NOT (isfinite(compute_share)) THEN 'compute_share must be a finite number'
+        WHEN NOT (compute_share BETWEEN 0 AND 1) THEN 'compute_share must be a number from 0 to 1'
         WHEN NOT (expires_at_us BETWEEN 0 AND 4611686018427387)
         THEN 'expires_at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN NOT (step BETWEEN 0 AND 36028797018963967) THEN 'step must be an integer from 0 to 36028797018963967'
-        WHEN NOT (isfinite(regret_share)) THEN 'regret_share must be a finite number'
+        WHEN NOT (regret_share BETWEEN 0 AND 1) THEN 'regret_share must be a number from 0 to 1'
         WHEN NOT (requests BETWEEN 0 AND 36028797018963967)
         THEN 'requests must be an integer from 0 to 36028797018963967'
         WHEN NOT (tokens_kept BETWEEN 0 AND 36028797018963967)
@@ -159,7 +159,7 @@ WITH broken AS (
         THEN 'energy_mj must be an integer from 0 to 36028797018963967'
         WHEN NOT (package_energy_mj BETWEEN 0 AND 36028797018963967)
         THEN 'package_energy_mj must be an integer from 0 to 36028797018963967'
-        WHEN NOT (isfinite(busy_share)) THEN 'busy_share must be a finite number'
+        WHEN NOT (busy_share BETWEEN 0 AND 1) THEN 'busy_share must be a number from 0 to 1'
         WHEN NOT (memory_used_bytes BETWEEN 0 AND 36028797018963967)
         THEN 'memory_used_bytes must be an integer from 0 to 36028797018963967 bytes'
         WHEN NOT (sm_clock_mhz BETWEEN 0 AND 36028797018963967)
@@ -195,7 +195,7 @@ WITH broken AS (
         THEN 'action must be one of granted, renewed, throttled, restored, resized, frozen, released, preempted, expired'
         WHEN NOT (kv_budget_bytes IS NOT NULL)
         THEN 'kv_budget_bytes must be an integer from 0 to 36028797018963967 bytes'
-        WHEN NOT (compute_share IS NOT NULL) THEN 'compute_share must be a finite number'
+        WHEN NOT (compute_share IS NOT NULL) THEN 'compute_share must be a number from 0 to 1'
         WHEN NOT (expires_at_us IS NOT NULL)
         THEN 'expires_at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         END
@@ -314,7 +314,8 @@ WITH broken AS (
         THEN 't0_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
         WHEN NOT (t1_ns IS NOT NULL)
         THEN 't1_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
-        WHEN NOT (source IS NOT NULL) THEN 'source must be text'
+        WHEN NOT (coalesce(source, '') IN ('nvml-energy', 'nvml-power', 'rapl', 'other', 'not measured'))
+        THEN 'source must be one of nvml-energy, nvml-power, rapl, other, not measured'
         WHEN NOT (t0_ns::HUGEINT <= t1_ns::HUGEINT) THEN 't1_ns must be at or after t0_ns'
         WHEN NOT (t1_ns::HUGEINT - t0_ns::HUGEINT <= 36028797018963967)
         THEN 't1_ns must be at most 36028797018963967 ns after t0_ns'

@@ -171,7 +171,7 @@ def power(step: int) -> list[events.Event]:
     """A reading of s0's power every ten seconds."""
     readings = ((T0_NS + (step * STEP_S + n) * S, 400_000 + 10_000 * n) for n in range(0, STEP_S, 10))
     return [
-        events.Power(device_id="s0", t0_ns=t0_ns, t1_ns=t0_ns + 10 * S, power_mw=power_mw, source="nvml",
+        events.Power(device_id="s0", t0_ns=t0_ns, t1_ns=t0_ns + 10 * S, power_mw=power_mw, source="rapl",
                      at_us=t0_ns // 1000 + 10**7)
         for t0_ns, power_mw in readings
     ]  # fmt: skip

@@ -23,7 +23,8 @@ def _values(field: rows.Field) -> st.SearchStrategy[Any]:
     if field.allowed:
         return st.sampled_from(field.allowed)
     if field.range is not None:
-        return st.integers(field.range.least, field.range.most)
+        numbers = st.floats if field.sql_type == "DOUBLE" else st.integers
+        return numbers(field.range.least, field.range.most)
     texts = _ID if field.filled else _TEXT
     floats = st.floats(allow_nan=False, allow_infinity=False)
     return {"VARCHAR": texts, "DOUBLE": floats, "BOOLEAN": st.booleans()}[field.sql_type]
@@ -40,7 +41,7 @@ def _of(draw: st.DrawFn, kind: str) -> Event:
     if kind == "power":
         t0 = draw(st.integers(0, 4 * 10**18))
         values |= {"t0_ns": t0, "t1_ns": t0 + draw(st.integers(0, 10**15))}
-        values["source"] = NOT_MEASURED if values["power_mw"] is None else draw(_TEXT)
+        values["source"] = NOT_MEASURED if values["power_mw"] is None else "rapl"
     return KINDS[kind](**values)
 
 

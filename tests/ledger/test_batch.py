@@ -26,7 +26,7 @@ def _power(**columns: list[Any]) -> pa.Table:
         "t0_ns": [0, 1, 2],
         "t1_ns": [1, 2, 3],
         "power_mw": [5, 5, 5],
-        "source": ["nvml"] * 3,
+        "source": ["rapl"] * 3,
     }
     return pa.table({**usual, **columns})
 
@@ -112,13 +112,13 @@ def views() -> Iterator[duckdb.DuckDBPyConnection]:
 def test_other_integer_widths_and_large_text_are_taken() -> None:
     table = _power()
     table = table.set_column(6, "power_mw", pa.array([5, 5, 5], pa.int16()))
-    table = table.set_column(7, "source", pa.array(["nvml"] * 3, pa.large_string()))
+    table = table.set_column(7, "source", pa.array(["rapl"] * 3, pa.large_string()))
     kinds = pa.array(["power"] * 3).dictionary_encode()
     assert batch.checked(table.set_column(0, "kind", kinds)).schema == batch.checked(_power()).schema
 
 
 def test_power_may_be_missing_where_it_was_not_measured() -> None:
-    table = _power(power_mw=[5, None, 5], source=["nvml", "not measured", "rapl"])
+    table = _power(power_mw=[5, None, 5], source=["rapl", "not measured", "rapl"])
     assert batch.checked(table)["power_mw"].to_pylist() == [5, None, 5]
     unmeasured = _power(source=["not measured"] * 3)
     for table in (unmeasured.drop("power_mw"), unmeasured.set_column(6, "power_mw", pa.nulls(3, pa.int64()))):
@@ -139,7 +139,7 @@ def test_power_may_be_missing_where_it_was_not_measured() -> None:
         ),
         (_power().drop("power_mw"), "event 'power': column 'power_mw' is missing"),
         (
-            _power(source=["nvml", "not measured", "nvml"]),
+            _power(source=["rapl", "not measured", "rapl"]),
             "power_mw must be empty where source is 'not measured', got 5",
         ),
         (_power(power_mw=["x", "y", "z"]), "column 'power_mw' must be int64, not string"),
@@ -147,7 +147,9 @@ def test_power_may_be_missing_where_it_was_not_measured() -> None:
         (_power(power_mw=[True, True, False]), "column 'power_mw' must be int64, not bool"),
         (_power(device_id=[1, 2, 3]), "column 'device_id' must be string, not int64"),
         (_power(at_us=[1, 2**63 - 1, 3]), "event 'power': at_us must be an integer from 0 to 4611686018427387, UTC"),
-        (_power(busy_share=[0.5, 0.5, math.nan]), "busy_share must be a finite number, got nan in row 2"),
+        (_power(busy_share=[0.5, 0.5, math.nan]), "busy_share must be a number from 0 to 1, got nan in row 2"),
+        (_power(busy_share=[0.5, 5.0, 0.5]), "busy_share must be a number from 0 to 1, got 5.0 in row 1"),
+        (_power(source=["rapl", "guess", "rapl"]), "source must be one of nvml-energy, nvml-power, rapl, other, not"),
         (_power(t1_ns=[1, 0, 3]), "event 'power': t1_ns must be at or after t0_ns, got 0 in row 1"),
         (_power(event_id=["a", "", "c"]), "event_id must be text that is not empty, got '' in row 1"),
         (_slices([10, 10, 10]).drop("device_id"), "event 'device_slice': column 'device_id' is missing"),

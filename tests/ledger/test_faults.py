@@ -115,6 +115,20 @@ def test_every_damaged_row_is_named_with_field_and_value(damaged: tuple[Path, in
     assert str(named[0]).endswith("1970 to 2116, got 9223372036854775807")
 
 
+def test_a_reading_that_older_versions_took_is_named_and_stays_in_its_view(tmp_path: Path) -> None:
+    root = tmp_path / "ledger"
+    _write(root, [_with(_whole("power"), busy_share=5.0), _with(_whole("power"), source="nvml")])
+    count, named = faults.listed(root)
+    assert (count, str(named[0]), str(named[1])) == (
+        2,
+        "w/0: event 'power': busy_share must be a number from 0 to 1, got 5.0",
+        "w/1: event 'power': source must be one of nvml-energy, nvml-power, rapl, other, not measured, got nvml",
+    )
+    with catalog.connect(root) as connection:
+        rows_of = connection.execute("SELECT busy_share, source FROM power ORDER BY seq").fetchall()
+    assert rows_of == [(5.0, "nvml-energy"), (0.5, "nvml")]
+
+
 def test_a_damaged_ledger_is_compacted_and_rolled_up(damaged: tuple[Path, int], tmp_path: Path) -> None:
     root = tmp_path / "ledger"
     _write(root, _damage())

@@ -69,8 +69,8 @@ def test_a_long_run_of_slices_becomes_one() -> None:
 
 def test_power_is_averaged_over_time() -> None:
     into = Overflow()
-    _add(into, Power(device_id="d", t0_ns=0, t1_ns=10, power_mw=100, source="nvml"))
-    _add(into, Power(device_id="d", t0_ns=10, t1_ns=40, power_mw=200, source="nvml"))
+    _add(into, Power(device_id="d", t0_ns=0, t1_ns=10, power_mw=100, source="rapl"))
+    _add(into, Power(device_id="d", t0_ns=10, t1_ns=40, power_mw=200, source="rapl"))
     ((kind, values),) = into.drain()
     assert dict(zip(_names(kind), values, strict=True))["power_mw"] == (100 * 10 + 200 * 30) // 40
 
@@ -101,7 +101,7 @@ def test_what_was_not_measured_stays_so_and_is_not_merged_with_what_was() -> Non
 def test_beyond_its_bound_slices_are_counted_with_their_nanoseconds() -> None:
     into = Overflow()
     for n in range(overflow.MERGED_MAX + 5):
-        _add(into, Power(device_id=f"d{n}", t0_ns=0, t1_ns=10, power_mw=100, source="nvml"))
+        _add(into, Power(device_id=f"d{n}", t0_ns=0, t1_ns=10, power_mw=100, source="rapl"))
     drained = list(into.drain())
     assert [kind for kind, _ in drained] == ["power"] * overflow.MERGED_MAX + ["ledger"]
     detail = dict(zip(_names("ledger"), drained[-1][1], strict=True))["detail_json"]

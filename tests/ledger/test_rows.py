@@ -22,6 +22,10 @@ def _step(**fields: Any) -> Step:
     return Step(**{**usual, **fields})
 
 
+def _power(**fields: Any) -> Power:
+    return Power(**{"t0_ns": 0, "t1_ns": 1, "power_mw": 1, "source": "rapl", **fields})
+
+
 def _slice(**fields: Any) -> DeviceSlice:
     usual: dict[str, Any] = {f"{bucket}_ns": 0 for bucket in BUCKETS} | {"t0_ns": 0, "t1_ns": 10, "idle_ns": 10}
     return DeviceSlice(**{**usual, "device_id": "d", **fields})
@@ -41,12 +45,21 @@ def _slice(**fields: Any) -> DeviceSlice:
         (_step(kl=math.nan), "kl must be a finite number, got nan"),
         (_step(loss=-math.inf), "loss must be a finite number, got -inf"),
         (_step(loss=10**400), "loss must be a finite number"),
+        (_power(busy_share=5.0), "busy_share must be a number from 0 to 1, got 5.0"),
+        (_power(busy_share=-1e-9), "busy_share must be a number from 0 to 1, got -1e-09"),
+        (
+            _power(source="guess"),
+            "source must be one of nvml-energy, nvml-power, rapl, other, not measured, got 'guess'",
+        ),
         (_step(loss=True), "loss must be a finite number, got True"),
         (_step(device_id=""), "device_id must be text that is not empty, got ''"),
         (_step(event_id=""), "event_id must be text that is not empty, got ''"),
         (Lease(action="granted", kv_budget_bytes=1, compute_share=1.0, expires_at_us=1), "lease_id must be text"),
-        (Power(t0_ns=2, t1_ns=1, power_mw=1, source="x"), "'power': t1_ns must be at or after t0_ns, got 1"),
-        (Power(t0_ns=0, t1_ns=2**56, power_mw=1, source="x"), "t1_ns must be at most 36028797018963967 ns after t0_ns"),
+        (_power(t0_ns=2), "'power': t1_ns must be at or after t0_ns, got 1"),
+        (
+            Power(t0_ns=0, t1_ns=2**56, power_mw=1, source="rapl"),
+            "t1_ns must be at most 36028797018963967 ns after t0_ns",
+        ),
         (_slice(device_id=None), "'device_slice': device_id must be text that is not empty, got None"),
         (_slice(serving_ns=-1, idle_ns=11), "serving_ns must be an integer from 0"),
         (_step(groups=None), "groups must be an integer"),
@@ -102,7 +115,7 @@ def test_a_segment_has_only_the_columns_that_occur() -> None:
 def test_rows_and_tables_of_several_kinds_keep_their_order() -> None:
     power = Power(t0_ns=0, t1_ns=1, power_mw=1, source="rapl")
     common = {"kind": ["power", "power"], "run_id": ["q", "q"], "provenance": ["replay"] * 2, "at_us": [1, 2]}
-    extra = pa.table({**common, "t0_ns": [5, 6], "t1_ns": [6, 7], "power_mw": [1, 1], "source": ["nvml"] * 2})
+    extra = pa.table({**common, "t0_ns": [5, 6], "t1_ns": [6, 7], "power_mw": [1, 1], "source": ["rapl"] * 2})
     batch = [("step", rows.encode(_step())), ("power", rows.encode(power)), extra, ("step", rows.encode(_step()))]
     table = rows.table("w", 7, "r", "live", batch)
     assert table["seq"].to_pylist() == [7, 8, 9, 10, 11]

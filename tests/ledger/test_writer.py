@@ -156,7 +156,7 @@ def test_a_table_of_events_is_appended_whole_and_in_order(tmp_path: Path, lease:
     count = 1000
     columns = {"kind": ["power"] * count, "run_id": ["q"] * count, "provenance": ["replay"] * count}
     columns |= {"at_us": list(range(count)), "t0_ns": list(range(count)), "t1_ns": list(range(1, count + 1))}
-    table = pa.table({**columns, "power_mw": [1] * count, "source": ["nvml"] * count})
+    table = pa.table({**columns, "power_mw": [1] * count, "source": ["rapl"] * count})
     with LedgerWriter.open(tmp_path, "w", "r") as writer:
         writer.record(_power(7))
         writer.append(table)

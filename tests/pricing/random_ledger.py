@@ -237,7 +237,7 @@ def _device(
         )
         if draw(st.booleans()):
             power_mw = draw(st.none() | st.integers(0, 700_000))
-            source = events.NOT_MEASURED if power_mw is None else "nvml"
+            source = events.NOT_MEASURED if power_mw is None else "rapl"
             made.append(
                 events.Power(
                     device_id=device_id, t0_ns=at_ns, t1_ns=end_ns, power_mw=power_mw, source=source,

@@ -108,9 +108,9 @@ def test_metered_power_is_compared_within_a_load_bin(sample: Path, write_ledger:
             device_id="s1", t0_ns=T0_NS, t1_ns=T0_NS + 100 * S, serving_ns=40 * S, rollout_ns=0, train_ns=0, sync_ns=0,
             activation_ns=0, headroom_ns=0, idle_ns=60 * S,
         ),
-        events.Power(device_id="s1", t0_ns=T0_NS, t1_ns=T0_NS + 100 * S, power_mw=300_000, source="nvml"),
-        events.Power(device_id="s0", t0_ns=T0_NS, t1_ns=T0_NS + 60 * S, power_mw=520_000, source="nvml"),
-        events.Power(device_id="s0", t0_ns=T0_NS + 60 * S, t1_ns=T0_NS + 80 * S, power_mw=400_000, source="nvml"),
+        events.Power(device_id="s1", t0_ns=T0_NS, t1_ns=T0_NS + 100 * S, power_mw=300_000, source="rapl"),
+        events.Power(device_id="s0", t0_ns=T0_NS, t1_ns=T0_NS + 60 * S, power_mw=520_000, source="rapl"),
+        events.Power(device_id="s0", t0_ns=T0_NS + 60 * S, t1_ns=T0_NS + 80 * S, power_mw=400_000, source="rapl"),
         # What nothing metered is in no mean.
         events.Power(
             device_id="s0", t0_ns=T0_NS + 80 * S, t1_ns=T0_NS + 3600 * S, power_mw=None, source=events.NOT_MEASURED
@@ -206,7 +206,7 @@ def borrows(draw: st.DrawFn) -> list[events.Event]:
         if draw(st.booleans()):
             made.append(
                 events.Power(
-                    device_id="s0", t0_ns=at_ns, t1_ns=end_ns, power_mw=draw(st.integers(0, 700_000)), source="nvml"
+                    device_id="s0", t0_ns=at_ns, t1_ns=end_ns, power_mw=draw(st.integers(0, 700_000)), source="rapl"
                 )
             )  # fmt: skip
         if draw(st.booleans()):

@@ -32,6 +32,8 @@ def test_a_run_is_priced_as_the_report_prices_it(sample: Path) -> None:
 
 
 def test_what_cannot_be_priced_is_refused(sample: Path) -> None:
+    with pytest.raises(PricingError, match="no run ''"), priced(sample, ""):
+        pass
     with pytest.raises(PricingError, match="no run 'nope'"), priced(sample, "nope"):
         pass
     with pytest.raises(PriceBookError, match="cannot read price book"), priced(sample, price_book="nowhere.toml"):

@@ -135,7 +135,7 @@ class GpuInstrument:
         return Power(
             t0_ns=t0_ns,
             t1_ns=t1_ns,
-            busy_share=None if utilization is None else utilization.gpu / 100,
+            busy_share=None if utilization is None else min(1.0, utilization.gpu / 100),
             memory_used_bytes=None if memory is None else int(memory.used),
             sm_clock_mhz=_offered(pynvml.nvmlDeviceGetClockInfo, card, pynvml.NVML_CLOCK_SM),
             clock_reasons=None if bits is None else clock_reasons(int(bits)),

@@ -55,7 +55,7 @@ def events(**columns):
         "t0_ns": [0, 1],
         "t1_ns": [1, 2],
         "power_mw": [100, 200],
-        "source": ["nvml"] * 2,
+        "source": ["rapl"] * 2,
     }
     return pa.table(usual | columns)
 
@@ -268,7 +268,7 @@ def test_a_host_that_ships_a_damaged_event_goes_on_and_the_gateway_records_it(tm
         ),
         ("power_mw", [1, -1], "power_mw must be an integer from 0 to .*, got -1 in row 1"),
         ("event_id", ["a", ""], "event_id must be text that is not empty, got '' in row 1"),
-        ("busy_share", [0.5, float("nan")], "busy_share must be a finite number, got nan in row 1"),
+        ("busy_share", [0.5, float("nan")], "busy_share must be a number from 0 to 1, got nan in row 1"),
     ],
 )
 def test_a_damaged_event_is_refused_with_field_value_and_row(client, root, column, values, says):

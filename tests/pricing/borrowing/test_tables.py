@@ -24,7 +24,7 @@ def test_meters_are_shown_where_there_are_any(sample: Path, write_ledger: Any) -
     for minute in range(4):
         t0_ns = T0_NS + minute * 60 * S
         made += [
-            events.Power(device_id=name, t0_ns=t0_ns, t1_ns=t0_ns + 60 * S, power_mw=power + minute, source="nvml")
+            events.Power(device_id=name, t0_ns=t0_ns, t1_ns=t0_ns + 60 * S, power_mw=power + minute, source="rapl")
             for name, power in (("s0", 500_000), ("s1", 300_000))
         ]
     write_ledger(made, root=sample, writer="meters")

@@ -160,7 +160,7 @@ def test_a_sync_is_charged_to_its_lease_or_the_next_one(write_ledger: Any) -> No
 
 def test_metered_energy_is_billed_unless_the_device_s_price_holds_it(write_ledger: Any) -> None:
     made = [*begin(), slice_(0, idle=7200), events.Power(
-        device_id="d", t0_ns=T0_NS + 1800 * S, t1_ns=T0_NS + 5400 * S, power_mw=800_000, source="nvml", at_us=us(5400)
+        device_id="d", t0_ns=T0_NS + 1800 * S, t1_ns=T0_NS + 5400 * S, power_mw=800_000, source="rapl", at_us=us(5400)
     )]  # fmt: skip
     root = write_ledger(made)
     found = charges.price(root, BOOK).frame.filter(kind="energy")
@@ -246,7 +246,7 @@ def test_tags_that_say_nothing_leave_the_time_unallocated(write_ledger: Any, tag
 
 
 def test_more_power_than_can_be_counted_is_refused_with_the_reason(write_ledger: Any) -> None:
-    meter = events.Power(device_id="d", t0_ns=T0_NS, t1_ns=T0_NS + HOUR, power_mw=3_000_000, source="nvml")
+    meter = events.Power(device_id="d", t0_ns=T0_NS, t1_ns=T0_NS + HOUR, power_mw=3_000_000, source="rapl")
     root = write_ledger([*begin(), slice_(0, idle=3600), meter])
     with pytest.raises(PricingError, match=r"more than 2.5 kW"):
         charges.price(root, BOOK)
@@ -254,7 +254,7 @@ def test_more_power_than_can_be_counted_is_refused_with_the_reason(write_ledger:
 
 def test_power_that_was_read_twice_is_refused(write_ledger: Any) -> None:
     def meter(t0_s: int, t1_s: int) -> events.Event:
-        return events.Power(device_id="d", t0_ns=T0_NS + t0_s * S, t1_ns=T0_NS + t1_s * S, power_mw=1, source="nvml")
+        return events.Power(device_id="d", t0_ns=T0_NS + t0_s * S, t1_ns=T0_NS + t1_s * S, power_mw=1, source="rapl")
 
     root = write_ledger([*begin(), slice_(0, idle=3600), meter(0, 60), meter(60, 120)])
     assert charges.price(root, BOOK).frame["energy_mw_ns"].sum() == 120 * S
@@ -278,7 +278,7 @@ def test_a_device_that_was_not_measured_is_charged_no_energy(write_ledger: Any) 
 
 
 def test_power_of_a_device_that_never_joined_is_refused(write_ledger: Any) -> None:
-    meter = events.Power(device_id="stranger", t0_ns=T0_NS, t1_ns=T0_NS + 60 * S, power_mw=1, source="nvml")
+    meter = events.Power(device_id="stranger", t0_ns=T0_NS, t1_ns=T0_NS + 60 * S, power_mw=1, source="rapl")
     root = write_ledger([*begin(), slice_(0, idle=60), meter])
     with pytest.raises(PricingError, match=r"run run, stranger: power was read of a device that never joined over"):
         charges.price(root, BOOK)

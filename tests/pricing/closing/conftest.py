@@ -185,7 +185,7 @@ def fleet_events() -> list[events.Event]:
             device_id="s0", lease_id="L1", ok=True, base_version=None, encoding="dense", wire_bytes=10**10,
             dense_bytes=10**10, total_ns=1, source="relay", route="inter-region", policy_version=3, at_us=us(1800),
         ),
-        events.Power(device_id="s0", t0_ns=T0_NS, t1_ns=T0_NS + 3300 * S, power_mw=600_000, source="nvml", at_us=us(9)),
+        events.Power(device_id="s0", t0_ns=T0_NS, t1_ns=T0_NS + 3300 * S, power_mw=600_000, source="rapl", at_us=us(9)),
         turn("t0", 1900, 200),
         turn("t1", 2000, 60, outcome="preempted"),
         turn("t1", 2100, 40, attempt=1, prompt_tokens=70, cached_tokens=30),

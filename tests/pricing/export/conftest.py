@@ -96,7 +96,7 @@ def record(root: Path, provenance: events.Provenance) -> Path:
             t0_ns = START_NS + hour * HOUR_NS
             made.append(
                 events.Power(
-                    device_id=device_id, t0_ns=t0_ns, t1_ns=t0_ns + HOUR_NS, power_mw=333_333, source="nvml",
+                    device_id=device_id, t0_ns=t0_ns, t1_ns=t0_ns + HOUR_NS, power_mw=333_333, source="rapl",
                     at_us=us(hour * 3600 + 3600),
                 )
             )  # fmt: skip

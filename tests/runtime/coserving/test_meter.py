@@ -157,7 +157,7 @@ class Scripted:
         if failure is not None:
             raise failure
         t0_ns, self._t0_ns = self._t0_ns, monotonic_ns()
-        return Power(t0_ns=t0_ns, t1_ns=self._t0_ns, power_mw=1, source="scripted")
+        return Power(t0_ns=t0_ns, t1_ns=self._t0_ns, power_mw=1, source="rapl")
 
     def close(self) -> None:
         self.closed += 1
@@ -167,7 +167,7 @@ def test_what_nobody_foresaw_does_not_end_the_meter_either() -> None:
     record, instrument = Recorded(), Scripted(None, ZeroDivisionError(), UnreadableError("gone"), None)
     meter = DeviceMeter(device(), record, ANCHOR, PERIOD_S, instrument)
     meter.start()
-    until(lambda: [reading.source for reading in record.power].count("scripted") >= 2)
+    until(lambda: [reading.source for reading in record.power].count("rapl") >= 2)
     meter.stop()
     reasons = [reading.reason for reading in record.power if reading.source == NOT_MEASURED]
     assert reasons == ["ZeroDivisionError", "ZeroDivisionError; it can be read again", "gone",
