@@ -15,8 +15,8 @@ import psutil
 
 from benchmarks.faults.plan import Victim
 from rose.errors import UserError
+from rose.runtime import run_folder
 from rose.runtime.coserving.page import ArbiterPage, Field, Party
-from rose.runtime.preflight import shared_memory_folder
 
 DEVICE = "serving-0"
 #: The lent engine's name in the ledger.
@@ -166,7 +166,7 @@ class Fleet:
         raise FleetError(f"the deployment did not say {pattern.pattern!r} in {_START_TIMEOUT_S:.0f} s:\n{self._tail()}")
 
     def _await_page(self) -> None:
-        path = shared_memory_folder(self.run_id) / DEVICE / "page"
+        path = run_folder.path(self.run_id) / DEVICE / "page"
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline:
             self.check()

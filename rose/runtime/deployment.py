@@ -22,7 +22,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.scheduler import Scheduler
 from rose.ledger.writer import LedgerWriter
-from rose.runtime import actors, preflight
+from rose.runtime import actors, preflight, run_folder
 from rose.runtime.actors import BACKGROUND_NICE, TRAINER_NICE, Place, StepReport
 from rose.runtime.cluster import Cluster
 from rose.runtime.coserving.agent import AgentSpec
@@ -77,7 +77,7 @@ class Deployment:
         self._config = config
         self._say = say
         self._run_id = f"{config.name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-        self._folder = preflight.shared_memory_folder(self._run_id)
+        self._folder = run_folder.path(self._run_id)
         self._logs = Path(config.ledger).expanduser().resolve() / "logs" / self._run_id
         self._anchor = Anchor.take()
         self._parts = _Parts()
@@ -109,6 +109,8 @@ class Deployment:
 
     def run(self) -> Outcome:
         preflight.check(self._config)
+        for orphan in run_folder.remove_orphans(self._folder.parent):
+            self._say(f"removed {orphan}, which a run that was killed had left")
         trace = open_trace(self._config.traffic)
         self._fitted = None if trace is None else fit(trace, self._config.traffic)
         outcome = Outcome(self._run_id)
@@ -121,7 +123,10 @@ class Deployment:
         # Everything that is not serving stays off the serving devices' cores, Ray's own processes included.
         os.sched_setaffinity(0, self._host_cores())
         name = actors.writer_name(self._config.host, "deployment")
-        with LedgerWriter.open(self._ledger, name, self._run_id) as writer:
+        with (
+            run_folder.claim(self._folder, self._logs),
+            LedgerWriter.open(self._ledger, name, self._run_id) as writer,
+        ):
             writer.record(self._run_event("started"))
             todo = jobs.ledger_jobs(jobs.Settings())
             upkeep = Scheduler(self._ledger, todo, self._say_failed)

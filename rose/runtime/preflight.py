@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from pathlib import Path
 
 import psutil
 
@@ -184,11 +183,3 @@ def _check_files(config: FleetConfig) -> None:
         raise PreflightError(f"cache {cache} cannot be made ({error.strerror}): set `cache` to a folder you own")
     if not os.access(cache, os.W_OK):
         raise PreflightError(f"cache {cache} cannot be written: set `cache` to a folder you own")
-
-
-def shared_memory_folder(run_id: str) -> Path:
-    """The run's folder for arbiter pages and staged weights: memory-backed where the host has /dev/shm."""
-    import tempfile
-
-    base = Path("/dev/shm")
-    return (base if os.access(base, os.W_OK) else Path(tempfile.gettempdir())) / f"rose-{run_id}"

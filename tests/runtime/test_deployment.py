@@ -23,7 +23,7 @@ from rose.ledger import catalog
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import report
-from rose.runtime import preflight
+from rose.runtime import run_folder
 from rose.runtime.coserving.attachment import described
 from rose.runtime.coserving.lease_file import LeaseFile, Remembered
 from rose.runtime.deployment import Deployment
@@ -192,7 +192,7 @@ def test_killing_the_deployment_leaves_no_process_of_ours(tmp_path):
 
 def kill_lent_engine():
     """SIGKILL what computes in the rollout engine of the serving device of the newest run."""
-    folders = preflight.shared_memory_folder("x").parent.glob("rose-demo-*")
+    folders = run_folder.base().glob("rose-demo-*")
     page = max(folders, key=lambda folder: folder.stat().st_mtime) / "serving-0" / "page"
     os.kill(described(page, "rollout").pid, signal.SIGKILL)
 
@@ -247,7 +247,7 @@ def test_parts_that_are_killed_cost_serving_nothing_and_the_run_goes_on(tmp_path
 def test_a_lease_whose_agent_was_not_back_when_the_run_stopped_is_ended(tmp_path):
     fleet = demo([0, 1], ledger=tmp_path / "ledger")
     deployment = Deployment(fleet, print)
-    page = preflight.shared_memory_folder(deployment.run_id) / "serving-0" / "page"
+    page = run_folder.path(deployment.run_id) / "serving-0" / "page"
     page.parent.mkdir(parents=True)
     name = f"{deployment.run_id}-serving-0-3"
     granted = Lease(

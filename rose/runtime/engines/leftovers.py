@@ -1,7 +1,7 @@
 """What an engine leaves behind: its log, of which the last few are kept, and shared memory, which is removed.
 
 SGLang gives its schedulers' segments in /dev/shm no end of their own: one that is killed leaves all of them, and one
-that is stopped leaves its load file.
+that is stopped leaves its load file. Who kills a process group also kills what would remove its semaphores.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ _SHARED_MEMORY = Path("/dev/shm")
 #: Its creator has the first kind open for as long as it lives; the second is named after its creator's pid.
 _LOADS = re.compile(r"sglang_loads_\w+\.shm")
 _NAMED = re.compile(r"sgl_shm_[a-z]+_(\d+)_\w+")
+#: Python's, of `multiprocessing`. Whoever uses one has it mapped, by the name that it had while it was made: the file's
+#: number tells which one it is.
+_SEMAPHORE = re.compile(r"sem\.mp-\w+")
+_MAPPED = re.compile(rf" (\d+) +{_SHARED_MEMORY}/sem\.\w")
 
 
 def shift_logs(log: Path) -> None:
@@ -56,11 +60,21 @@ class Segments:
         for name in names:
             if _LOADS.fullmatch(name) or _NAMED.fullmatch(name):
                 (_SHARED_MEMORY / name).unlink(missing_ok=True)
+        semaphores = {name for name in names if _SEMAPHORE.fullmatch(name)}
+        # One that was forked shares those of the process that it was forked from.
+        for name in semaphores - _mapped_by_any() if semaphores else ():
+            (_SHARED_MEMORY / name).unlink(missing_ok=True)
         self._made = set()
 
 
+def remove_noted(logs: Path) -> None:
+    """Remove what the engines of a run left whose logs are in that folder. Call it when all of them have ended."""
+    for note in logs.glob(".*.segments"):
+        Segments(logs / f"{note.stem[1:]}.log").remove()
+
+
 def segments(group: int) -> set[Path]:
-    """The segments in /dev/shm that the living processes of a process group made."""
+    """The segments in /dev/shm that the living processes of a process group made, and the semaphores they use."""
     made: set[Path] = set()
     for process in Path("/proc").iterdir():
         # Processes end meanwhile, and some are not ours to look into.
@@ -77,7 +91,26 @@ def _made_by(process: Path) -> set[Path]:
             path = descriptor.readlink()
             if path.parent == _SHARED_MEMORY and _LOADS.fullmatch(path.name):
                 made.add(path)
+    with suppress(OSError):
+        made |= {_SHARED_MEMORY / name for name in _mapped_by(process)}
     return made
+
+
+def _mapped_by(process: Path) -> set[str]:
+    """The names of the semaphores that a process has mapped."""
+    inodes = {int(inode) for inode in _MAPPED.findall((process / "maps").read_text())}
+    if not inodes:
+        return set()
+    return {entry.name for entry in os.scandir(_SHARED_MEMORY) if entry.inode() in inodes}
+
+
+def _mapped_by_any() -> set[str]:
+    mapped: set[str] = set()
+    for process in Path("/proc").iterdir():
+        with suppress(OSError):
+            if process.name.isdecimal():
+                mapped |= _mapped_by(process)
+    return mapped
 
 
 def _creator(name: str) -> str | None:

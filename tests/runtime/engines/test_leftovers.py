@@ -4,12 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from multiprocessing import resource_tracker, shared_memory
 from pathlib import Path
 
+import psutil
 import pytest
 
-from rose.runtime.engines.leftovers import LOGS_KEPT, Segments, segments, shift_logs
+from rose.runtime.engines.leftovers import LOGS_KEPT, Segments, remove_noted, segments, shift_logs
 from rose.runtime.engines.sglang import EngineProcess
 from tests.runtime.engines.conftest import ENVIRONMENT
 from tests.runtime.engines.test_sglang import make_spec
@@ -78,6 +80,49 @@ def test_what_an_engine_left_whose_starter_died_too_is_removed_for_the_next_one(
     assert Path("/dev/shm/sglang_other.shm").exists(), "not known to be SGLang's"
     Path("/dev/shm/sglang_other.shm").unlink()
     assert list(tmp_path.iterdir()) == []
+
+
+SHARES = """
+import multiprocessing, os, sys
+lock = multiprocessing.get_context("spawn").Lock()
+print(lock._semlock.name, flush=True)
+if os.fork() == 0:
+    os.setsid()
+sys.stdin.read()
+"""
+
+
+def test_a_semaphore_is_removed_when_the_last_of_those_that_share_it_has_ended(tmp_path):
+    log = tmp_path / "engine.log"
+    maker = subprocess.Popen(
+        [sys.executable, "-c", SHARES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    path = Path("/dev/shm", f"sem.{maker.stdout.readline().strip()[1:]}")
+    note = Segments(log)
+    deadline = time.monotonic() + 30
+    while len(sharing := [pid for pid in psutil.pids() if shares(pid, path)]) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    note.note(maker.pid)
+    # With what Python has to remove it in the end.
+    os.killpg(maker.pid, signal.SIGKILL)
+    maker.wait()
+    note.remove()
+    assert path.exists()
+    for pid in set(sharing) - {maker.pid}:
+        os.kill(pid, signal.SIGKILL)
+    while any(shares(pid, path) for pid in psutil.pids()):
+        time.sleep(0.05)
+    (tmp_path / ".engine.segments").write_text(path.name)
+    remove_noted(tmp_path)
+    assert not path.exists()
+
+
+def shares(pid, path):
+    try:
+        return f" {path.stat().st_ino} " in Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return False
 
 
 @pytest.mark.live
