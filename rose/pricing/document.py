@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rose.pricing.figures import Figure, Stamp
-from rose.pricing.operations import Latency, Preemptions, Syncs
+from rose.pricing.operations import Engines, Latency, Preemptions, Syncs
 
 #: Version of the JSON's layout.
 SCHEMA = 1
@@ -115,6 +115,7 @@ class Report:
     leases: Mapping[str, Figure]
     preemptions: Mapping[str, Preemptions]
     syncs: Syncs
+    engines: Engines
     #: `all`, `lent`, `not lent`.
     latency: Mapping[str, Latency]
 

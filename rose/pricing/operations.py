@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rose.clock import utc
 from rose.pricing.figures import Figure, Figures
 from rose.pricing.money import PricingError
 
@@ -52,6 +53,40 @@ class Latency:
     tpot_budget: Figure
     #: Too few for a 99th percentile to mean more than the largest value.
     few_samples: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineEnd:
+    """An engine that ended although nobody stopped it. Times are UTC text; None: not seen, or not started again."""
+
+    engine_id: str
+    ended: str | None
+    restarted: str | None
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Engines:
+    """Engines that died, and how many of them were started again."""
+
+    restarts: Figure
+    ends: tuple[EngineEnd, ...]
+
+
+def engines(make: Figures, ends: Sequence[Mapping[str, Any]]) -> Engines:
+    """In the order in which they ended."""
+    return Engines(
+        restarts=make.number(sum(row["restarted_ns"] is not None for row in ends), "count"),
+        ends=tuple(
+            EngineEnd(
+                engine_id=row["engine_id"],
+                ended=None if row["ended_ns"] is None else utc(row["ended_ns"]),
+                restarted=None if row["restarted_ns"] is None else utc(row["restarted_ns"]),
+                reason=row["reason"],
+            )
+            for row in ends
+        ),
+    )
 
 
 def leases(make: Figures, totals: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:

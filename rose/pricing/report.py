@@ -17,7 +17,7 @@ from rose.pricing.document import Borrow, DeviceRow, Report
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, Figures
 from rose.pricing.marginal import Marginal
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR
-from rose.pricing.operations import latency, leases, preemptions, syncs
+from rose.pricing.operations import engines, latency, leases, preemptions, syncs
 from rose.pricing.pricebook import PriceBook
 from rose.pricing.priced_run import PricedRun, priced
 from rose.pricing.query import rows, set_variables
@@ -88,6 +88,7 @@ def _build(of: PricedRun) -> Report:
         leases=leases(make, rows(connection, "lease_totals")),
         preemptions=preemptions(make, rows(connection, "preemption_totals")),
         syncs=syncs(make, rows(connection, "sync_totals")),
+        engines=engines(make, rows(connection, "engine_ends")),
         latency=latency(make, rows(connection, "serving_latency")),
     )
 

@@ -6,13 +6,16 @@ from collections.abc import Iterable
 
 from rich import box
 from rich.console import Console, RenderableType
+from rich.markup import escape
 from rich.table import Table
 
 from rose.clock import utc
 from rose.pricing.document import Report, RunFacts
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure
-from rose.pricing.operations import P99_SAMPLES, Latency
+from rose.pricing.operations import P99_SAMPLES, Engines, Latency
 
+#: Engines that died are named one by one up to this many.
+_ENDS_MAX = 5
 #: Widest table, in characters.
 WIDTH = 100
 
@@ -66,12 +69,12 @@ def _heading(report: Report) -> str:
     trace = "no serving trace"
     if run.trace:
         kept = "all" if run.trace_keep_share is None else f"{run.trace_keep_share:.1%}"
-        trace = f"trace {run.trace}, {kept} of its requests, {_scales(run)}"
+        trace = f"trace {escape(run.trace)}, {kept} of its requests, {_scales(run)}"
     warning = f"[bold red]{NATIVE_KERNELS}[/bold red]\n" if run.native_kernels else ""
     return (
-        f"{warning}[bold]Run {run.name}[/bold] ({run.run_id}), {run.status}, {stamp.provenance}\n"
+        f"{warning}[bold]Run {escape(run.name)}[/bold] ({escape(run.run_id)}), {run.status}, {stamp.provenance}\n"
         f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}; serving traffic: {trace}\n"
-        f"Price book {book.name} {book.version} ({book.sha256[:12]}), {book.currency}"
+        f"Price book {escape(book.name)} {escape(book.version)} ({book.sha256[:12]}), {book.currency}"
     )
 
 
@@ -240,4 +243,16 @@ def _events(report: Report) -> Table:
         syncs.count.text,
         f"{syncs.failed.text} failed, {syncs.wire.text} sent, dense over sent {syncs.dense_over_wire.text}",
     )
+    if report.engines.ends:
+        table.add_row("engine restarts", report.engines.restarts.text, _ends_of_engines(report.engines))
     return table
+
+
+def _ends_of_engines(engines: Engines) -> str:
+    lines = [
+        f"{escape(end.engine_id)} {'died' if end.ended else 'was back'} at {end.ended or end.restarted} "
+        f"({escape(end.reason)})" + ("" if end.restarted else ", not started again")
+        for end in engines.ends[:_ENDS_MAX]
+    ]
+    more = len(engines.ends) - _ENDS_MAX
+    return "\n".join([*lines, *([f"and {more} more: `--json` has all"] if more > 0 else [])])

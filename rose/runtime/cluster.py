@@ -31,6 +31,8 @@ class Cluster:
 
     def start(self) -> None:
         """Start Ray on this host, for this run alone."""
+        # Read when Ray is imported. That a process died is in Ray's logs, and whoever watches it says so.
+        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^A worker died or was killed")
         import ray
 
         # Actors have a niceness of their own; Ray would start them with 15, from which not everybody may go back.

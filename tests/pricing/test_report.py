@@ -132,6 +132,35 @@ def test_where_the_fleet_would_not_exist_without_leases_borrowed_time_costs_its_
     assert out["saved"]["value"] == 352_500_000 - 940_000_000 - 62_715_000
 
 
+def test_engines_that_died_are_named_and_counted_where_they_came_back(sample: Path, write_ledger: Any) -> None:
+    assert report.build(sample).to_json()["engines"]["ends"] == []
+    lives: Any = [
+        ("s0-rollout", ["started", "died", "started", "activated", "started", "stopped"]),
+        ("s0-serving", ["attached", "detached", "attached", "attached", "died"]),
+        ("r0-rollout", ["started", "stopped", "started"]),
+    ]
+    made = [
+        events.Engine(
+            engine_id=engine_id, action=action, role="rollout", model="m", at_us=T0_NS // 1000 + 1_000_000 * n,
+            reason="the process [ended]" if action == "died" else None,
+        )
+        for engine_id, actions in lives for n, action in enumerate(actions)
+    ]  # fmt: skip
+    built = report.build(write_ledger(made, root=sample, writer="agents"))
+    out = built.to_json()["engines"]
+    assert out["restarts"]["value"] == 2
+    assert [tuple(end.values()) for end in out["ends"]] == [
+        ("s0-rollout", "2026-06-01T00:00:01.000000Z", "2026-06-01T00:00:02.000000Z", "the process [ended]"),
+        ("s0-rollout", None, "2026-06-01T00:00:04.000000Z", "its agent died"),
+        ("s0-serving", "2026-06-01T00:00:04.000000Z", None, "the process [ended]"),
+    ]
+    console = Console(width=tables.WIDTH, record=True, file=io.StringIO())
+    tables.show(built, console)
+    shown = " ".join(console.export_text().split())
+    assert "engine restarts 2 s0-rollout died at 2026-06-01T00:00:01.000000Z (the process [ended])" in shown
+    assert "s0-serving died at 2026-06-01T00:00:04.000000Z (the process [ended]), not started again" in shown
+
+
 def test_provenance_is_never_mixed(sample: Path, write_ledger: Any) -> None:
     write_ledger([events.Preemption(action="cut", reason="r")], root=sample, writer="second", provenance="simulated")
     with pytest.raises(PricingError, match=r"mixes .* replay, 1 simulated"):

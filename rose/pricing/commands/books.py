@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
+from rose.ledger.commands.output import visible
 from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
 
 if TYPE_CHECKING:
@@ -281,7 +282,8 @@ def explain_command(
         _print(as_json, data, lambda: (line for each in found for line in tables.explanation(each, with_events=events)))
         faults = [fault for each in found for fault in each.faults]
         if faults:
-            typer.secho("rose: the charge DOES NOT RE-ADD:\n  " + "\n  ".join(faults), fg=typer.colors.RED, err=True)
+            named = visible("\n  ".join(faults))
+            typer.secho(f"rose: the charge DOES NOT RE-ADD:\n  {named}", fg=typer.colors.RED, err=True)
             raise typer.Exit(1)
 
 
@@ -290,11 +292,11 @@ def _print(as_json: bool, data: Any, shown: Any) -> None:
     if as_json:
         typer.echo(json.dumps(data, indent=2, default=str))
         return
-    from rich.console import Console
 
+    from rose.pricing.console import PlainConsole
     from rose.pricing.tables import WIDTH
 
-    console = Console(width=WIDTH, highlight=False, markup=False)
+    console = PlainConsole(width=WIDTH, highlight=False, markup=False)
     parts: Iterable[RenderableType] = shown()
     for part in parts:
         # Paths and ids stay whole.

@@ -125,8 +125,8 @@ def _spans(file: Path | None) -> tuple[Span, ...]:
 
 
 def _show(build: Callable[[], Any], tables: Callable[[Any], Iterable[RenderableType]], as_json: bool) -> None:
-    from rich.console import Console
 
+    from rose.pricing.console import PlainConsole
     from rose.pricing.document import to_json
     from rose.pricing.tables import WIDTH
 
@@ -135,7 +135,7 @@ def _show(build: Callable[[], Any], tables: Callable[[Any], Iterable[RenderableT
     if as_json:
         typer.echo(json.dumps(to_json(document), indent=2))
         return
-    console = Console(width=WIDTH)
+    console = PlainConsole(width=WIDTH)
     for part in tables(document):
         console.print(part)
         console.print()

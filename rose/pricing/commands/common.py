@@ -10,6 +10,7 @@ import typer
 
 from rose.errors import UserError
 from rose.ledger.commands.common import unreadable
+from rose.ledger.commands.output import visible
 
 BookOption = Annotated[
     str, typer.Option("--price-book", "-b", help="A price book TOML file, or the name of one that comes with ROSE.")
@@ -25,8 +26,8 @@ def clear_errors() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        typer.secho(f"rose: {error}", fg=typer.colors.RED, err=True)
+        typer.secho(f"rose: {visible(str(error))}", fg=typer.colors.RED, err=True)
         raise typer.Exit(UserError.exit_code) from None
     except Exception as error:
-        typer.secho(f"rose: {unreadable(error)}", fg=typer.colors.RED, err=True)
+        typer.secho(f"rose: {visible(unreadable(error))}", fg=typer.colors.RED, err=True)
         raise typer.Exit(1) from None

@@ -106,8 +106,8 @@ def _command(
     tables: Callable[[Any], Iterable[RenderableType]],
 ) -> None:
     """Price the run, make the document, and print it."""
-    from rich.console import Console
 
+    from rose.pricing.console import PlainConsole
     from rose.pricing.priced_run import priced
     from rose.pricing.tables import WIDTH
 
@@ -116,7 +116,7 @@ def _command(
     if as_json:
         typer.echo(json.dumps(document.to_json(), indent=2))
         return
-    console = Console(width=WIDTH)
+    console = PlainConsole(width=WIDTH)
     for table in tables(document):
         console.print(table)
         console.print()

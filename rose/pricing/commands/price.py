@@ -95,12 +95,12 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _print(table: Table) -> None:
-    from rich.console import Console
 
+    from rose.pricing.console import PlainConsole
     from rose.pricing.tables import WIDTH
 
     # Names and sources are the user's own words: [brackets] and :colons: in them mean nothing here.
-    Console(width=WIDTH, markup=False, emoji=False, highlight=False).print(table)
+    PlainConsole(width=WIDTH, markup=False, emoji=False, highlight=False).print(table)
 
 
 def _changes(title: str, found: Diff) -> Table:

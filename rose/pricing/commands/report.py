@@ -20,10 +20,10 @@ def report_command(
     allow_unverified: UnverifiedOption = False,
 ) -> None:
     """Report what a run's rollouts cost: time by bucket, three cost views, cost per correct answer, serving latency."""
-    from rich.console import Console
 
     from rose.ledger import verified
     from rose.pricing import report, tables
+    from rose.pricing.console import PlainConsole
 
     root = ledger_root(ledger)
     with clear_errors():
@@ -32,5 +32,5 @@ def report_command(
         last = verified.state(root)
         typer.echo(json.dumps({**built.to_json(), "verified": None if last is None else last.to_json()}, indent=2))
     else:
-        tables.show(built, Console(width=tables.WIDTH))
+        tables.show(built, PlainConsole(width=tables.WIDTH))
         typer.echo(f"Ledger {verified.text(root)}")

@@ -207,13 +207,19 @@ class DeviceAgent:
         return self._lives.bring_to(version, url, token, step)
 
     def check(self) -> str | None:
-        """Why nothing is lent although it is wanted, or a dedicated engine does nothing. None if all is well.
+        """Why nothing is lent although it is wanted, or a dedicated engine does nothing, after the device's name. None
+        if all is well.
 
         Raises EngineError if the agent itself failed.
         """
+        device_id = self._spec.device.id
         failure = self._failure or self._control.failure or self._lives.failure
         if failure is not None:
-            raise EngineError(f"agent of device {self._spec.device.id}: {failure}")
+            raise EngineError(f"agent of device {device_id}: {failure}")
+        reason = self._not_lent()
+        return None if reason is None else f"{device_id}: {reason}"
+
+    def _not_lent(self) -> str | None:
         leasing = self._leasing
         if leasing is None:
             return None if self._engine is None else self._engine_fault

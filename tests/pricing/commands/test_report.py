@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import typer
 from typer.testing import CliRunner
 
+from rose import events
 from rose.pricing.commands import report_command
 
 app = typer.Typer()
@@ -32,3 +35,17 @@ def test_report_names_what_is_wrong_and_fails(sample: Path, tmp_path: Path) -> N
         assert result.exit_code == 2, result.output
         assert says in " ".join(result.output.split())
         assert "Traceback" not in result.output
+
+
+def test_what_a_ledger_s_names_would_have_a_terminal_do_is_shown_and_not_done(
+    write_ledger: Any, sample_made: list[events.Event]
+) -> None:
+    evil = "\x1b]0;owned\x07\x9b2J [/bold] \u202egnp"
+    started, *rest = sample_made
+    died = events.Engine(engine_id=evil, action="died", role="rollout", model="m", reason=evil, at_us=started.at_us)
+    root = write_ledger([dataclasses.replace(started, name=evil, trace=evil), died, *rest])
+    for arguments in (["report"], ["report", "--run", evil]):
+        shown = runner.invoke(app, [*arguments, "--ledger", str(root)])
+        assert shown.exit_code == (0 if arguments == ["report"] else 2), shown.output
+        assert not set(shown.output) & {"\x1b", "\x07", "\x9b", "\u202e"}
+        assert "\\x1b" in shown.output

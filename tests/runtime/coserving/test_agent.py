@@ -146,7 +146,7 @@ def test_demand_lends_and_its_end_gives_back(start, gateway):
 def test_nothing_is_lent_without_a_serving_engine_and_what_is_ends_with_it(start, gateway):
     device = start(serving=False)
     gateway.want(r0=SECOND)
-    until(lambda: device.agent.check() == "no serving engine is attached to the device's page")
+    until(lambda: device.agent.check() == "d0: no serving engine is attached to the device's page")
     assert device.page.lease() == LeaseTerms()
     device.serve()
     until(device.lent)
@@ -233,7 +233,7 @@ def test_lateness_of_serving_alone_is_said_and_lends_nothing(start, gateway):
     gateway.want()
     until(lambda: device.page.lease() == LeaseTerms())
     gateway.want(r0=SECOND)
-    until(lambda: device.agent.check() == "serving alone misses its latency budgets for 37% of requests")
+    until(lambda: device.agent.check() == "d0: serving alone misses its latency budgets for 37% of requests")
     assert not device.lent()
 
 

@@ -373,7 +373,7 @@ def test_detaching_takes_back_at_once_what_was_lent(server, tmp_path):
             assert device.page.serving_wants(), "a rollout step that runs has to give way"
             until(lambda: not device.lent())
             assert device.page.lease().number == 0
-            until(lambda: device.agent.check() == "no serving engine is attached to the device's page")
+            until(lambda: device.agent.check() == "d0: no serving engine is attached to the device's page")
             succeeds("attach", "--url", server, "--page", device.spec.page)
             until(device.lent)
             succeeds("detach", "--url", server)
