@@ -32,7 +32,6 @@ TESTED_ELSEWHERE = {
     "rose/pricing/lines.py": ("pricing/test_report.py", "figures of the report"),
     "rose/pricing/operations.py": ("pricing/test_report.py", "rows of the report"),
     "rose/pricing/tables.py": ("pricing/test_report.py", "the report as printed"),
-    "rose/runtime/cluster.py": ("runtime/test_deployment.py", "Ray, as a live deployment uses it"),
     "rose/runtime/engines/gpu/__init__.py": (
         "runtime/engines/gpu/test_sgl_kernel_absent.py",
         "engines without kernels",
