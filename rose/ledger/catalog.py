@@ -18,15 +18,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 import sql
-from rose.event_columns import all_columns
-from rose.ledger import catalog_file, layout, rows, segments
+from rose.ledger import catalog_file, layout, rows, sources
 from rose.ledger.checks import definitions, schema_file
 from rose.ledger.growth import rolled
-from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS, Coverage
+from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS
 from rose.ledger.layout import LedgerError
 
 #: The views, in the order in which they can be made; the public interface of the ledger.
@@ -66,8 +63,6 @@ _INTERNAL_COMMENT = "Internal: what other views are made of. "
 _ATTEMPTS = 4
 #: How often a reader makes a catalog anew, while writers of other epochs replace it, before it gives up.
 _OPENINGS = 10
-#: How far a roll-up goes: what stood before, and of each writer the last epoch and the seq after it.
-Span = tuple[Coverage | None, dict[str, tuple[int, int]]]
 #: SHA-256 of a catalog that this process compared, by what it must select: comparing takes as long as opening.
 _compared: dict[Path, tuple[dict[str, str], str]] = {}
 
@@ -87,11 +82,11 @@ def refresh(root: Path | str) -> None:
         schema_file.write(root)
     try:
         for attempt in range(_ATTEMPTS):
-            sources = _sources(root)
-            content = _build(root, sources)
+            selects = sources.selects(root)
+            content = _build(root, selects)
             # Built outside the lock: a background job that hardly gets the processor must not hold up a writer.
             with layout.locked(lock):
-                if (current := _sources(root)) != sources:
+                if (current := sources.selects(root)) != selects:
                     if attempt < _ATTEMPTS - 1:
                         continue
                     content = _build(root, current)
@@ -104,10 +99,10 @@ def refresh(root: Path | str) -> None:
         ) from error
 
 
-def _build(root: Path, sources: dict[str, str]) -> bytes:
-    """The bytes of a catalog for `sources`. Raises duckdb.Error if a source cannot be read, OSError without room."""
+def _build(root: Path, selects: dict[str, str]) -> bytes:
+    """The bytes of a catalog for `selects`. Raises duckdb.Error if a source cannot be read, OSError without room."""
     # Before the first roll-up the template's own views of nothing do; a view takes a while to make.
-    made = {name: select for name, select in sources.items() if select != _no_roll_up(name)}
+    made = {name: select for name, select in selects.items() if select != sources.no_roll_up(name)}
 
     def fill(connection: duckdb.DuckDBPyConnection) -> None:
         _make(connection, made, temporary=False)
@@ -116,7 +111,7 @@ def _build(root: Path, sources: dict[str, str]) -> bytes:
 
     template = _template()
     try:
-        return catalog_file.make(root, fill, lambda connection: _faults(connection, sources), start=template)
+        return catalog_file.make(root, fill, lambda connection: _faults(connection, selects), start=template)
     except OSError:
         # Either there is no room, or a source cannot be read: then this fails too, and names it.
         with duckdb.connect(config={"file_search_path": str(root)}) as reader:
@@ -124,7 +119,7 @@ def _build(root: Path, sources: dict[str, str]) -> bytes:
         raise
 
 
-def connect(root: Path | str, *, until: Span | None = None) -> duckdb.DuckDBPyConnection:
+def connect(root: Path | str, *, until: sources.Span | None = None) -> duckdb.DuckDBPyConnection:
     """A connection that reads the ledger as it is now, from any working directory, with UTC as its time zone.
 
     Events that are written later show in later queries, but for those of an epoch begun later: open a connection for
@@ -151,7 +146,7 @@ def connect(root: Path | str, *, until: Span | None = None) -> duckdb.DuckDBPyCo
         connection.execute("USE ledger")
         if until is not None:
             # Temporary views go before the catalog's own.
-            _make(connection, _sources(root, until))
+            _make(connection, sources.selects(root, until))
     except duckdb.Error as error:
         connection.close()
         raise LedgerError(f"cannot read the ledger at {root}: {error}") from error
@@ -178,18 +173,13 @@ def faults(root: Path) -> list[str]:
 
 def made_of(root: Path) -> str:
     """Names all that the catalog of the ledger at `root` must define now. Raises LedgerError for a damaged roll-up."""
-    texts = [duckdb.__version__, *rows.schema().names, *_bodies().values(), *_sources(root).values()]
+    texts = [duckdb.__version__, *rows.schema().names, *_bodies().values(), *sources.selects(root).values()]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def may_be_late(faults: Sequence[str]) -> bool:
     """Whether these faults are what a catalog has that was made before a file of the ledger came."""
-    return all(any(f"view {name} " in fault for name in _sources_of()) for fault in faults)
-
-
-def _sources_of() -> tuple[str, ...]:
-    """Views whose text depends on the files that lie in a ledger."""
-    return "stored_event", "unrolled_stored_event", *(f"rolled_{name}" for name in (CLIENT_ID, *ROLLUPS))
+    return all(any(f"view {name} " in fault for name in sources.names()) for fault in faults)
 
 
 def _differences(connection: duckdb.DuckDBPyConnection, root: Path, *, anew: bool = False) -> list[str]:
@@ -197,17 +187,17 @@ def _differences(connection: duckdb.DuckDBPyConnection, root: Path, *, anew: boo
 
     A file that this process compared before is not compared again, unless `anew`.
     """
-    sources = _sources(root)
-    compared = sources, hashlib.sha256((root / layout.CATALOG).read_bytes()).hexdigest()
+    selects = sources.selects(root)
+    compared = selects, hashlib.sha256((root / layout.CATALOG).read_bytes()).hexdigest()
     if not anew and _compared.get(root) == compared:
         return []
-    if not (found := _faults(connection, sources)):
+    if not (found := _faults(connection, selects)):
         _compared[root] = compared
     return found
 
 
-def _faults(connection: duckdb.DuckDBPyConnection, sources: dict[str, str]) -> list[str]:
-    expected = {**_canonical_bodies(connection), **definitions.canonical(connection, sources)}
+def _faults(connection: duckdb.DuckDBPyConnection, selects: dict[str, str]) -> list[str]:
+    expected = {**_canonical_bodies(connection), **definitions.canonical(connection, selects)}
     return definitions.differences(connection, expected)
 
 
@@ -235,7 +225,7 @@ def readable(root: Path) -> list[str]:
     It checks a pattern as it stands in a view, and then each file it finds.
     """
     folders = ("live/", "compacted/", f"{rolled.FOLDER}/")
-    return [*folders, *map(in_ledger, folders), *(f"{root}/{folder}" for folder in folders)]
+    return [*folders, *map(sources.in_ledger, folders), *(f"{root}/{folder}" for folder in folders)]
 
 
 @functools.cache
@@ -257,12 +247,12 @@ def _template() -> bytes:
 
     def fill(connection: duckdb.DuckDBPyConnection) -> None:
         connection.execute("BEGIN")
-        nothing = events([])
+        nothing = sources.events([])
         _make(connection, {"stored_event": nothing, "unrolled_stored_event": nothing}, temporary=False)
-        _make(connection, {f"rolled_{CLIENT_ID}": _no_roll_up(f"rolled_{CLIENT_ID}")}, temporary=False)
+        _make(connection, {f"rolled_{CLIENT_ID}": sources.no_roll_up(f"rolled_{CLIENT_ID}")}, temporary=False)
         names = ("unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS))
         _make(connection, {name: _bodies()[name] for name in names}, temporary=False)
-        _make(connection, {f"rolled_{name}": _no_roll_up(f"rolled_{name}") for name in ROLLUPS}, temporary=False)
+        _make(connection, {f"rolled_{name}": sources.no_roll_up(f"rolled_{name}") for name in ROLLUPS}, temporary=False)
         for name in INTERNAL:
             connection.execute(f"COMMENT ON VIEW {name} IS {quoted(_INTERNAL_COMMENT)}")
         for view in VIEWS:
@@ -295,7 +285,7 @@ def _attach_new(connection: duckdb.DuckDBPyConnection, root: Path) -> bool:
         connection.execute(f"ATTACH {quoted(str(root / layout.CATALOG))} AS ledger (READ_ONLY)")
     except OSError as refusal:
         try:
-            catalog_file.attach(connection, _build(root, _sources(root)))
+            catalog_file.attach(connection, _build(root, sources.selects(root)))
         except OSError as error:
             raise LedgerError(
                 f"{root / layout.CATALOG} does not read what lies there now and cannot be replaced "
@@ -305,91 +295,6 @@ def _attach_new(connection: duckdb.DuckDBPyConnection, root: Path) -> bool:
     return False
 
 
-def _sources(root: Path, until: Span | None = None) -> dict[str, str]:
-    """What each source view selects, in the order in which they can be made."""
-    if until is None:
-        coverage = rolled.newest(root)
-        covered = {} if coverage is None or not coverage.complete else coverage.writers
-        ends: dict[str, tuple[int, int]] = {}
-    else:
-        coverage, ends = until
-        covered = {} if coverage is None else coverage.writers
-    patterns: list[str] = []
-    unrolled: list[str] = []
-    apart: list[str] = []
-    whole: str | None = None
-    for writer in layout.writers(root):
-        epoch, next_seq = covered.get(writer, (-1, 0))
-        end_epoch, end_seq = ends.get(writer, (-1 if ends else 2**62, 0))
-        for part in layout.parts(root, writer):
-            patterns.append(part.pattern)
-            if whole is None and part.state == "live" and _has_the_columns(root / part.folder):
-                whole = part.pattern
-            if part.last <= epoch or part.first > end_epoch:
-                continue
-            unrolled.append(part.pattern)
-            # Epochs on both sides of a watermark were merged since.
-            if part.first <= epoch:
-                apart.append(f"writer = {quoted(writer)} AND seq < {next_seq}")
-            if part.last > end_epoch:
-                apart.append(f"writer = {quoted(writer)} AND seq >= {end_seq}")
-    sources = {"stored_event": events(patterns, whole), "unrolled_stored_event": events(unrolled, whole, apart)}
-    for name in (CLIENT_ID, *ROLLUPS):
-        if covered and coverage is not None:
-            sources[f"rolled_{name}"] = f"FROM read_parquet({quoted(in_ledger(f'{coverage.folder}/{name}.parquet'))})"
-        else:
-            sources[f"rolled_{name}"] = _no_roll_up(f"rolled_{name}")
-    return sources
-
-
-def _no_roll_up(name: str) -> str:
-    """What a view of a roll-up selects before there is one."""
-    if name == f"rolled_{CLIENT_ID}":
-        return "SELECT run_id, kind, event_id FROM stored_event WHERE false"
-    return f"FROM un{name} WHERE false"
-
-
 def _make(connection: duckdb.DuckDBPyConnection, views: dict[str, str], *, temporary: bool = True) -> None:
     for name, select in views.items():
         connection.execute(f"CREATE OR REPLACE {'TEMP ' if temporary else ''}VIEW {name} AS {select}")
-
-
-def events(patterns: Sequence[str], whole: str | None = None, apart: Sequence[str] = ()) -> str:
-    """A SELECT of the events in these files of a ledger, but for rows of which a condition of `apart` holds.
-
-    It has every column of the ledger, with its type, whatever the files have. `whole` is a pattern whose first file
-    has them all: if it is among the patterns, a plan is a tenth shorter.
-    """
-    where = f" WHERE NOT ({' OR '.join(apart)})" if apart else ""
-    if whole in patterns:
-        first = [pattern for pattern in patterns if pattern == whole]
-        rest = [pattern for pattern in patterns if pattern != whole]
-        return stored([in_ledger(pattern) for pattern in (*first, *rest)]) + where
-    columns = ", ".join(f'NULL::{sql_type} AS "{name}"' for name, sql_type in all_columns().items())
-    none = f"SELECT {columns} WHERE false"
-    if not patterns:
-        return none
-    return f"{none} UNION ALL BY NAME {stored([in_ledger(pattern) for pattern in patterns])}{where}"
-
-
-def _has_the_columns(epoch: Path) -> bool:
-    """Whether a live epoch was opened with exactly the columns that this version knows."""
-    try:
-        return _column_names(epoch / min(segments.segment_names(epoch))) == tuple(rows.schema().names)
-    except (OSError, ValueError, pa.ArrowException):
-        return False
-
-
-@functools.lru_cache(maxsize=4096)
-def _column_names(segment: Path) -> tuple[str, ...]:
-    return tuple(pq.read_schema(segment).names)
-
-
-def in_ledger(path: str) -> str:
-    """A path in a ledger, as a pattern: DuckDB looks for a plain path in the working directory first."""
-    return path if path.startswith(("/", "[")) else f"[{path[0]}]{path[1:]}"
-
-
-def stored(patterns: list[str]) -> str:
-    """A SELECT of all rows in these files, paths or patterns, with the columns of all of them."""
-    return f"SELECT * FROM read_parquet([{', '.join(map(quoted, patterns))}], union_by_name = true)"

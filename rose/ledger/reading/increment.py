@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rose.ledger import catalog, layout, segments
+from rose.ledger import catalog, layout, segments, sources
 from rose.ledger.layout import Part
 
 
@@ -63,7 +63,7 @@ def since(root: Path, marks: Mapping[str, Mark]) -> Increment:
             end = Mark(part.last, 2**31, max(next_seq, begin.next_seq))
         ends[writer] = end
         events += end.next_seq - begin.next_seq
-    return Increment(catalog.events(files, apart=apart), len(files), ends, events)
+    return Increment(sources.events(files, apart=apart), len(files), ends, events)
 
 
 def _segments(root: Path, part: Part, begin: Mark, end: Mark) -> tuple[list[str], Mark]:

@@ -222,12 +222,12 @@ def history(root: Path | str) -> dict[str, Last]:
     """The last run of each job, by name. Costs the same on a ledger of any size. Raises LedgerError."""
     import duckdb
 
-    from rose.ledger import catalog
+    from rose.ledger import catalog, sources
 
     root = layout.check(root)
     writers = [writer for writer in layout.writers(root) if writer.startswith(_WRITER_PREFIX)]
     patterns = [part.pattern for writer in writers for part in layout.parts(root, writer)]
-    stored = catalog.events(patterns)
+    stored = sources.events(patterns)
     try:
         with catalog.connect(root) as connection:
             connection.execute(f"CREATE OR REPLACE TEMP VIEW stored_event AS {stored}")

@@ -1,0 +1,109 @@
+"""What the views read: the segments of every part, those that no roll-up counts yet, and the roll-ups."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rose.event_columns import all_columns
+from rose.ledger import layout, rows, segments
+from rose.ledger.catalog_file import quoted
+from rose.ledger.growth import rolled
+from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS, Coverage
+
+#: How far a roll-up goes: what stood before, and of each writer the last epoch and the seq after it.
+Span = tuple[Coverage | None, dict[str, tuple[int, int]]]
+
+
+def names() -> tuple[str, ...]:
+    """Views whose text depends on the files that lie in a ledger."""
+    return "stored_event", "unrolled_stored_event", *(f"rolled_{name}" for name in (CLIENT_ID, *ROLLUPS))
+
+
+def selects(root: Path, until: Span | None = None) -> dict[str, str]:
+    """What each source view selects, in the order in which they can be made."""
+    if until is None:
+        coverage = rolled.newest(root)
+        covered = {} if coverage is None or not coverage.complete else coverage.writers
+        ends: dict[str, tuple[int, int]] = {}
+    else:
+        coverage, ends = until
+        covered = {} if coverage is None else coverage.writers
+    patterns: list[str] = []
+    unrolled: list[str] = []
+    apart: list[str] = []
+    whole: str | None = None
+    for writer in layout.writers(root):
+        epoch, next_seq = covered.get(writer, (-1, 0))
+        end_epoch, end_seq = ends.get(writer, (-1 if ends else 2**62, 0))
+        for part in layout.parts(root, writer):
+            patterns.append(part.pattern)
+            if whole is None and part.state == "live" and _has_the_columns(root / part.folder):
+                whole = part.pattern
+            if part.last <= epoch or part.first > end_epoch:
+                continue
+            unrolled.append(part.pattern)
+            # Epochs on both sides of a watermark were merged since.
+            if part.first <= epoch:
+                apart.append(f"writer = {quoted(writer)} AND seq < {next_seq}")
+            if part.last > end_epoch:
+                apart.append(f"writer = {quoted(writer)} AND seq >= {end_seq}")
+    sources = {"stored_event": events(patterns, whole), "unrolled_stored_event": events(unrolled, whole, apart)}
+    for name in (CLIENT_ID, *ROLLUPS):
+        if covered and coverage is not None:
+            sources[f"rolled_{name}"] = f"FROM read_parquet({quoted(in_ledger(f'{coverage.folder}/{name}.parquet'))})"
+        else:
+            sources[f"rolled_{name}"] = no_roll_up(f"rolled_{name}")
+    return sources
+
+
+def no_roll_up(name: str) -> str:
+    """What a view of a roll-up selects before there is one."""
+    if name == f"rolled_{CLIENT_ID}":
+        return "SELECT run_id, kind, event_id FROM stored_event WHERE false"
+    return f"FROM un{name} WHERE false"
+
+
+def events(patterns: Sequence[str], whole: str | None = None, apart: Sequence[str] = ()) -> str:
+    """A SELECT of the events in these files of a ledger, but for rows of which a condition of `apart` holds.
+
+    It has every column of the ledger, with its type, whatever the files have. `whole` is a pattern whose first file
+    has them all: if it is among the patterns, a plan is a tenth shorter.
+    """
+    where = f" WHERE NOT ({' OR '.join(apart)})" if apart else ""
+    if whole in patterns:
+        first = [pattern for pattern in patterns if pattern == whole]
+        rest = [pattern for pattern in patterns if pattern != whole]
+        return stored([in_ledger(pattern) for pattern in (*first, *rest)]) + where
+    columns = ", ".join(f'NULL::{sql_type} AS "{name}"' for name, sql_type in all_columns().items())
+    none = f"SELECT {columns} WHERE false"
+    if not patterns:
+        return none
+    return f"{none} UNION ALL BY NAME {stored([in_ledger(pattern) for pattern in patterns])}{where}"
+
+
+def _has_the_columns(epoch: Path) -> bool:
+    """Whether a live epoch was opened with exactly the columns that this version knows."""
+    try:
+        return _column_names(epoch / min(segments.segment_names(epoch))) == tuple(rows.schema().names)
+    except (OSError, ValueError, pa.ArrowException):
+        return False
+
+
+@functools.lru_cache(maxsize=4096)
+def _column_names(segment: Path) -> tuple[str, ...]:
+    return tuple(pq.read_schema(segment).names)
+
+
+def in_ledger(path: str) -> str:
+    """A path in a ledger, as a pattern: DuckDB looks for a plain path in the working directory first."""
+    return path if path.startswith(("/", "[")) else f"[{path[0]}]{path[1:]}"
+
+
+def stored(patterns: list[str]) -> str:
+    """A SELECT of all rows in these files, paths or patterns, with the columns of all of them."""
+    return f"SELECT * FROM read_parquet([{', '.join(map(quoted, patterns))}], union_by_name = true)"
