@@ -81,6 +81,11 @@ def test_no_file_names_a_path_of_a_developer_s_machine():
     assert not found
 
 
+def test_no_catalog_is_kept():
+    """It holds the path of the folder that it was made in; who reads a ledger without one makes it."""
+    assert [relative(path) for path in kept_files() if path.name == "ledger.duckdb"] == []
+
+
 def test_the_sample_ledger_names_no_such_path_either():
     """Its text lies compressed in Parquet, where the bytes do not show it."""
     from rose.ledger import catalog

@@ -173,7 +173,7 @@ def _fill(disk: Path, ballast: Path, free_bytes: int) -> None:
 
 def _seen(root: Path) -> Counter[str]:
     """Leases in the catalog as it lies there."""
-    with duckdb.connect(root / layout.CATALOG, read_only=True, config={"file_search_path": str(root)}) as client:
+    with duckdb.connect(root / layout.CATALOG, read_only=True) as client:
         return _count(client)
 
 

@@ -58,6 +58,8 @@ INTERNAL = (
     f"rolled_{CLIENT_ID}",
 )
 quoted = catalog_file.quoted
+_MOVED = "it reads the files at"
+_STORED_EVENT = "SELECT sql FROM duckdb_views() WHERE database_name = 'ledger' AND view_name = 'stored_event'"
 _INTERNAL_COMMENT = "Internal: what other views are made of. "
 #: How often a catalog is built anew because the ledger grew meanwhile, before the ledger has to wait for it.
 _ATTEMPTS = 4
@@ -111,10 +113,10 @@ def _build(root: Path, selects: dict[str, str]) -> bytes:
 
     template = _template()
     try:
-        return catalog_file.make(root, fill, lambda connection: _faults(connection, selects), start=template)
+        return catalog_file.make(fill, lambda connection: _faults(connection, selects), start=template)
     except OSError:
         # Either there is no room, or a source cannot be read: then this fails too, and names it.
-        with duckdb.connect(config={"file_search_path": str(root)}) as reader:
+        with duckdb.connect() as reader:
             _make(reader, made)
         raise
 
@@ -128,8 +130,8 @@ def connect(root: Path | str, *, until: sources.Span | None = None) -> duckdb.Du
     """
     root = layout.check(root)
     # In memory, with the catalog attached: several connections in one process then share no settings. Python
-    # variables are never taken for tables. The search path is where the catalog's relative patterns are found.
-    connection = duckdb.connect(config={"python_enable_replacements": False, "file_search_path": str(root)})
+    # variables are never taken for tables.
+    connection = duckdb.connect(config={"python_enable_replacements": False})
     try:
         own = _attach(connection, root)
         connection.execute("SET TimeZone = 'UTC'")
@@ -137,7 +139,8 @@ def connect(root: Path | str, *, until: sources.Span | None = None) -> duckdb.Du
             # One of this connection's own was compared when it was made; what lies in the ledger is another.
             if own or not _differences(connection, root):
                 break
-            # Left behind by a writer that was killed at the wrong moment, by another version of ROSE, or edited.
+            # Left behind by a writer that was killed at the wrong moment, by another version of ROSE, or edited; or the
+            # ledger was moved, and it reads the old place.
             connection.execute("DETACH ledger")
             own = _attach_new(connection, root)
         else:
@@ -159,16 +162,21 @@ def connect(root: Path | str, *, until: sources.Span | None = None) -> duckdb.Du
 def faults(root: Path) -> list[str]:
     """What the catalog of the ledger at `root` (as `layout.check` returns it) defines that it should not, or lacks.
 
-    A ledger without a catalog has no fault: the next reader makes one. Changes nothing.
+    Of one that is right but for where the ledger lies, only that (see `was_moved`). A ledger without a catalog has no
+    fault: the next reader makes one. Changes nothing.
     """
     if not (root / layout.CATALOG).exists():
         return []
     try:
-        with duckdb.connect(config={"file_search_path": str(root)}) as connection:
+        with duckdb.connect() as connection:
             connection.execute(f"ATTACH {quoted(str(root / layout.CATALOG))} AS ledger (READ_ONLY)")
-            return _differences(connection, root, anew=True)
+            (definition,) = connection.execute(_STORED_EVENT).fetchone() or ("",)
+            place = sources.place(definition) or root
+            if wrong := _faults(connection, sources.selects(root, place=place)):
+                return wrong
     except duckdb.Error as error:
         return [f"it cannot be read: {error}"]
+    return [] if place == root else [f"{_MOVED} {place}, from where the ledger was moved or copied"]
 
 
 def made_of(root: Path) -> str:
@@ -182,14 +190,19 @@ def may_be_late(faults: Sequence[str]) -> bool:
     return all(any(f"view {name} " in fault for name in sources.names()) for fault in faults)
 
 
-def _differences(connection: duckdb.DuckDBPyConnection, root: Path, *, anew: bool = False) -> list[str]:
+def was_moved(faults: Sequence[str]) -> bool:
+    """Whether all that is wrong is that the catalog reads the place where the ledger lay before."""
+    return all(fault.startswith(_MOVED) for fault in faults)
+
+
+def _differences(connection: duckdb.DuckDBPyConnection, root: Path) -> list[str]:
     """What the attached catalog defines otherwise than this version of ROSE for the files there are now.
 
-    A file that this process compared before is not compared again, unless `anew`.
+    A file that this process compared before is not compared again.
     """
     selects = sources.selects(root)
     compared = selects, hashlib.sha256((root / layout.CATALOG).read_bytes()).hexdigest()
-    if not anew and _compared.get(root) == compared:
+    if _compared.get(root) == compared:
         return []
     if not (found := _faults(connection, selects)):
         _compared[root] = compared
@@ -220,12 +233,8 @@ def _canonical_bodies(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
 
 
 def readable(root: Path) -> list[str]:
-    """The folders that a query over the views reads, as DuckDB's `allowed_directories` wants them.
-
-    It checks a pattern as it stands in a view, and then each file it finds.
-    """
-    folders = ("live/", "compacted/", f"{rolled.FOLDER}/")
-    return [*folders, *map(sources.in_ledger, folders), *(f"{root}/{folder}" for folder in folders)]
+    """The folders that a query over the views reads, as DuckDB's `allowed_directories` wants them."""
+    return [f"{root}/{folder}/" for folder in ("live", "compacted", rolled.FOLDER)]
 
 
 @functools.cache
@@ -247,7 +256,7 @@ def _template() -> bytes:
 
     def fill(connection: duckdb.DuckDBPyConnection) -> None:
         connection.execute("BEGIN")
-        nothing = sources.events([])
+        nothing = sources.events(Path(), [])
         _make(connection, {"stored_event": nothing, "unrolled_stored_event": nothing}, temporary=False)
         _make(connection, {f"rolled_{CLIENT_ID}": sources.no_roll_up(f"rolled_{CLIENT_ID}")}, temporary=False)
         names = ("unrolled_event", *(f"unrolled_{name}" for name in ROLLUPS))
@@ -265,7 +274,7 @@ def _template() -> bytes:
                 connection.execute(f'COMMENT ON COLUMN {view}."{column}" IS {quoted(text)}')
         connection.execute("COMMIT")
 
-    return catalog_file.make(None, fill)
+    return catalog_file.make(fill)
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, root: Path) -> bool:

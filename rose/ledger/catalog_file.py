@@ -27,19 +27,17 @@ Connection = duckdb.DuckDBPyConnection
 
 
 def make(
-    root: Path | None,
     fill: Callable[[Connection], None],
     faults: Callable[[Connection], list[str]] = lambda connection: [],
     *,
     start: bytes | None = None,
 ) -> bytes:
-    """The bytes of a catalog that `fill` made, from `start` if it is given; relative paths in it are below `root`.
+    """The bytes of a catalog that `fill` made, from `start` if it is given.
 
     It is brought to its file, opened again as a reader does, and asked for its faults. Raises OSError: for want of
     room, for what `fill` raises of DuckDB's, or if it has faults.
     """
-    config: dict[str, str | bool | int | float | list[str]] = {} if root is None else {"file_search_path": str(root)}
-    with _building() as path, duckdb.connect(config=config) as connection:
+    with _building() as path, duckdb.connect() as connection:
         attach = f"ATTACH {quoted(str(path))} AS ledger"
         if start is None:
             connection.execute(f"{attach} (STORAGE_VERSION {quoted(_STORAGE_VERSION)})")

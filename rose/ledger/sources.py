@@ -1,8 +1,12 @@
-"""What the views read: the segments of every part, those that no roll-up counts yet, and the roll-ups."""
+"""What the views read: the segments of every part, those that no roll-up counts yet, and the roll-ups.
+
+All by their whole path, so that any DuckDB client finds them from any working directory.
+"""
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +21,8 @@ from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS, Coverage
 
 #: How far a roll-up goes: what stood before, and of each writer the last epoch and the seq after it.
 Span = tuple[Coverage | None, dict[str, tuple[int, int]]]
+#: A file or pattern in a definition, and the folder of its ledger before it.
+_FILE = re.compile(r"'(/(?:[^']|'')*)/(?:live/[^/']+/\d+|compacted/[^/']+)/[^/']+'")
 
 
 def names() -> tuple[str, ...]:
@@ -24,8 +30,9 @@ def names() -> tuple[str, ...]:
     return "stored_event", "unrolled_stored_event", *(f"rolled_{name}" for name in (CLIENT_ID, *ROLLUPS))
 
 
-def selects(root: Path, until: Span | None = None) -> dict[str, str]:
-    """What each source view selects, in the order in which they can be made."""
+def selects(root: Path, until: Span | None = None, place: Path | None = None) -> dict[str, str]:
+    """What each source view selects, in the order in which they can be made; with `place` as if it lay there."""
+    place = place or root
     if until is None:
         coverage = rolled.newest(root)
         covered = {} if coverage is None or not coverage.complete else coverage.writers
@@ -52,10 +59,14 @@ def selects(root: Path, until: Span | None = None) -> dict[str, str]:
                 apart.append(f"writer = {quoted(writer)} AND seq < {next_seq}")
             if part.last > end_epoch:
                 apart.append(f"writer = {quoted(writer)} AND seq >= {end_seq}")
-    sources = {"stored_event": events(patterns, whole), "unrolled_stored_event": events(unrolled, whole, apart)}
+    sources = {
+        "stored_event": events(place, patterns, whole),
+        "unrolled_stored_event": events(place, unrolled, whole, apart),
+    }
     for name in (CLIENT_ID, *ROLLUPS):
         if covered and coverage is not None:
-            sources[f"rolled_{name}"] = f"FROM read_parquet({quoted(in_ledger(f'{coverage.folder}/{name}.parquet'))})"
+            path = quoted(f"{place}/{coverage.folder}/{name}.parquet")
+            sources[f"rolled_{name}"] = f"FROM read_parquet({path}, hive_partitioning = false)"
         else:
             sources[f"rolled_{name}"] = no_roll_up(f"rolled_{name}")
     return sources
@@ -68,7 +79,7 @@ def no_roll_up(name: str) -> str:
     return f"FROM un{name} WHERE false"
 
 
-def events(patterns: Sequence[str], whole: str | None = None, apart: Sequence[str] = ()) -> str:
+def events(root: Path, patterns: Sequence[str], whole: str | None = None, apart: Sequence[str] = ()) -> str:
     """A SELECT of the events in these files of a ledger, but for rows of which a condition of `apart` holds.
 
     It has every column of the ledger, with its type, whatever the files have. `whole` is a pattern whose first file
@@ -76,14 +87,13 @@ def events(patterns: Sequence[str], whole: str | None = None, apart: Sequence[st
     """
     where = f" WHERE NOT ({' OR '.join(apart)})" if apart else ""
     if whole in patterns:
-        first = [pattern for pattern in patterns if pattern == whole]
-        rest = [pattern for pattern in patterns if pattern != whole]
-        return stored([in_ledger(pattern) for pattern in (*first, *rest)]) + where
+        patterns = sorted(patterns, key=lambda pattern: pattern != whole)
+        return stored(root, patterns) + where
     columns = ", ".join(f'NULL::{sql_type} AS "{name}"' for name, sql_type in all_columns().items())
     none = f"SELECT {columns} WHERE false"
     if not patterns:
         return none
-    return f"{none} UNION ALL BY NAME {stored([in_ledger(pattern) for pattern in patterns])}{where}"
+    return f"{none} UNION ALL BY NAME {stored(root, patterns)}{where}"
 
 
 def _has_the_columns(epoch: Path) -> bool:
@@ -99,11 +109,14 @@ def _column_names(segment: Path) -> tuple[str, ...]:
     return tuple(pq.read_schema(segment).names)
 
 
-def in_ledger(path: str) -> str:
-    """A path in a ledger, as a pattern: DuckDB looks for a plain path in the working directory first."""
-    return path if path.startswith(("/", "[")) else f"[{path[0]}]{path[1:]}"
+def place(definition: str) -> Path | None:
+    """Where the ledger lies that the view `stored_event` of this definition reads; None if it names no file."""
+    found = _FILE.search(definition)
+    return None if found is None else Path(found[1].replace("''", "'"))
 
 
-def stored(patterns: list[str]) -> str:
-    """A SELECT of all rows in these files, paths or patterns, with the columns of all of them."""
-    return f"SELECT * FROM read_parquet([{', '.join(map(quoted, patterns))}], union_by_name = true)"
+def stored(root: Path, patterns: Sequence[str]) -> str:
+    """A SELECT of all rows in these files of a ledger, paths or patterns, with the columns of all of them."""
+    files = ", ".join(quoted(f"{root}/{pattern}") for pattern in patterns)
+    # What lies above the ledger is none of its business, also where a folder there is named `year=2026`.
+    return f"SELECT * FROM read_parquet([{files}], union_by_name = true, hive_partitioning = false)"

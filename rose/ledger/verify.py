@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from rose.clock import utc_us
-from rose.ledger import catalog, examine, layout, segments, verified
-from rose.ledger.checks import names, registry, roll_ups, schema_file
+from rose.ledger import examine, layout, segments, verified
+from rose.ledger.checks import names, registry, roll_ups, schema_file, views
 from rose.ledger.checks.records import (
     ARCHIVE_WRITER,
     ARCHIVED_ACTION,
@@ -45,7 +45,7 @@ __all__ = [
 #: Its events prove what was frozen of closed periods.
 CLOSING_WRITER = "closing"
 #: How often, and how long apart, something is looked at that a writer at work is about to put right.
-_CATALOG_LOOKS, _HEAD_LOOKS, _LOOK_S = 20, 3, 0.05
+_HEAD_LOOKS, _LOOK_S = 3, 0.05
 
 _T = TypeVar("_T")
 
@@ -75,6 +75,8 @@ class Report:
     roll_ups: list[str] = field(default_factory=list)
     #: Problems of what is no writer's: names, the registry, the schema file, the views.
     folder: list[str] = field(default_factory=list)
+    #: What is no problem, and worth knowing.
+    notes: list[str] = field(default_factory=list)
 
     @property
     def problems(self) -> list[str]:
@@ -104,7 +106,9 @@ def verify(root: Path | str, *, seen: Seen | None = None) -> Report:
         records = Records(root, seen)
         said = _Said(root, records, before)
         writers = [_verify_writer(root, writer, said, records, seen) for writer in said.writers]
-        report = Report(root, [found for found, _ in writers], roll_ups.faults(root, seen), _folder(root, said, seen))
+        edited, notes = views.faults(root, seen)
+        folder = [*_folder(root, said, seen), *edited]
+        report = Report(root, [found for found, _ in writers], roll_ups.faults(root, seen), folder, notes)
         heads = {found.writer: newest for found, newest in writers if newest and not found.problems}
         seen.forget_unvisited()
         verified.leave(
@@ -138,7 +142,7 @@ class _Said:
 
 
 def _folder(root: Path, said: _Said, seen: Seen) -> list[str]:
-    """What is wrong with everything that is no writer's and no roll-up."""
+    """What is wrong with everything that is no writer's, no roll-up and no view."""
     found = names.faults(root)
     if said.problem is not None:
         found.append(said.problem)
@@ -146,22 +150,7 @@ def _folder(root: Path, said: _Said, seen: Seen) -> list[str]:
     schema = root / layout.SCHEMA_FILE
     if schema.exists() and (fault := seen.facts(schema, "schema", lambda _: schema_file.fault(schema))):
         found.append(f"{layout.SCHEMA_FILE}: {fault}")
-    for _ in range(_CATALOG_LOOKS):
-        try:
-            path = root / layout.CATALOG
-            kind = f"views {seen.facts(path, 'sha256', examine.sha256_of)} {catalog.made_of(root)}"
-            faults = seen.once(path, kind, lambda: catalog.faults(root))
-        except (LedgerError, FileNotFoundError):
-            # A damaged roll-up is named where it is looked at; a catalog that is missing is made by the next reader.
-            return found
-        if not faults:
-            return found
-        if not catalog.may_be_late(faults):
-            break
-        # A writer has begun an epoch, and is about to say so.
-        time.sleep(_LOOK_S)
-    way_out = "it was edited, or made by another version; the next `rose` command that reads the ledger replaces it"
-    return [*found, *(f"{layout.CATALOG}: {fault}; {way_out}" for fault in faults)]
+    return found
 
 
 def _verify_writer(root: Path, writer: str, said: _Said, records: Records, seen: Seen) -> tuple[WriterReport, str]:

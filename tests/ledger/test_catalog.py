@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -95,22 +94,6 @@ def test_new_segments_show_without_a_refresh(root: Path, lease: Any) -> None:
             writer.record(lease())
             assert connection.execute("SELECT count(*) FROM event").fetchone() == (count,)
         assert (root / layout.CATALOG).stat().st_ino == made
-
-
-def _plain_client(folder: Path) -> str:
-    """What a DuckDB client says that knows nothing of this project, in another process."""
-    code = "import duckdb; print(duckdb.connect('ledger.duckdb', read_only=True).sql('from lease').fetchall()[0][6])"
-    run = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
-    return run.stdout.strip() + run.stderr
-
-
-def test_any_client_reads_the_catalog_in_its_folder_also_after_a_move(root: Path, lease: Any, tmp_path: Path) -> None:
-    with LedgerWriter.open(root, "w", "r"):
-        assert _plain_client(root) == "l"
-    shutil.move(root, tmp_path / "moved it's")
-    assert _plain_client(tmp_path / "moved it's") == "l"
-    with catalog.connect(tmp_path / "moved it's") as connection:
-        assert connection.execute("SELECT count(*) FROM lease").fetchone() == (1,)
 
 
 def test_a_client_that_holds_the_catalog_for_writing_does_not_stop_readers(root: Path) -> None:

@@ -35,7 +35,7 @@ root, ballast = disk / "ledger", disk / "ballast"
 def lease(n):
     return Lease(action="granted", lease_id=f"l{n}", kv_budget_bytes=1, compute_share=1.0, expires_at_us=1)
 def seen():
-    with duckdb.connect(root / "ledger.duckdb", read_only=True, config={"file_search_path": str(root)}) as client:
+    with duckdb.connect(root / "ledger.duckdb", read_only=True) as client:
         return [name for (name,) in client.execute("SELECT lease_id FROM lease_event ORDER BY seq").fetchall()]
 acknowledged, refusals = [], []
 with LedgerWriter.open(root, "w", "r", flush_interval_s=0.02) as writer:
@@ -78,7 +78,7 @@ from rose.ledger.writer import LedgerWriter
 segments.SEGMENTS_PER_EPOCH = 3
 root, limit = sys.argv[1], int(sys.argv[2])
 def seen():
-    with duckdb.connect(f"{root}/ledger.duckdb", read_only=True, config={"file_search_path": root}) as client:
+    with duckdb.connect(f"{root}/ledger.duckdb", read_only=True) as client:
         return {name for (name,) in client.execute("SELECT lease_id FROM lease_event").fetchall()}
 acknowledged, refused = set(), 0
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -104,7 +104,7 @@ with LedgerWriter.open(root, "w", "r", flush_interval_s=0.02) as writer:
 
 def _seen(root: Path) -> list[str]:
     """Leases in the order of their events, as a client sees them that changes nothing."""
-    with duckdb.connect(root / layout.CATALOG, read_only=True, config={"file_search_path": str(root)}) as client:
+    with duckdb.connect(root / layout.CATALOG, read_only=True) as client:
         return [name for (name,) in client.execute("SELECT lease_id FROM lease_event ORDER BY seq").fetchall()]
 
 

@@ -159,7 +159,7 @@ def _schema_with_rows(root: Path) -> None:
 
 def _sql(statement: str) -> Act:
     def edit(root: Path) -> None:
-        with duckdb.connect(root / layout.CATALOG, config={"file_search_path": str(root)}) as connection:
+        with duckdb.connect(root / layout.CATALOG) as connection:
             connection.execute(statement)
 
     return edit

@@ -101,7 +101,7 @@ def test_each_query_asks_something_else():
 @pytest.mark.parametrize("name", ["turns_by_placement", "device_time_by_bucket_and_day"])
 def test_a_filter_reaches_the_files_statistics(name, small):
     """A variable that is set must become a constant that Parquet's statistics are checked against."""
-    with duckdb.connect(config={"file_search_path": str(small)}) as connection:
+    with duckdb.connect() as connection:
         connection.execute(f"ATTACH '{small}/ledger.duckdb' AS ledger (READ_ONLY)")
         connection.execute("USE ledger")
         text = f"EXPLAIN {sql.read(f'queries/{name}.sql')}"

@@ -47,6 +47,7 @@ def verify(
     if as_json:
         writers = [dataclasses.asdict(writer) for writer in report.writers]
         facts = {"ledger": str(report.root), "ok": report.ok, "writers": writers, "problems": report.problems}
+        facts["notes"] = report.notes
         print_json({**facts, "faulty_events": faulty, "faults": [dataclasses.asdict(fault) for fault in named]})
     else:
         columns = ["writer", "segments", "events", "first_seq", "last_seq", "problems"]
@@ -54,6 +55,7 @@ def verify(
         print_table(columns, rows)
         print(verified.text(report.root))
         print("The ledger is sound." if report.ok else visible("\n".join(report.problems)))
+        print(visible("".join(f"{note}\n" for note in report.notes)), end="")
         _print_faults(faulty, named)
     if not report.ok:
         raise typer.Exit(1)

@@ -128,7 +128,7 @@ def _merge(root: Path, batch: list[Part], log: LedgerWriter) -> int:
 def _write_rows(root: Path, batch: list[Part], path: Path) -> bytes:
     """All rows of `batch`, sorted by kind so that a reader of one kind skips the rest; returns the file's bytes."""
     temporary = path.with_name(f".{path.name}.tmp")
-    rows = sources.stored([f"{root}/{part.pattern}" for part in batch]) + " ORDER BY kind, seq"
+    rows = sources.stored(root, [part.pattern for part in batch]) + " ORDER BY kind, seq"
     try:
         with duckdb.connect() as connection:
             connection.execute("SET threads = 1")

@@ -39,7 +39,7 @@ class Increment:
 def since(root: Path, marks: Mapping[str, Mark]) -> Increment:
     """What every writer has added since its mark (all it has, for a writer without one), as of now.
 
-    `root` is what `layout.check` returned; `select` has all columns of `stored_event`, with paths relative to it.
+    `root` is what `layout.check` returned; `select` has all columns of `stored_event`.
     Raises LedgerError for a damaged segment.
     """
     files: list[str] = []
@@ -63,7 +63,7 @@ def since(root: Path, marks: Mapping[str, Mark]) -> Increment:
             end = Mark(part.last, 2**31, max(next_seq, begin.next_seq))
         ends[writer] = end
         events += end.next_seq - begin.next_seq
-    return Increment(sources.events(files, apart=apart), len(files), ends, events)
+    return Increment(sources.events(root, files, apart=apart), len(files), ends, events)
 
 
 def _segments(root: Path, part: Part, begin: Mark, end: Mark) -> tuple[list[str], Mark]:

@@ -82,8 +82,6 @@ def _end_with(connection: socket.socket) -> None:
 
 def _run(request: Request) -> tuple[dict[str, Any], bytes]:
     root = layout.check(request.root)
-    # The catalog's patterns are relative: in this process they mean the ledger's folders and no others.
-    os.chdir(root)
     with catalog.connect(root) as connection:
         _limit(request)
         try:

@@ -227,7 +227,7 @@ def history(root: Path | str) -> dict[str, Last]:
     root = layout.check(root)
     writers = [writer for writer in layout.writers(root) if writer.startswith(_WRITER_PREFIX)]
     patterns = [part.pattern for writer in writers for part in layout.parts(root, writer)]
-    stored = sources.events(patterns)
+    stored = sources.events(root, patterns)
     try:
         with catalog.connect(root) as connection:
             connection.execute(f"CREATE OR REPLACE TEMP VIEW stored_event AS {stored}")

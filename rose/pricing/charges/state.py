@@ -52,8 +52,8 @@ def current(root: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """
     root = layout.check(root)
     path = root / STATE
-    # Python variables are never taken for tables; the search path is where segments are found.
-    config: dict[str, Any] = {"python_enable_replacements": False, "file_search_path": str(root)}
+    # Python variables are never taken for tables.
+    config: dict[str, Any] = {"python_enable_replacements": False}
     try:
         if not path.exists() and (increment.since(root, {}).events < KEPT_EVENTS or not os.access(root, os.W_OK)):
             with duckdb.connect(config=config) as connection:

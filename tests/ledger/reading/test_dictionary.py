@@ -50,7 +50,7 @@ def test_a_ledger_s_own_comments_are_read(tmp_path: Path) -> None:
     root = tmp_path / "ledger"
     with LedgerWriter.open(root, "w", "r"):
         pass
-    with duckdb.connect(root / "ledger.duckdb", config={"file_search_path": str(root)}) as connection:
+    with duckdb.connect(root / "ledger.duckdb") as connection:
         connection.execute("COMMENT ON COLUMN lease.renewals IS 'Ours.'")
     found = dictionary.read(root)
     assert [view.name for view in found] == list(catalog.VIEWS)

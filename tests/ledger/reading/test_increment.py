@@ -34,7 +34,7 @@ def close_epoch(root: Path, writer: str) -> None:
 
 
 def read(root: Path, select: str) -> list[tuple[str, int]]:
-    with duckdb.connect(config={"file_search_path": str(root)}) as connection:
+    with duckdb.connect() as connection:
         found = connection.execute(f"SELECT writer, seq FROM ({select}) WHERE run_id = 'r' ORDER BY ALL").fetchall()
     return [(writer, seq) for writer, seq in found]
 

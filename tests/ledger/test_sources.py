@@ -1,0 +1,115 @@
+"""Where a catalog looks for the files of its ledger: in any client, from any working directory, after a move."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+from rose.ledger import catalog, layout, sources
+from rose.ledger.growth import compaction, rollup
+from rose.ledger.reading.query import query
+from rose.ledger.verify import verify
+from rose.ledger.writer import LedgerWriter
+
+NAMES = ["plain", 'it\'s "quoted"', "台帳 für alle", "year=2026", "{braces} $HOME %20", "live/w/000000"]
+#: A DuckDB client that knows nothing of this project.
+_CLIENT = "import duckdb, sys; print(duckdb.connect(sys.argv[1], read_only=True).sql('from lease').fetchall()[0][6])"
+
+
+def _client(path: Path, folder: Path) -> str:
+    run = subprocess.run([sys.executable, "-c", _CLIENT, path], cwd=folder, capture_output=True, text=True, check=False)
+    return run.stdout.strip() + run.stderr
+
+
+def _columns(root: Path) -> list[str]:
+    with catalog.connect(root) as connection:
+        return [column for column, *_ in connection.execute("DESCRIBE event").fetchall()]
+
+
+@pytest.fixture
+def make(tmp_path: Path, lease: Callable[..., Any]) -> Callable[[str], Path]:
+    """A ledger in a folder of this name, with live, merged and rolled-up parts."""
+
+    def run(name: str) -> Path:
+        root = tmp_path / name / "ledger"
+        with LedgerWriter.open(root, "w", "r") as writer:
+            writer.record(lease())
+        with LedgerWriter.open(root, "other", "r"):
+            compaction.compact(root, grace_s=0)
+            rollup.roll_up(root)
+        return root
+
+    return run
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_client_reads_from_any_working_directory(make: Callable[[str], Path], tmp_path: Path, name: str) -> None:
+    root = make(name)
+    assert _client(root / layout.CATALOG, tmp_path) == "l"
+    assert _client(Path(layout.CATALOG), root) == "l"
+    assert query(root, "SELECT lease_id FROM lease").rows == [("l",)]
+    assert "year" not in _columns(root)
+    with duckdb.connect(root / layout.CATALOG, read_only=True) as client:
+        definition = client.execute("SELECT sql FROM duckdb_views() WHERE view_name = 'stored_event'").fetchall()[0][0]
+        client.execute("SELECT count(*) FROM daily_event").fetchall()
+    assert sources.place(definition) == root
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_ledger_that_was_moved_is_sound_and_the_next_reader_puts_it_right(
+    make: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    old = make("old")
+    assert verify(old).notes == []
+    root = tmp_path / name / "moved"
+    root.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(old, root)
+    report = verify(root)
+    assert report.problems == []
+    assert len(report.notes) == 1
+    assert f"it reads the files at {old}, from where the ledger was moved or copied" in report.notes[0]
+    assert query(root, "SELECT lease_id FROM lease").rows == [("l",)]
+    assert _client(root / layout.CATALOG, tmp_path) == "l"
+    assert verify(root).notes == []
+
+
+def test_an_edit_of_a_moved_catalog_is_no_move(make: Callable[[str], Path], tmp_path: Path) -> None:
+    root = tmp_path / "moved"
+    shutil.move(make("old"), root)
+    with duckdb.connect(root / layout.CATALOG) as client:
+        client.execute("CREATE MACRO main.sum(x) AS 2 * x")
+    report = verify(root)
+    assert any("macro main.sum is foreign" in problem for problem in report.problems)
+    assert report.notes == []
+
+
+def test_a_catalog_of_two_places_is_no_move(make: Callable[[str], Path], tmp_path: Path) -> None:
+    root = make("old")
+    with duckdb.connect(root / layout.CATALOG) as client:
+        (text,) = client.execute("SELECT sql FROM duckdb_views() WHERE view_name = 'stored_event'").fetchall()[0]
+    forged = make("forged")
+    with duckdb.connect(root / layout.CATALOG) as client:
+        client.execute(text.replace("CREATE VIEW", "CREATE OR REPLACE VIEW").replace(str(root), str(forged), 1))
+    assert any("view stored_event is not what" in problem for problem in verify(root).problems)
+
+
+def test_a_copy_on_a_read_only_mount_is_read(make: Callable[[str], Path], tmp_path: Path) -> None:
+    root, mounted = make("ledger of june"), tmp_path / "mounted here"
+    mounted.mkdir()
+    mount = 'mount --bind "$2" "$3" && mount -o remount,ro,bind "$3"'
+    inside = ["unshare", "--map-root-user", "--mount", "sh", "-c", f'{mount} || exit 77; exec "$0" -c "$1" "$3"']
+    code = (
+        "import sys\nfrom rose.ledger.reading.query import query\nfrom rose.ledger.verify import verify\n"
+        "print(query(sys.argv[1], 'select lease_id from lease').rows, verify(sys.argv[1]).ok)"
+    )
+    done = subprocess.run([*inside, sys.executable, code, root, mounted], capture_output=True, text=True, check=False)
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip("this host lets no user mount")
+    assert done.stdout == "[('l',)] True\n", done.stderr
