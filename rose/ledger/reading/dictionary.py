@@ -68,7 +68,11 @@ def one(views: Sequence[View], name: str) -> View:
     for view in views:
         if view.name == name.lower():
             return view
-    raise LedgerError(f"the ledger has no view {name!r}; it has {', '.join(view.name for view in views)}")
+    from rose.ledger.reading import hints
+
+    names = [view.name for view in views]
+    near = hints.did_you_mean(name, names)
+    raise LedgerError(f"the ledger has no view {name!r}{near or '; it has ' + ', '.join(names)}")
 
 
 def markdown() -> str:

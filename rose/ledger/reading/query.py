@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -146,10 +147,10 @@ def _run(
             header, content = {}, b""
     if "error" in header:
         raise (QueryError if header["refused"] else LedgerError)(header["error"])
-    if not header or len(content) != header["bytes"]:
-        # The process ended without an answer: killed at its time, or by the limit on its memory.
+    if len(content) != header.get("bytes"):
+        # The process ended without an answer, or in the middle of it.
         late = time.monotonic() - began >= timeout_s
-        raise QueryError(too_slow(timeout_s) if late else too_large(memory_limit_gb))
+        raise QueryError(too_slow(timeout_s) if late else _died(header.get("died"), memory_limit_gb))
     return pa.ipc.open_stream(content).read_all(), header["types"], header["truncated"]
 
 
@@ -161,6 +162,21 @@ def too_slow(timeout_s: float) -> str:
 def too_large(memory_limit_gb: float) -> str:
     """What to say of a query that was ended by the memory limit."""
     return f"Out of Memory: the query needed more than {memory_limit_gb:g} GB; narrow it"
+
+
+def _died(number: int | None, memory_limit_gb: float) -> str:
+    """What to say of a query whose process a signal ended, or nobody knows what."""
+    if number == signal.SIGABRT:
+        # What a C library does that gets no more memory; DuckDB's own failures are errors.
+        return too_large(memory_limit_gb)
+    if number is None:
+        return "the process of the query ended without an answer; try again"
+    name = signal.Signals(number).name
+    if number == signal.SIGKILL:
+        return (
+            f"the process of the query was killed ({name}), by somebody or for want of memory on this host; try again"
+        )
+    return f"DuckDB crashed on the query ({name}), perhaps for want of memory; write it in another way, or narrow it"
 
 
 class _Workers:

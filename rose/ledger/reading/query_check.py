@@ -14,6 +14,7 @@ from typing import Any
 import duckdb
 
 from rose.ledger import catalog
+from rose.ledger.reading import hints
 from rose.ledger.reading.query import QueryError
 
 #: Longest text of a query, in characters.
@@ -112,12 +113,12 @@ def limited(connection: duckdb.DuckDBPyConnection, text: str, limit: int) -> str
         ((serialized,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [wrapped]).fetchall()
         tree = json.loads(serialized)
     except duckdb.Error as error:
-        raise QueryError(f"{error}{hint(str(error), statement)}") from error
+        raise QueryError(explained(connection, str(error), statement)) from error
     except RecursionError as error:
         raise QueryError("the query is nested too deeply; split it into parts with WITH") from error
     if tree["error"]:
         message = f"{tree['error_type'].title()} Error: {tree['error_message']}"
-        raise QueryError(f"{message}{hint(message, statement)}")
+        raise QueryError(explained(connection, message, statement))
     if len(tree["statements"]) != 1:
         raise QueryError(f"{len(tree['statements'])} statements were given. {_ALLOWED}")
     check(tree["statements"][0], Names(connection))
@@ -163,7 +164,8 @@ def _check_reference(node: dict[str, Any], visible: frozenset[str], names: Names
         own = not qualifier and table in visible
         # The first look saves the second, which takes longer than most queries.
         if not own and not (qualifier in _QUALIFIERS and (table in catalog.VIEWS or table in names.views)):
-            raise QueryError(f"{'.'.join([*qualifier, table])!r} is not a view of the ledger. {_ALLOWED}")
+            near = hints.did_you_mean(table, {*catalog.VIEWS, *visible})
+            raise QueryError(f"{'.'.join([*qualifier, table])!r} is not a view of the ledger{near or f'. {_ALLOWED}'}")
     if kind == "TABLE_FUNCTION":
         function = node["function"]
         *qualifier, name = _path(function)
@@ -189,7 +191,7 @@ def _one_select(connection: duckdb.DuckDBPyConnection, text: str) -> str:
     try:
         statements = connection.extract_statements(text)
     except duckdb.Error as error:
-        raise QueryError(f"{error}{hint(str(error), text)}") from error
+        raise QueryError(explained(connection, str(error), text)) from error
     if len(statements) != 1:
         raise QueryError(f"{len(statements)} statements were given. {_ALLOWED}")
     if statements[0].type == duckdb.StatementType.MULTI:
@@ -202,10 +204,8 @@ def _one_select(connection: duckdb.DuckDBPyConnection, text: str) -> str:
     return statements[0].query.strip().removesuffix(";")
 
 
-def hint(message: str, text: str) -> str:
-    """What to add to one of DuckDB's messages."""
-    if "Parser Error" in message and '"at"' not in text and " at" in text.lower():
-        return "\nAT is a reserved word: the column is event_time"
+def explained(connection: duckdb.DuckDBPyConnection, message: str, text: str) -> str:
+    """One of DuckDB's messages about `text`, with what helps to mend it."""
     if "Permission Error" in message:
-        return f"\n{_ALLOWED}"
-    return ""
+        return f"{message}\n{_ALLOWED}"
+    return f"{message}{hints.hint(connection, message, text)}"

@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +41,38 @@ def serve(control: socket.socket) -> None:
     """Fork a process for each socket that arrives over `control`, until the other end is closed.
 
     A process reads one encoded Request to the end of its socket, and answers a line of JSON (`types` and `truncated`
-    and the length of what follows in `bytes`, or `error` and whether it was `refused`) and an Arrow IPC stream.
+    and the length of what follows in `bytes`, or `error` and whether it was `refused`) and an Arrow IPC stream. For one
+    that a signal ended, this process answers `died`, the signal's number.
     """
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    running: dict[int, socket.socket] = {}
+    signal.signal(signal.SIGCHLD, lambda *_: _reap(running))
     while True:
         _, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not descriptors:
             return
-        with socket.socket(fileno=descriptors[0]) as connection:
-            if os.fork() == 0:
-                control.close()
-                _answer(connection)
+        connection = socket.socket(fileno=descriptors[0])
+        # It may be over before it is known here.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        if (pid := os.fork()) == 0:
+            # Whoever waits for the end of another answer does not wait for this one.
+            for other in (control, *running.values()):
+                other.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+            _answer(connection)
+        running[pid] = connection
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+
+
+def _reap(running: dict[int, socket.socket]) -> None:
+    """Let go of the processes that have ended, and answer for those that could not."""
+    for pid in list(running):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            with running.pop(pid) as connection, suppress(OSError):
+                if os.WIFSIGNALED(status):
+                    connection.setblocking(False)
+                    connection.sendall(json.dumps({"died": os.WTERMSIG(status)}).encode() + b"\n")
 
 
 def _answer(connection: socket.socket) -> None:
@@ -65,6 +87,11 @@ def _answer(connection: socket.socket) -> None:
             header, content = _run(request)
         except LedgerError as error:
             header, content = {"error": str(error), "refused": isinstance(error, QueryError)}, b""
+        except MemoryError:
+            header, content = {"error": too_large(request.memory_limit_gb), "refused": True}, b""
+        except Exception as error:
+            # Whatever it is, it is no want of memory.
+            header, content = {"error": f"the query failed: {type(error).__name__}: {error}", "refused": False}, b""
         connection.sendall(json.dumps({**header, "bytes": len(content)}).encode() + b"\n")
         connection.sendall(content)
     finally:
@@ -93,7 +120,7 @@ def _run(request: Request) -> tuple[dict[str, Any], bytes]:
         except duckdb.InterruptException as error:
             raise QueryError(too_slow(request.timeout_s)) from error
         except duckdb.Error as error:
-            raise QueryError(f"{error}{query_check.hint(str(error), request.text)}") from error
+            raise QueryError(query_check.explained(connection, str(error), request.text)) from error
         except (MemoryError, pa.ArrowMemoryError) as error:
             raise QueryError(too_large(request.memory_limit_gb)) from error
         except pa.ArrowException as error:

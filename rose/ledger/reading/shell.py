@@ -36,8 +36,14 @@ A statement is one SELECT and ends with a semicolon; it may span lines. Ctrl-C c
 .queries              the named queries
 .query NAME [V=TEXT]  run a named query, such as: .query harvest_share_by_day since=7d
 .help                 this text
-.quit                 leave"""
+.quit                 leave; so do exit, quit and \\q"""
 _COMMANDS = (".help", ".queries", ".query", ".quit", ".schema", ".tables")
+#: What other shells call them. `\d` with a name after it is .schema.
+_SYNONYMS = {
+    **dict.fromkeys(("exit", "quit", "\\q", ".exit", ".q"), ".quit"),
+    **dict.fromkeys(("help", "\\?", "\\h", ".h"), ".help"),
+    **dict.fromkeys(("\\d", "\\dt", "\\dv", ".views", "show tables", "show views"), ".tables"),
+}
 #: Keywords that DuckDB does not reserve and that a SELECT has use for.
 _UNRESERVED = ["exclude", "filter", "over", "partition", "replace", "values"]
 _KEYWORDS = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category IN ('reserved', 'type_function')"
@@ -66,9 +72,11 @@ class Shell:
     def handle(self, text: str) -> bool:
         """Do what was entered and show what came of it, errors too; False if the user wants to leave."""
         try:
-            if text.strip().startswith("."):
-                return self._command(*text.split())
+            if (command := _command(text)) is not None:
+                return self._command(*command)
             for statement in statements(text):
+                if (command := _command(statement)) is not None:
+                    return self._command(*command)
                 self._print(lambda statement=statement: self.run(statement))  # type: ignore[misc]
         except LedgerError as error:
             self.show(f"error: {error}")
@@ -82,14 +90,14 @@ class Shell:
         elif command == ".tables":
             print_table(["view", "about"], [(view.name, view.about) for view in self.views])
         elif command == ".schema" and len(arguments) == 1:
-            view = dictionary.one(self.views, arguments[0].rstrip(";"))
+            view = dictionary.one(self.views, arguments[0])
             self.show(view.about)
             print_table(["column", "type", "about"], [(each.name, each.type, each.about) for each in view.columns])
         elif command == ".queries":
             print_table(["query", "question"], [(name, named.load(name).question) for name in named.names()])
         elif command == ".query" and arguments:
             self._named(*arguments)
-        elif command in (".quit", ".exit"):
+        elif command == ".quit":
             return False
         elif command in _COMMANDS:
             raise LedgerError(f"{command} needs a name after it; .help shows how")
@@ -116,6 +124,16 @@ class Shell:
         self.show(f"{shown} ({took_ms:.0f} ms)")
 
 
+def _command(text: str) -> list[str] | None:
+    """The words of a command, by its name here and without a semicolon after them; None for a statement."""
+    words = text.strip().removesuffix(";").split()
+    if known := _SYNONYMS.get(" ".join(words).lower()):
+        return [known]
+    if not words or words[0][0] not in ".\\":
+        return None
+    return [".schema" if words[0] in ("\\d", "\\d+") and words[1:] else words[0], *words[1:]]
+
+
 def statements(text: str) -> list[str]:
     """The statements in `text`, without what only comments hold; the last may lack its semicolon."""
     content = text.encode()
@@ -131,7 +149,7 @@ def statements(text: str) -> list[str]:
 
 def complete(text: str) -> bool:
     """Whether Enter runs `text`: a command, or nothing, or statements of which the last has its semicolon."""
-    if text.strip().startswith(".") or not statements(text):
+    if _command(text) is not None or not statements(text):
         return True
     last = _tokens(text)[-1]
     return text.encode()[last : last + 1] == b";"

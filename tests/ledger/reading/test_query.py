@@ -175,6 +175,14 @@ def test_a_text_that_is_too_long_or_too_deep_is_refused(root: Path) -> None:
         ("SELECT 1; SELECT 2", "2 statements were given. Allowed is exactly one SELECT"),
         ("SELECT * FROM read_text('/etc/hostname')", "Allowed is exactly one SELECT"),
         ("SELECT seq, at FROM lease", "the column is event_time"),
+        ("SELECT max(at) FROM lease", "the column is event_time"),
+        ("SELECT reason FROM lease_event WHERE at > now()", "the column is event_time"),
+        ("SELECT count(*) FROM leese", "'leese' is not a view of the ledger; did you mean lease"),
+        ("FROM runs", "did you mean run?"),
+        ("WITH newest AS (FROM run) FROM newst", "did you mean newest?"),
+        ("SELECT leese_id FROM lease", '"lease_id"'),
+        ("SELECT l.durationns FROM lease AS l", "Did you mean duration_ns?"),
+        ("SELECT strlengt('a')", 'Did you mean "strlen"'),
         ("SELECT colour FROM lease", "colour"),
     ],
 )
@@ -210,3 +218,9 @@ def test_every_view_can_be_queried(root: Path) -> None:
 def test_a_folder_that_is_no_ledger_is_named(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match=f"{tmp_path} is not a ledger"):
         query(tmp_path, "SELECT 1")
+
+
+def test_what_is_no_column_gets_no_hint_about_it(root: Path) -> None:
+    with pytest.raises(QueryError) as caught:
+        query(root, "SELECT 'at' AS \"at\" FROM -- not at all")
+    assert "event_time" not in str(caught.value)

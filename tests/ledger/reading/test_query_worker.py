@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import duckdb
@@ -44,6 +45,29 @@ def test_a_query_that_heeds_nothing_is_killed_and_leaves_no_process(root):
     before = workers()
     with pytest.raises(QueryError, match=r"took longer than 0.2 s"):
         query(root, DEAF, timeout_s=0.2)
+    assert workers() == before
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (signal.SIGKILL, r"was killed \(SIGKILL\), by somebody or for want of memory on this host"),
+        (signal.SIGSEGV, r"DuckDB crashed on the query \(SIGSEGV\)"),
+        (signal.SIGABRT, "Out of Memory: the query needed more than 2 GB"),
+    ],
+)
+def test_what_ended_a_query_is_said(root, number, says):
+    query(root, "SELECT 1")
+    before = workers()
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(query, root, DEAF, timeout_s=60)
+        while not (new := [process for process in workers() if process not in before]):
+            assert not asked.done()
+            time.sleep(0.01)
+        assert query(root, "SELECT 1").rows == [(1,)], "another answer does not wait for this one"
+        new[0].send_signal(number)
+        with pytest.raises(QueryError, match=says):
+            asked.result()
     assert workers() == before
 
 

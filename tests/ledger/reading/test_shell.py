@@ -113,6 +113,30 @@ def test_the_commands_say_what_there_is(typed):
     assert "harvest_share_by_day" in shown
 
 
+@pytest.mark.parametrize("leave", ["exit", "exit;", "quit", "QUIT ;", "\\q", ".exit", ".quit;", "select 6 as x; exit;"])
+def test_it_is_left_in_the_words_of_other_shells(typed, leave):
+    shown = typed(leave, ENTER, "select 41 + 1 as answer;", ENTER, "\x04")
+    assert "error" not in shown
+    assert "42" not in shown
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("\\d", "One row for each lease"),
+        ("show tables;", "One row for each lease"),
+        ("\\dt", "One row for each lease"),
+        ("\\d lease;", "granted_at"),
+        (".schema lease;", "granted_at"),
+        ("help", ".query NAME"),
+        ("\\?", ".query NAME"),
+        (".schema leese", "did you mean lease"),
+    ],
+)
+def test_other_shells_words_do_what_they_do_there(typed, text, says):
+    assert says in typed(text, ENTER, "\x04")
+
+
 def test_a_named_query_runs_with_its_variables(typed):
     assert "3 rows (" in typed(".query open_leases", ENTER, "\x04")
     assert "0 rows (" in typed(".query open_leases run_id=another since=24h", ENTER, "\x04")
