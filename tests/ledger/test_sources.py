@@ -12,7 +12,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from rose.ledger import catalog, layout, sources
+from rose.ledger import catalog, layout, segments, sources
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.reading.query import query
 from rose.ledger.verify import verify
@@ -41,9 +41,12 @@ def make(tmp_path: Path, lease: Callable[..., Any]) -> Callable[[str], Path]:
         root = tmp_path / name / "ledger"
         with LedgerWriter.open(root, "w", "r") as writer:
             writer.record(lease())
-        with LedgerWriter.open(root, "other", "r"):
-            compaction.compact(root, grace_s=0)
-            rollup.roll_up(root)
+        tail = segments.recover(root, "w")
+        assert tail is not None
+        segments.begin_epoch(root, tail)
+        compaction.compact(root, grace_s=0)
+        rollup.roll_up(root)
+        assert [part.state for part in layout.parts(root, "w")] == ["compacted", "live"]
         return root
 
     return run

@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from rose.ledger.commands import readable
 from rose.ledger.commands.output import cell_text, json_text, visible
 from rose.ledger.layout import LedgerError
 
@@ -27,6 +28,7 @@ LedgerOption = Annotated[
 ]
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
+RawOption = Annotated[bool, typer.Option("--raw", help="Times and sizes in tables as the plain numbers they are.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -127,12 +129,14 @@ def print_json(value: Any) -> None:
         print(f"JSON has no NaN and no infinity: null stands for {count} such numbers.", file=sys.stderr)
 
 
-def print_table(columns: list[str], rows: list[Any]) -> None:
+def print_table(columns: list[str], rows: list[Any], *, raw: bool = False) -> None:
+    """Print rows for people, times and sizes in their units by the names of the columns; with `raw` as they are."""
     table = Table()
     for column in columns:
         table.add_column(visible(column), overflow="fold")
     for row in rows:
-        table.add_row(*("" if cell is None else visible(cell_text(cell)) for cell in row))
+        cells = zip(columns, row, strict=True)
+        table.add_row(*(visible((None if raw else readable.cell(*cell)) or cell_text(cell[1])) for cell in cells))
     # Off a terminal there is no width to keep to.
     width = None if sys.stdout.isatty() else 1_000_000
     Console(markup=False, highlight=False, width=width).print(table)

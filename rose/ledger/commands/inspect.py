@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rose.clock import utc_us
+from rose.ledger.commands import readable
 from rose.ledger.commands.common import (
     JsonOption,
     LedgerOption,
+    RawOption,
     clear_errors,
     ledger_root,
     print_json,
@@ -67,7 +69,7 @@ def _print_faults(count: int | None, named: Sequence[Fault]) -> None:
         print(visible("\n".join(f"  {fault}" for fault in named)))
 
 
-def info(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
+def info(ledger: LedgerOption = None, as_json: JsonOption = False, raw: RawOption = False) -> None:
     """What a ledger holds, how far its writers and jobs are, and what it takes on disk."""
     with clear_errors():
         from rose.ledger import faults, layout, verified
@@ -105,12 +107,13 @@ def info(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         print_json(facts)
         return
-    print(f"{root}: format {facts['format']}, {facts['files']} files, {facts['bytes']:,} bytes")
+    size = (lambda size_bytes: f"{size_bytes:,} bytes") if raw else readable.size
+    print(f"{root}: format {facts['format']}, {facts['files']} files, {size(facts['bytes'])}")
     print(verified.text(root))
-    print("on disk: " + ", ".join(f"{name} {size:,} bytes" for name, size in facts["folders"].items()))
+    print("on disk: " + ", ".join(f"{name} {size(used)}" for name, used in facts["folders"].items()))
     print(f"dropped events: {facts['dropped']:,}")
     _print_faults(faulty, named)
-    print_table(columns, kinds)
+    print_table(columns, kinds, raw=raw)
     print_table(
         ["writer", "events", "rolled up", "newest", "age"],
         [
@@ -139,11 +142,11 @@ def _age(age_s: float | None) -> str | None:
     return f"{age_s:.0f} s" if age_s < 600 else f"{age_s / 3600:,.1f} h"
 
 
-def runs(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
+def runs(ledger: LedgerOption = None, as_json: JsonOption = False, raw: RawOption = False) -> None:
     """The runs of a ledger, oldest first."""
     with clear_errors():
         columns, rows = read_figure(ledger_root(ledger), "figures/ledger_runs.sql")
     if as_json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:
-        print_table(columns, rows)
+        print_table(columns, rows, raw=raw)

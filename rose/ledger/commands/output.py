@@ -43,14 +43,14 @@ def csv_cells(row: Iterable[Any]) -> list[str]:
 
 
 def _csv_cell(cell: Any) -> str:
-    if cell is None:
-        return ""
     text = cell_text(cell)
     return f"'{text}" if not isinstance(cell, _NUMBERS) and _FORMULA.match(text) else text
 
 
 def cell_text(cell: Any) -> str:
-    """One value as text; a time is ISO 8601, UTC unless it says otherwise."""
+    """One value as text; a time is ISO 8601, UTC unless it says otherwise, and nothing is no text."""
+    if cell is None:
+        return ""
     if isinstance(cell, datetime):
         return cell.isoformat(timespec="microseconds") + ("Z" if cell.tzinfo is None else "")
     return cell.isoformat() if isinstance(cell, date) else str(cell)

@@ -15,6 +15,7 @@ import typer
 from rose.ledger.commands.common import (
     JsonOption,
     LedgerOption,
+    RawOption,
     clear_errors,
     fail,
     ledger_root,
@@ -52,6 +53,7 @@ def sql_command(
     tls_ca: Annotated[Path | None, typer.Option(help="Certificate, PEM, that the gateway's must come from.")] = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
+    raw: RawOption = False,
     limit: Annotated[
         int | None, typer.Option(min=0, help=f"Print at most this many rows; else {_LIMIT}, in a shell {_SHELL_LIMIT}.")
     ] = None,
@@ -67,10 +69,10 @@ def sql_command(
     with clear_errors():
         run = _runner(ledger, server, token_file, tls_ca, rows_max, timeout)
         if query is None:
-            _open_shell(run, None if server else ledger_root(ledger), server, rows_max, timeout)
+            _open_shell(run, None if server else ledger_root(ledger), server, rows_max, timeout, raw=raw)
             return
         result = run(sys.stdin.read() if query == "-" else query)
-    _print_result(result, as_json=as_json, as_csv=as_csv)
+    _print_result(result, as_json=as_json, as_csv=as_csv, raw=raw)
 
 
 def query_command(
@@ -90,6 +92,7 @@ def query_command(
     show: Annotated[bool, typer.Option("--show", help="Print the SQL instead of running it.")] = False,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
+    raw: RawOption = False,
     limit: Annotated[int, typer.Option(min=0, help="Print at most this many rows.")] = _LIMIT,
     timeout: TimeoutOption = 30.0,
 ) -> None:
@@ -109,7 +112,7 @@ def query_command(
             print(named.script(query, given), end="")
             return
         result = _run_named(ledger, query, given, limit, timeout)
-    _print_result(result, as_json=as_json, as_csv=as_csv)
+    _print_result(result, as_json=as_json, as_csv=as_csv, raw=raw)
 
 
 def schema_command(
@@ -167,14 +170,14 @@ def _runner(
 
 
 def _open_shell(
-    run: Callable[[str], Result], root: Path | None, server: str | None, limit: int, timeout_s: float
+    run: Callable[[str], Result], root: Path | None, server: str | None, limit: int, timeout_s: float, *, raw: bool
 ) -> None:
     from rose.ledger.reading import dictionary, named, shell
 
     def run_named(query: NamedQuery, texts: dict[str, str]) -> Result:
         return _run_named(root, query, named.values(query, texts, now=datetime.now(UTC)), limit, timeout_s)
 
-    opened = shell.Shell(dictionary.read(root), run, None if root is None else run_named)
+    opened = shell.Shell(dictionary.read(root), run, None if root is None else run_named, raw=raw)
     shell.interact(opened, f"{server or root}: statements end with a semicolon; .help says more")
 
 
@@ -199,13 +202,13 @@ def _one_format(as_json: bool, as_csv: bool) -> None:
         fail("--json and --csv exclude one another; give one of them")
 
 
-def _print_result(result: Result, *, as_json: bool, as_csv: bool) -> None:
+def _print_result(result: Result, *, as_json: bool, as_csv: bool, raw: bool) -> None:
     if as_json:
         print_json([dict(zip(result.columns, row, strict=True)) for row in result.rows])
     elif as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerows(csv_cells(row) for row in (result.columns, *result.rows))
     else:
-        print_table(result.columns, result.rows)
+        print_table(result.columns, result.rows, raw=raw)
     if result.truncated:
         print(f"There are more than {len(result.rows)} rows; --limit shows more.", file=sys.stderr)

@@ -61,6 +61,7 @@ class Shell:
     run: Callable[[str], Result]
     run_named: Callable[[named.NamedQuery, dict[str, str]], Result] | None = None
     show: Callable[[str], None] = print
+    raw: bool = False
     words: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -119,7 +120,7 @@ class Shell:
         began = time.monotonic()
         result = run()
         took_ms = (time.monotonic() - began) * 1e3
-        print_table(result.columns, result.rows)
+        print_table(result.columns, result.rows, raw=self.raw)
         shown = f"the first {len(result.rows)} rows, there are more" if result.truncated else f"{len(result.rows)} rows"
         self.show(f"{shown} ({took_ms:.0f} ms)")
 
