@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -156,6 +157,7 @@ def export(
     """Write the rows of views to files, one for each view, for any other tool."""
     options = _options(storage_option)
     with clear_errors(), progress_bar("Exporting") as progress:
+        from rose.ledger import verified
         from rose.ledger.growth import export as exporting
 
         done = exporting.export(
@@ -170,6 +172,7 @@ def export(
             storage_options=options,
             progress=progress,
         )
+    print(f"Ledger {verified.text(ledger_root(ledger))}", file=sys.stderr)
     rows = [dataclasses.asdict(file) for file in done]
     if as_json:
         print_json(rows)

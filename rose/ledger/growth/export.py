@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from rose.ledger import catalog, layout
+from rose.ledger import catalog, layout, verified
 from rose.ledger.growth.store import Store
 from rose.ledger.layout import LedgerError
 
@@ -80,6 +80,7 @@ def export(
         raise LedgerError(f"{store.url(there[0])} exists; name another place, or use --overwrite")
     folder = store.local_folder()
     done = []
+    verification = verified.text(root)
     try:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -91,7 +92,7 @@ def export(
             for number, (view, name) in enumerate(names.items()):
                 progress(number, len(names))
                 path = Path(temporary) / name
-                rows = _write(connection, view, format, path, _Wanted(since, until, run_id))
+                rows = _write(connection, view, format, path, _Wanted(since, until, run_id), verification)
                 done.append(Exported(view, rows, path.stat().st_size, store.url(name)))
             for name in names.values():
                 store.upload(Path(temporary) / name, name)
@@ -106,7 +107,9 @@ def _utc(time: datetime | None) -> datetime | None:
     return time if time is None or time.tzinfo is None else time.astimezone(UTC).replace(tzinfo=None)
 
 
-def _write(connection: duckdb.DuckDBPyConnection, view: str, format: str, path: Path, wanted: _Wanted) -> int:
+def _write(
+    connection: duckdb.DuckDBPyConnection, view: str, format: str, path: Path, wanted: _Wanted, verification: str
+) -> int:
     """Write the rows of one view; returns how many."""
     source = connection.view(view)
     # A view of days has no time of its own; a day belongs to the period in which it begins.
@@ -116,7 +119,7 @@ def _write(connection: duckdb.DuckDBPyConnection, view: str, format: str, path: 
     given = {condition: value for condition, value in limits.items() if value is not None}
     columns = '* EXCLUDE ("at")' if timed else "*"
     select = f"SELECT {columns} FROM {view} WHERE {' AND '.join(given) or 'true'}"
-    schema = _described(source.project(columns).limit(0).to_arrow_table().schema, view)
+    schema = _described(source.project(columns).limit(0).to_arrow_table().schema, view, verification)
     rows = 0
     with _WRITERS[format](path, schema) as file:
         for batch in connection.sql(select, params=list(given.values())).to_arrow_reader(_BATCH_ROWS):
@@ -125,8 +128,8 @@ def _write(connection: duckdb.DuckDBPyConnection, view: str, format: str, path: 
     return rows
 
 
-def _described(schema: pa.Schema, view: str) -> pa.Schema:
-    """The schema with its times marked as UTC, and with what the view and each column mean."""
+def _described(schema: pa.Schema, view: str, verification: str) -> pa.Schema:
+    """The schema with its times marked as UTC, and with what the view and each column mean and what was verified."""
     about, columns = catalog.comments(view)
     columns = {**catalog.comments("event")[1], **columns}
     fields = []
@@ -134,4 +137,4 @@ def _described(schema: pa.Schema, view: str) -> pa.Schema:
         kind = pa.timestamp(field.type.unit, "UTC") if pa.types.is_timestamp(field.type) else field.type
         comment = columns.get(field.name)
         fields.append(pa.field(field.name, kind, metadata={"comment": comment} if comment else None))
-    return pa.schema(fields, metadata={"comment": about})
+    return pa.schema(fields, metadata={"comment": about, "rose.verified": verification})

@@ -58,7 +58,7 @@ def focus_command(
         writing.refuse_existing(out, force)
         bill = _bill(ledger, close, (from_hour, to_hour), run, provenance, price_book, allow_unverified)
         done = focus.write(bill, out, force=force, progress=progress)
-    _say(done, as_json)
+    _say(done, ledger, as_json)
 
 
 @export_app.command("workbook")
@@ -85,7 +85,7 @@ def workbook_command(
         writing.refuse_existing(out, force)
         bill = _bill(ledger, close, (from_hour, to_hour), run, provenance, price_book, allow_unverified)
         done = workbook.write(bill, out, force=force, progress=progress)
-    _say(done, as_json)
+    _say(done, ledger, as_json)
 
 
 @export_app.command("report")
@@ -107,6 +107,7 @@ def report_command(
 ) -> None:
     """One HTML file that needs no network: the cost report of a run, or the drill-downs of a period. Prints well."""
     with clear_errors(), progress_bar("Exporting"):
+        from rose.ledger import verified
         from rose.pricing import report
         from rose.pricing.export import html
         from rose.pricing.export import out as writing
@@ -114,12 +115,13 @@ def report_command(
         writing.suffix_of(out, html.SUFFIXES, "a report")
         writing.refuse_existing(out, force)
         if run is not None and (close, from_hour, to_hour, provenance) == (None, None, None, None):
-            built = report.build(ledger_root(ledger), run, price_book or "example", allow_unverified)
-            done = html.write_run(built, out, force=force)
+            root = ledger_root(ledger)
+            built = report.build(root, run, price_book or "example", allow_unverified)
+            done = html.write_run(built, out, force=force, verification=verified.text(root))
         else:
             bill = _bill(ledger, close, (from_hour, to_hour), run, provenance, price_book, allow_unverified)
             done = html.write_bill(bill, out, force=force)
-    _say(done, as_json)
+    _say(done, ledger, as_json)
 
 
 @export_app.command("check")
@@ -187,8 +189,11 @@ def _bill(
     )
 
 
-def _say(done: Written, as_json: bool) -> None:
+def _say(done: Written, ledger: Path | None, as_json: bool) -> None:
+    from rose.ledger import verified
     from rose.pricing.money import format_usd
+
+    typer.echo(f"Ledger {verified.text(ledger_root(ledger))}", err=True)
 
     if as_json:
         typer.echo(json.dumps(done.to_json(), indent=2))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from rose.ledger import catalog
+from rose.ledger import catalog, verified
 from rose.pricing import charges, report
 from rose.pricing.closing import period, store
 from rose.pricing.closing.store import Closed
@@ -57,6 +57,8 @@ class Bill:
     runs: Mapping[str, RunLabel]
     #: What borrowing added to the bill of a run, nano-dollars: only known where the bill is one whole run.
     marginal_nano: int | None = None
+    #: Whether, and up to when, the ledger was verified, in a line.
+    verification: str = ""
 
     @property
     def charges(self) -> Part:
@@ -122,7 +124,11 @@ def of_period(
     whole_run = run_id is not None and from_ns is None and to_ns is None
     marginal = report.build(root, run_id, book, allow_unverified).marginal["total"].value if whole_run else None
     return Bill(
-        parts=(billed,), stamp=stamp, runs=_runs(root), marginal_nano=None if marginal is None else int(marginal)
+        parts=(billed,),
+        stamp=stamp,
+        runs=_runs(root),
+        marginal_nano=None if marginal is None else int(marginal),
+        verification=verified.text(root),
     )
 
 
@@ -162,7 +168,7 @@ def of_closed(root: Path, closed: Closed, *, allow_unverified: bool = False) -> 
                 reason=posting.reason,
             )
         )
-    return Bill(parts=tuple(parts), stamp=closed.stamp, runs=_runs(root))
+    return Bill(parts=tuple(parts), stamp=closed.stamp, runs=_runs(root), verification=verified.text(root))
 
 
 def _runs(root: Path) -> dict[str, RunLabel]:

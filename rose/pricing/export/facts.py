@@ -56,7 +56,7 @@ def about(bill: Bill) -> list[tuple[str, str]]:
         ("period", f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}"),
         ("currency", stamp.currency),
         ("provenance", stamp.provenance),
-        ("ledger", "verified" if stamp.verified else "NOT VERIFIED"),
+        ("ledger", ledger(stamp, bill.verification)),
         ("price book", f"{book.name} {book.version}"),
         ("price book's SHA-256", book.sha256),
         ("runs", f"{frame['run_id'].n_unique():,}"),
@@ -64,6 +64,11 @@ def about(bill: Bill) -> list[tuple[str, str]]:
         ("charges", f"{frame.height:,} rows"),
         ("corrections", f"{len(bill.corrections):,} posted" if bill.close_id else "none: the period is not closed"),
     ]
+
+
+def ledger(stamp: Stamp, verification: str) -> str:
+    """Whether the ledger was verified when the figures were made, and up to when it was when they were exported."""
+    return "; now ".join(text for text in ("verified" if stamp.verified else "NOT VERIFIED", verification) if text)
 
 
 def warnings(stamp: Stamp) -> list[str]:

@@ -100,7 +100,9 @@ def _write(bill: Bill, path: Path, suffix: str, progress: Progress) -> None:
                 progress(done, bill.rows)
                 connection.register("charge", portion)
                 for batch in connection.sql(script).to_arrow_reader(_PORTION_ROWS):
-                    writer = writer or _WRITERS[suffix](path, batch.schema)
+                    # CSV has no place for it.
+                    described = batch.schema.with_metadata({"rose.verified": bill.verification})
+                    writer = writer or _WRITERS[suffix](path, described)
                     writer.write_batch(batch)
                 done += portion.height
         finally:

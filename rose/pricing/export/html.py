@@ -57,14 +57,17 @@ class Section:
     bars: tuple[Bar, ...] = ()
 
 
-def write_run(report: Report, path: Path, *, force: bool = False) -> Written:
-    """Write the report of a run to `path`, an .html. The same report gives the same bytes. Raises PricingError."""
+def write_run(report: Report, path: Path, *, force: bool = False, verification: str = "") -> Written:
+    """Write the report of a run to `path`, an .html. The same report gives the same bytes. Raises PricingError.
+
+    `verification` says whether, and up to when, the ledger was verified, in a line.
+    """
     about = [
         ("run", f"{report.run.name} ({report.run.run_id}), {report.run.status}"),
         ("period", f"{utc(report.stamp.from_ns)} to {utc(report.stamp.to_ns)}"),
         ("currency", report.stamp.currency),
         ("provenance", report.stamp.provenance),
-        ("ledger", "verified" if report.stamp.verified else "NOT VERIFIED"),
+        ("ledger", facts.ledger(report.stamp, verification)),
         ("serving traffic", report.run.trace or "no trace"),
         *([("kernels", tables.NATIVE_KERNELS)] if report.run.native_kernels else []),
         ("price book", f"{report.price_book.name} {report.price_book.version}"),

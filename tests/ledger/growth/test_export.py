@@ -91,6 +91,7 @@ def test_what_the_columns_mean_goes_along(root: Path, tmp_path: Path) -> None:
     with pa.ipc.open_file(tmp_path / "lease.arrow") as file:
         for schema in (pq.read_schema(tmp_path / "lease.parquet"), file.schema):
             assert schema.metadata[b"comment"].startswith(b"One row for each lease")
+            assert schema.metadata[b"rose.verified"] == b"never verified; run `rose ledger verify`"
             assert b"UTC" in schema.field("closed_at").metadata[b"comment"]
             assert schema.field("lease_id").metadata[b"comment"] == b"The lease it belongs to."
             assert schema.field("event_time").type == pa.timestamp("us", "UTC")

@@ -39,7 +39,8 @@ def test_focus_of_a_period_a_run_and_a_close(sample: Path, close_id: str, tmp_pa
     for name, what in (("a.parquet", HOUR), ("b.csv", ["--run", "run"]), ("c.parquet", ["--close", close_id])):
         result = run("focus", "--ledger", sample, *what, "--out", tmp_path / name, "--json")
         assert result.exit_code == 0, result.output
-        done = json.loads(result.output)
+        done = json.loads(result.stdout)
+        assert result.stderr.startswith("Ledger verified until ")
         assert done["path"] == str(tmp_path / name)
         assert done["totals"]["billed"] == done["totals"]["effective"] == 4_740_000_000
         assert done["sha256"] == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()

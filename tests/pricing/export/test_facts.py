@@ -24,7 +24,9 @@ def test_a_bill_is_named_by_its_close_or_its_runs(close_bill: Bill, period_bill:
 
 def test_what_must_be_known_is_said(close_bill: Bill, period_bill: Bill) -> None:
     said = dict(facts.about(close_bill))
-    assert (said["currency"], said["provenance"], said["ledger"]) == ("USD", "live", "verified")
+    assert (said["currency"], said["provenance"]) == ("USD", "live")
+    assert said["ledger"] == f"verified; now {close_bill.verification}"
+    assert facts.ledger(close_bill.stamp, "") == "verified"
     assert said["period"] == "2026-02-28T22:00:00.000000Z to 2026-03-01T02:00:00.000000Z"
     assert (said["devices"], said["corrections"], said["price book"]) == ("3", "1 posted", "awkward 1")
     assert dict(facts.about(period_bill))["corrections"] == "none: the period is not closed"

@@ -6,6 +6,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 
@@ -131,6 +132,14 @@ def test_a_close_is_an_invoice_and_its_correction_another(close_bill: Bill, tmp_
     assert changed["ChargePeriodStart"].str.slice(0, 10).unique().to_list() == ["2026-03-01"]
     assert set(changed["BillingPeriodStart"]) != set(rows.filter(pl.col("ChargeClass").is_null())["BillingPeriodStart"])
     assert done.totals["billed"] == close_bill.total_nano
+
+
+def test_a_file_says_up_to_when_the_ledger_was_verified(close_bill: Bill, period_bill: Bill, tmp_path: Path) -> None:
+    for n, bill in enumerate((close_bill, period_bill)):
+        focus.write(bill, tmp_path / f"{n}.parquet")
+        said = pq.read_schema(tmp_path / f"{n}.parquet").metadata[b"rose.verified"].decode()
+        assert said == bill.verification
+        assert said.startswith("verified until ")
 
 
 def test_the_same_bill_is_the_same_bytes(close_bill: Bill, tmp_path: Path) -> None:

@@ -103,6 +103,13 @@ def test_figures_not_to_be_trusted_are_under_a_banner(built: Report, period_bill
         assert ("UNVERIFIED LEDGER", "SIMULATED")[n] in text
 
 
+def test_a_page_says_up_to_when_the_ledger_was_verified(built: Report, close_bill: Bill, tmp_path: Path) -> None:
+    html.write_run(built, tmp_path / "r.html", verification="verified until now: sound")
+    assert "verified; now verified until now: sound" in (tmp_path / "r.html").read_text()
+    html.write_bill(close_bill, tmp_path / "b.html")
+    assert f"verified; now {close_bill.verification}" in (tmp_path / "b.html").read_text()
+
+
 def test_the_same_report_is_the_same_bytes(built: Report, close_bill: Bill, tmp_path: Path) -> None:
     for write, what in ((html.write_run, built), (html.write_bill, close_bill)):
         write(what, tmp_path / "a.html", force=True)  # type: ignore[operator]
