@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterable
@@ -16,9 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rose.ledger import layout, segments
+from rose.ledger.evidence.content import ranges_sha256
+from rose.ledger.evidence.link import Link
 from rose.ledger.layout import LedgerError, Part
 
 CHANGED = "its bytes were changed after it was written"
+_OTHER_ROWS = "its rows are not those of the digest that its writer made of them: they were replaced"
 _T = TypeVar("_T")
 
 
@@ -81,12 +85,16 @@ def segment(content: bytes, sha256: str) -> Segment:
         return Segment(None, CHANGED)
     try:
         header = segments.read_header(content)
+        link = segments.link(header, sha256)
         seqs = segments.read_rows(content, ["seq"])["seq"].to_numpy()
+        digests = ranges_sha256(content, [header.first_seq]) if link.chained else [""]
     except (LedgerError, pa.ArrowException, KeyError, OSError) as error:
         return Segment(None, f"a foreign file: {error}")
     if not np.array_equal(seqs, np.arange(header.first_seq, header.last_seq + 1)):
         return Segment(header, f"its rows are not seq {header.first_seq} to {header.last_seq}")
-    return Segment(header, None)
+    if digests != [link.rows_sha256]:
+        return Segment(header, _OTHER_ROWS)
+    return Segment(header, link.signature_fault())
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +108,10 @@ class Manifest:
     #: Path of the first segment as it was once, and what its neighbours outside must agree with.
     first_file: str
     previous_sha256: str
-    last_sha256: str
+    first: Link
+    last: Link
+    #: Of each run that one key signed, or nobody: the key, path and first seq of its first segment, and its events.
+    signers: tuple[tuple[str, str, int, int], ...]
     faults: tuple[str, ...]
 
 
@@ -123,12 +134,33 @@ def manifest(content: bytes) -> Manifest:
     try:
         said = json.loads(content)
         merged = said.pop("segments")
-        faults = tuple(_inner_faults(merged))
-        first, last = merged[0], merged[-1]
-        return Manifest(sha256, said, len(merged), first["file"], first["previous_sha256"], last["sha256"], faults)
+        found = [Link.read(said["writer"], entry) for entry in merged]
+        faults = (*_inner_faults(merged), *_content_faults(merged, found))
+        first = merged[0]
+        return Manifest(
+            sha256,
+            said,
+            len(merged),
+            first["file"],
+            first["previous_sha256"],
+            found[0],
+            found[-1],
+            tuple(_signers(merged, found)),
+            faults,
+        )
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         # No event speaks of such bytes, and that is what is said of it.
-        return Manifest(sha256, {}, 0, "", "", "", ())
+        none = Link("", 0, -1, "", "", "", "", "")
+        return Manifest(sha256, {}, 0, "", "", none, none, (), ())
+
+
+def links(content: bytes) -> list[Link]:
+    """The links of the segments that a manifest lists; none if it is no manifest."""
+    try:
+        said = json.loads(content)
+        return [Link.read(said["writer"], entry) for entry in said["segments"]]
+    except (ValueError, KeyError, TypeError):
+        return []
 
 
 def _inner_faults(merged: Iterable[dict[str, Any]]) -> Iterable[str]:
@@ -138,6 +170,22 @@ def _inner_faults(merged: Iterable[dict[str, Any]]) -> Iterable[str]:
         for fault in link_faults(sha256, next_seq, entry["previous_sha256"], entry["first_seq"]):
             yield f"{entry['file']}: {fault}"
         sha256, next_seq = entry["sha256"], entry["last_seq"] + 1
+
+
+def _content_faults(merged: Iterable[dict[str, Any]], found: Iterable[Link]) -> Iterable[str]:
+    previous: str | None = None
+    for entry, link in zip(merged, found, strict=True):
+        for fault in (link.fault(previous), link.signature_fault()):
+            if fault is not None:
+                yield f"{entry['file']}: {fault}"
+        previous = link.end
+
+
+def _signers(merged: Iterable[dict[str, Any]], found: Iterable[Link]) -> Iterable[tuple[str, str, int, int]]:
+    pairs = zip(merged, found, strict=True)
+    for key, run in itertools.groupby(pairs, key=lambda pair: pair[1].key):
+        (entry, link), *more = run
+        yield key, entry["file"], link.first_seq, link.events + sum(later.events for _, later in more)
 
 
 def link_faults(sha256: str | None, next_seq: int | None, previous_sha256: str, first_seq: int) -> list[str]:
@@ -151,15 +199,22 @@ def link_faults(sha256: str | None, next_seq: int | None, previous_sha256: str, 
     return faults
 
 
-def rows_fault(content: bytes, said: dict[str, Any]) -> str | None:
-    """What is wrong with the Parquet file of a compacted part, given what its manifest says; None if nothing."""
+def rows_fault(content: bytes, manifest_content: bytes) -> str | None:
+    """What is wrong with the Parquet file of a compacted part, given the bytes of its manifest; None if nothing."""
+    said, merged = json.loads(manifest_content), links(manifest_content)
     if hashlib.sha256(content).hexdigest() != said["sha256"]:
         return CHANGED
     try:
         if not rows_are(content, said["writer"], said["first_seq"], said["last_seq"]):
             return f"its rows are not seq {said['first_seq']} to {said['last_seq']}"
-    except (pa.ArrowException, KeyError, OSError) as error:
+        chained = any(link.chained for link in merged)
+        digests = ranges_sha256(content, [link.first_seq for link in merged]) if chained else []
+    except (LedgerError, pa.ArrowException, KeyError, OSError) as error:
         return f"its rows cannot be read: {error}"
+    # None, where all that was merged is older than the digests.
+    for link, digest in zip(merged, digests, strict=False):
+        if link.chained and link.rows_sha256 != digest:
+            return f"its rows of seq {link.first_seq} to {link.last_seq} are not those that were written: replaced"
     return None
 
 

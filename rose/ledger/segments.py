@@ -24,6 +24,7 @@ from rose.ledger.checks import registry
 from rose.ledger.evidence import keys
 from rose.ledger.evidence.content import chain_sha256, link_message, rows_sha256
 from rose.ledger.evidence.keys import Key
+from rose.ledger.evidence.link import Link
 from rose.ledger.layout import LedgerError, Part
 
 #: An epoch is closed after this many segments, so that no reader ever opens many small files.
@@ -88,6 +89,7 @@ def append(root: Path, tail: Tail, table: pa.Table) -> Tail:
     """
     ends = (table["seq"][0].as_py(), table["seq"][-1].as_py())
     assert ends == (tail.next_seq, tail.next_seq + table.num_rows - 1)
+    _register(root, tail)
     folder = root / "live" / tail.writer / f"{tail.epoch:06d}"
     after, name, content = _next(tail, table)
     path = folder / name
@@ -122,13 +124,13 @@ def recover(root: Path, writer: str) -> Tail | None:
         raise LedgerError(f"segment {root / head}, the newest of writer {writer!r}, is gone. {way_out}")
     layout.sync_folder(folder)
     header = read_header(content)
-    if (fault := signature_fault(header)) is not None:
+    newest, key = link(header, sha256), keys.load_or_make()
+    if (fault := newest.signature_fault()) is not None:
         raise LedgerError(f"segment {path}: {fault}. {way_out}")
-    link, key = header.chain_sha256 or sha256, keys.load_or_make()
-    tail = Tail(writer, header.epoch, header.index + 1, header.last_seq + 1, sha256, link, header.key, key)
     _write_head(root, writer, _relative(root, path))
-    registry.note(root, writer)
-    return tail
+    if not header.key or (key is not None and header.key == key.public):
+        registry.note(root, writer, header.key, key)
+    return Tail(writer, header.epoch, header.index + 1, header.last_seq + 1, sha256, newest.end, header.key, key)
 
 
 def begin_epoch(root: Path, tail: Tail) -> Tail:
@@ -146,6 +148,8 @@ def begin_epoch(root: Path, tail: Tail) -> Tail:
     temporary = home / f".{tail.epoch:06d}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
+    if tail.epoch > 0:
+        _register(root, tail)
     tail, name, content = _next(tail, rows.schema().empty_table())
     folder = home / f"{tail.epoch:06d}"
     layout.write_file(temporary / name, content)
@@ -153,8 +157,18 @@ def begin_epoch(root: Path, tail: Tail) -> Tail:
     temporary.rename(folder)
     layout.sync_folder(home)
     _write_head(root, tail.writer, _relative(root, folder / name))
-    registry.note(root, tail.writer)
+    # Only now: a writer that is named and has no segment is one whose segments were removed.
+    registry.note(root, tail.writer, tail.signed_by, tail.key)
     return tail
+
+
+def check_key(tail: Tail) -> None:
+    """Raises LedgerError if what `tail` goes on from is signed, and this user has no key."""
+    if tail.signed_by and tail.key is None:
+        raise LedgerError(
+            f"writer {tail.writer!r} signs what it writes, with the key {tail.signed_by}, and there is none here: put "
+            f"the key's file back, name it in {keys.VARIABLE}, or make its folder one that this user may write to"
+        )
 
 
 def announce(root: Path, writer: str, segment: str) -> None:
@@ -216,13 +230,10 @@ def read_header(content: bytes) -> Header:
     return header
 
 
-def signature_fault(header: Header) -> str | None:
-    """What is wrong with a segment's signature; None if it is that of the key it names, or if it has none."""
-    if not (header.key or header.signature):
-        return None
-    if keys.check(header.key, link_message(header.chain_sha256), header.signature):
-        return None
-    return f"its signature is not one by the key {header.key!r} that it names: it was signed by another, or changed"
+def link(header: Header, sha256: str) -> Link:
+    """What a segment whose file has this SHA-256 says of its content."""
+    texts = (header.rows_sha256, header.chain_sha256, header.key, header.signature)
+    return Link(header.writer, header.first_seq, header.last_seq, sha256, *texts)
 
 
 def read_rows(content: bytes, columns: Sequence[str]) -> pa.Table:
@@ -269,11 +280,11 @@ def _next(tail: Tail, table: pa.Table) -> tuple[Tail, str, bytes]:
     """The tail after `table` was appended to `tail`, and the name and the bytes of its segment."""
     last_seq = tail.next_seq + table.num_rows - 1
     digest = rows_sha256(table)
-    link = chain_sha256(tail.link, tail.writer, tail.next_seq, last_seq, digest)
+    chain = chain_sha256(tail.link, tail.writer, tail.next_seq, last_seq, digest)
     header = Header(tail.writer, tail.epoch, tail.next_index, tail.next_seq, last_seq, tail.sha256)
-    header = replace(header, rows_sha256=digest, chain_sha256=link)
+    header = replace(header, rows_sha256=digest, chain_sha256=chain)
     if tail.key is not None:
-        header = replace(header, key=tail.key.public, signature=tail.key.sign(link_message(link)))
+        header = replace(header, key=tail.key.public, signature=tail.key.sign(link_message(chain)))
     fields = {name: getattr(header, name) for name in Header.__slots__}
     buffer = io.BytesIO()
     # In a file of a few rows a dictionary for each column costs more than it saves.
@@ -286,8 +297,15 @@ def _next(tail: Tail, table: pa.Table) -> tuple[Tail, str, bytes]:
     segment = buffer.getvalue()
     sha256 = hashlib.sha256(segment).hexdigest()
     name = f"{tail.next_index:06d}-{sha256}.parquet"
-    after = Tail(tail.writer, tail.epoch, tail.next_index + 1, last_seq + 1, sha256, link, header.key, tail.key)
+    after = Tail(tail.writer, tail.epoch, tail.next_index + 1, last_seq + 1, sha256, chain, header.key, tail.key)
     return after, name, segment
+
+
+def _register(root: Path, tail: Tail) -> None:
+    """Name the key in the registry before anything is signed with it. Raises LedgerError or OSError."""
+    check_key(tail)
+    if tail.key is not None and tail.key.public != tail.signed_by:
+        registry.note(root, tail.writer, tail.key.public, tail.key)
 
 
 def _relative(root: Path, path: Path) -> str:

@@ -21,13 +21,14 @@ from typing import Any
 
 from rose.clock import iso, utc_us
 from rose.ledger import layout
+from rose.ledger.evidence.link import Link
 from rose.ledger.examine import Manifest, Seen, Segment
 from rose.ledger.layout import LedgerError
 from rose.ledger.segments import Header
 
 FOLDER = "verified"
-#: Of both files; another version's is as good as none.
-_FORMAT = 1
+#: Of each file; another version's is as good as none. Before 2, what was seen knew nothing of digests and signatures.
+_FORMAT, _FILES_FORMAT = 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +103,7 @@ def save(root: Path | str, seen: Seen) -> None:
             [kind, str(Path(path).relative_to(root)), list(stamp), _plain(facts)]
             for (kind, path), (stamp, facts) in seen.known.items()
         ]
-    _write(root, "files.json", {"format": _FORMAT, "saved_us": utc_us(), "known": known})
+    _write(root, "files.json", {"format": _FILES_FORMAT, "saved_us": utc_us(), "known": known})
 
 
 def load(root: Path | str) -> Seen:
@@ -111,7 +112,7 @@ def load(root: Path | str) -> Seen:
     seen = Seen()
     with suppress(OSError, ValueError, KeyError, TypeError, LedgerError):
         content = json.loads((root / FOLDER / "files.json").read_bytes())
-        if content["format"] == _FORMAT:
+        if content["format"] == _FILES_FORMAT:
             for kind, path, stamp, plain in content["known"]:
                 seen.known[kind, str(root / path)] = tuple(stamp), _facts(kind, plain)
     return seen
@@ -128,7 +129,11 @@ def _facts(kind: str, plain: Any) -> Any:
             header = plain["header"]
             return Segment(None if header is None else Header(**header), plain["fault"])
         case "manifest":
-            return Manifest(**{**plain, "faults": tuple(plain["faults"])})
+            first, last = (Link(**plain[name]) for name in ("first", "last"))
+            signers = tuple(tuple(signer) for signer in plain["signers"])
+            return Manifest(
+                **{**plain, "first": first, "last": last, "signers": signers, "faults": tuple(plain["faults"])}
+            )
         case "events":
             return [tuple(event) for event in plain]
         case _:

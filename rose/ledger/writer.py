@@ -115,6 +115,7 @@ class LedgerWriter:
                 tail = segments.first_epoch(root, writer)
             elif not segments.has_every_column(root, tail):
                 tail = segments.begin_epoch(root, tail)
+            segments.check_key(tail)
             catalog.refresh(root)
             # Arrow imports pandas, if it is there, at its first table: 200 ms that no caller of `record` should feel.
             rows.table(writer, 0, run_id, provenance, [(Ledger.kind, rows.encode(Ledger(action="opened")))])

@@ -73,14 +73,16 @@ def test_each_segment_names_the_one_before_it_across_epochs(tmp_path: Path, leas
 def test_each_segment_signs_the_link_of_its_content(tmp_path: Path, lease: Any) -> None:
     root = layout.create(tmp_path)
     tail = segments.append(root, segments.first_epoch(root, "w"), _one(0, lease))
-    tail = segments.begin_epoch(root, replace(tail, key=None))
+    with pytest.raises(LedgerError, match="put the key's file back"):
+        segments.begin_epoch(root, replace(tail, key=None))
+    tail = segments.begin_epoch(root, replace(tail, key=None, signed_by=""))
     paths = sorted(root.glob("live/w/*/*.parquet"))
     headers = [segments.read_header(path.read_bytes()) for path in paths]
     link = ""
     for header, path in zip(headers, paths, strict=True):
         assert header.rows_sha256 == rows_sha256(pq.read_table(path))
         link = chain_sha256(link, "w", header.first_seq, header.last_seq, header.rows_sha256)
-        assert (header.chain_sha256, segments.signature_fault(header)) == (link, None)
+        assert (header.chain_sha256, segments.link(header, "").signature_fault()) == (link, None)
     key = keys.load_or_make()
     assert key is not None
     assert [header.key for header in headers] == [key.public, key.public, ""]
@@ -90,7 +92,7 @@ def test_each_segment_signs_the_link_of_its_content(tmp_path: Path, lease: Any) 
         replace(headers[0], key=""),
         replace(headers[1], chain_sha256=link),
     ):
-        assert "its signature is not one by the key" in str(segments.signature_fault(forged))
+        assert "its signature is not one by the key" in str(segments.link(forged, "").signature_fault())
 
 
 def test_the_chain_of_content_goes_on_from_segments_that_have_none(tmp_path: Path, lease: Any) -> None:

@@ -1,72 +1,171 @@
-"""The registry: the names of all writers that ever wrote, so that one that is gone is missed.
+"""The registry: the names of all writers that ever wrote, so that one that is gone is missed, and their keys.
 
-`writers.jsonl` has a line for each writer, in the order in which they came, with the SHA-256 of the line before it. A
-ledger that was made before there was a registry gets one with its next writer.
+`writers.jsonl` has a line for each writer and each key that it signs with, in the order in which they came, with the
+SHA-256 of the line before it. The key `by` signs the line: it endorses that the writer signs with `key`. Lines of older
+versions, and of writers that do not sign, have no key. A ledger that was made before there was a registry gets one with
+its next writer.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rose.ledger import layout
+from rose.ledger.evidence import keys
+from rose.ledger.evidence.keys import Key
 from rose.ledger.layout import LedgerError
 
 FILE = "writers.jsonl"
+_TAG = "rose writer 1"
 
 
-def note(root: Path, writer: str) -> None:
-    """Make sure that the registry names `writer`; a damaged one is left to `verify`. Raises OSError."""
+@dataclass(frozen=True, slots=True)
+class Line:
+    """That `writer` signs with `key`, endorsed by the key `by`; without a key that it wrote here."""
+
+    writer: str
+    previous_sha256: str
+    key: str = ""
+    by: str = ""
+    signature: str = ""
+
+
+def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
+    """Make sure that the registry names `writer` and its key, endorsed by `by`; a damaged one is left to `verify`.
+
+    Raises OSError.
+    """
     try:
-        if writer not in (known(root) or ()):
+        ledger_id = layout.give_id(root)
+        if not _names(lines(root), writer, key):
             # No writer's name begins with a dot.
             with layout.locked(root / "locks" / ".writers.lock"):
-                _append(root, writer)
+                _append(root, ledger_id, writer, key, by)
     except LedgerError:
         # A writer must not stop for it.
         return
 
 
-def _append(root: Path, writer: str) -> None:
-    before = known(root)
-    if before is None:
-        lines, new = [], sorted({*layout.writers(root), writer})
-    else:
-        lines, new = (root / FILE).read_bytes().splitlines(), [writer]
-    for name in new:
-        if name not in (before or ()):
-            entry = {"writer": name, "previous_sha256": _sha256(lines[-1]) if lines else ""}
-            lines.append(json.dumps(entry).encode())
-    layout.write_file(root / FILE, b"".join(line + b"\n" for line in lines))
+def endorse(root: Path, writer: str, key: str, by: Key) -> None:
+    """Add a line by which `by` endorses that `writer` signs with `key`. Raises LedgerError or OSError."""
+    ledger_id = layout.give_id(root)
+    with layout.locked(root / "locks" / ".writers.lock"):
+        _write(root, [*_texts(root), (writer, key, by)], ledger_id)
+
+
+def _append(root: Path, ledger_id: str, writer: str, key: str, by: Key | None) -> None:
+    before = lines(root)
+    if _names(before, writer, key):
+        return
+    first = [] if before is not None else [(name, "", None) for name in layout.writers(root) if name != writer]
+    _write(root, [*_texts(root), *first, (writer, key, by)], ledger_id)
+
+
+def _write(root: Path, entries: Sequence[bytes | tuple[str, str, Key | None]], ledger_id: str) -> None:
+    """Write the file: lines as they were, and new ones behind them."""
+    texts: list[bytes] = []
+    for entry in entries:
+        if isinstance(entry, bytes):
+            texts.append(entry)
+            continue
+        writer, key, by = entry
+        line: dict[str, Any] = {"writer": writer, "previous_sha256": _sha256(texts[-1]) if texts else ""}
+        if key:
+            line |= {"key": key, "by": "", "signature": ""}
+        if key and by is not None:
+            line["by"] = by.public
+            line["signature"] = by.sign(_message(ledger_id, Line(**line)))
+        texts.append(json.dumps(line).encode())
+    layout.write_file(root / FILE, b"".join(text + b"\n" for text in texts))
+
+
+def _texts(root: Path) -> list[bytes]:
+    try:
+        return (root / FILE).read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def _names(known: Sequence[Line] | None, writer: str, key: str) -> bool:
+    return any(line.writer == writer and (line.key == key or not key) for line in known or ())
+
+
+def lines(root: Path) -> tuple[Line, ...] | None:
+    """The lines of the registry, their signatures unchecked; None if there is no registry.
+
+    Raises LedgerError if it is damaged.
+    """
+    try:
+        return parse((root / FILE).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def parse(content: bytes) -> tuple[Line, ...]:
+    """The lines of a registry's bytes, in order. Raises LedgerError if they are damaged."""
+    found, sha256 = [], ""
+    for number, text in enumerate(content.splitlines(), start=1):
+        try:
+            entry = json.loads(text)
+            line = Line(**{name: entry[name] for name in Line.__slots__ if name in entry})
+            if not all(isinstance(getattr(line, name), str) for name in Line.__slots__):
+                raise TypeError(text)
+        except (ValueError, KeyError, TypeError) as error:
+            raise LedgerError(f"{FILE}: line {number} is damaged; put the file back from a copy") from error
+        if line.previous_sha256 != sha256:
+            raise LedgerError(f"{FILE}: line {number} does not follow the one before it: a writer was taken out")
+        found.append(line)
+        sha256 = _sha256(text)
+    return tuple(found)
 
 
 def known(root: Path) -> tuple[str, ...] | None:
     """The writers that the registry names; None if there is no registry. Raises LedgerError if it is damaged."""
-    try:
-        lines = (root / FILE).read_bytes().splitlines()
-    except FileNotFoundError:
-        return None
-    names, sha256 = [], ""
-    for number, line in enumerate(lines, start=1):
-        try:
-            entry = json.loads(line)
-            name, previous_sha256 = str(entry["writer"]), entry["previous_sha256"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise LedgerError(f"{FILE}: line {number} is damaged; put the file back from a copy") from error
-        if previous_sha256 != sha256:
-            raise LedgerError(f"{FILE}: line {number} does not follow the one before it: a writer was taken out")
-        names.append(name)
-        sha256 = _sha256(line)
-    return tuple(names)
+    found = lines(root)
+    return None if found is None else tuple(dict.fromkeys(line.writer for line in found))
 
 
-def known_or_none(root: Path) -> tuple[str, ...] | None:
-    """The same, None also for a damaged one."""
+def lines_or_none(root: Path) -> tuple[Line, ...] | None:
+    """The lines, None also for a damaged registry."""
     try:
-        return known(root)
+        return lines(root)
     except LedgerError:
         return None
+
+
+def keys_of(known: Sequence[Line] | None, writer: str) -> set[str]:
+    """The keys that `writer` may sign with."""
+    return {line.key for line in known or () if line.writer == writer and line.key}
+
+
+def endorsed(known: Sequence[Line]) -> set[str]:
+    """The keys that the first key endorsed, itself or by another that it endorsed, and that one."""
+    signed = [line for line in known if line.key and line.by]
+    trusted = {line.by for line in signed[:1]}
+    while more := {line.key for line in signed if line.by in trusted} - trusted:
+        trusted |= more
+    return trusted
+
+
+def signature_faults(ledger_id: str, known: Sequence[Line]) -> Iterator[str]:
+    """Which lines are not signed by the key that they name."""
+    for number, line in enumerate(known, start=1):
+        if (line.by or line.signature) and not keys.check(line.by, _message(ledger_id, line), line.signature):
+            yield (
+                f"{FILE}: line {number}, of writer {line.writer!r}, is not signed by the key {line.by!r} that it "
+                "names: it was forged, or is of another ledger"
+            )
+
+
+def _message(ledger_id: str, line: Line) -> bytes:
+    """What the signature of a line is over."""
+    parts = [_TAG, ledger_id, line.writer, line.key, line.by, line.previous_sha256]
+    return json.dumps(parts, separators=(",", ":")).encode()
 
 
 def _sha256(line: bytes) -> str:

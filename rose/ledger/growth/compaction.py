@@ -100,9 +100,6 @@ def _merge(root: Path, batch: list[Part], log: LedgerWriter) -> int:
     path = root / f"{target.stem}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     content = _write_rows(root, batch, path)
-    if not examine.rows_are(content, target.writer, first_seq, last_seq):
-        path.unlink()
-        raise LedgerError(f"{target.stem}: the merged rows are not seq {first_seq} to {last_seq}; nothing was replaced")
     manifest = {
         "writer": target.writer,
         "first_epoch": target.first,
@@ -114,6 +111,9 @@ def _merge(root: Path, batch: list[Part], log: LedgerWriter) -> int:
         "segments": merged,
     }
     manifest_content = json.dumps(manifest, indent=1).encode()
+    if (fault := examine.rows_fault(content, manifest_content)) is not None:
+        path.unlink()
+        raise LedgerError(f"{target.stem}.parquet: {fault}; nothing was replaced")
     said = {name: value for name, value in manifest.items() if name != "segments"}
     said |= {
         "file": f"{target.stem}.parquet",

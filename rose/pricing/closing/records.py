@@ -118,5 +118,5 @@ def watermark(root: Path) -> dict[str, tuple[int, str]]:
             found[writer] = (last_seq, segments.sha256_in(newest))
         else:
             manifest = examine.manifest((root / part.manifest).read_bytes())
-            found[writer] = (int(manifest.said["last_seq"]), manifest.last_sha256)
+            found[writer] = (int(manifest.said["last_seq"]), manifest.last.sha256)
     return found

@@ -34,7 +34,8 @@ def test_writers_that_come_at_once_are_all_named(root: Path) -> None:
 
 
 def test_a_ledger_from_before_there_was_one_gets_one_with_its_next_writer(root: Path) -> None:
-    segments.first_epoch(root, "a")
+    tail = segments.Tail("a", epoch=-1, next_index=0, next_seq=0, sha256="")
+    segments.begin_epoch(root, tail)
     (root / registry.FILE).unlink()
     assert verify(root).problems == []
     segments.first_epoch(root, "b")

@@ -1,0 +1,348 @@
+"""The walk along one writer's segments, from its first to its newest, wherever their rows lie by now."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from rose.ledger import examine, layout, segments
+from rose.ledger.checks import registry
+from rose.ledger.checks.expected import Expected
+from rose.ledger.checks.records import Records
+from rose.ledger.evidence.link import Link
+from rose.ledger.examine import Seen
+from rose.ledger.layout import LedgerError, Part
+from rose.ledger.segments import Head
+
+#: How often, and how long apart, something is looked at that a writer at work is about to put right.
+_LOOKS, _LOOK_S = 3, 0.05
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """A run of segments that one key signed, or nobody."""
+
+    #: Public; empty where nobody signed.
+    key: str
+    #: Path of the first segment as it was written, and its first seq.
+    segment: str
+    first_seq: int
+
+
+@dataclass(slots=True)
+class WriterReport:
+    """What stands of one writer. `problems` name the file and what is wrong with it."""
+
+    writer: str
+    #: Segments as they were written, whether still live, or merged or archived since.
+    segments: int = 0
+    events: int = 0
+    first_seq: int | None = None
+    last_seq: int | None = None
+    #: Those of `events` whose rows were archived: their chain is proved, the rows are elsewhere or gone on purpose.
+    archived_events: int = 0
+    #: Those of `events` that are signed.
+    signed_events: int = 0
+    #: Who signed, in order.
+    signers: list[Signer] = field(default_factory=list)
+    #: The seq of the next event, and the link of the newest segment that it goes on from.
+    next_seq: int = 0
+    chain_sha256: str = ""
+    #: The links at each seq that was asked for: of the segments before which it was the next. Several, where some have
+    #: no rows; none where no segment ends there.
+    links: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+class Chain:
+    """The walk along one writer's segments, from its first to its newest."""
+
+    def __init__(
+        self, root: Path, writer: str, records: Records, seen: Seen, expected: Expected, marks: Sequence[int]
+    ) -> None:
+        self.root = root
+        self.records = records
+        self.seen = seen
+        self.expected = expected
+        self.marks = set(marks)
+        self.keys = registry.keys_of(expected.lines, writer)
+        self.report = WriterReport(writer)
+        self.next_epoch = 0
+        #: What the next segment must say; None where damage makes it unknowable.
+        self.next_seq: int | None = 0
+        self.sha256: str | None = ""
+        self.link: str | None = ""
+        self.newest = ""
+        self.parts: list[Part] = []
+        self.head_names_one = False
+
+    def walk(self, parts: list[Part]) -> WriterReport:
+        # Read first: a head never runs ahead of its segment, so what it names must be found.
+        head = self._head()
+        self.parts = parts
+        for part in parts:
+            if part.first != self.next_epoch:
+                missing = f"epochs {self.next_epoch} to {part.first - 1}"
+                self._problem(f"live/{self.report.writer}", f"{missing} are missing")
+                self.next_seq = None
+            self.next_epoch = part.last + 1
+            if part.state == "live":
+                self._live(part)
+            else:
+                self._merged(part)
+        self.report.chain_sha256 = self.link or ""
+        self._superseded()
+        if head is not None:
+            self._check_head(head)
+        return self.report
+
+    def check_expected(self) -> None:
+        """Hold what was found of the writer against what others say of it."""
+        writer, report, expected = self.report.writer, self.report, self.expected
+        if writer not in layout.writers(self.root) and (self.head_names_one or writer in (expected.registered or ())):
+            self._problem(f"live/{writer}", "every segment of the writer is missing")
+        last_seq = -1 if report.last_seq is None else report.last_seq
+        if last_seq < (end := expected.ends.get(writer, -1)):
+            self._problem(f"live/{writer}", f"it ends at seq {last_seq}, and seq {end} was merged or summed up")
+        known = expected.verified.get(writer)
+        if known is not None and not self._stands(known):
+            self._problem(known, "it is missing, and was there when the ledger was verified last")
+        foreign = expected.registered is not None and writer not in expected.registered
+        now = {line.writer for line in registry.lines_or_none(self.root) or ()} if foreign else set()
+        if foreign and report.events and writer not in now:
+            self._problem(f"live/{writer}", f"a foreign writer: {registry.FILE} does not name it")
+
+    def _head(self) -> Head | None:
+        try:
+            return segments.read_head(self.root, self.report.writer)
+        except LedgerError as error:
+            self._problem(f"heads/{self.report.writer}.json", str(error))
+            return None
+
+    def _check_head(self, head: Head) -> None:
+        """The head names a segment that stands and is the newest; or one was announced, and that is."""
+        path = f"heads/{self.report.writer}.json"
+        self.head_names_one = head.segment is not None
+        if head.segment is not None and not self._stands(head.segment):
+            self._problem(head.segment, "the newest segment is missing")
+            return
+        for look in range(_LOOKS):
+            if not self.newest or self.newest in (head.segment, head.announced):
+                return
+            # Written on meanwhile.
+            later = head.segment is not None and segments.place(head.segment) > segments.place(self.newest)
+            if head.segment is not None and later and self._stands(head.segment):
+                return
+            time.sleep(_LOOK_S if look else 0)
+            again = self._head()
+            if again is None:
+                return
+            head = again
+        self._problem(
+            self.newest,
+            f"{path} does not name it as the newest segment: it was added by another, or the head was changed. If "
+            "the machine lost its power, opening the writer again puts this right",
+        )
+
+    def _stands(self, segment: str) -> bool:
+        """Whether a segment is where it was written, or among those that a manifest says were merged."""
+        try:
+            epoch, _ = segments.place(segment)
+        except ValueError:
+            return False
+        for part in layout.chain(self.root, self.report.writer):
+            if not part.first <= epoch <= part.last:
+                continue
+            if part.state == "live":
+                return (self.root / segment).exists()
+            try:
+                return segment in self.seen.facts(self.root / part.manifest, "files", examine.merged_files)
+            except OSError:
+                return False
+        return False
+
+    def _superseded(self) -> None:
+        """What was merged and awaits its removal is read like the rest: a query that began before still reads it."""
+        chain = self.parts
+        for part, superseded in layout.all_parts(self.root, self.report.writer):
+            if not superseded:
+                continue
+            wider = next((one for one in chain if one.first <= part.first and part.last <= one.last), None)
+            problems = len(self.report.problems)
+            if part.state == "live":
+                self._merged_epoch(part, wider)
+            else:
+                self._merged_part(part)
+            if (part, True) not in layout.all_parts(self.root, self.report.writer):
+                # Removed at this moment.
+                del self.report.problems[problems:]
+
+    def _merged_epoch(self, part: Part, wider: Part | None) -> None:
+        merged = None if wider is None else self._facts(wider.manifest, "files", examine.merged_files)
+        for name in sorted(layout.names(self.root / part.folder)):
+            path = f"{part.folder}/{name}"
+            if layout.LEFTOVER_NAME.fullmatch(name):
+                continue
+            if merged is not None and path not in merged:
+                self._problem(path, "a foreign file: it is not among those that were merged")
+                continue
+            sha256 = segments.sha256_in(name)
+            looked = self._facts(path, "segment", lambda content, sha256=sha256: examine.segment(content, sha256))  # type: ignore[misc]
+            if looked is not None and looked.fault is not None:
+                self._problem(path, looked.fault)
+
+    def _merged_part(self, part: Part) -> None:
+        manifest = self._facts(part.manifest, "manifest", examine.manifest)
+        if manifest is None:
+            return
+        if (fault := self.records.lack(part, manifest.sha256)) is not None:
+            self._problem(part.manifest, fault)
+        elif part.state == "compacted":
+            self._rows(part, manifest)
+
+    def _live(self, part: Part) -> None:
+        relative = part.folder
+        try:
+            listed = [path.name for path in (self.root / relative).iterdir()]
+        except OSError as error:
+            self._problem(relative, f"it cannot be listed ({error.strerror})")
+            return
+        for name in sorted(listed):
+            if not layout.LEFTOVER_NAME.fullmatch(name) and not layout.SEGMENT_NAME.fullmatch(name):
+                self._problem(f"{relative}/{name}", "a foreign file; segments are named by index and SHA-256")
+        names = sorted(name for name in listed if layout.SEGMENT_NAME.fullmatch(name))
+        if not names:
+            self._problem(relative, "the epoch has no segment")
+        for index, name in enumerate(names):
+            self._segment(f"{relative}/{name}", part.first, index)
+
+    def _segment(self, path: str, epoch: int, index: int) -> None:
+        sha256 = segments.sha256_in(path)
+        self.report.segments += 1
+        self.newest = path
+        found = self._facts(path, "segment", lambda content: examine.segment(content, sha256))
+        if found is not None and found.fault is not None:
+            self._problem(path, found.fault)
+        if found is None or found.changed:
+            # Its own words cannot be trusted, but its successor still names the SHA-256 it had.
+            self.sha256, self.next_seq, self.link = sha256, None, None
+        if found is None or (header := found.header) is None:
+            return
+        if (header.writer, header.epoch) != (self.report.writer, epoch):
+            self._problem(path, f"a foreign segment, of writer {header.writer!r} and epoch {header.epoch}")
+        if header.index != index:
+            self._problem(path, f"its index is {header.index} and its place {index}: a segment is missing or repeated")
+        self._link(path, header.first_seq, header.last_seq, header.previous_sha256, sha256)
+        link = segments.link(header, sha256)
+        self._content(path, link)
+        self._signed(Signer(link.key, path, link.first_seq), link.events)
+        self._mark(link)
+        self.link = link.end
+
+    def _merged(self, part: Part) -> None:
+        manifest = self._facts(part.manifest, "manifest", examine.manifest)
+        fault = None if manifest is None else self.records.lack(part, manifest.sha256)
+        if manifest is None or fault is not None:
+            if fault is not None:
+                self._problem(part.manifest, fault)
+            # Nothing it says can be trusted, so there is nothing to hold the next segment against.
+            self.sha256, self.next_seq, self.link = None, None, None
+            return
+        said = manifest.said
+        first_seq, last_seq = said["first_seq"], said["last_seq"]
+        self.report.segments += manifest.segments
+        where = f"{part.manifest}: {manifest.first_file}"
+        self._link(where, first_seq, last_seq, manifest.previous_sha256, manifest.last.sha256)
+        for fault in manifest.faults:
+            self._problem(part.manifest, fault)
+        self._content(where, manifest.first)
+        for key, segment, seq, events in manifest.signers:
+            self._signed(Signer(key, segment, seq), events)
+        if any(first_seq <= mark <= last_seq + 1 for mark in self.marks):
+            with suppress(OSError):
+                listed = (self.root / part.manifest).read_bytes()
+                for link in examine.links(listed) if examine.sha256_of(listed) == manifest.sha256 else ():
+                    self._mark(link)
+        self.link = manifest.last.end
+        if part.state == "archived":
+            self.report.archived_events += last_seq - first_seq + 1
+            return
+        self._rows(part, manifest)
+
+    def _rows(self, part: Part, manifest: examine.Manifest) -> None:
+        # What is right depends on the manifest, so a new one means a new look.
+        kind = f"rows {manifest.sha256}"
+
+        def look(content: bytes) -> str | None:
+            listed = (self.root / part.manifest).read_bytes()
+            if examine.sha256_of(listed) != manifest.sha256:
+                return "its manifest was changed meanwhile"
+            return examine.rows_fault(content, listed)
+
+        fault = self._facts(part.pattern, kind, look)
+        if fault:
+            self._problem(part.pattern, fault)
+
+    def _facts(self, path: str, kind: str, look: Callable[[bytes], _T]) -> _T | None:
+        """What `look` says of the file; None, and a problem, if it cannot be read."""
+        try:
+            return self.seen.facts(self.root / path, kind, look)
+        except FileNotFoundError:
+            self._problem(path, "it is missing")
+        except OSError as error:
+            self._problem(path, f"it cannot be read ({error.strerror})")
+        return None
+
+    def _link(self, path: str, first_seq: int, last_seq: int, previous_sha256: str, sha256: str) -> None:
+        """Check one or more segments against the one before them, and make the last the one before the next."""
+        for fault in examine.link_faults(self.sha256, self.next_seq, previous_sha256, first_seq):
+            self._problem(path, fault)
+        self.report.next_seq = last_seq + 1
+        if last_seq >= first_seq:
+            self.report.events += last_seq - first_seq + 1
+            self.report.first_seq = first_seq if self.report.first_seq is None else self.report.first_seq
+            self.report.last_seq = last_seq
+        self.sha256, self.next_seq = sha256, last_seq + 1
+
+    def _content(self, path: str, link: Link) -> None:
+        if (fault := link.fault(self.link)) is not None:
+            self._problem(path, fault)
+
+    def _mark(self, link: Link) -> None:
+        if (next_seq := link.last_seq + 1) in self.marks:
+            self.report.links[next_seq] = (*self.report.links.get(next_seq, ()), link.end)
+
+    def _signed(self, signer: Signer, events: int) -> None:
+        """Note who signed some events, and hold it against who signed before and who may."""
+        last = self.report.signers[-1] if self.report.signers else None
+        if last is None or last.key != signer.key:
+            self.report.signers.append(signer)
+            if last is not None and not signer.key:
+                what = "nobody signed it, and what was written before it is signed: it was forged, or written where the"
+                self._problem(signer.segment, f"{what} writer's key was missing")
+        if signer.key:
+            self.report.signed_events += events
+            # The first segment, which has no events, stands a moment before the registry names its key.
+            if events:
+                self._check_key(signer)
+
+    def _check_key(self, signer: Signer) -> None:
+        if signer.key not in self.keys:
+            self.keys |= registry.keys_of(registry.lines_or_none(self.root), self.report.writer)
+        if signer.key not in self.keys:
+            # Once is enough.
+            self.keys.add(signer.key)
+            self._problem(
+                signer.segment,
+                f"it is signed by the key {signer.key}, which {registry.FILE} does not name for this writer: it was "
+                "forged, or the registry was changed",
+            )
+
+    def _problem(self, path: str, what: str) -> None:
+        self.report.problems.append(f"{path}: {what}")
