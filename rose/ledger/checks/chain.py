@@ -323,6 +323,9 @@ class Chain:
         last = self.report.signers[-1] if self.report.signers else None
         if last is None or last.key != signer.key:
             self.report.signers.append(signer)
+            if last is None and not signer.key and registry.begins_signed(self.expected.lines, self.report.writer):
+                what = f"nobody signed it, and {registry.FILE} says that its writer signed from the first"
+                self._problem(signer.segment, f"{what}: it was forged")
             if last is not None and not signer.key:
                 what = "nobody signed it, and what was written before it is signed: it was forged, or written where the"
                 self._problem(signer.segment, f"{what} writer's key was missing")

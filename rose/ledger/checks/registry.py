@@ -51,11 +51,51 @@ def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
         return
 
 
-def endorse(root: Path, writer: str, key: str, by: Key) -> None:
-    """Add a line by which `by` endorses that `writer` signs with `key`. Raises LedgerError or OSError."""
+def endorse(root: Path, key: str, by: Key, writer: str | None = None) -> list[str]:
+    """Endorse that `writer`, or each that the registry names with it, signs with `key`; returns their names.
+
+    Raises LedgerError if `by` is not endorsed itself, or if the registry does not name the writer; OSError.
+    """
+    if not keys.is_public(key):
+        raise LedgerError(f"{key!r} is no public key, which has 64 hexadecimal digits; `rose ledger keys` lists them")
     ledger_id = layout.give_id(root)
     with layout.locked(root / "locks" / ".writers.lock"):
-        _write(root, [*_texts(root), (writer, key, by)], ledger_id)
+        known = lines(root) or ()
+        if by.public not in endorsed(known):
+            raise LedgerError(
+                f"the key {by.public} of this user is not one that the ledger knows, or is endorsed by nobody; run "
+                "this where a writer with an endorsed key runs (`rose ledger keys`)"
+            )
+        names = {line.writer for line in known if line.key == key} if writer is None else {writer}
+        if missing := names - {line.writer for line in known}:
+            raise LedgerError(f"{FILE} does not name the writer {missing.pop()!r}; `rose ledger info` lists them")
+        if not names:
+            raise LedgerError(f"no writer of the ledger signs with {key} yet; name the one that will with --writer")
+        _write(root, [*_texts(root), *((name, key, by) for name in sorted(names))], ledger_id)
+    return sorted(names)
+
+
+def described(known: Sequence[Line], own: str | None) -> list[dict[str, Any]]:
+    """Each key with its writers and the key that endorsed it, None for nobody; `own` is this user's."""
+    trusted = endorsed(known)
+    root = next((line.by for line in known if line.key and line.by), None)
+    found: dict[str, dict[str, Any]] = {}
+    for line in known:
+        if not line.key:
+            continue
+        new: dict[str, Any] = {
+            "key": line.key,
+            "writers": [],
+            "endorsed_by": None,
+            "root": line.key == root,
+            "own": line.key == own,
+        }
+        entry: dict[str, Any] = found.setdefault(line.key, new)
+        if line.writer not in entry["writers"]:
+            entry["writers"].append(line.writer)
+        if entry["endorsed_by"] is None and line.by in trusted and line.by != line.key:
+            entry["endorsed_by"] = line.by
+    return list(found.values())
 
 
 def _append(root: Path, ledger_id: str, writer: str, key: str, by: Key | None) -> None:
@@ -141,6 +181,11 @@ def lines_or_none(root: Path) -> tuple[Line, ...] | None:
 def keys_of(known: Sequence[Line] | None, writer: str) -> set[str]:
     """The keys that `writer` may sign with."""
     return {line.key for line in known or () if line.writer == writer and line.key}
+
+
+def begins_signed(known: Sequence[Line] | None, writer: str) -> bool:
+    """Whether the first line of `writer` has a key: that was added once its first segment stood, which is signed."""
+    return next((bool(line.key) for line in known or () if line.writer == writer), False)
 
 
 def endorsed(known: Sequence[Line]) -> set[str]:

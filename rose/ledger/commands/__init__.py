@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import typer
 
-from rose.ledger.commands import inspect, maintain, metrics, remote
+from rose.ledger.commands import inspect, keys, maintain, metrics, remote
 from rose.ledger.commands.common import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.query import query_command, schema_command, sql_command
 
@@ -17,6 +17,8 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     inspect.verify,
     inspect.info,
     inspect.runs,
+    keys.keys,
+    keys.endorse,
     metrics.metrics,
     maintain.compact,
     maintain.roll_up,

@@ -24,6 +24,7 @@ from rose.ledger.commands.jobs import short, time_text
 from rose.ledger.commands.output import visible
 
 if TYPE_CHECKING:
+    from rose.ledger.checks.chain import WriterReport
     from rose.ledger.faults import Fault
 
 
@@ -52,15 +53,29 @@ def verify(
         facts["notes"] = report.notes
         print_json({**facts, "faulty_events": faulty, "faults": [dataclasses.asdict(fault) for fault in named]})
     else:
-        columns = ["writer", "segments", "events", "first_seq", "last_seq", "problems"]
-        rows = [(w.writer, w.segments, w.events, w.first_seq, w.last_seq, len(w.problems)) for w in report.writers]
+        columns = ["writer", "segments", "events", "signed", "first_seq", "last_seq", "problems"]
+        rows = [
+            (w.writer, w.segments, w.events, w.signed_events, w.first_seq, w.last_seq, len(w.problems))
+            for w in report.writers
+        ]
         print_table(columns, rows)
         print(verified.text(report.root))
+        print(visible("\n".join([_signed_text(report.writers), *report.notes])))
         print("The ledger is sound." if report.ok else visible("\n".join(report.problems)))
         print(visible("".join(f"{note}\n" for note in report.notes)), end="")
         _print_faults(faulty, named)
     if not report.ok:
         raise typer.Exit(1)
+
+
+def _signed_text(writers: Sequence[WriterReport]) -> str:
+    """How many events are signed, by how many keys, and whose are not."""
+    events, signed = sum(w.events for w in writers), sum(w.signed_events for w in writers)
+    keys = {signer.key for w in writers for signer in w.signers if signer.key}
+    text = f"{signed:,} of {events:,} events are signed, by {len(keys)} key{'' if len(keys) == 1 else 's'}."
+    if unsigned := [w.writer for w in writers if w.signed_events < w.events]:
+        text += f" Not signed, or not from the first: {', '.join(unsigned)}."
+    return text
 
 
 def _print_faults(count: int | None, named: Sequence[Fault]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -48,6 +49,12 @@ def load_or_make() -> Key | None:
     return _load(path)
 
 
+def load() -> Key | None:
+    """This user's key on this host; None if there is none. Raises LedgerError like `load_or_make`."""
+    path = key_path(os.environ)
+    return None if path is None else _load(path)
+
+
 def key_path(environment: Mapping[str, str]) -> Path | None:
     """Where the key lies; None for a user who has no home."""
     if named := environment.get(VARIABLE):
@@ -58,6 +65,11 @@ def key_path(environment: Mapping[str, str]) -> Path | None:
         return Path.home() / ".config" / "rose" / "ledger.key"
     except RuntimeError:
         return None
+
+
+def is_public(text: str) -> bool:
+    """Whether `text` can be a public key: 64 hexadecimal digits."""
+    return re.fullmatch("[0-9a-f]{64}", text) is not None
 
 
 def check(public: str, message: bytes, signature: str) -> bool:

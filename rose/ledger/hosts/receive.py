@@ -27,6 +27,10 @@ import pyarrow.parquet as pq
 from rose.events import KINDS, Event, Ledger, Provenance
 from rose.ledger import batch, catalog, layout, rows, segments
 from rose.ledger import writer as writers
+from rose.ledger.checks import registry
+from rose.ledger.evidence import keys
+from rose.ledger.evidence.content import rows_sha256
+from rose.ledger.evidence.link import Link
 from rose.ledger.hosts import spool
 from rose.ledger.layout import LedgerError
 from rose.ledger.segments import Tail
@@ -66,6 +70,8 @@ class Receiver:
         self._names: dict[str, int] = {}
         #: Where each writer stands on disk; a failed write takes it out, so that it is read again.
         self._tails: dict[str, Tail | None] = {}
+        #: Writers and keys that the registry names.
+        self._registered: set[tuple[str, str]] = set()
         #: Writers with an epoch that the catalog could not be made to read.
         self._unshown: set[str] = set()
 
@@ -102,8 +108,13 @@ class Receiver:
                 self._check_held(path, header)
             else:
                 self._check_next(path, header, tail)
+                link = segments.link(header, sha256)
+                self._check_signed(path, link, tail)
                 self._tails.pop(header.writer)
                 self._write(path, header.writer, content, new_epoch=header.index == 0)
+                if (header.writer, header.key) not in self._registered:
+                    registry.note(self.root, header.writer, header.key, keys.load_or_make())
+                    self._registered.add((header.writer, header.key))
                 # Reads the segment back, and notes it as the newest.
                 self._tails[header.writer] = segments.recover(self.root, header.writer)
                 if fault is not None and self._record is not None:
@@ -151,6 +162,26 @@ class Receiver:
             )
         if header.previous_sha256 != tail.sha256 or header.first_seq != tail.next_seq:
             raise LedgerError(_fork(path, header.writer))
+
+    def _check_signed(self, path: str, link: Link, tail: Tail | None) -> None:
+        """Its content goes on where that of the newest segment ends, and it is signed by the key of its writer."""
+        if (fault := link.fault("" if tail is None else tail.link) or link.signature_fault()) is not None:
+            raise LedgerError(f"{path}: {fault}. Run `rose ledger verify` on the host that wrote it")
+        if not link.key:
+            if tail is not None and tail.signed_by:
+                raise LedgerError(
+                    f"{path}: nobody signed it, and writer {link.writer!r} signed before, with the key "
+                    f"{tail.signed_by}. Give that host its key back; what it wrote without goes on under another writer"
+                )
+            return
+        if (link.writer, link.key) in self._registered:
+            return
+        allowed = registry.keys_of(registry.lines(self.root), link.writer)
+        if allowed and link.key not in allowed:
+            raise LedgerError(
+                f"{path}: writer {link.writer!r} signs with the key {link.key}, which is not the one that it had. If "
+                f"its host has a new key, run `rose ledger endorse {link.key} --writer {link.writer}` on this one"
+            )
 
     def _check_held(self, path: str, header: segments.Header) -> None:
         if not any(path in self._paths_of(part) for part in layout.chain(self.root, header.writer)
@@ -220,6 +251,8 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str, str | None]:
         # Text that is none would keep every reader from the file.
         table.validate(full=True)
         _check_rows(path, header, table)
+        if segments.link(header, sha256).chained and rows_sha256(table) != header.rows_sha256:
+            raise LedgerError(f"{path}: its rows are not those that its writer made the digest of")
     except (pa.ArrowException, OSError, TypeError, ValueError) as error:
         raise LedgerError(f"{path}: not a segment: {error}") from error
     return header, sha256, _fault(table)

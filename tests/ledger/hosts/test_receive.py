@@ -11,6 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rose.ledger import catalog, layout, segments
+from rose.ledger.checks import registry
+from rose.ledger.evidence import keys
+from rose.ledger.evidence.content import chain_sha256, link_message, rows_sha256
 from rose.ledger.growth.compaction import compact
 from rose.ledger.hosts.receive import Receiver
 from rose.ledger.layout import LedgerError
@@ -55,6 +58,32 @@ def forged(path: str, table: pa.Table | None = None, **changed: object) -> tuple
     content = buffer.getvalue()
     sha256 = hashlib.sha256(content).hexdigest()
     return f"live/{header['writer']}/{header['epoch']:06d}/{header['index']:06d}-{sha256}.parquet", content
+
+
+def signed(spool: Path, number: int, key: keys.Key | None, table: pa.Table | None = None) -> tuple[str, bytes]:
+    """Segment `number` of the spool with other rows or another key, its digest and its link made anew."""
+    before, path = (spool / shipped(spool)[place][0] for place in (number - 1, number))
+    header = segments.read_header(path.read_bytes())
+    digest = rows_sha256(pq.read_table(path) if table is None else table)
+    previous = segments.read_header(before.read_bytes()).chain_sha256
+    link = chain_sha256(previous, "far", header.first_seq, header.last_seq, digest)
+    texts = ("", "") if key is None else (key.public, key.sign(link_message(link)))
+    changed = dict(zip(("key", "signature"), texts, strict=True))
+    return forged(path, table, rows_sha256=digest, chain_sha256=link, **changed)
+
+
+def own_key() -> keys.Key:
+    key = keys.load_or_make()
+    assert key is not None
+    return key
+
+
+@pytest.fixture
+def other_key(tmp_path, monkeypatch) -> keys.Key:
+    """Another user's."""
+    with monkeypatch.context() as patch:
+        patch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "other" / "ledger.key"))
+        return own_key()
 
 
 def test_a_chain_arrives_byte_for_byte_and_can_be_proved(spool, receiver):
@@ -193,6 +222,10 @@ def wrong(spool: Path) -> dict[str, tuple[str, bytes]]:
         "column 'lease_id' of type int64": forged(second, with_column("lease_id", pa.array([1]))),
         "column 'kind' is missing": forged(second, rows.drop_columns(["kind"])),
         "another history": forged(second, previous_sha256="0" * 64),
+        "are not those that its writer made the digest of": forged(second, rows_sha256="0" * 64),
+        "its content does not follow what was written before it": forged(second, chain_sha256="0" * 64),
+        "its signature is not one by the key": forged(second, key="0" * 64),
+        "nobody signed it, and writer 'far' signed before": signed(spool, 1, None),
         "at most 100 segments": forged(second, index=101),
         "bytes; a segment may have": ("live/far/000000/" + name, b"0" * (64 * 1024**2 + 1)),
         "rows of": forged(first, pa.table({"seq": pa.nulls(2_000_001, pa.int64())})),
@@ -241,7 +274,7 @@ def test_a_segment_with_what_is_no_event_goes_in_and_is_marked_so_that_its_host_
     damaged = table.set_column(
         table.schema.get_field_index("expires_at_us"), "expires_at_us", pa.array([2**63 - 1] * table.num_rows)
     )
-    path, content = forged(spool / second, damaged)
+    path, content = signed(spool, 1, own_key(), damaged)
     receiver.receive(path, content)
     receiver.receive(path, content)
     receiver.close()
@@ -271,3 +304,52 @@ def test_a_segment_whose_text_is_none_would_stop_every_reader_and_is_refused(spo
     with pytest.raises(LedgerError, match=r"not a segment: .*Invalid UTF8"):
         receiver.receive(path, content)
     assert path not in files(receiver.root)
+
+
+def test_the_first_key_of_a_writer_is_endorsed_by_the_gateway_and_another_is_refused_until_it_is(
+    spool, receiver, other_key, monkeypatch, tmp_path
+):
+    with monkeypatch.context() as patch:
+        patch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "gateway" / "ledger.key"))
+        gateway = own_key()
+        for segment in shipped(spool)[:2]:
+            receiver.receive(*segment)
+        (line,) = registry.lines(receiver.root)
+        assert (line.writer, line.key, line.by) == ("far", own_key_of(spool), gateway.public)
+        changed = signed(spool, 2, other_key)
+        way_out = f"run `rose ledger endorse {other_key.public} --writer far`"
+        with pytest.raises(LedgerError, match=way_out):
+            receiver.receive(*changed)
+        registry.endorse(receiver.root, other_key.public, gateway, "far")
+        receiver.receive(*changed)
+    report = verify(receiver.root)
+    assert (report.problems, report.notes) == ([], [])
+    assert [signer.key for signer in report.writers[0].signers] == [own_key_of(spool), other_key.public]
+
+
+def own_key_of(spool: Path) -> str:
+    return segments.read_header(shipped(spool)[0][1]).key
+
+
+def test_segments_of_a_host_that_signs_nothing_go_in_and_are_continued_by_signed_ones(spool, receiver):
+    """An older version's: neither digest nor link."""
+    plain = dict.fromkeys(("rows_sha256", "chain_sha256", "key", "signature"), "")
+    first = forged(spool / shipped(spool)[0][0], **plain)
+    receiver.receive(*first)
+    sha256 = segments.sha256_in(first[0])
+    second = spool / shipped(spool)[1][0]
+    digest = rows_sha256(pq.read_table(second))
+    link = chain_sha256(sha256, "far", 0, 0, digest)
+    receiver.receive(
+        *forged(
+            second,
+            previous_sha256=sha256,
+            rows_sha256=digest,
+            chain_sha256=link,
+            key=own_key().public,
+            signature=own_key().sign(link_message(link)),
+        )
+    )
+    report = verify(receiver.root)
+    assert report.problems == []
+    assert (report.writers[0].signed_events, report.writers[0].events) == (1, 1)
