@@ -1,6 +1,6 @@
 """The ledger's folder: what lies where, and the marker file that says a folder is a ledger.
 
-ledger.json                              the marker, with the format version
+ledger.json                              the marker, with the format version and the ledger's id
 ledger.duckdb                            the catalog: views and nothing else, replaced atomically
 schema.parquet                           no rows, every column: for readers of the files; the views do not read it
 live/<writer>/<epoch>/<index>-<sha256>.parquet     segments, in the order they were written
@@ -9,7 +9,7 @@ archived/<writer>/<first>-<last>.json   the same manifest once its file has left
 quarantine/                              damaged files that were taken out of the readers' way, under their own paths
 heads/<writer>.json                      the newest segment of each writer
 heads/<writer>.next                      the one it is about to write, or nothing
-writers.jsonl                            the name of every writer that ever wrote, each line with the hash of the last
+writers.jsonl                            every writer that ever wrote and its keys, each line with the hash of the last
 verified/                                up to when the ledger was verified, and what was seen then
 rollup/                                  sums by day, made from the events
 pricing.duckdb                           what pricing has added up so far; can be removed at any time

@@ -46,12 +46,13 @@ class Link:
         """How many events the segment has."""
         return self.last_seq - self.first_seq + 1
 
+    def expected(self, previous: str) -> str:
+        """What `chain_sha256` must be after a link that ends in `previous`."""
+        return chain_sha256(previous, self.writer, self.first_seq, self.last_seq, self.rows_sha256)
+
     def fault(self, previous: str | None) -> str | None:
         """What is wrong with the link after one that ends in `previous`, None where that is unknown."""
-        if not self.chained or previous is None:
-            return None
-        link = chain_sha256(previous, self.writer, self.first_seq, self.last_seq, self.rows_sha256)
-        if link != self.chain_sha256:
+        if self.chained and previous is not None and self.chain_sha256 != self.expected(previous):
             return "its content does not follow what was written before it: it was replaced, or something before it was"
         return None
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from rose.ledger import layout, segments
 from rose.ledger.checks import registry
+from rose.ledger.evidence import keys
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 
@@ -70,3 +72,81 @@ def test_a_writer_that_was_killed_before_it_was_named_is_named_when_it_opens_aga
     assert verify(root).problems == []
     segments.recover(root, "b")
     assert registry.known(root) == ("a", "b")
+
+
+@pytest.fixture
+def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> keys.Key:
+    """Another host's key."""
+    with monkeypatch.context() as patch:
+        patch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "other.key"))
+        return own()
+
+
+def own() -> keys.Key:
+    key = keys.load_or_make()
+    assert key is not None
+    return key
+
+
+def test_a_key_endorses_itself_for_further_writers(root: Path) -> None:
+    segments.first_epoch(root, "a")
+    segments.first_epoch(root, "b")
+    lines = registry.lines(root) or ()
+    assert [(line.writer, line.key, line.by) for line in lines] == [(name, own().public, own().public) for name in "ab"]
+    assert registry.endorsed(lines) == {own().public}
+    assert list(registry.signature_faults(layout.ledger_id(root), lines)) == []
+
+
+def test_a_key_is_endorsed_by_one_that_is_and_by_no_other(root: Path, other: keys.Key) -> None:
+    segments.first_epoch(root, "a")
+    registry.note(root, "b", other.public, other)
+    # What an endorsed key endorsed before it was one counts from then on.
+    third = "3" * 64
+    registry.note(root, "c", third, other)
+    assert registry.endorsed(registry.lines(root) or ()) == {own().public}
+    with pytest.raises(LedgerError, match="of this user is not one that the ledger knows, or is endorsed by nobody"):
+        registry.endorse(root, other.public, other)
+    assert registry.endorse(root, other.public, own()) == ["b"]
+    lines = registry.lines(root) or ()
+    assert registry.endorsed(lines) == {own().public, other.public, third}
+    assert registry.keys_of(lines, "b") == {other.public}
+    found = {entry["key"]: entry for entry in registry.described(lines, other.public)}
+    assert (found[own().public]["root"], found[own().public]["own"]) == (True, False)
+    assert (found[other.public]["writers"], found[other.public]["own"]) == (["b"], True)
+    assert found[other.public]["endorsed_by"] == own().public
+    assert registry.known(root) == ("a", "b", "c")
+
+
+def test_a_key_is_endorsed_before_its_writer_uses_it(root: Path, other: keys.Key) -> None:
+    segments.first_epoch(root, "a")
+    for key, writer, says in (
+        ("x", None, "is no public key"),
+        (other.public, None, "name the one that will with --writer"),
+        (other.public, "b", "does not name the writer 'b'"),
+    ):
+        with pytest.raises(LedgerError, match=says):
+            registry.endorse(root, key, own(), writer)
+    assert registry.endorse(root, other.public, own(), "a") == ["a"]
+    assert registry.keys_of(registry.lines(root), "a") == {own().public, other.public}
+    assert verify(root).problems == []
+
+
+@pytest.mark.parametrize("forged", ["line", "endorsement", "id"])
+def test_lines_that_the_named_key_did_not_sign_are_found(root: Path, other: keys.Key, forged: str) -> None:
+    segments.first_epoch(root, "a")
+    segments.first_epoch(root, "b")
+    path = root / registry.FILE
+    first, second = map(json.loads, path.read_bytes().splitlines())
+    if forged == "id":
+        (root / layout.MARKER).write_text(json.dumps({"rose_ledger": 1, "id": "0" * 32}))
+    else:
+        second["key" if forged == "endorsement" else "writer"] = other.public if forged == "endorsement" else "c"
+        path.write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n")
+    problems = verify(root).problems
+    assert any("line 2, of writer" in problem and "is not signed by the key" in problem for problem in problems)
+
+
+def test_a_line_that_is_no_text_is_damaged(root: Path) -> None:
+    (root / registry.FILE).write_text('{"writer": "a", "previous_sha256": "", "key": 7}\n')
+    with pytest.raises(LedgerError, match="line 1 is damaged"):
+        registry.lines(root)

@@ -1,0 +1,312 @@
+"""Somebody who may write to the folder, rebuilds every hash and has no key, or only a key of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rose.events import Ledger, Power
+from rose.ledger import layout, rows, segments, verified
+from rose.ledger.checks import registry
+from rose.ledger.checks.chain import WriterReport
+from rose.ledger.checks.records import COMPACTED_ACTION
+from rose.ledger.evidence import keys
+from rose.ledger.evidence.content import link_message, rows_sha256
+from rose.ledger.evidence.link import Link
+from rose.ledger.growth import archive, compaction, rollup
+from rose.ledger.layout import LedgerError
+from rose.ledger.segments import Tail
+from rose.ledger.verify import verify
+from rose.ledger.writer import LedgerWriter
+
+SAMPLE = Path(__file__).parents[3] / "sample_traces" / "ledger"
+
+
+def _rows(first_seq: int, count: int, power_mw: int = 7) -> pa.Table:
+    batch: list[rows.Row | pa.Table] = []
+    for seq in range(first_seq, first_seq + count):
+        event = Power(at_us=seq, device_id="d", t0_ns=seq, t1_ns=seq + 1, power_mw=power_mw, source="rapl")
+        batch.append(("power", rows.encode(event)))
+    return rows.table("a", first_seq, "r", "live", batch)
+
+
+def _append(root: Path, tail: Tail, power_mw: int = 7) -> Tail:
+    return segments.append(root, tail, _rows(tail.next_seq, 2, power_mw))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Writer `a` in two epochs, with 4 events each."""
+    root = layout.create(tmp_path / "ledger")
+    tail = segments.first_epoch(root, "a")
+    tail = _append(root, _append(root, tail))
+    _append(root, _append(root, segments.begin_epoch(root, tail)))
+    assert verify(root).problems == []
+    return root
+
+
+@pytest.fixture
+def stranger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> keys.Key:
+    """A key that the ledger does not know."""
+    with monkeypatch.context() as patch:
+        patch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "stranger.key"))
+        return _key()
+
+
+def _key() -> keys.Key:
+    key = keys.load_or_make()
+    assert key is not None
+    return key
+
+
+def _of_a(root: Path, **asked: Any) -> WriterReport:
+    (found,) = (found for found in verify(root, **asked).writers if found.writer == "a")
+    return found
+
+
+def test_a_report_says_who_signed_and_where_the_chain_stands(root: Path) -> None:
+    found = _of_a(root)
+    tail = segments.recover(root, "a")
+    assert tail is not None
+    assert (found.events, found.signed_events, found.next_seq) == (8, 8, 8)
+    assert found.chain_sha256 == tail.link
+    assert [(signer.key, signer.first_seq) for signer in found.signers] == [(_key().public, 0)]
+
+
+def test_the_links_are_the_same_wherever_the_rows_lie(root: Path) -> None:
+    marks = {"a": range(10), "gone": [3]}
+    links = _of_a(root, marks=marks).links
+    assert {seq: len(found) for seq, found in links.items()} == {0: 1, 2: 1, 4: 2, 6: 1, 8: 1}
+    header = segments.read_header(sorted(root.glob("live/a/000000/*"))[-1].read_bytes())
+    assert links[4][0] == header.chain_sha256
+    for _ in range(2):
+        compaction.compact(root, grace_s=0)
+        assert _of_a(root, marks=marks).links == links
+    rollup.roll_up(root)
+    archive.archive(root, older_than_days=1, to=None, delete=True, grace_s=0)
+    assert [part.state for part in layout.chain(root, "a")] == ["archived", "live"]
+    assert _of_a(root, marks=marks).links == links
+    assert verify(root).problems == []
+
+
+def test_what_a_verification_saw_serves_the_next_one(root: Path) -> None:
+    compaction.compact(root, grace_s=0)
+    before = dataclasses.asdict(_of_a(root, seen=(seen := verified.load(root))))
+    verified.save(root, seen)
+    assert dataclasses.asdict(_of_a(root, seen=verified.load(root))) == before
+    content = json.loads((root / "verified/files.json").read_bytes())
+    (root / "verified/files.json").write_text(json.dumps({**content, "format": 1}))
+    assert verified.load(root).known == {}, "an older version looked at no digest"
+
+
+def _forge_compacted(root: Path, change: Callable[[dict[str, Any], pa.Table], None]) -> None:
+    """Other rows in the merged file; its hash, its manifest and the event of the compaction made to agree."""
+    (path,) = root.glob("compacted/a/*.parquet")
+    table = pq.read_table(path)
+    index = table.schema.get_field_index("power_mw")
+    table = table.set_column(index, "power_mw", pa.array([1] * table.num_rows, pa.int64()))
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer)
+    path.write_bytes(buffer.getvalue())
+    manifest = json.loads(path.with_suffix(".json").read_bytes())
+    manifest["sha256"] = hashlib.sha256(buffer.getvalue()).hexdigest()
+    change(manifest, table)
+    content = json.dumps(manifest).encode()
+    path.with_suffix(".json").write_bytes(content)
+    detail = {name: value for name, value in manifest.items() if name != "segments"}
+    detail["manifest_sha256"] = hashlib.sha256(content).hexdigest()
+    # Of all that is forged here only this is signed: the compaction is one that its user may run.
+    with LedgerWriter.open(root, "compaction", "ledger") as log:
+        log.record(Ledger(action=COMPACTED_ACTION, detail_json=json.dumps(detail)))
+
+
+def _rebuild(manifest: dict[str, Any], table: pa.Table, key: keys.Key | None, chain: bool = True) -> None:
+    """The digests of the forged rows, and all that follows from them, as far as `key` can make it."""
+    previous = ""
+    for entry in manifest["segments"]:
+        first, last = entry["first_seq"], entry["last_seq"]
+        seqs = table["seq"].to_numpy()
+        entry["rows_sha256"] = rows_sha256(table.filter(pa.array((seqs >= first) & (seqs <= last))))
+        if chain:
+            unlinked = Link.read("a", entry)
+            entry["chain_sha256"] = previous = unlinked.expected(previous)
+        if key is not None:
+            entry |= {"key": key.public, "signature": key.sign(link_message(entry["chain_sha256"]))}
+
+
+def test_rows_replaced_through_a_forged_compaction_are_found(root: Path) -> None:
+    compaction.compact(root, grace_s=0)
+    assert verify(root).problems == []
+    _forge_compacted(root, lambda manifest, table: None)
+    (problem,) = verify(root).problems
+    assert problem.endswith("its rows of seq 0 to 1 are not those that were written: replaced")
+    assert problem.startswith("compacted/a/")
+
+
+def test_so_are_they_with_their_digests(root: Path) -> None:
+    compaction.compact(root, grace_s=0)
+    _forge_compacted(root, lambda manifest, table: _rebuild(manifest, table, None, chain=False))
+    assert any("its content does not follow what was written before it" in problem for problem in verify(root).problems)
+
+
+def test_so_are_they_with_the_chain_up_to_the_merged_end(root: Path) -> None:
+    """Its signatures are the old ones, and what was written later names the old end."""
+    compaction.compact(root, grace_s=0)
+    _forge_compacted(root, lambda manifest, table: _rebuild(manifest, table, None))
+    problems = verify(root).problems
+    assert sum("its signature is not one by the key" in problem for problem in problems) == 2
+    assert any("live/a" in problem and "does not follow what was written before it" in problem for problem in problems)
+
+
+def test_so_are_they_with_signatures_of_another_key(root: Path, stranger: keys.Key) -> None:
+    compaction.compact(root, grace_s=0)
+    _forge_compacted(root, lambda manifest, table: _rebuild(manifest, table, stranger))
+    assert any(f"signed by the key {stranger.public}, which writers.jsonl does not" in p for p in verify(root).problems)
+
+
+def test_so_are_they_without_any_signature(root: Path) -> None:
+    def unsigned(manifest: dict[str, Any], table: pa.Table) -> None:
+        for entry in manifest["segments"]:
+            entry.update(dict.fromkeys(("rows_sha256", "chain_sha256", "key", "signature"), ""))
+
+    compaction.compact(root, grace_s=0)
+    _forge_compacted(root, unsigned)
+    assert any(
+        "writers.jsonl says that its writer signed from the first" in problem for problem in verify(root).problems
+    )
+
+
+def _written_anew(root: Path, key: keys.Key | None) -> None:
+    """The newest epoch of `a` with other events, and the head that names its end."""
+    epoch = root / "live/a/000001"
+    header = segments.read_header(sorted(epoch.iterdir())[0].read_bytes())
+    sha256 = segments.sha256_in(sorted(epoch.iterdir())[0].name)
+    for path in sorted(epoch.iterdir())[1:]:
+        path.unlink()
+    tail = Tail("a", 1, 1, header.last_seq + 1, sha256, header.chain_sha256, key=key)
+    if key is not None:
+        tail = replace(tail, signed_by=key.public)
+    _append(root, _append(root, tail, 1), 1)
+    shutil.rmtree(root / "verified")
+
+
+def test_an_end_that_was_written_anew_without_the_key_is_found(root: Path, stranger: keys.Key) -> None:
+    _written_anew(root, None)
+    assert any("nobody signed it, and what was written before it is signed" in p for p in verify(root).problems)
+    _written_anew(root, stranger)
+    assert any(f"signed by the key {stranger.public}, which writers.jsonl does not" in p for p in verify(root).problems)
+
+
+def test_a_key_that_registers_itself_is_a_note_until_it_is_endorsed(root: Path, stranger: keys.Key) -> None:
+    """Another host's first day looks the same; a receipt that was kept elsewhere tells them apart."""
+    _written_anew(root, stranger)
+    registry.note(root, "a", stranger.public, stranger)
+    report = verify(root)
+    (note,) = report.notes
+    assert report.problems == []
+    assert note.startswith(f"key {stranger.public}, of a, was taken on first use")
+    registry.endorse(root, stranger.public, _key())
+    assert verify(root).notes == []
+
+
+def test_a_ledger_of_an_older_version_is_sound_and_unsigned(tmp_path: Path) -> None:
+    root = shutil.copytree(SAMPLE, tmp_path / "ledger")
+    report = verify(root)
+    assert (report.problems, report.notes) == ([], [])
+    assert sum(found.events for found in report.writers) > 0
+    assert {found.signed_events for found in report.writers} == {0}
+    assert all(found.chain_sha256 for found in report.writers)
+    assert layout.ledger_id(root) == ""
+
+
+def test_a_writer_of_an_older_version_signs_from_now_on(tmp_path: Path) -> None:
+    root = shutil.copytree(SAMPLE, tmp_path / "ledger")
+    with LedgerWriter.open(root, "trainer", "r"), LedgerWriter.open(root, "deployment", "r") as writer:
+        writer.record(Ledger(action="note"))
+    report = verify(root)
+    assert (report.problems, report.notes) == ([], [])
+    (found,) = (found for found in report.writers if found.writer == "deployment")
+    assert found.signed_events == 1 < found.events
+    assert [signer.key for signer in found.signers] == ["", _key().public]
+    assert len(layout.ledger_id(root)) == 32
+    marks = {"deployment": range(found.next_seq + 1)}
+    links = {found.writer: found.links for found in verify(root, marks=marks).writers}["deployment"]
+    compaction.compact(root, grace_s=0)
+    assert {found.writer: found.links for found in verify(root, marks=marks).writers}["deployment"] == links
+    assert verify(root).problems == []
+
+
+def test_a_segment_whose_rows_are_not_its_digest_s_is_found_and_not_merged(root: Path) -> None:
+    """Its own hashes are right: who wrote it had the key, and lied about one."""
+    tail = segments.recover(root, "a")
+    assert tail is not None
+    before = sorted(root.glob("live/a/000001/*"))
+    _append(root, tail)
+    (path,) = set(root.glob("live/a/000001/*")) - set(before)
+    file = pq.ParquetFile(path)
+    header = file.metadata.metadata[b"rose"]
+    buffer = io.BytesIO()
+    with pq.ParquetWriter(buffer, file.schema_arrow, store_schema=False) as writer:
+        writer.write_table(_rows(8, 2, power_mw=1).select(file.schema_arrow.names).cast(file.schema_arrow))
+        writer.add_key_value_metadata({b"rose": header})
+    path.unlink()
+    name = f"000003-{hashlib.sha256(buffer.getvalue()).hexdigest()}.parquet"
+    (root / "live/a/000001" / name).write_bytes(buffer.getvalue())
+    (root / "heads/a.json").write_text(json.dumps({"segment": f"live/a/000001/{name}"}))
+    assert verify(root).problems == [
+        f"live/a/000001/{name}: its rows are not those of the digest that its writer made of them: they were replaced"
+    ]
+    after = segments.recover(root, "a")
+    assert after is not None
+    segments.begin_epoch(root, after)
+    with pytest.raises(LedgerError, match="its rows of seq 8 to 9 are not those that were written: replaced; nothing"):
+        compaction.compact(root, grace_s=0)
+    assert not list(root.glob("compacted/a/*"))
+
+
+def test_a_writer_without_a_place_for_a_key_writes_unsigned_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    with monkeypatch.context() as patch:
+        patch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "file" / "key"))
+        with LedgerWriter.open(tmp_path / "ledger", "a", "r") as writer:
+            writer.record(Ledger(action="note"))
+    found = _of_a(tmp_path / "ledger")
+    assert (found.problems, found.events, found.signed_events, found.signers[0].key) == ([], 1, 0, "")
+    with LedgerWriter.open(tmp_path / "ledger", "a", "r") as writer:
+        writer.record(Ledger(action="note"))
+    found = _of_a(tmp_path / "ledger")
+    assert (found.problems, found.events, found.signed_events) == ([], 2, 1)
+
+
+def test_a_writer_whose_key_is_gone_does_not_go_on_unsigned(root: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "file" / "key"))
+    with pytest.raises(
+        LedgerError, match=f"with the key {'[0-9a-f]' * 64}, and there is none here: put the key's file"
+    ):
+        LedgerWriter.open(root, "a", "r")
+    assert verify(root).problems == []
+
+
+def test_a_writer_that_comes_with_another_key_is_named_with_both(root: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    first = _key()
+    monkeypatch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "second.key"))
+    with LedgerWriter.open(root, "a", "r") as writer:
+        writer.record(Ledger(action="note"))
+    report = verify(root)
+    assert (report.problems, len(report.notes)) == ([], 1)
+    (found,) = report.writers
+    assert [signer.key for signer in found.signers] == [first.public, _key().public]

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from rose import cli
+from rose.events import Ledger
+from rose.ledger.evidence import keys
+from rose.ledger.writer import LedgerWriter
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    _record(tmp_path / "ledger", "a")
+    return tmp_path / "ledger"
+
+
+def _record(root: Path, writer: str) -> None:
+    with LedgerWriter.open(root, writer, "r") as log:
+        log.record(Ledger(action="note"))
+
+
+def _public() -> str:
+    key = keys.load_or_make()
+    assert key is not None
+    return key.public
+
+
+def run(root: Path, *arguments: str) -> Any:
+    return CliRunner().invoke(cli.app, ["ledger", *arguments, "--ledger", str(root)])
+
+
+def test_keys_are_listed_and_endorsed(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = _public()
+    with monkeypatch.context() as patch:
+        patch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "second.key"))
+        second = _public()
+        _record(root, "b")
+        refused = run(root, "endorse", second)
+        assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+        assert "is endorsed by nobody" in refused.stderr
+    listed = run(root, "keys").stdout
+    assert "nobody: the first key of the ledger" in listed
+    assert "nobody: taken on first use" in listed
+    verified = run(root, "verify")
+    assert verified.exit_code == 0
+    assert "2 of 2 events are signed, by 2 keys." in verified.stdout
+    assert f"key {second}, of b, was taken on first use" in verified.stdout
+    assert len(json.loads(run(root, "verify", "--json").stdout)["notes"]) == 1
+    assert run(root, "endorse", second).stdout == f"{second} is endorsed for b.\n"
+    assert json.loads(run(root, "keys", "--json").stdout) == [
+        {"key": first, "writers": ["a"], "endorsed_by": None, "root": True, "own": True},
+        {"key": second, "writers": ["b"], "endorsed_by": first, "root": False, "own": False},
+    ]
+    assert "first use" not in run(root, "verify").stdout
+
+
+def test_without_a_key_nothing_is_endorsed_and_none_is_made(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "none.key"))
+    refused = run(root, "endorse", "0" * 64)
+    assert refused.exit_code == 2
+    assert "there is no key here to endorse with" in refused.stderr
+    assert run(root, "keys").exit_code == 0
+    assert not (tmp_path / "none.key").exists()
+
+
+def test_events_that_nobody_signed_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "file" / "key"))
+    _record(tmp_path / "ledger", "a")
+    said = run(tmp_path / "ledger", "verify").stdout
+    assert "0 of 1 events are signed, by 0 keys. Not signed, or not from the first: a." in said

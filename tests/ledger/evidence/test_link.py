@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rose.ledger.evidence import keys
+from rose.ledger.evidence.content import link_message
+from rose.ledger.evidence.link import Link
+
+ENTRY = {"file": "live/w/000000/0", "first_seq": 3, "last_seq": 5, "sha256": "f", "previous_sha256": ""}
+
+
+def _signed(previous: str = "before") -> Link:
+    key = keys.load_or_make()
+    assert key is not None
+    link = replace(Link.read("w", ENTRY), rows_sha256="r")
+    link = replace(link, chain_sha256=link.expected(previous))
+    return replace(link, key=key.public, signature=key.sign(link_message(link.chain_sha256)))
+
+
+def test_a_segment_of_an_older_version_is_a_link_by_the_hash_of_its_file() -> None:
+    link = Link.read("w", ENTRY)
+    assert (link.chained, link.end, link.events) == (False, "f", 3)
+    assert (link.fault("whatever"), link.signature_fault()) == (None, None)
+
+
+def test_a_link_goes_on_from_one_end_alone() -> None:
+    link = _signed()
+    assert (link.fault("before"), link.fault(None), link.signature_fault()) == (None, None, None)
+    assert link.end == link.chain_sha256
+    assert "does not follow what was written before it" in str(link.fault("f"))
+
+
+@pytest.mark.parametrize("changed", [{"first_seq": 2}, {"last_seq": 6}, {"rows_sha256": "q"}, {"writer": "v"}])
+def test_what_a_link_says_cannot_be_changed(changed: dict[str, Any]) -> None:
+    assert replace(_signed(), **changed).fault("before") is not None
+
+
+@pytest.mark.parametrize(
+    "changed", [{"key": "0" * 64}, {"key": ""}, {"signature": ""}, {"signature": "0" * 128}, {"chain_sha256": "f"}]
+)
+def test_nor_who_signed_it(changed: dict[str, Any]) -> None:
+    assert "is not one by the key" in str(replace(_signed(), **changed).signature_fault())
+
+
+def test_a_signature_of_another_link_says_nothing_without_a_digest() -> None:
+    """It would be signed, and follow anything."""
+    assert replace(_signed(), rows_sha256="").fault("before") is not None
