@@ -79,11 +79,11 @@ def _digests(names: Sequence[str], read: Callable[[str], pa.ChunkedArray], cuts:
     bounds = [0, *np.searchsorted(seqs, cuts).tolist(), len(seqs)] if cuts else [0, len(seqs)]
     counts = [last - first for first, last in itertools.pairwise(bounds)]
     digests = [hashlib.sha256(_ROWS_TAG + count.to_bytes(8, "little")) for count in counts]
+    ranks = None if order is None else np.argsort(order)
     for name in sorted(names):
         column = read(name)
         if column.null_count < len(column):
-            array = _plain(name, column)
-            _add(digests, bounds, name, array if order is None else array.take(pa.array(order)))
+            _add(digests, bounds, name, _plain(name, column), order, ranks)
     return [digest.hexdigest() for digest in digests]
 
 
@@ -101,14 +101,25 @@ def _plain(name: str, column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _add(digests: Sequence[Any], bounds: list[int], name: str, array: pa.Array) -> None:
-    """Add a column, its rows in order, to the digest of the rows between each two of the bounds."""
-    valid, ends = None, bounds
-    if array.null_count:
-        valid = array
-        array = array.drop_null()
-        # Where the values of each range end, among the values that there are.
-        ends = [0, len(array)] if len(digests) == 1 else _counts(valid)[bounds].tolist()
+def _add(
+    digests: Sequence[Any], bounds: list[int], name: str, array: pa.Array, order: Any | None, ranks: Any | None
+) -> None:
+    """Add a column to the digest of the rows between each two of the bounds.
+
+    `order` are its rows in the order of seq, and `ranks` the places of its rows in that; None if they lie so.
+    """
+    nulls, ends, places = (array if array.null_count else None), bounds, None
+    array = array.drop_null()
+    if nulls is not None and ranks is not None:
+        # Merged files are sorted by kind: a column of one kind's has its values in the order of seq already.
+        places = ranks[np.flatnonzero(_bits(nulls, 0).view(np.bool_))]
+        order = np.argsort(places, kind="stable") if np.any(places[1:] < places[:-1]) else None
+        places = places if order is None else places[order]
+        ends = np.searchsorted(places, bounds).tolist()
+    elif nulls is not None:
+        ends = [0, len(array)] if len(digests) == 1 else _counts(nulls)[bounds].tolist()
+    if order is not None:
+        array = array.take(pa.array(order))
     offsets = _offsets(array)
     values = _fixed(array) if offsets is None else np.diff(offsets).astype("<i4", copy=False)
     text = None if offsets is None or array.buffers()[2] is None else memoryview(array.buffers()[2])
@@ -120,8 +131,13 @@ def _add(digests: Sequence[Any], bounds: list[int], name: str, array: pa.Array) 
         if first == last:
             continue
         digest.update(head + (last - first).to_bytes(8, "little"))
-        if valid is not None and last - first < last_row - first_row:
-            digest.update(_mask(valid, first_row, last_row))
+        if nulls is not None and last - first < last_row - first_row:
+            if places is None:
+                digest.update(_mask(nulls, first_row, last_row))
+            else:
+                valid = np.zeros(last_row - first_row, np.uint8)
+                valid[places[first:last] - first_row] = 1
+                digest.update(np.packbits(valid, bitorder="little").data)
         digest.update(values[first:last].data)
         if text is not None and offsets is not None:
             digest.update(text[offsets[first] : offsets[last]])
