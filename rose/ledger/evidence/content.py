@@ -72,28 +72,98 @@ def _digests(names: Sequence[str], read: Callable[[str], pa.ChunkedArray], cuts:
     seq = _plain("seq", read("seq"))
     if seq.null_count:
         raise LedgerError("a row has no seq")
-    seqs, order = _fixed(seq), None
-    if np.any(seqs[1:] < seqs[:-1]):
-        order = np.argsort(seqs, kind="stable")
-        seqs = seqs[order]
-    bounds = [0, *np.searchsorted(seqs, cuts).tolist(), len(seqs)] if cuts else [0, len(seqs)]
-    counts = [last - first for first, last in itertools.pairwise(bounds)]
-    digests = [hashlib.sha256(_ROWS_TAG + count.to_bytes(8, "little")) for count in counts]
-    ranks = None if order is None else np.argsort(order)
+    ranges = _Ranges(_fixed(seq), cuts)
     for name in sorted(names):
         column = read(name)
         if column.null_count < len(column):
-            _add(digests, bounds, name, _plain(name, column), order, ranks)
-    return [digest.hexdigest() for digest in digests]
+            ranges.add(name, _plain(name, column))
+    return [digest.hexdigest() for digest in ranges.digests]
+
+
+class _Ranges:
+    """The digests of some ranges of rows, to which one column after another is added."""
+
+    def __init__(self, seqs: Any, cuts: Sequence[int]) -> None:
+        #: The rows in the order of seq, and the place of each row in that; None if they lie so.
+        self._order, self._ranks = None, None
+        if np.any(seqs[1:] < seqs[:-1]):
+            self._order = np.argsort(seqs, kind="stable")
+            self._ranks = np.argsort(self._order)
+            seqs = seqs[self._order]
+        self._bounds = [0, *np.searchsorted(seqs, cuts).tolist(), len(seqs)] if cuts else [0, len(seqs)]
+        counts = [last - first for first, last in itertools.pairwise(self._bounds)]
+        self.digests = [hashlib.sha256(_ROWS_TAG + count.to_bytes(8, "little")) for count in counts]
+        #: Which rows have a value, by the bits that say so: the columns of one kind share them.
+        self._indexes: dict[tuple[bytes, int], tuple[Any, Any]] = {}
+
+    def add(self, name: str, array: pa.Array) -> None:
+        """Add a column that has a value, its rows as those of `seqs`."""
+        places, picked, mask = None, self._order, None
+        if array.null_count:
+            picked, mask = self._index(array)
+            places = picked
+            if self._ranks is not None:
+                # Merged files are sorted by kind: a column of one kind's has its values in the order of seq already.
+                places = self._ranks[places]
+                if np.any(places[1:] < places[:-1]):
+                    order = np.argsort(places, kind="stable")
+                    places, picked = places[order], picked[order]
+        ends = self._bounds if places is None else np.searchsorted(places, self._bounds).tolist()
+        kind, values, text, offsets = self._values(array, picked)
+        head = f"{len(name)} {name} {kind} ".encode()
+        for digest, (first_row, last_row), (first, last) in zip(
+            self.digests, itertools.pairwise(self._bounds), itertools.pairwise(ends), strict=True
+        ):
+            if first == last:
+                continue
+            digest.update(head + (last - first).to_bytes(8, "little"))
+            if len(self.digests) == 1 and self._order is None and mask is not None:
+                digest.update(mask)
+            elif places is not None and last - first < last_row - first_row:
+                valid = np.zeros(last_row - first_row, np.uint8)
+                valid[places[first:last] - first_row] = 1
+                digest.update(np.packbits(valid, bitorder="little").data)
+            digest.update(values[first:last].data)
+            if text is not None:
+                digest.update(text[offsets[first] : offsets[last]])
+
+    def _values(self, array: pa.Array, picked: Any | None) -> tuple[str, Any, memoryview | None, Any]:
+        """Of the picked rows: the type's name, the values or the lengths of texts; and texts, and where each begins."""
+        if not _is_text(array.type):
+            values = _fixed(array)
+            return str(array.type), values if picked is None else values[picked], None, ()
+        offsets = _offsets(array)
+        lengths = np.diff(offsets)
+        if picked is not None:
+            if len(self.digests) == 1 and self._order is None and not lengths.sum() - lengths[picked].sum():
+                # Nothing lies between the texts.
+                lengths, offsets = lengths[picked], {0: offsets[0], len(picked): offsets[-1]}
+            else:
+                array = array.take(pa.array(picked))
+                offsets = _offsets(array)
+                lengths = np.diff(offsets)
+        data = array.buffers()[2]
+        return "string", lengths.astype("<i4", copy=False), memoryview(b"" if data is None else data), offsets
+
+    def _index(self, array: pa.Array) -> tuple[Any, Any]:
+        """The rows that have a value, and the same as bits."""
+        packed, skipped = _packed(array, 0)
+        key = packed.tobytes(), skipped
+        if (found := self._indexes.get(key)) is None:
+            bits = _bits(array, 0)
+            found = self._indexes[key] = np.flatnonzero(bits.view(np.bool_)), np.packbits(bits, bitorder="little").data
+        return found
 
 
 def _plain(name: str, column: pa.ChunkedArray) -> pa.Array:
     """The column as one array of a type that events have; texts beyond 2 GiB with offsets of 8 bytes."""
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        kind = pa.string()
+    kind = column.type
     if kind not in _TYPES:
-        raise LedgerError(f"column {name!r} is of type {column.type}, which no event has")
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+            kind = pa.string()
+        if kind not in _TYPES:
+            raise LedgerError(f"column {name!r} is of type {column.type}, which no event has")
     if kind == pa.string() and column.nbytes >= 2**31:
         kind = pa.large_string()
     if kind != column.type:
@@ -101,81 +171,30 @@ def _plain(name: str, column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _add(
-    digests: Sequence[Any], bounds: list[int], name: str, array: pa.Array, order: Any | None, ranks: Any | None
-) -> None:
-    """Add a column to the digest of the rows between each two of the bounds.
-
-    `order` are its rows in the order of seq, and `ranks` the places of its rows in that; None if they lie so.
-    """
-    nulls, ends, places = (array if array.null_count else None), bounds, None
-    array = array.drop_null()
-    if nulls is not None and ranks is not None:
-        # Merged files are sorted by kind: a column of one kind's has its values in the order of seq already.
-        places = ranks[np.flatnonzero(_bits(nulls, 0).view(np.bool_))]
-        order = np.argsort(places, kind="stable") if np.any(places[1:] < places[:-1]) else None
-        places = places if order is None else places[order]
-        ends = np.searchsorted(places, bounds).tolist()
-    elif nulls is not None:
-        ends = [0, len(array)] if len(digests) == 1 else _counts(nulls)[bounds].tolist()
-    if order is not None:
-        array = array.take(pa.array(order))
-    offsets = _offsets(array)
-    values = _fixed(array) if offsets is None else np.diff(offsets).astype("<i4", copy=False)
-    text = None if offsets is None or array.buffers()[2] is None else memoryview(array.buffers()[2])
-    kind = pa.string() if offsets is not None else array.type
-    head = f"{len(name)} {name} {kind} ".encode()
-    for digest, (first_row, last_row), (first, last) in zip(
-        digests, itertools.pairwise(bounds), itertools.pairwise(ends), strict=True
-    ):
-        if first == last:
-            continue
-        digest.update(head + (last - first).to_bytes(8, "little"))
-        if nulls is not None and last - first < last_row - first_row:
-            if places is None:
-                digest.update(_mask(nulls, first_row, last_row))
-            else:
-                valid = np.zeros(last_row - first_row, np.uint8)
-                valid[places[first:last] - first_row] = 1
-                digest.update(np.packbits(valid, bitorder="little").data)
-        digest.update(values[first:last].data)
-        if text is not None and offsets is not None:
-            digest.update(text[offsets[first] : offsets[last]])
+def _is_text(kind: pa.DataType) -> bool:
+    return kind in (pa.string(), pa.large_string())
 
 
 def _fixed(array: pa.Array) -> Any:
-    """The values of an array without nulls, of a type of fixed width, as they are hashed."""
+    """The values of an array of a type of fixed width, as they are hashed; anything where there is none."""
     if pa.types.is_boolean(array.type):
         return _bits(array, 1)
     # An array without rows may have no buffer.
     return np.frombuffer(array.buffers()[1] or b"", _TYPES[array.type], len(array), 8 * array.offset)
 
 
-def _counts(array: pa.Array) -> Any:
-    """How many values there are before each row, and in all."""
-    return np.concatenate(([0], np.cumsum(_bits(array, 0), dtype=np.int64)))
-
-
-def _mask(array: pa.Array, first: int, last: int) -> bytes:
-    """Which of the rows have a value: a bit each, the lowest first, zeros behind the last."""
-    begin, end = array.offset + first, array.offset + last
-    if begin % 8:
-        return np.packbits(_bits(array.slice(first, last - first), 0), bitorder="little").tobytes()
-    mask = bytearray(memoryview(array.buffers()[0])[begin // 8 : (end + 7) // 8])
-    if used := end % 8:
-        mask[-1] &= (1 << used) - 1
-    return bytes(mask)
-
-
 def _bits(array: pa.Array, buffer: int) -> Any:
+    packed, skipped = _packed(array, buffer)
+    return np.unpackbits(packed, bitorder="little")[skipped : skipped + len(array)]
+
+
+def _packed(array: pa.Array, buffer: int) -> tuple[Any, int]:
+    """The bytes that hold the bits of an array, and how many bits before its first they have."""
     first, last = array.offset, array.offset + len(array)
-    packed = np.frombuffer(array.buffers()[buffer], np.uint8)[first // 8 : (last + 7) // 8]
-    return np.unpackbits(packed, bitorder="little")[first % 8 : first % 8 + len(array)]
+    return np.frombuffer(array.buffers()[buffer], np.uint8)[first // 8 : (last + 7) // 8], first % 8
 
 
-def _offsets(array: pa.Array) -> Any | None:
-    """Where each text begins among the characters, and where the last one ends; None for what is no text."""
-    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
-        return None
-    dtype, width = ("<i4", 4) if pa.types.is_string(array.type) else ("<i8", 8)
+def _offsets(array: pa.Array) -> Any:
+    """Where each text begins among the characters, and where the last one ends."""
+    dtype, width = ("<i4", 4) if array.type == pa.string() else ("<i8", 8)
     return np.frombuffer(array.buffers()[1], dtype, len(array) + 1, width * array.offset)
