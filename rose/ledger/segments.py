@@ -279,6 +279,7 @@ def place(segment: str) -> tuple[int, int]:
 def _next(tail: Tail, table: pa.Table) -> tuple[Tail, str, bytes]:
     """The tail after `table` was appended to `tail`, and the name and the bytes of its segment."""
     last_seq = tail.next_seq + table.num_rows - 1
+    table = table.combine_chunks()
     digest = rows_sha256(table)
     chain = chain_sha256(tail.link, tail.writer, tail.next_seq, last_seq, digest)
     header = Header(tail.writer, tail.epoch, tail.next_index, tail.next_seq, last_seq, tail.sha256)
