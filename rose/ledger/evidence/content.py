@@ -80,6 +80,17 @@ def _digests(names: Sequence[str], read: Callable[[str], pa.ChunkedArray], cuts:
     return [digest.hexdigest() for digest in ranges.digests]
 
 
+class _Joined:
+    """A SHA-256 that is made in one go: a writer's thread gives up the interpreter at each longer update."""
+
+    def __init__(self, content: bytes) -> None:
+        self._pieces: list[Any] = [content]
+        self.update = self._pieces.append
+
+    def hexdigest(self) -> str:
+        return hashlib.sha256(b"".join(self._pieces)).hexdigest()
+
+
 class _Ranges:
     """The digests of some ranges of rows, to which one column after another is added."""
 
@@ -92,7 +103,8 @@ class _Ranges:
             seqs = seqs[self._order]
         self._bounds = [0, *np.searchsorted(seqs, cuts).tolist(), len(seqs)] if cuts else [0, len(seqs)]
         counts = [last - first for first, last in itertools.pairwise(self._bounds)]
-        self.digests = [hashlib.sha256(_ROWS_TAG + count.to_bytes(8, "little")) for count in counts]
+        digest = _Joined if len(counts) == 1 else hashlib.sha256
+        self.digests = [digest(_ROWS_TAG + count.to_bytes(8, "little")) for count in counts]
         #: Which rows have a value, by the bits that say so: the columns of one kind share them.
         self._indexes: dict[tuple[bytes, int], tuple[Any, Any]] = {}
 
