@@ -8,5 +8,5 @@ from typing import ClassVar
 class UserError(Exception):
     """The message names the thing that is wrong, its value, and the way out."""
 
-    #: 2: what was given is wrong. 1: it was right, and something failed.
+    #: 2: what was given is wrong. 1: it was right, and something failed. 3: it waits for an approval.
     exit_code: ClassVar[int] = 2

@@ -90,7 +90,7 @@ def leave(root: Path, *, until_us: int, full: bool, problems: int, events: int, 
     before = state(root)
     full_until_us = until_us if full else None if before is None else before.full_until_us
     found = State(
-        until_us=until_us, full_until_us=full_until_us, problems=problems, events=events, by=_by(), heads=heads
+        until_us=until_us, full_until_us=full_until_us, problems=problems, events=events, by=user_at_host(), heads=heads
     )
     _write(root, "state.json", {"format": _FORMAT, **dataclasses.asdict(found)})
 
@@ -146,7 +146,7 @@ def _write(root: Path, name: str, content: dict[str, Any]) -> None:
         layout.write_file(root / FOLDER / name, json.dumps(content).encode(), sync=False)
 
 
-def _by() -> str:
+def user_at_host() -> str:
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (OSError, KeyError):

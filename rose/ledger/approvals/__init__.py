@@ -1,0 +1,1 @@
+"""Rules of a ledger, and acts that one identity proposes and another one approves."""

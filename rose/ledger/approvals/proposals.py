@@ -1,0 +1,144 @@
+"""Acts of two hands: who asks for one leaves a proposal, another identity approves it, then it is carried out once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rose.clock import iso, utc_us
+from rose.ledger import layout
+from rose.ledger.approvals import records, state
+from rose.ledger.approvals.state import Proposal, Signed, State
+from rose.ledger.layout import LedgerError
+
+#: What an act would do, in plain values; None if there is nothing to do.
+Content = Callable[[], Mapping[str, Any] | None]
+
+
+class ApprovalNeededError(LedgerError):
+    """Nothing was done: the act waits for another identity. `proposal` is what it has to approve."""
+
+    exit_code = 3
+
+    def __init__(self, proposal: Proposal, why: str) -> None:
+        super().__init__(why)
+        self.proposal = proposal
+
+
+@dataclass(slots=True)
+class Grant:
+    """That an act may be carried out now. Whoever carries it out puts what came of it into `result`."""
+
+    proposal: Proposal
+    approved: Signed
+    result: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Who proposed it and who approved it, for the record of the act."""
+        proposed, approved = self.proposal.proposed, self.approved
+        return {
+            "proposal": self.proposal.id,
+            "proposed_by": proposed.by,
+            "proposed_key": proposed.key,
+            "approved_by": approved.by,
+            "approved_key": approved.key,
+        }
+
+
+def load(root: Path | str) -> State:
+    """What stands in the ledger at `root`. Raises LedgerError."""
+    return state.fold(records.read(layout.check(root)))
+
+
+@contextmanager
+def permitted(root: Path, act: str, request: Mapping[str, Any], content: Content) -> Iterator[Grant | None]:
+    """The right to carry out `act` within the block; None where the rules do not ask for an approval.
+
+    With an approved proposal of exactly this `request` it is the right to do what the proposal's content says. A block
+    that is cut short may be entered again until the proposal expires, so what it does must be told by `proposal.id`
+    from what it did before. Without one, `content()` becomes a proposal. Raises ApprovalNeededError, and LedgerError.
+    """
+    # No writer's name begins with a dot.
+    with layout.locked(root / "locks" / ".acts.lock"):
+        if act not in load(root).rules.approve:
+            yield None
+            return
+        grant = _granted(root, act, request, content)
+        with records.exclusive(root):
+            records.append(root, state.BEGUN, {"proposal": grant.proposal.id, "at_us": utc_us()})
+        yield grant
+        with records.exclusive(root):
+            body = {"proposal": grant.proposal.id, "at_us": utc_us(), "result": grant.result}
+            records.append(root, state.CARRIED_OUT, body)
+
+
+def record(root: Path, act: str, request: Mapping[str, Any], action: str, body: Mapping[str, Any]) -> None:
+    """Record an event that is an act in itself, under the approval that the rules ask for.
+
+    Raises ApprovalNeededError, and LedgerError.
+    """
+    with layout.locked(root / "locks" / ".acts.lock"):
+        name = None
+        if act in load(root).rules.approve:
+            name = _granted(root, act, request, lambda: {}).proposal.id
+        with records.exclusive(root):
+            records.append(root, action, {**body, "proposal": name, "at_us": utc_us()})
+
+
+def approve(root: Path | str, text: str) -> Proposal:
+    """Approve the open proposal whose id begins with `text`, under this user's key. Raises LedgerError."""
+    root = layout.check(root)
+    with records.exclusive(root):
+        stands, key, now_us = load(root), records.signing_key().public, utc_us()
+        proposal = stands.proposals[state.short(stands.proposals, text, "proposal")]
+        if (status := proposal.status(now_us)) != "open":
+            raise LedgerError(f"proposal {proposal.short_id} cannot be approved: it is {status}")
+        if refusal := stands.refusal(proposal, key):
+            raise LedgerError(f"this approval of proposal {proposal.short_id} would not count: {refusal}")
+        records.append(root, state.APPROVED, {"proposal": proposal.id, "at_us": now_us})
+    return load(root).proposals[proposal.id]
+
+
+def reject(root: Path | str, text: str, reason: str) -> Proposal:
+    """Reject the proposal whose id begins with `text`; its proposer may, too. Raises LedgerError."""
+    root = layout.check(root)
+    if not reason.strip():
+        raise LedgerError("a rejection needs a reason; give --reason")
+    with records.exclusive(root):
+        stands, now_us = load(root), utc_us()
+        proposal = stands.proposals[state.short(stands.proposals, text, "proposal")]
+        status = proposal.status(now_us)
+        if proposal.begun is not None or status not in ("open", "approved"):
+            how = "it was begun" if proposal.begun is not None and status == "approved" else f"it is {status}"
+            raise LedgerError(f"proposal {proposal.short_id} cannot be rejected: {how}")
+        records.append(root, state.REJECTED, {"proposal": proposal.id, "at_us": now_us, "reason": reason})
+    return load(root).proposals[proposal.id]
+
+
+def _granted(root: Path, act: str, request: Mapping[str, Any], content: Content) -> Grant:
+    """The right to carry out an act now. Raises ApprovalNeededError, after it was proposed if it had not been."""
+    stands, now_us = load(root), utc_us()
+    matching = stands.matching(act, request)
+    for proposal in matching:
+        if proposal.approved is not None and stands.may_begin(proposal, now_us) is None:
+            return Grant(proposal, proposal.approved)
+    for proposal in matching:
+        if proposal.status(now_us) == "open":
+            raise ApprovalNeededError(proposal, f"{act} waits for an approval: {_way_on(proposal)}")
+    with records.exclusive(root):
+        body = {"act": act, "request": request, "content": content(), "at_us": now_us}
+        records.append(root, state.PROPOSED, body)
+    proposal = load(root).matching(act, request)[0]
+    raise ApprovalNeededError(
+        proposal, f"{act} needs the approval of another identity and was proposed: {_way_on(proposal)}"
+    )
+
+
+def _way_on(proposal: Proposal) -> str:
+    return (
+        f"proposal {proposal.short_id} by {proposal.proposed.text}, which expires {iso(proposal.expires_us)[:16]}Z. "
+        f"After `rose ledger approve {proposal.short_id}` under another key, run this command again"
+    )

@@ -1,0 +1,166 @@
+"""Signed events of the writer `controls`: rules, proposals and what became of them, holds.
+
+Whoever reads them must have all of them or none: a rule that cannot be read would be one that does not hold.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from rose.events import Ledger
+from rose.ledger import layout, segments, verified
+from rose.ledger.checks import registry
+from rose.ledger.evidence import keys
+from rose.ledger.evidence.keys import Key
+from rose.ledger.layout import LedgerError, Part
+from rose.ledger.writer import LedgerWriter
+
+WRITER = "controls"
+_DOMAIN = "rose controls 1"
+#: Parts may be merged, and those that were removed, while they are read.
+_LOOKS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One event as it stands. It counts for nothing where `fault` says why."""
+
+    seq: int
+    at_us: int
+    action: str
+    body: Mapping[str, Any]
+    #: user@host, for people to read.
+    by: str
+    #: Public key, 64 hexadecimal characters.
+    key: str
+    fault: str | None = None
+
+
+def canonical(value: Any) -> str:
+    """The one JSON text of a value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def sha256_of(value: Any) -> str:
+    """SHA-256 of a value's canonical JSON, in hexadecimal."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+def read(root: Path) -> list[Record]:
+    """All of them, in order. Raises LedgerError if one is missing or damaged."""
+    for look in range(_LOOKS):
+        try:
+            return [_record(*row) for row in _rows(root)]
+        except OSError as error:
+            if look == _LOOKS - 1:
+                raise _unreadable(f"{error.filename}: {error.strerror}") from error
+    raise AssertionError("the last look returns or raises")
+
+
+@contextmanager
+def exclusive(root: Path) -> Iterator[None]:
+    """Hold this from reading what stands to recording what follows from it."""
+    # No writer's name begins with a dot.
+    with layout.locked(root / "locks" / f".{WRITER}.lock"):
+        yield
+
+
+def signing_key() -> Key:
+    """This user's key. Raises LedgerError if there is none and none can be made."""
+    key = keys.load_or_make()
+    if key is None:
+        path = keys.key_path(os.environ)
+        raise LedgerError(f"no signing key can be made at {path}; name a file that can be written in {keys.VARIABLE}")
+    return key
+
+
+def append(root: Path, action: str, body: Mapping[str, Any]) -> None:
+    """Record an event under this user's key; on disk when this returns. The caller holds `exclusive`.
+
+    Raises LedgerError, also where this user has no key.
+    """
+    key, by = signing_key(), verified.user_at_host()
+    detail = {"body": body, "by": by, "key": key.public, "signature": key.sign(_message(action, body, by))}
+    with LedgerWriter.open(root, WRITER, layout.UPKEEP_RUN_ID) as log:
+        log.record(Ledger(action=action, detail_json=canonical(detail)), durable=True)
+
+
+def _rows(root: Path) -> list[tuple[int, int, str, str | None]]:
+    """(seq, at_us, action, detail_json) of every event, without a gap. Raises LedgerError, OSError."""
+    parts = layout.chain(root, WRITER)
+    if not parts:
+        named = WRITER in (registry.known_or_none(root) or ()) or segments.read_head(root, WRITER).segment
+        if named:
+            raise _unreadable(f"live/{WRITER} is gone")
+        return []
+    found: list[tuple[int, int, str, str | None]] = []
+    for part in parts:
+        if part.state == "archived":
+            raise _unreadable(f"{part.manifest}: its events left the ledger")
+        for path in sorted(root.glob(part.pattern)):
+            stat = path.stat()
+            stamp = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
+            found += _rows_of(path, _expected_sha256(root, part, path), stamp)
+    found.sort(key=lambda row: row[0])
+    if [row[0] for row in found] != list(range(len(found))):
+        raise _unreadable("an event is missing, or there twice")
+    head = segments.read_head(root, WRITER).segment
+    live = head is not None and parts[-1].state == "live" and segments.place(head)[0] >= parts[-1].first
+    if head is not None and live and not (root / head).exists():
+        raise _unreadable(f"{head}, its newest segment, is gone")
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _rows_of(path: Path, sha256: str, stamp: tuple[int, ...]) -> tuple[tuple[int, int, str, str | None], ...]:
+    """The rows of a file whose size, inode and times are `stamp`: each is read once in a process."""
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise _unreadable(f"{path} was changed after it was written")
+    try:
+        table = segments.read_rows(content, ["seq", "at_us", "action", "detail_json"]).to_pylist()
+    except pa.ArrowException as error:
+        raise _unreadable(f"{path}: {error}") from error
+    return tuple((row["seq"], row["at_us"], row.get("action") or "", row.get("detail_json")) for row in table)
+
+
+def _expected_sha256(root: Path, part: Part, path: Path) -> str:
+    if part.state == "live":
+        return segments.sha256_in(path.name)
+    try:
+        return str(json.loads((root / part.manifest).read_bytes())["sha256"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise _unreadable(f"{part.manifest} is damaged") from error
+
+
+def _record(seq: int, at_us: int, action: str, detail_json: str | None) -> Record:
+    try:
+        detail = json.loads(detail_json or "")
+        body, by, key = detail["body"], detail["by"], detail["key"]
+        if not (isinstance(body, dict) and isinstance(by, str) and isinstance(key, str)):
+            raise TypeError("body, by or key is of another type")
+        fits = keys.check(key, _message(action, body, by), detail["signature"])
+    except (ValueError, KeyError, TypeError):
+        return Record(seq, at_us, action, {}, "", "", "it is not of the form that `rose` writes")
+    return Record(seq, at_us, action, body, by, key, None if fits else "its signature is wrong, or missing")
+
+
+def _message(action: str, body: Mapping[str, Any], by: str) -> bytes:
+    return canonical([_DOMAIN, action, body, by]).encode()
+
+
+def _unreadable(what: str) -> LedgerError:
+    return LedgerError(
+        f"the rules and approvals of this ledger cannot be read ({what}), so nothing that they govern is done. "
+        "Run `rose ledger verify`, and put the file back"
+    )
