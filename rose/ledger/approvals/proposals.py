@@ -14,8 +14,8 @@ from rose.ledger.approvals import records, state
 from rose.ledger.approvals.state import Proposal, Signed, State
 from rose.ledger.layout import LedgerError
 
-#: What an act would do, in plain values; None if there is nothing to do.
-Content = Callable[[], Mapping[str, Any] | None]
+#: Gives what an act would do, in plain values.
+Content = Callable[[], Mapping[str, Any]]
 
 
 class ApprovalNeededError(LedgerError):
@@ -54,19 +54,22 @@ def load(root: Path | str) -> State:
 
 
 @contextmanager
-def permitted(root: Path, act: str, request: Mapping[str, Any], content: Content) -> Iterator[Grant | None]:
+def permitted(
+    root: Path, act: str, request: Mapping[str, Any], content: Content, *, unattended: bool = False
+) -> Iterator[Grant | None]:
     """The right to carry out `act` within the block; None where the rules do not ask for an approval.
 
     With an approved proposal of exactly this `request` it is the right to do what the proposal's content says. A block
     that is cut short may be entered again until the proposal expires, so what it does must be told by `proposal.id`
-    from what it did before. Without one, `content()` becomes a proposal. Raises ApprovalNeededError, and LedgerError.
+    from what it did before. Without one, `content()` becomes a proposal; `unattended`, not where the last one was
+    rejected, until that expires. Raises ApprovalNeededError, and LedgerError.
     """
     # No writer's name begins with a dot.
     with layout.locked(root / "locks" / ".acts.lock"):
         if act not in load(root).rules.approve:
             yield None
             return
-        grant = _granted(root, act, request, content)
+        grant = _granted(root, act, request, content, unattended=unattended)
         with records.exclusive(root):
             records.append(root, state.BEGUN, {"proposal": grant.proposal.id, "at_us": utc_us()})
         yield grant
@@ -118,7 +121,7 @@ def reject(root: Path | str, text: str, reason: str) -> Proposal:
     return load(root).proposals[proposal.id]
 
 
-def _granted(root: Path, act: str, request: Mapping[str, Any], content: Content) -> Grant:
+def _granted(root: Path, act: str, request: Mapping[str, Any], content: Content, *, unattended: bool = False) -> Grant:
     """The right to carry out an act now. Raises ApprovalNeededError, after it was proposed if it had not been."""
     stands, now_us = load(root), utc_us()
     matching = stands.matching(act, request)
@@ -128,6 +131,10 @@ def _granted(root: Path, act: str, request: Mapping[str, Any], content: Content)
     for proposal in matching:
         if proposal.status(now_us) == "open":
             raise ApprovalNeededError(proposal, f"{act} waits for an approval: {_way_on(proposal)}")
+    if unattended and matching and matching[0].rejected is not None and now_us < matching[0].expires_us:
+        newest, rejected = matching[0], matching[0].rejected
+        why = f"{act}: proposal {newest.short_id} was rejected by {rejected.text}: {rejected.reason}"
+        raise ApprovalNeededError(newest, why)
     with records.exclusive(root):
         body = {"act": act, "request": request, "content": content(), "at_us": now_us}
         records.append(root, state.PROPOSED, body)

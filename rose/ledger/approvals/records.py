@@ -143,6 +143,7 @@ def _expected_sha256(root: Path, part: Part, path: Path) -> str:
         raise _unreadable(f"{part.manifest} is damaged") from error
 
 
+@functools.lru_cache(maxsize=4096)
 def _record(seq: int, at_us: int, action: str, detail_json: str | None) -> Record:
     try:
         detail = json.loads(detail_json or "")

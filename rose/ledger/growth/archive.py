@@ -7,34 +7,31 @@ through the manifest, and the file itself is removed a grace period later.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rose.clock import utc_us
 from rose.events import Ledger
 from rose.ledger import catalog, examine, layout
-from rose.ledger.growth import compaction, rollup
+from rose.ledger.approvals import proposals
+from rose.ledger.approvals.proposals import Grant
+from rose.ledger.growth import compaction, contents, retention, rollup
 from rose.ledger.growth.store import Store
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.verify import (
     ARCHIVE_WRITER,
     ARCHIVED_ACTION,
-    CLOSING_WRITER,
     COMPACTED_ACTION,
     COMPACTION_WRITER,
     RESTORED_ACTION,
-    ROLL_UP_WRITER,
 )
 from rose.ledger.writer import LedgerWriter
-
-#: Their events prove the manifests of all writers, the roll-ups and the closes, so they never leave the ledger.
-_KEPT_WRITERS = (ARCHIVE_WRITER, CLOSING_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER)
-_DAY_US = 86_400_000_000
 
 #: Told how many parts are done, and of how many.
 Progress = Callable[[int, int], None]
@@ -56,6 +53,12 @@ class Archived:
     bytes: int = 0
     #: Parts that are old enough and stay in the ledger all the same, by the reason why.
     skipped: dict[str, int] = field(default_factory=dict)
+    #: Who proposed and who approved that the parts leave; None where the rules do not ask for that.
+    approval: dict[str, Any] | None = None
+
+    def skip(self, reason: str) -> None:
+        """Count one more part that stays."""
+        self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ def archive(
     delete: bool,
     grace_s: float = 60.0,
     storage_options: dict[str, Any] | None = None,
+    unattended: bool = False,
     progress: Progress = lambda done, total: None,
 ) -> Archived:
     """Copy every compacted part whose newest event is older than `older_than_days` to the URL `to`.
@@ -84,10 +88,12 @@ def archive(
     Each copy is read back and compared. With `delete` the part then leaves the ledger, if the roll-up covers it:
     readers no longer see it and its file is removed `grace_s` seconds later, by the next compaction or archiving.
     Without `to`, `delete` is plain retention: the rows are gone, their manifest and the event that says so stay. Safe
-    while writers write and readers read, and may be repeated after any interruption.
+    while writers write and readers read, and may be repeated after any interruption. What is under a hold stays; where
+    the rules ask for it, exactly those parts leave that another identity approved.
 
-    Raises LedgerError if a part is damaged, if the place refuses a file or gives back another, if another archiving is
-    running, or if the disk refuses; what was done before that stays done.
+    Raises ApprovalNeededError, after it was proposed; `unattended`, not again once it was rejected. Raises LedgerError
+    if a part is damaged, if the place refuses a file or gives back another, if another archiving is running, if the
+    rules want events kept longer, or if the disk refuses; what was done before that stays done.
     """
     if to is None and not delete:
         raise LedgerError("there is nothing to do: name a URL to copy to, or delete")
@@ -95,30 +101,48 @@ def archive(
         raise LedgerError(f"older_than_days must not be negative, got {older_than_days:g}")
     root = layout.check(root)
     store = None if to is None else _outside(Store(to, storage_options), root)
-    before_us = utc_us() - int(older_than_days * _DAY_US)
+    before_us = retention.before_us(older_than_days)
     done = Archived(url=None if store is None else store.url(), deleted=delete)
     try:
-        with LedgerWriter.open(root, ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
-            with layout.moving_parts(root):
-                due = _due(root, before_us)
-            archiving = _Archiving(root, store, delete, log)
-            for number, part in enumerate(due):
-                progress(number, len(due))
-                try:
-                    archiving.archive(part, done)
-                except FileNotFoundError:
-                    if part in layout.parts(root, part.writer):
-                        raise
-                    # It was merged into a wider part meanwhile, which is archived in its turn.
-            progress(len(due), len(due))
-            if delete:
-                catalog.refresh(root)
-                with layout.moving_parts(root):
-                    for writer in layout.writers(root):
-                        compaction.remove_archived(root, writer, grace_s)
+        if not delete:
+            _archive(root, store, before_us, done, progress)
+            return done
+        if store is None:
+            retention.check_age(root, older_than_days)
+        with suppress(retention.NothingLeavesError):
+            request = {"keep_days": float(older_than_days), "to": done.url}
+            content = functools.partial(retention.proposed, root, before_us)
+            with proposals.permitted(root, "retain", request, content, unattended=unattended) as grant:
+                _archive(root, store, before_us, done, progress, grant)
+                if grant is not None:
+                    done.approval = grant.to_json()
+                    grant.result.update(left=done.left, events=done.events, bytes=done.bytes, skipped=done.skipped)
+        catalog.refresh(root)
+        with layout.moving_parts(root):
+            for writer in layout.writers(root):
+                compaction.remove_archived(root, writer, grace_s)
     except OSError as error:
         raise LedgerError(f"cannot archive {root}: {error}") from error
     return done
+
+
+def _archive(
+    root: Path, store: Store | None, before_us: int, done: Archived, progress: Progress, grant: Grant | None = None
+) -> None:
+    """Archive what is due, or of it what was granted, and add it to what is `done`. Raises OSError, LedgerError."""
+    with LedgerWriter.open(root, ARCHIVE_WRITER, layout.UPKEEP_RUN_ID) as log:
+        with layout.moving_parts(root):
+            due = retention.due(root, before_us)
+        archiving = _Archiving(root, store, done.deleted, log, grant)
+        for number, part in enumerate(due):
+            progress(number, len(due))
+            try:
+                archiving.archive(part, done)
+            except FileNotFoundError:
+                if part in layout.parts(root, part.writer):
+                    raise
+                # It was merged into a wider part meanwhile, which is archived in its turn.
+        progress(len(due), len(due))
 
 
 def restore(
@@ -184,18 +208,6 @@ def _outside(store: Store, root: Path) -> Store:
     return store
 
 
-def _due(root: Path, before_us: int) -> list[Part]:
-    """Compacted parts that have events, all of them before `before_us`."""
-    found = []
-    for writer in layout.writers(root):
-        for part in layout.parts(root, writer):
-            if part.state == "compacted":
-                newest_us = compaction.newest_at_us(root, part)
-                if newest_us is not None and newest_us < before_us:
-                    found.append(part)
-    return found
-
-
 def _archived(root: Path) -> list[Part]:
     parts = [part for writer in layout.writers(root) for part in layout.chain(root, writer)]
     return [part for part in parts if part.state == "archived"]
@@ -235,20 +247,31 @@ def _record(log: LedgerWriter, action: str, detail: dict[str, Any]) -> None:
 class _Archiving:
     """One run of `archive`: what it knows of the ledger, and what it does with each part."""
 
-    def __init__(self, root: Path, store: Store | None, delete: bool, log: LedgerWriter) -> None:
-        self._root, self._store, self._delete, self._log = root, store, delete, log
+    def __init__(
+        self, root: Path, store: Store | None, delete: bool, log: LedgerWriter, grant: Grant | None = None
+    ) -> None:
+        self._root, self._store, self._delete, self._log, self._grant = root, store, delete, log, grant
         #: First seq of each writer that the roll-up does not cover.
         self._rolled_up = rollup.covered(root) if delete else {}
-        said = examine.recorded(root, ARCHIVE_WRITER, ARCHIVED_ACTION)
-        self._copied = {(detail["manifest_sha256"], detail["url"]) for detail in said}
+        said = examine.all_recorded(root, ARCHIVE_WRITER)
+        copied = [detail for action, detail in said if action == ARCHIVED_ACTION]
+        self._copied = {(detail["manifest_sha256"], detail["url"]) for detail in copied}
+        #: Manifests of the parts that may leave; None: all may.
+        self._granted: set[str] | None = None
+        if grant is not None:
+            # What left under the proposal and was brought back does not leave under it again.
+            back = {detail["manifest_sha256"] for action, detail in said if action == RESTORED_ACTION}
+            left = {detail["manifest_sha256"] for detail in copied if detail.get("proposal") == grant.proposal.id}
+            named = {one["manifest_sha256"] for one in grant.proposal.content["parts"]}
+            self._granted = named - (back & left)
         self._own = _own_files(root)
 
     def archive(self, part: Part, done: Archived) -> None:
         """Archive one part, and add it to what is `done`. Raises FileNotFoundError if it is no longer there."""
-        reason = self._reason_to_keep(part) if self._delete else None
-        if reason is not None:
-            done.skipped[reason] = done.skipped.get(reason, 0) + 1
-        leaves = self._delete and reason is None
+        leaves = self._delete
+        if self._delete and (reason := self._kept(part)) is not None:
+            done.skip(reason)
+            leaves = False
         if not leaves and self._store is None:
             return
         content, manifest, manifest_content = compaction.read_compacted(self._root, part)
@@ -258,20 +281,23 @@ class _Archiving:
         if self._store is not None:
             self._copy(self._store, part, content, manifest_content)
             detail["url"] = self._store.url(f"{part.stem}.parquet")
+        held = self._move_out(part, detail, contents.shares(content)) if leaves else None
+        if held is not None:
+            done.skip(held)
+            leaves = False
+            if self._store is None:
+                return
         if leaves:
-            self._move_out(part, detail)
             done.left += 1
         elif (detail["manifest_sha256"], detail["url"]) not in self._copied:
             _record(self._log, ARCHIVED_ACTION, detail)
         done.parts, done.events, done.bytes = done.parts + 1, done.events + detail["events"], done.bytes + len(content)
 
-    def _reason_to_keep(self, part: Part) -> str | None:
-        if part.writer in _KEPT_WRITERS:
-            return "its events prove what was merged and archived"
-        manifest, _ = compaction.read_manifest(self._root, part)
-        if manifest["last_seq"] >= self._rolled_up.get(part.writer, 0):
-            return "its events are not in the roll-up; run `rose ledger roll-up` first"
-        return None
+    def _kept(self, part: Part) -> str | None:
+        manifest, content = compaction.read_manifest(self._root, part)
+        if self._granted is not None and hashlib.sha256(content).hexdigest() not in self._granted:
+            return "it is not in the approved proposal; run this again to propose it"
+        return retention.reason_to_keep(part, manifest, self._rolled_up)
 
     def _copy(self, store: Store, part: Part, content: bytes, manifest_content: bytes) -> None:
         """Make sure that the archive holds the file, then its manifest, and nothing else of the same epochs."""
@@ -295,13 +321,18 @@ class _Archiving:
             if narrower and hashlib.sha256(store.read(f"{home}/{name}") or b"").hexdigest() in self._own:
                 store.remove(f"{home}/{name}")
 
-    def _move_out(self, part: Part, detail: dict[str, Any]) -> None:
-        """Record that `part` leaves the ledger, and have its manifest say so."""
+    def _move_out(self, part: Part, detail: dict[str, Any], shares: Sequence[contents.Share]) -> str | None:
+        """Record that `part` leaves the ledger, and have its manifest say so; or why it is held, and stays."""
+        # A hold is added under the same lock: what is held when this asks does not leave afterwards.
         with layout.moving_parts(self._root):
+            if (held := retention.held(proposals.load(self._root).in_force, shares)) is not None:
+                return held
             if part not in layout.parts(self._root, part.writer):
                 raise FileNotFoundError(part.pattern)
-            _record(self._log, ARCHIVED_ACTION, {**detail, "deleted": True})
+            proposal = {} if self._grant is None else {"proposal": self._grant.proposal.id}
+            _record(self._log, ARCHIVED_ACTION, {**detail, "deleted": True, **proposal})
             manifest = self._root / part.manifest
             # Its age is what the file's grace period is counted by.
             os.utime(manifest)
             layout.move_file(manifest, self._root / replace(part, state="archived").manifest)
+            return None
