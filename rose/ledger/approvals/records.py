@@ -60,7 +60,7 @@ def read(root: Path) -> list[Record]:
     """All of them, in order. Raises LedgerError if one is missing or damaged."""
     for look in range(_LOOKS):
         try:
-            return [_record(*row) for row in _rows(root)]
+            return [_record(layout.ledger_id(root), *row) for row in _rows(root)]
         except OSError as error:
             if look == _LOOKS - 1:
                 raise _unreadable(f"{error.filename}: {error.strerror}") from error
@@ -90,7 +90,8 @@ def append(root: Path, action: str, body: Mapping[str, Any]) -> None:
     Raises LedgerError, also where this user has no key.
     """
     key, by = signing_key(), verified.user_at_host()
-    detail = {"body": body, "by": by, "key": key.public, "signature": key.sign(_message(action, body, by))}
+    signature = key.sign(_message(layout.give_id(root), action, body, by))
+    detail = {"body": body, "by": by, "key": key.public, "signature": signature}
     with LedgerWriter.open(root, WRITER, layout.UPKEEP_RUN_ID) as log:
         log.record(Ledger(action=action, detail_json=canonical(detail)), durable=True)
 
@@ -144,20 +145,21 @@ def _expected_sha256(root: Path, part: Part, path: Path) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def _record(seq: int, at_us: int, action: str, detail_json: str | None) -> Record:
+def _record(ledger_id: str, seq: int, at_us: int, action: str, detail_json: str | None) -> Record:
     try:
         detail = json.loads(detail_json or "")
         body, by, key = detail["body"], detail["by"], detail["key"]
         if not (isinstance(body, dict) and isinstance(by, str) and isinstance(key, str)):
             raise TypeError("body, by or key is of another type")
-        fits = keys.check(key, _message(action, body, by), detail["signature"])
+        fits = keys.check(key, _message(ledger_id, action, body, by), detail["signature"])
     except (ValueError, KeyError, TypeError):
         return Record(seq, at_us, action, {}, "", "", "it is not of the form that `rose` writes")
     return Record(seq, at_us, action, body, by, key, None if fits else "its signature is wrong, or missing")
 
 
-def _message(action: str, body: Mapping[str, Any], by: str) -> bytes:
-    return canonical([_DOMAIN, action, body, by]).encode()
+def _message(ledger_id: str, action: str, body: Mapping[str, Any], by: str) -> bytes:
+    """What is signed; with the ledger's id, so that what was approved in one does not count in another."""
+    return canonical([_DOMAIN, ledger_id, action, body, by]).encode()
 
 
 def _unreadable(what: str) -> LedgerError:

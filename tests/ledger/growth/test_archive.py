@@ -15,6 +15,7 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
+from rose.clock import utc_us
 from rose.ledger import catalog, layout, rows, segments
 from rose.ledger.growth import archive as archiving
 from rose.ledger.growth import compaction, rollup
@@ -89,7 +90,7 @@ def _details(root: Path, action: str) -> list[dict[str, Any]]:
 
 def _days_since(n: int) -> float:
     """An age that the first `n` of the epochs' days are older than, and the others are not."""
-    return (archiving.utc_us() - FIRST_US - n * DAY_US) / DAY_US + 0.5
+    return (utc_us() - FIRST_US - n * DAY_US) / DAY_US + 0.5
 
 
 def test_old_files_are_copied_and_stay_and_a_second_time_nothing_happens(root: Path, tmp_path: Path) -> None:
