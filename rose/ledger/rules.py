@@ -24,4 +24,4 @@ def set_rules(root: Path | str, new: Rules) -> None:
     """Put `new` in force. Raises ApprovalNeededError where the rules in force ask for an approval, and LedgerError."""
     root = layout.check(root)
     plain = {"rules": new.to_json()}
-    proposals.record(root, "rules", plain, state.RULES, plain)
+    proposals.record(root, "rules", plain, state.RULES, plain, {"rules_before": rules(root).to_json()})

@@ -78,15 +78,17 @@ def permitted(
             records.append(root, state.CARRIED_OUT, body)
 
 
-def record(root: Path, act: str, request: Mapping[str, Any], action: str, body: Mapping[str, Any]) -> None:
+def record(
+    root: Path, act: str, request: Mapping[str, Any], action: str, body: Mapping[str, Any], content: Mapping[str, Any]
+) -> None:
     """Record an event that is an act in itself, under the approval that the rules ask for.
 
-    Raises ApprovalNeededError, and LedgerError.
+    `content` tells who approves what it is about. Raises ApprovalNeededError, and LedgerError.
     """
     with layout.locked(root / "locks" / ".acts.lock"):
         name = None
         if act in load(root).rules.approve:
-            name = _granted(root, act, request, lambda: {}).proposal.id
+            name = _granted(root, act, request, lambda: content).proposal.id
         with records.exclusive(root):
             records.append(root, action, {**body, "proposal": name, "at_us": utc_us()})
 
@@ -96,7 +98,7 @@ def approve(root: Path | str, text: str) -> Proposal:
     root = layout.check(root)
     with records.exclusive(root):
         stands, key, now_us = load(root), records.signing_key().public, utc_us()
-        proposal = stands.proposals[state.short(stands.proposals, text, "proposal")]
+        proposal = stands.proposals[state.one_id(stands.proposals, text, "proposal")]
         if (status := proposal.status(now_us)) != "open":
             raise LedgerError(f"proposal {proposal.short_id} cannot be approved: it is {status}")
         if refusal := stands.refusal(proposal, key):
@@ -112,7 +114,7 @@ def reject(root: Path | str, text: str, reason: str) -> Proposal:
         raise LedgerError("a rejection needs a reason; give --reason")
     with records.exclusive(root):
         stands, now_us = load(root), utc_us()
-        proposal = stands.proposals[state.short(stands.proposals, text, "proposal")]
+        proposal = stands.proposals[state.one_id(stands.proposals, text, "proposal")]
         status = proposal.status(now_us)
         if proposal.begun is not None or status not in ("open", "approved"):
             how = "it was begun" if proposal.begun is not None and status == "approved" else f"it is {status}"

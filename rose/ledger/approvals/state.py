@@ -155,12 +155,12 @@ def proposal_id(body: Mapping[str, Any], key: str) -> str:
     return sha256_of([body, key])
 
 
-def short(ids: Iterable[str], text: str, what: str) -> str:
+def one_id(ids: Iterable[str], text: str, what: str) -> str:
     """The one id that begins with `text`. Raises LedgerError."""
-    found = [one for one in ids if one.startswith(text.lower())] if text else []
-    if len(found) != 1:
-        how = "several" if found else "no"
-        raise LedgerError(f"{how} {what} begin with {text!r}" if found else f"there is no {what} {text!r}")
+    found = [one for one in ids if one.startswith(text.lower())]
+    if len(found) != 1 or not text:
+        ask = "give more of its id" if found else f"`rose ledger {what}s` lists them".replace("holds", "hold list")
+        raise LedgerError(f"{'more than one' if found else 'no'} {what} begins with {text!r}; {ask}")
     return found[0]
 
 

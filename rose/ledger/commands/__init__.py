@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import typer
 
-from rose.ledger.commands import inspect, keys, maintain, metrics, remote
+from rose.ledger.commands import approvals, inspect, keys, maintain, metrics, remote
 from rose.ledger.commands.common import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.query import query_command, schema_command, sql_command
 
@@ -28,8 +28,13 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     maintain.export,
     maintain.lake,
     maintain.quarantine,
+    approvals.rules,
+    approvals.proposals,
+    approvals.approve,
+    approvals.reject,
     remote.serve,
     remote.forward,
 )
 for command in _COMMANDS:
     ledger_app.command()(command)
+ledger_app.add_typer(approvals.hold_app, name="hold")

@@ -1,6 +1,7 @@
 """What the ledger's commands share: their options, how they print, how they fail.
 
-Exit codes: 0 all is well, 1 a problem was found, 2 the command cannot be carried out as it was given.
+Exit codes: 0 all is well, 1 a problem was found, 2 the command cannot be carried out as it was given, 3 it waits for
+the approval of another identity.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def clear_errors() -> Iterator[None]:
     try:
         yield
     except LedgerError as error:
-        fail(str(error))
+        fail(str(error), max(error.exit_code, LedgerError.exit_code))
     except Exception as error:
         fail(unreadable(error))
 
@@ -117,9 +118,9 @@ def days(text: str) -> float:
     return seconds(text) / _UNITS_S["d"]
 
 
-def fail(message: str) -> NoReturn:
+def fail(message: str, exit_code: int = 2) -> NoReturn:
     print(f"rose: {visible(message)}", file=sys.stderr)
-    raise typer.Exit(2)
+    raise typer.Exit(exit_code)
 
 
 def print_json(value: Any) -> None:

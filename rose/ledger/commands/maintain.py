@@ -21,6 +21,7 @@ from rose.ledger.commands.common import (
     print_table,
     progress_bar,
 )
+from rose.ledger.commands.jobs import time_text
 
 if TYPE_CHECKING:
     from rose.ledger.growth.archive import Archived
@@ -30,6 +31,8 @@ StorageOption = Annotated[
     list[str] | None,
     typer.Option("--storage-option", help="KEY=VALUE for fsspec, such as endpoint_url=http://...; may be repeated."),
 ]
+#: Of a file in a table; --json has all.
+_RUNS_SHOWN = 3
 _FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"]
 SinceOption = Annotated[datetime | None, typer.Option(formats=_FORMATS, help="From this time on, UTC.")]
 UntilOption = Annotated[datetime | None, typer.Option(formats=_FORMATS, help="Before this time, UTC.")]
@@ -93,20 +96,59 @@ def retain(
     keep: Annotated[str, typer.Option(help="Age from which on events go, such as 400d.")],
     ledger: LedgerOption = None,
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask: the events are gone for good.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete: the events are gone for good.")] = False,
     grace: GraceOption = 60.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete old events without a copy; daily sums, hashes, and the event that says so stay."""
-    keep_days = days(keep)
+    """Show which old events would be deleted without a copy, and what is held back; with --yes delete them."""
+    keep_days, root = days(keep), ledger_root(ledger)
     if not yes:
-        typer.confirm(f"Delete the events older than {keep} from {ledger_root(ledger)} for good?", abort=True, err=True)
+        _plan(root, keep, keep_days, as_json)
+        return
     with clear_errors(), progress_bar("Deleting") as progress:
         from rose.ledger.growth.archive import archive as run
 
-        root = ledger_root(ledger)
         done = run(root, older_than_days=keep_days, to=None, delete=True, grace_s=grace, progress=progress)
     _print_archived(done, "old enough", as_json)
+
+
+def _plan(root: Path, keep: str, keep_days: float, as_json: bool) -> None:
+    """What `retain` would do."""
+    with clear_errors(), progress_bar("Looking") as progress:
+        from rose.ledger.approvals import proposals
+        from rose.ledger.growth import retention
+
+        retention.check_age(root, keep_days)
+        found = [one.to_json() for one in retention.plan(root, keep_days, progress)]
+        needs = "retain" in proposals.load(root).rules.approve
+    leaving = [one for one in found if one["kept"] is None]
+    facts = {
+        "keep_days": keep_days,
+        "files": len(leaving),
+        "events": sum(one["events"] for one in leaving),
+        "bytes": sum(one["bytes"] for one in leaving),
+        "needs_approval": needs,
+        "parts": found,
+    }
+    if as_json:
+        print_json(facts)
+        return
+    if found:
+        columns = ["file", "runs", "first event", "last event", "events", "bytes", "stays, because"]
+        print_table(columns, [_plan_row(one) for one in found])
+    yes = "proposes it to another identity, or does what was approved" if needs else "deletes them, without a copy"
+    print(
+        f"{facts['files']} files with {facts['events']:,} events ({facts['bytes']:,} bytes) are older than {keep} and "
+        f"would be deleted. Nothing was done: --yes {yes}."
+    )
+
+
+def _plan_row(one: dict[str, Any]) -> list[Any]:
+    runs = ", ".join(one["runs"][:_RUNS_SHOWN])
+    if len(one["runs"]) > _RUNS_SHOWN:
+        runs += f" and {len(one['runs']) - _RUNS_SHOWN} more"
+    times = [time_text(one["first_us"]), time_text(one["last_us"])]
+    return [one["file"], runs, *times, f"{one['events']:,}", f"{one['bytes']:,}", one["kept"]]
 
 
 def restore(
@@ -126,8 +168,8 @@ def restore(
         done = run(
             ledger_root(ledger),
             from_url,
-            since_us=_utc_us(since),
-            until_us=_utc_us(until),
+            since_us=utc_us_of(since),
+            until_us=utc_us_of(until),
             storage_options=options,
             progress=progress,
         )
@@ -216,6 +258,9 @@ def _print_archived(done: Archived, what: str, as_json: bool) -> None:
     print(f"{done.parts} files with {done.events:,} events ({done.bytes:,} bytes) {what}{left}.")
     for reason, count in done.skipped.items():
         print(f"{count} old files stay in the ledger: {reason}.")
+    if (approval := done.approval) is not None:
+        who = f"proposed by {approval['proposed_by']}, approved by {approval['approved_by']}"
+        print(f"Carried out under proposal {approval['proposal'][:12]}, {who}.")
 
 
 def _options(texts: list[str] | None) -> dict[str, Any]:
@@ -228,5 +273,6 @@ def _options(texts: list[str] | None) -> dict[str, Any]:
     return options
 
 
-def _utc_us(time: datetime | None) -> int | None:
+def utc_us_of(time: datetime | None) -> int | None:
+    """UTC microseconds of a time that was given without a zone."""
     return None if time is None else int(time.replace(tzinfo=UTC).timestamp()) * 1_000_000

@@ -156,10 +156,18 @@ def audit(root: Path) -> Mapping[str, object]:
 
 
 def archive(root: Path, *, older_than_days: float, to: str | None, delete: bool) -> Mapping[str, object]:
-    """Copy what is older than `older_than_days` to the folder or URL `to`, or to nowhere, and delete it if asked."""
+    """Copy what is older than `older_than_days` to the folder or URL `to`, or to nowhere, and delete it if asked.
+
+    Where that needs an approval it leaves a proposal, once, and a later run does what was approved.
+    """
+    from rose.ledger.approvals.proposals import ApprovalNeededError
     from rose.ledger.growth import archive as archiving
 
-    return dataclasses.asdict(archiving.archive(root, older_than_days=older_than_days, to=to, delete=delete))
+    try:
+        done = archiving.archive(root, older_than_days=older_than_days, to=to, delete=delete, unattended=True)
+    except ApprovalNeededError as error:
+        return {"waits_for": error.proposal.short_id, "why": str(error)}
+    return dataclasses.asdict(done)
 
 
 def run_job(root: Path | str, job: Job, *, only_if_due: bool = False) -> JobRun:

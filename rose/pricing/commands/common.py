@@ -22,12 +22,13 @@ UnverifiedOption = Annotated[
 
 @contextmanager
 def clear_errors() -> Iterator[None]:
-    """Say on stderr what is wrong, and exit with the error's own code."""
+    """Say on stderr what is wrong, and exit with 2, or 3 for what waits for an approval."""
     try:
         yield
     except UserError as error:
         typer.secho(f"rose: {visible(str(error))}", fg=typer.colors.RED, err=True)
-        raise typer.Exit(UserError.exit_code) from None
+        # 3 where it waits for an approval.
+        raise typer.Exit(max(error.exit_code, UserError.exit_code)) from None
     except Exception as error:
         typer.secho(f"rose: {visible(unreadable(error))}", fg=typer.colors.RED, err=True)
         raise typer.Exit(1) from None
