@@ -126,7 +126,7 @@ def _postings(known: Mapping[str, Sequence[Posting]]) -> pl.DataFrame:
                 "total": format_usd(first.cost_nano + corrected),
                 "nano-dollars": f"{first.cost_nano + corrected:,}",
                 "closed_at": utc(first.posted_ns)[:19].replace("T", " "),
-                "by": first.posted_by,
+                "by": first.who,
                 "price book": words.book(first.book),
             }
         )
@@ -152,7 +152,7 @@ def _statement(of: Statement) -> None:
     frame.banner(stamp.provenance)
     st.caption(words.stamp(stamp, words.book(first.book)))
     frame.metrics(
-        ("As it was closed", of.closed, f"By {first.posted_by}, {utc(first.posted_ns)[:19]}Z."),
+        ("As it was closed", of.closed, f"By {first.who}, {utc(first.posted_ns)[:19]}Z."),
         ("Corrections since", of.corrections, f"{len(of.close.posted) - 1}, each with its reason."),
         ("As it is known", of.total, "Closed and corrections together."),
     )
@@ -160,7 +160,7 @@ def _statement(of: Statement) -> None:
         rows = [
             {"no": posting.number, "posted": utc(posting.posted_ns)[:19].replace("T", " "),
              "amount": signed(posting.cost_nano), "rows": posting.rows, "why": posting.reason or "",
-             "by": posting.posted_by, "verified": "yes" if posting.verified else "UNVERIFIED"}
+             "by": posting.who, "verified": "yes" if posting.verified else "UNVERIFIED"}
             for posting in of.close.posted[1:]
         ]  # fmt: skip
         frame.table(pl.DataFrame(rows), f"corrections of {of.close.close_id}, amortized, {stamp}")

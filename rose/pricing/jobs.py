@@ -44,12 +44,15 @@ def planned(settings: Settings) -> list[Job]:
 def price(root: Path, *, price_book: str) -> Mapping[str, object]:
     """Bring the books' costs of days up to date. Days that cost what the books say already are left as they are.
 
-    Raises PricingError where a day cannot be priced, and LedgerError; then nothing was changed.
+    Raises PricingError where a day cannot be priced or the price book was not adopted, though the rules ask for that,
+    and LedgerError; then nothing was changed.
     """
     from rose.ledger.upkeep import books
     from rose.pricing import days, pricebook
+    from rose.pricing.closing import approval
 
     book = pricebook.load(price_book)
+    approval.check_adopted(root, book)
     costs = days.price_days(root, book)
     known = _known_costs(root)
     changed = {what: cost for what, cost in costs.items() if known.get(what) != cost}

@@ -73,9 +73,13 @@ def permitted(
         with records.exclusive(root):
             records.append(root, state.BEGUN, {"proposal": grant.proposal.id, "at_us": utc_us()})
         yield grant
-        with records.exclusive(root):
-            body = {"proposal": grant.proposal.id, "at_us": utc_us(), "result": grant.result}
-            records.append(root, state.CARRIED_OUT, body)
+        finish(root, grant.proposal.id, grant.result)
+
+
+def finish(root: Path, name: str, result: Mapping[str, Any]) -> None:
+    """Note that what was begun under a proposal is done. Raises LedgerError."""
+    with records.exclusive(root):
+        records.append(root, state.CARRIED_OUT, {"proposal": name, "at_us": utc_us(), "result": result})
 
 
 def record(

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 hold_app = typer.Typer(help="Events that nobody deletes until the hold is released.", no_args_is_help=True)
 
+#: What a line has no room for; --json has it.
+_LONG = ("rules_before", "text", "sha256", "price_book_sha256", "rows_sha256")
 _DAY = ["%Y-%m-%d"]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why, in words; it stays in the ledger.")]
 ProposalArgument = Annotated[str, typer.Argument(help="Its id, or how it begins.", metavar="ID")]
@@ -187,7 +189,7 @@ def release_hold(
 def summary(proposal: Proposal) -> str:
     """What a proposal is about, in a line."""
     parts = {**proposal.request, **proposal.content}
-    shown = {name: len(value) if name == "parts" else value for name, value in parts.items() if name != "rules_before"}
+    shown = {name: len(value) if name == "parts" else value for name, value in parts.items() if name not in _LONG}
     return ", ".join(f"{name} {_text(value)}" for name, value in shown.items() if value is not None)
 
 

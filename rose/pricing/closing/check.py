@@ -11,7 +11,7 @@ from rose.errors import UserError
 from rose.ledger import layout, segments
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import CLOSING_WRITER, verify
-from rose.pricing.closing import index, store
+from rose.pricing.closing import approval, index, store
 from rose.pricing.closing.close import settle
 from rose.pricing.closing.period import naive
 from rose.pricing.closing.records import Posting, postings
@@ -48,6 +48,7 @@ def check(root: Path) -> Check:
     problems += _foreign(root, posted)
     problems += _watermarks(root, posted)
     try:
+        problems += approval.faults(root, posted)
         problems += _books(root, posted)
     except LedgerError as error:
         problems.append(str(error))

@@ -17,7 +17,7 @@ from rose.clock import utc, utc_us
 from rose.ledger import catalog, layout
 from rose.pricing import charges
 from rose.pricing.charges import Charges
-from rose.pricing.closing import frames, index, store
+from rose.pricing.closing import approval, frames, index, store
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import Posting, postings, watermark
 from rose.pricing.closing.store import Closed
@@ -43,10 +43,12 @@ def close(
 
     Whole or not at all: a process killed meanwhile leaves a close that stands, or none. Raises PricingError for a
     period that is not over, that overlaps another close of the same provenance, that holds no charge, in which a run
-    has not ended (unless `with_open_runs`), or that cannot be priced; PriceBookError; LedgerError.
+    has not ended (unless `with_open_runs`), or that cannot be priced; PriceBookError; LedgerError; ApprovalNeededError
+    where the rules of the ledger ask for the approval of another identity: it was then proposed, and nothing else done.
     """
     root = layout.check(root)
     now_us = utc_us() if now_us is None else now_us
+    approval.check_adopted(root, book)
     if period.to_ns > now_us * 1000:
         raise PricingError(
             f"the period {period.label} ends at {utc(period.to_ns)}, which is not over at {utc(now_us * 1000)}; "
@@ -88,7 +90,7 @@ def close(
             by=by,
             open_runs=open_runs,
         )
-        store.post(root, posting, contents)
+        posting = approval.post(root, posting, contents, contents[store.CHARGES_FILE])
         index.follow(root, posting)
     return store.read(root, posting.close_id)
 
@@ -99,6 +101,7 @@ def settle(root: Path) -> None:
         store.finish(root, posted)
     store.discard_unposted(root)
     index.bring_up_to_date(root)
+    approval.settle(root)
 
 
 def make_posting(

@@ -61,6 +61,16 @@ class Posting:
     #: Sums of the rows by kind and bucket; the costs sum to `cost_nano`.
     totals: tuple[Mapping[str, Any], ...]
     watermark: Mapping[str, tuple[int, str]]
+    #: Where the ledger's rules asked for it: `proposal`, and name and key of who proposed and who approved.
+    approval: Mapping[str, str] | None = None
+
+    @property
+    def who(self) -> str:
+        """Who posted it, and who proposed and approved it."""
+        if (of := self.approval) is None:
+            return self.posted_by
+        proposed = f"proposed by {of['proposed_by']} (key {of['proposed_key'][:12]})"
+        return f"{self.posted_by}, {proposed}, approved by {of['approved_by']} (key {of['approved_key'][:12]})"
 
     @property
     def period(self) -> Period:

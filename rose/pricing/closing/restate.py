@@ -13,7 +13,7 @@ import polars as pl
 from rose.clock import utc_us
 from rose.ledger import layout
 from rose.pricing import charges
-from rose.pricing.closing import frames, index, store
+from rose.pricing.closing import approval, frames, index, store
 from rose.pricing.closing.close import make_posting, settle
 from rose.pricing.closing.period import naive
 from rose.pricing.closing.records import Posting, watermark
@@ -34,7 +34,8 @@ def restate(
     """Correct a close; returns the correction, or None where nothing differs and so nothing was posted.
 
     `book` None prices by the book of the last posting. Raises PricingError for a close that there is none of, for a
-    reason that says nothing, and for a period that cannot be priced any more; PriceBookError; LedgerError.
+    reason that says nothing, and for a period that cannot be priced any more; PriceBookError; LedgerError;
+    ApprovalNeededError, after it was proposed, where the rules of the ledger ask for an approval.
     """
     if not reason.strip():
         raise PricingError("a correction needs a reason that a reader of the books understands; give --reason")
@@ -43,6 +44,8 @@ def restate(
         settle(root)
         closed = store.read(root, close_id)
         last = closed.posted[-1]
+        if book is not None:
+            approval.check_adopted(root, book)
         book = book or store.book_of(root, last)
         mark = watermark(root)
         priced = charges.price(
@@ -78,6 +81,6 @@ def restate(
             by=by,
             reason=reason,
         )
-        store.post(root, posting, contents)
+        posting = approval.post(root, posting, contents, store.parquet(rows))
         index.follow(root, posting)
     return posting

@@ -29,7 +29,9 @@ _SUMS_SHOWN = 12
 
 def closes(posted: Mapping[str, Sequence[Posting]]) -> Iterator[RenderableType]:
     """Every close, with its corrections."""
-    table = _table("Closed periods", "amortized; USD", "close", "from", "to", "closed", "corrections", "total")
+    approved = any(posting.approval for of in posted.values() for posting in of)
+    who = ["approved by"] if approved else []
+    table = _table("Closed periods", "amortized; USD", "close", "from", "to", "closed", "corrections", "total", *who)
     table.columns[0].no_wrap = True
     for close_id, (first, *later) in posted.items():
         corrected = sum(posting.cost_nano for posting in later)
@@ -40,6 +42,7 @@ def closes(posted: Mapping[str, Sequence[Posting]]) -> Iterator[RenderableType]:
             format_usd(first.cost_nano),
             f"{len(later)}: {signed(corrected)}" if later else "none",
             format_usd(first.cost_nano + corrected),
+            *([(first.approval or {}).get("approved_by", "nobody")] if approved else []),
         )
     yield table
 
@@ -50,14 +53,14 @@ def statement(of: Statement) -> Iterator[RenderableType]:
     book, stamp = first.book, of.close.stamp
     yield (
         f"{of.close.close_id}: {utc(stamp.from_ns)} to {utc(stamp.to_ns)}, {stamp}\n"
-        f"closed {utc(first.posted_ns)} by {first.posted_by}, ROSE {first.rose_version}, price book {book.name} "
+        f"closed {utc(first.posted_ns)} by {first.who}, ROSE {first.rose_version}, price book {book.name} "
         f"{book.version} ({book.sha256[:12]})"
         + (f"; open runs: {', '.join(first.open_runs)}" if first.open_runs else "")
     )
     if later:
         table = _table("Corrections", f"{AMORTIZED}; {stamp}", "no.", "posted", "amount", "rows", "why, and by whom")
         for posting in later:
-            reason = f"{posting.reason} ({posting.posted_by})" + ("" if posting.verified else " UNVERIFIED LEDGER")
+            reason = f"{posting.reason} ({posting.who})" + ("" if posting.verified else " UNVERIFIED LEDGER")
             row = (str(posting.number), utc(posting.posted_ns)[:19] + "Z", signed(posting.cost_nano))
             table.add_row(*row, f"{posting.rows:,}", reason)
         yield table

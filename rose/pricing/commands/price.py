@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rose.ledger.commands import JsonOption
+from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.pricing.commands.common import BookOption, clear_errors
 
 if TYPE_CHECKING:
@@ -73,6 +73,21 @@ def diff(old: BookArgument, new: BookArgument, *, as_json: JsonOption = False) -
     same = found.old.sha256 == found.new.sha256
     texts = "the files are the same" if same else "the files differ in layout, comments, name or version only"
     typer.echo(f"{books}: no difference; {texts}")
+
+
+@price_app.command("adopt")
+def adopt(file: BookArgument, ledger: LedgerOption = None, *, as_json: JsonOption = False) -> None:
+    """Adopt a price book for a ledger's books; exit code 3 if the ledger's rules want it approved first."""
+    book = _load(file)
+    with clear_errors():
+        from rose.pricing.closing import approval
+
+        adopted = approval.adopt(ledger_root(ledger), book)
+    said = {"name": book.name, "version": book.version, "sha256": book.sha256}
+    if as_json:
+        typer.echo(json.dumps({**said, "by": adopted.by, "key": adopted.key, "at_us": adopted.at_us}, indent=2))
+        return
+    typer.echo(f"{book.name} {book.version} ({book.sha256[:12]}) is adopted, by {adopted.text}")
 
 
 def _load(name_or_path: str) -> PriceBook:
