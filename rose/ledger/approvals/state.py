@@ -98,9 +98,9 @@ class Hold:
         """In words."""
         if self.run_id is not None:
             return f"run {self.run_id}"
-        since = "the beginning" if self.since_us is None else f"{iso(self.since_us)[:19]}Z"
-        until = "now on" if self.until_us is None else f"{iso(self.until_us)[:19]}Z"
-        return f"{since} until {until}"
+        since = "" if self.since_us is None else f" from {iso(self.since_us)[:19]}Z on"
+        until = "" if self.until_us is None else f" before {iso(self.until_us)[:19]}Z"
+        return f"events{since}{until}"
 
     def covers(self, run_id: str | None, first_us: int, last_us: int) -> bool:
         """Whether it holds an event of a run, of which some lie from `first_us` to `last_us`, both included."""

@@ -120,7 +120,10 @@ def watermark(root: Path) -> dict[str, tuple[int, str]]:
     """Of each writer the seq of its last event on disk and the SHA-256 of the segment it ends with."""
     found = {}
     for writer in layout.writers(root):
-        part = layout.chain(root, writer)[-1]
+        if not (parts := layout.chain(root, writer)):
+            # It was killed before its first segment stood.
+            continue
+        part = parts[-1]
         if part.state == "live":
             folder = root / part.folder
             newest = segments.segment_names(folder)[-1]

@@ -48,10 +48,11 @@ def test_a_file_that_is_not_found_gives_exit_code_1(run: Run) -> None:
     assert "Not found: file://" in done.stdout
 
 
-def test_retention_asks(run: Run) -> None:
-    assert run("retain", "--keep", "30d", input="n\n").exit_code == 1
+def test_retention_shows_what_it_would_do_and_does_it_when_told(run: Run) -> None:
+    assert "1 files with" in run("retain", "--keep", "30d").stdout
+    assert "Nothing was done: --yes deletes them, without a copy." in run("retain", "--keep", "30d").stdout
     assert "1 left the ledger" not in run("retain", "--keep", "30000d", "--yes").stdout
-    assert "1 left the ledger" in run("retain", "--keep", "30d", input="y\n").stdout
+    assert "1 left the ledger" in run("retain", "--keep", "30d", "--yes").stdout
 
 
 def test_export_and_lake(run: Run, tmp_path: Path) -> None:

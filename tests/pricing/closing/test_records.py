@@ -27,6 +27,9 @@ def test_the_watermark_is_the_last_event_and_its_segment(fleet: Path) -> None:
     assert watermark(fleet) == {"late": (0, watermark(fleet)["late"][1]), **before}
     write(fleet, [late_slice()])
     assert watermark(fleet)["test"][0] == 17
+    # A writer that was killed before its first segment stood.
+    (fleet / "live" / "closing").mkdir()
+    assert "closing" not in watermark(fleet)
 
 
 def test_closes_outlive_a_compaction(closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
