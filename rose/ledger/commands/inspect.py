@@ -38,6 +38,7 @@ def verify(
     """Check every byte, the chain of segments, every seq and the views; exit code 1 if anything is wrong."""
     with clear_errors():
         from rose.ledger import faults, verified
+        from rose.ledger.approvals import proposals
         from rose.ledger.examine import Seen
         from rose.ledger.verify import verify as run
 
@@ -47,11 +48,13 @@ def verify(
         verified.save(root, seen)
         # Of damaged files nothing can be asked.
         faulty, named = faults.listed(report.root) if report.ok else (None, [])
+        approvals = proposals.load(report.root).faults if report.ok else []
     if as_json:
         writers = [dataclasses.asdict(writer) for writer in report.writers]
         facts = {"ledger": str(report.root), "ok": report.ok, "writers": writers, "problems": report.problems}
-        facts["notes"] = report.notes
-        print_json({**facts, "faulty_events": faulty, "faults": [dataclasses.asdict(fault) for fault in named]})
+        facts |= {"notes": report.notes, "faulty_events": faulty}
+        facts |= {"faults": [dataclasses.asdict(fault) for fault in named], "approval_faults": approvals}
+        print_json(facts)
     else:
         columns = ["writer", "segments", "events", "signed", "first_seq", "last_seq", "problems"]
         rows = [
@@ -62,8 +65,8 @@ def verify(
         print(verified.text(report.root))
         print(visible("\n".join([_signed_text(report.writers), *report.notes])))
         print("The ledger is sound." if report.ok else visible("\n".join(report.problems)))
-        print(visible("".join(f"{note}\n" for note in report.notes)), end="")
         _print_faults(faulty, named)
+        print(visible("".join(f"{fault}\n" for fault in approvals)), end="")
     if not report.ok:
         raise typer.Exit(1)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -128,6 +129,33 @@ def test_what_was_made_by_hand_is_told_and_gives_exit_code_1(run: Run, tmp_path:
         assert done.exit_code == 1
         assert "event 1 of writer controls (approved) does not count: its signature is wrong" in done.stdout
     assert len(json.loads(run("ann", "proposals", "--json").stdout)["faults"]) == 1
+    assert "(approved) does not count" in _ok(run("ann", "verify"))
+    assert len(json.loads(run("ann", "verify", "--json").stdout)["approval_faults"]) == 1
+
+
+def test_the_documented_example_runs(run: Run) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "approvals.md").read_text(encoding="utf-8")
+    (block,) = [
+        block for block in re.findall(r"^```text\n(.*?)^```$", text, re.DOTALL | re.MULTILINE) if "ann$" in block
+    ]
+    (shown,) = set(re.findall(r"approve ([0-9a-f]{12})$", block, re.MULTILINE))
+    lines = block.splitlines()
+    outcomes = []
+    for number, line in enumerate(lines):
+        if (match := re.fullmatch(r"(ann|ben)\$ rose ledger (.+)", line)) is None:
+            continue
+        known = json.loads(run("ann", "proposals", "--json").stdout)["proposals"]
+        words = [known[0]["id"][:12] if word == shown else word for word in match[2].split()]
+        done = run(match[1], *words)
+        waits = number + 1 < len(lines) and lines[number + 1].startswith("rose: ")
+        assert done.exit_code == (3 if waits else 0), (line, done.output)
+        if waits:
+            # What it says, but for ids, names and times.
+            told, written = (re.sub(r"[0-9a-f]{12}|\S+@\S+|\d{4}-\S+Z", "*", text) for text in
+                             (done.stderr, " ".join(lines[number + 1 : number + 3])))  # fmt: skip
+            assert told.split() == written.split()
+        outcomes.append(done.stdout)
+    assert "1 left the ledger" in outcomes[-1]
 
 
 def test_two_processes_with_a_key_each(run: Run, tmp_path: Path) -> None:
