@@ -142,7 +142,9 @@ def _granted(root: Path, act: str, request: Mapping[str, Any], content: Content,
         why = f"{act}: proposal {newest.short_id} was rejected by {rejected.text}: {rejected.reason}"
         raise ApprovalNeededError(newest, why)
     with records.exclusive(root):
-        body = {"act": act, "request": request, "content": content(), "at_us": now_us}
+        # With their number, so that one that is made again in the same microsecond has an id of its own.
+        number = len(load(root).proposals)
+        body = {"act": act, "request": request, "content": content(), "number": number, "at_us": now_us}
         records.append(root, state.PROPOSED, body)
     proposal = load(root).matching(act, request)[0]
     raise ApprovalNeededError(
