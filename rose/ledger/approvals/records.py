@@ -100,7 +100,7 @@ def _rows(root: Path) -> list[tuple[int, int, str, str | None]]:
     """(seq, at_us, action, detail_json) of every event, without a gap. Raises LedgerError, OSError."""
     parts = layout.chain(root, WRITER)
     if not parts:
-        named = WRITER in (registry.known_or_none(root) or ()) or segments.read_head(root, WRITER).segment
+        named = WRITER in (registry.known(root) or ()) or segments.read_head(root, WRITER).segment
         if named:
             raise _unreadable(f"live/{WRITER} is gone")
         return []
