@@ -47,6 +47,7 @@ VIEWS = (
     "step",
     "power",
     "job",
+    "access",
     *ROLLUPS,
 )
 #: Views that others are made of; not part of the interface.

@@ -129,6 +129,11 @@
 -- clock_reasons: What holds the GPU's clocks where they are, separated by semicolons; empty: nothing does.
 -- mig_instances: MIG instances of the card; NULL where MIG is off.
 -- detail_json: Details, as JSON.
+-- who: Name of the token, or `user@host`, of who read the ledger.
+-- peer: Address that a reader's call came from.
+-- statement: What a reader asked for, its first 1,000 characters.
+-- statement_sha256: SHA-256 of all that a reader asked for, in hexadecimal.
+-- result_rows: Rows that a reader was given.
 CREATE OR REPLACE VIEW event AS
 SELECT
     stored.* REPLACE (coalesce(stored.event_id, stored.writer || '/' || stored.seq) AS event_id),

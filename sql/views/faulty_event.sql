@@ -166,6 +166,9 @@ WITH broken AS (
         THEN 'sm_clock_mhz must be an integer from 0 to 36028797018963967'
         WHEN NOT (mig_instances BETWEEN 0 AND 36028797018963967)
         THEN 'mig_instances must be an integer from 0 to 36028797018963967'
+        WHEN NOT (who <> '') THEN 'who must be text that is not empty'
+        WHEN NOT (result_rows BETWEEN 0 AND 36028797018963967)
+        THEN 'result_rows must be an integer from 0 to 36028797018963967'
         ELSE CASE kind
         WHEN 'run' THEN CASE
         WHEN NOT (coalesce(action, '') IN ('started', 'ended', 'failed'))
@@ -324,6 +327,14 @@ WITH broken AS (
         END
         WHEN 'ledger' THEN CASE
         WHEN NOT (action IS NOT NULL) THEN 'action must be text'
+        END
+        WHEN 'access' THEN CASE
+        WHEN NOT (who IS NOT NULL) THEN 'who must be text that is not empty'
+        WHEN NOT (coalesce(action, '') IN ('query', 'info', 'export', 'verify', 'report', 'receipt', 'token_denied',
+        'read_denied', 'append_denied', 'admin_denied'))
+        THEN 'action must be one of query, info, export, verify, report, receipt, token_denied, read_denied, append_denied, admin_denied'
+        WHEN NOT (coalesce(outcome, '') IN ('ok', 'refused', 'failed', 'timeout'))
+        THEN 'outcome must be one of ok, refused, failed, timeout'
         END
         END
         END AS fault
