@@ -9,6 +9,7 @@ import typer
 from rose.ledger.commands import approvals, inspect, keys, maintain, metrics, remote
 from rose.ledger.commands.common import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.query import query_command, schema_command, sql_command
+from rose.ledger.commands.tokens import token_app
 
 __all__ = ["JsonOption", "LedgerOption", "ledger_app", "ledger_root", "query_command", "schema_command", "sql_command"]
 
@@ -35,6 +36,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     remote.serve,
     remote.forward,
 )
+ledger_app.add_typer(token_app, name="token")
 for command in _COMMANDS:
     ledger_app.command()(command)
 ledger_app.add_typer(approvals.hold_app, name="hold")

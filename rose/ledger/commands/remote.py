@@ -37,6 +37,10 @@ def serve(
         DEFAULT_LISTEN
     ),
     token_file: TokenFileOption = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(help="File of named tokens, which `rose ledger token` makes; in place of --token-file."),
+    ] = None,
     tls_cert: Annotated[
         Path | None, typer.Option(help="Certificate of this gateway, PEM: calls are encrypted.")
     ] = None,
@@ -51,14 +55,17 @@ def serve(
     host, port = host_and_port(listen, DEFAULT_LISTEN)
     if (tls_cert is None) != (tls_key is None):
         fail("--tls-cert and --tls-key belong together; give both or neither")
-    root, token = ledger_root(ledger), read_token(token_file, "ROSE_LEDGER_TOKEN")
+    if tokens is not None and token_file is not None:
+        fail("--tokens and --token-file exclude one another; give one of them")
+    root = ledger_root(ledger)
+    token = read_token(token_file, "ROSE_LEDGER_TOKEN") if tokens is None else None
     ended = until_signal()
     with clear_errors():
         from rose.ledger.hosts import gateway
 
         tls = None if tls_cert is None else gateway.Tls(_read(tls_cert, "--tls-cert"), _read(tls_key, "--tls-key"))
         limits = gateway.Limits(rows=rows, timeout_s=timeout, memory_gb=memory_gb, queries=queries)
-        with gateway.serve(root, host, port, token=token, tls=tls, limits=limits) as url:
+        with gateway.serve(root, host, port, token=token, tokens_file=tokens, tls=tls, limits=limits) as url:
             if tls is None and not is_loopback(host):
                 print("Without --tls-cert the token and all events travel in clear.", file=sys.stderr)
             print(f"ledger {root} at {url} (Ctrl-C ends it)", flush=True)
@@ -81,12 +88,13 @@ def forward(
     ended = until_signal()
     with clear_errors():
         from rose.ledger.hosts.forward import Forwarder
+        from rose.ledger.hosts.remote import TokenFile
 
         said = _Said()
         forwarder = Forwarder(
             ledger_root(ledger),
             to,
-            token=read_token(token_file, "ROSE_LEDGER_TOKEN"),
+            token=read_token(None, "ROSE_LEDGER_TOKEN") if token_file is None else TokenFile(token_file),
             tls_ca=tls_ca,
             every_s=every,
             report=said,

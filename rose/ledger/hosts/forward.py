@@ -16,7 +16,7 @@ from typing import Any
 
 from rose.ledger import layout, segments
 from rose.ledger.hosts import spool
-from rose.ledger.hosts.remote import Gateway, GatewayAwayError, GatewayError
+from rose.ledger.hosts.remote import Gateway, GatewayAwayError, GatewayError, Secret
 from rose.ledger.layout import LedgerError
 
 #: Pauses between attempts grow to this many times the usual one while the gateway is away.
@@ -47,13 +47,14 @@ class Forwarder:
         root: Path | str,
         to: str,
         *,
-        token: str | None = None,
+        token: Secret = None,
         tls_ca: Path | str | None = None,
         every_s: float = 2.0,
         report: Callable[[Progress], None] | None = None,
     ) -> None:
         """Makes the ledger a spool: what is not shipped yet will not be merged away.
 
+        A `token` that is called, such as a `remote.TokenFile`, is asked at each call: a rotated one is taken up.
         `report` hears of every pass of the thread. Raises LedgerError if `root` is no ledger or `to`
         no URL of a gateway.
         """
@@ -109,7 +110,7 @@ class Forwarder:
         return progress
 
     def _pass(self, progress: Progress) -> None:
-        self._held = self._gateway.info()["writers"]
+        self._held = self._gateway.info(self._writers())["writers"]
         for writer in self._writers():
             try:
                 self._ship(writer, progress)

@@ -6,28 +6,35 @@ answered by DoGet. Whatever is acknowledged is on disk. Nothing that a client se
 
 from __future__ import annotations
 
-import hmac
+import functools
 import json
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import flight
 
+from rose.events import Access, Ledger
 from rose.ledger import catalog, layout
 from rose.ledger.address import is_loopback
-from rose.ledger.hosts import spool
-from rose.ledger.hosts.receive import SEGMENT_BYTES_MAX, Receiver
+from rose.ledger.hosts import spool, tokens
+from rose.ledger.hosts.access_log import AccessLog
+from rose.ledger.hosts.admission import MIDDLEWARE, Admission, Bearer
+from rose.ledger.hosts.receive import SEGMENT_BYTES_MAX, Held, Receiver
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import query_arrow
 from rose.ledger.writer import LedgerWriter
 
 #: A shorter token could be guessed.
 TOKEN_CHARACTERS_MIN = 16
+#: Kinds of events that the ledger and its gateway write about themselves; nobody else brings them.
+_OWN_KINDS = frozenset({Access.kind, Ledger.kind})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,22 +59,36 @@ class Tls:
 
 @contextmanager
 def serve(
-    root: Path | str, host: str, port: int, *, token: str | None, tls: Tls | None = None, limits: Limits | None = None
+    root: Path | str,
+    host: str,
+    port: int,
+    *,
+    token: str | None = None,
+    tokens_file: Path | None = None,
+    tls: Tls | None = None,
+    limits: Limits | None = None,
+    warn: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
 ) -> Iterator[str]:
     """Answer on `host`:`port` (0: a free one) while the block runs; yields the URL. Makes a ledger if there is none.
 
-    Raises LedgerError if `root` cannot be a ledger, if other machines could use it without a token, or if the address
-    cannot be had.
+    `tokens_file` holds named tokens, `token` is one that may do everything; with neither, anyone may. `warn` hears of
+    a file of tokens that cannot be read any more. Raises LedgerError if `root` cannot be a ledger, if other machines
+    could use it without a token, if the tokens cannot be read, or if the address cannot be had.
     """
-    if token is None and not is_loopback(host):
+    if token is None and tokens_file is None and not is_loopback(host):
         raise LedgerError(
-            f"{host} can be reached from other machines: give a token by --token-file or ROSE_LEDGER_TOKEN, or listen "
-            "on 127.0.0.1"
+            f"{host} can be reached from other machines: give a token by --tokens, --token-file or ROSE_LEDGER_TOKEN, "
+            "or listen on 127.0.0.1"
         )
     if token is not None and len(token) < TOKEN_CHARACTERS_MIN:
         raise LedgerError(
             f"the token has {len(token)} characters and needs {TOKEN_CHARACTERS_MIN}; `openssl rand -hex 32` makes one"
         )
+    if tokens_file is not None:
+        find: Callable[[str], tokens.Token] | None = tokens.Watched(tokens_file, warn).find
+    else:
+        known = None if token is None else tokens.everything(token)
+        find = None if known is None else functools.partial(tokens.find, known)
     root = layout.create(root)
     # The views stand before the first event does. A damaged file must not keep what is sound from coming in.
     try:
@@ -77,11 +98,11 @@ def serve(
         raise LedgerError(f"cannot replace the catalog of {root}: {error}; {layout.way_out(error)}") from error
     shown = f"[{host}]" if ":" in host else host
     scheme = "grpc" if tls is None else "grpc+tls"
-    options: dict[str, Any] = {"middleware": {"token": _Token(token)}}
+    options: dict[str, Any] = {"middleware": {MIDDLEWARE: Bearer()}}
     if tls is not None:
         options["tls_certificates"] = [(tls.certificate, tls.key)]
     try:
-        server = _Server(root, limits or Limits(), f"{scheme}://{shown}:{port}", **options)
+        server = _Server(root, limits or Limits(), find, f"{scheme}://{shown}:{port}", **options)
     except (pa.ArrowException, OSError) as error:
         raise LedgerError(f"cannot listen on {shown}:{port}: {error}; give another address") from error
     try:
@@ -91,67 +112,79 @@ def serve(
         server.let_go()
 
 
-class _Token(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Lets a call through if it brings the token, or if there is none."""
-
-    def __init__(self, token: str | None) -> None:
-        super().__init__()
-        self._expected = None if token is None else f"Bearer {token}".encode()
-
-    def start_call(self, _info: object, headers: dict[str, list[str | bytes]]) -> None:
-        if self._expected is None:
-            return
-        sent = (headers.get("authorization") or [""])[0]
-        if not hmac.compare_digest(sent.encode() if isinstance(sent, str) else sent, self._expected):
-            raise flight.FlightUnauthenticatedError(
-                f"the token was {'not the right one' if sent else 'not sent'}; "
-                "send the gateway's token as `authorization: Bearer <token>`"
-            )
-
-
 class _Server(flight.FlightServerBase):  # type: ignore[misc]
     """Each method is called in a thread of its own."""
 
-    def __init__(self, root: Path, limits: Limits, location: str, **options: Any) -> None:
+    def __init__(
+        self, root: Path, limits: Limits, find: Callable[[str], tokens.Token] | None, location: str, **options: Any
+    ) -> None:
         self._root = root
         self._limits = limits
         self._receiver = Receiver(root, lambda event: self._own_writer().record(event))
         self._turns = threading.BoundedSemaphore(limits.queries)
         self._mutex = threading.Lock()
         self._writer: LedgerWriter | None = None
+        self._log = AccessLog(self._own_writer)
+        self._admission = Admission(self._log, find)
         # Last: from here on it answers.
         super().__init__(location, **options)
 
     def let_go(self) -> None:
         """Give back the names of the writers."""
+        self._log.close()
         self._receiver.close()
         if self._writer is not None:
             self._writer.close()
 
-    def do_action(self, _context: object, action: flight.Action) -> list[bytes]:
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
         with _errors():
             if action.type == "info":
-                held = {writer: asdict(held) for writer, held in self._receiver.held().items()}
-                return [json.dumps({"format": layout.FORMAT_VERSION, "writers": held}).encode()]
+                return [json.dumps(self._held(context, action.body.to_pybytes())).encode()]
             if action.type == "segment":
-                if len(action.body) > SEGMENT_BYTES_MAX + 1024:
-                    raise LedgerError(f"{len(action.body)} bytes; a segment may have {SEGMENT_BYTES_MAX}")
-                path, _, content = action.body.to_pybytes().partition(b"\n")
-                held_now = self._receiver.receive(path.decode(errors="replace"), content)
-                return [json.dumps(asdict(held_now)).encode()]
+                return [json.dumps(asdict(self._receive(context, action.body))).encode()]
+            self._admission.caller(context)
             raise LedgerError(f"{action.type!r} is no action of this gateway; there are info and segment")
 
-    def list_actions(self, _context: object) -> list[tuple[str, str]]:
+    def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
+        self._admission.caller(context)
         return [("info", "What the gateway holds of each writer, as JSON."), ("segment", "Take in a segment.")]
+
+    def _held(self, context: flight.ServerCallContext, body: bytes) -> dict[str, Any]:
+        """How far writers are: those that are asked about, or all. One's own, which one appends as, are no reading."""
+        token = self._admission.caller(context).token
+        wanted = _writers(body)
+        if wanted is None and not token.may_read and token.append:
+            wanted = [writer for writer in layout.writers(self._root) if token.may_append(writer)]
+        if wanted is not None and all(map(token.may_append, wanted)):
+            held = self._receiver.held(wanted)
+        else:
+            with self._admission.reading(context, "info"):
+                held = self._receiver.held(wanted)
+        return {"format": layout.FORMAT_VERSION, "writers": {writer: asdict(held[writer]) for writer in held}}
+
+    def _receive(self, context: flight.ServerCallContext, body: pa.Buffer) -> Held:
+        if len(body) > SEGMENT_BYTES_MAX + 1024:
+            self._admission.caller(context)
+            raise LedgerError(f"{len(body)} bytes; a segment may have {SEGMENT_BYTES_MAX}")
+        path, _, content = body.to_pybytes().partition(b"\n")
+        name = path.decode(errors="replace")
+        if name.count("/") == 3:
+            self._admission.appending(context, name.split("/")[1])
+        else:
+            # The receiver says that this is no path.
+            self._admission.caller(context)
+        return self._receiver.receive(name, content)
 
     def do_put(
         self,
-        _context: object,
+        context: flight.ServerCallContext,
         _descriptor: flight.FlightDescriptor,
         reader: flight.MetadataRecordBatchReader,
         writer: flight.FlightMetadataWriter,
     ) -> None:
         with _errors():
+            # They enter under the gateway's own name.
+            self._admission.appending(context, spool.GATEWAY_WRITER)
             batches, size_bytes = [], 0
             for chunk in reader:
                 batches.append(chunk.data)
@@ -164,27 +197,35 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
                     "column 'event_id' is missing, or empty in some row; choose one for each event, so that a retried "
                     "one counts once"
                 )
+            _check_kinds(table)
             self._own_writer().append(table)
             writer.write(json.dumps({"events": table.num_rows}).encode())
 
-    def do_get(self, _context: object, ticket: flight.Ticket) -> flight.RecordBatchStream:
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.RecordBatchStream:
         with _errors():
-            table, truncated = self._query(**_ticket(ticket.ticket))
+            self._admission.caller(context)
+            asked = _ticket(ticket.ticket)
+            with self._admission.reading(context, "query", asked["sql"]) as reading:
+                table, truncated = self._query(**asked)
+                reading.rows = table.num_rows
             return flight.RecordBatchStream(
                 table.replace_schema_metadata({"truncated": json.dumps(truncated)}),
             )
 
-    def list_flights(self, _context: object, _criteria: bytes) -> Iterator[flight.FlightInfo]:
-        with _errors():
+    def list_flights(self, context: flight.ServerCallContext, _criteria: bytes) -> Iterator[flight.FlightInfo]:
+        with _errors(), self._admission.reading(context, "info"):
             infos = [self._info(view) for view in catalog.VIEWS]
         yield from infos
 
-    def get_flight_info(self, _context: object, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
+    def get_flight_info(
+        self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
+    ) -> flight.FlightInfo:
         with _errors():
             view = descriptor.path[0].decode(errors="replace") if descriptor.path else ""
-            if view not in catalog.VIEWS:
-                raise LedgerError(f"{view!r} is no view of the ledger; there are {', '.join(catalog.VIEWS)}")
-            return self._info(view)
+            with self._admission.reading(context, "info", view):
+                if view not in catalog.VIEWS:
+                    raise LedgerError(f"{view!r} is no view of the ledger; there are {', '.join(catalog.VIEWS)}")
+                return self._info(view)
 
     def _info(self, view: str) -> flight.FlightInfo:
         with catalog.connect(self._root) as connection:
@@ -218,6 +259,29 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
             if self._writer is None:
                 self._writer = LedgerWriter.open(self._root, spool.GATEWAY_WRITER, spool.GATEWAY_WRITER)
             return self._writer
+
+
+def _check_kinds(table: pa.Table) -> None:
+    """Raises LedgerError if the table has events that only the ledger itself writes."""
+    with suppress(pa.ArrowException, KeyError):
+        # Whatever holds the text; what is no text is refused later.
+        kinds = table["kind"].cast(pa.string())
+        for kind in sorted(_OWN_KINDS):
+            if (row := pc.index(kinds, kind).as_py()) >= 0:
+                raise LedgerError(f"kind {kind!r} in row {row}: the ledger itself writes such events; leave them out")
+
+
+def _writers(body: bytes) -> list[str] | None:
+    """The writers that somebody asks about; None: all. Raises LedgerError."""
+    if not body:
+        return None
+    try:
+        wanted = json.loads(body)["writers"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise LedgerError('info takes nothing, or JSON such as {"writers": ["rack-7.trainer"]}') from error
+    if not isinstance(wanted, list) or not all(isinstance(writer, str) for writer in wanted):
+        raise LedgerError(f"info: writers is {str(wanted)[:60]!r}, and must be a list of names")
+    return wanted
 
 
 def _ticket(content: bytes) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import re
 import shutil
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rose.events import KINDS, Event, Ledger, Provenance
+from rose.events import KINDS, Access, Event, Ledger, Provenance
 from rose.ledger import batch, catalog, layout, rows, segments
 from rose.ledger import writer as writers
 from rose.ledger.checks import registry
@@ -75,13 +75,15 @@ class Receiver:
         #: Writers with an epoch that the catalog could not be made to read.
         self._unshown: set[str] = set()
 
-    def held(self) -> dict[str, Held]:
-        """What is held of each writer that may be forwarded; one whose newest segment is damaged is left out.
+    def held(self, wanted: Collection[str] | None = None) -> dict[str, Held]:
+        """What is held of each writer that may be forwarded and is `wanted`; one with a damaged newest one is left out.
 
         Whoever goes on with such a writer is told by `receive`, and the others are not held up.
         """
         found = {}
         for writer in layout.writers(self.root):
+            if wanted is not None and writer not in wanted:
+                continue
             if spool.is_local(writer) or not (numbers := layout.epochs(self.root, writer)):
                 continue
             with suppress(LedgerError, OSError, IndexError):
@@ -296,7 +298,11 @@ def _check_rows(path: str, header: segments.Header, table: pa.Table) -> None:
         seqs, np.arange(header.first_seq, header.last_seq + 1)
     ):
         raise LedgerError(f"{path}: its rows are not seq {header.first_seq} to {header.last_seq}")
-    allowed = {"writer": [header.writer], "provenance": list(get_args(Provenance)), "kind": list(KINDS)}
+    allowed = {
+        "writer": [header.writer],
+        "provenance": list(get_args(Provenance)),
+        "kind": [*KINDS.keys() - {Access.kind}],
+    }
     for name, values in allowed.items():
         if wrong := set(pc.unique(table[name]).to_pylist()) - set(values):
             shown = sorted(map(str, wrong))[0]

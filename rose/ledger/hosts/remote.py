@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,6 +16,8 @@ from rose.ledger.reading.query import QueryError, Result, python_rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
+#: A token, or what gives it at each call.
+Secret = str | Callable[[], str] | None
 #: What a call may take beyond the work it asks for.
 _CALL_S = 30.0
 
@@ -30,11 +32,30 @@ class GatewayAwayError(GatewayError):
     exit_code: ClassVar[int] = 1
 
 
+class TokenFile:
+    """The token in a file, as it is at each call: one that was rotated is used from then on."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises GatewayError if the file cannot be read, or is empty."""
+        self._path = path
+        self._token = ""
+        if not self():
+            raise GatewayError(f"{path} is empty or cannot be read; put the gateway's token into it")
+
+    def __call__(self) -> str:
+        """The token. While the file cannot be read, or is empty, it is the last one that was there."""
+        with suppress(OSError, UnicodeDecodeError):
+            self._token = self._path.read_text(encoding="utf-8").strip() or self._token
+        return self._token
+
+
 class Gateway:
     """A connection to a gateway. Threads may share it; use it as a context manager."""
 
-    def __init__(self, url: str, *, token: str | None = None, tls_ca: Path | str | None = None) -> None:
+    def __init__(self, url: str, *, token: Secret = None, tls_ca: Path | str | None = None) -> None:
         """`url` is grpc://host:port, or grpc+tls://host:port; then `tls_ca` may name the certificate to trust, PEM.
+
+        A `token` that is called gives the one to send, at each call.
 
         Connects at the first call. Raises GatewayError for a URL or a file that cannot be used.
         """
@@ -66,9 +87,10 @@ class Gateway:
         """End the connection."""
         self._client.close()
 
-    def info(self) -> dict[str, Any]:
-        """What the gateway says of itself; `writers` has what it holds of each. Raises GatewayError."""
-        found: dict[str, Any] = json.loads(self._act("info", b""))
+    def info(self, writers: Sequence[str] | None = None) -> dict[str, Any]:
+        """What the gateway says of itself; `writers` has what it holds of these, or of each. Raises GatewayError."""
+        body = b"" if writers is None else json.dumps({"writers": list(writers)}).encode()
+        found: dict[str, Any] = json.loads(self._act("info", body))
         return found
 
     def send_segment(self, path: str, content: bytes) -> dict[str, Any]:
@@ -149,12 +171,13 @@ def _message(error: flight.FlightError) -> str:
 class _Bearer(flight.ClientMiddlewareFactory):  # type: ignore[misc]
     """Sends the token with every call."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str | Callable[[], str]) -> None:
         super().__init__()
-        self._headers = {"authorization": f"Bearer {token}"}
+        self._token = token
 
     def start_call(self, _info: object) -> _Header:
-        return _Header(self._headers)
+        token = self._token if isinstance(self._token, str) else self._token()
+        return _Header({"authorization": f"Bearer {token}"})
 
 
 class _Header(flight.ClientMiddleware):  # type: ignore[misc]

@@ -16,13 +16,14 @@ import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from rose.ledger.layout import LedgerError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Outcome = Literal["refused", "failed", "timeout"]
 #: A query that did not stop at its timeout is killed this much later.
 KILL_AFTER_S = 0.5
 #: What may pass beyond that before an answer is there: the first call loads DuckDB, and a result takes time to send.
@@ -32,7 +33,14 @@ _SECRETS = ("ROSE_LEDGER_TOKEN",)
 
 
 class QueryError(LedgerError):
-    """A query that was refused or failed; the message says what is allowed."""
+    """A query that was refused or failed; the message says what is allowed.
+
+    `outcome`: whether it was `refused` before it ran, `failed`, or came to its `timeout`.
+    """
+
+    def __init__(self, text: str, outcome: Outcome = "failed") -> None:
+        super().__init__(text)
+        self.outcome: Outcome = outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +154,12 @@ def _run(
         except OSError:
             header, content = {}, b""
     if "error" in header:
-        raise (QueryError if header["refused"] else LedgerError)(header["error"])
+        raise QueryError(header["error"], outcome) if (outcome := header["outcome"]) else LedgerError(header["error"])
     if len(content) != header.get("bytes"):
         # The process ended without an answer, or in the middle of it.
-        late = time.monotonic() - began >= timeout_s
-        raise QueryError(too_slow(timeout_s) if late else _died(header.get("died"), memory_limit_gb))
+        if time.monotonic() - began >= timeout_s:
+            raise QueryError(too_slow(timeout_s), "timeout")
+        raise QueryError(_died(header.get("died"), memory_limit_gb))
     return pa.ipc.open_stream(content).read_all(), header["types"], header["truncated"]
 
 

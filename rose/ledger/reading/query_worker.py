@@ -41,8 +41,8 @@ def serve(control: socket.socket) -> None:
     """Fork a process for each socket that arrives over `control`, until the other end is closed.
 
     A process reads one encoded Request to the end of its socket, and answers a line of JSON (`types` and `truncated`
-    and the length of what follows in `bytes`, or `error` and whether it was `refused`) and an Arrow IPC stream. For one
-    that a signal ended, this process answers `died`, the signal's number.
+    and the length of what follows in `bytes`, or `error` and the `outcome` of a QueryError) and an Arrow IPC stream. For
+    one that a signal ended, this process answers `died`, the signal's number.
     """
     running: dict[int, socket.socket] = {}
     signal.signal(signal.SIGCHLD, lambda *_: _reap(running))
@@ -86,12 +86,12 @@ def _answer(connection: socket.socket) -> None:
         try:
             header, content = _run(request)
         except LedgerError as error:
-            header, content = {"error": str(error), "refused": isinstance(error, QueryError)}, b""
+            header, content = {"error": str(error), "outcome": getattr(error, "outcome", None)}, b""
         except MemoryError:
-            header, content = {"error": too_large(request.memory_limit_gb), "refused": True}, b""
+            header, content = {"error": too_large(request.memory_limit_gb), "outcome": "failed"}, b""
         except Exception as error:
             # Whatever it is, it is no want of memory.
-            header, content = {"error": f"the query failed: {type(error).__name__}: {error}", "refused": False}, b""
+            header, content = {"error": f"the query failed: {type(error).__name__}: {error}", "outcome": None}, b""
         connection.sendall(json.dumps({**header, "bytes": len(content)}).encode() + b"\n")
         connection.sendall(content)
     finally:
@@ -113,12 +113,12 @@ def _run(request: Request) -> tuple[dict[str, Any], bytes]:
         _limit(request)
         try:
             _lock_down(connection, root, request)
-            text = query_check.limited(connection, request.text, request.limit + 1)
+            text = _checked(connection, request)
             relation = connection.sql(text)
             types = [str(kind) for kind in relation.types]
             table = _fetch(relation.to_arrow_reader(_BATCH_ROWS))
         except duckdb.InterruptException as error:
-            raise QueryError(too_slow(request.timeout_s)) from error
+            raise QueryError(too_slow(request.timeout_s), "timeout") from error
         except duckdb.Error as error:
             raise QueryError(query_check.explained(connection, str(error), request.text)) from error
         except (MemoryError, pa.ArrowMemoryError) as error:
@@ -126,12 +126,20 @@ def _run(request: Request) -> tuple[dict[str, Any], bytes]:
         except pa.ArrowException as error:
             # What the stream of batches makes of an error of DuckDB's.
             slow = "INTERRUPT" in str(error)
-            raise QueryError(too_slow(request.timeout_s) if slow else str(error)) from error
+            raise QueryError(too_slow(request.timeout_s), "timeout") if slow else QueryError(str(error)) from error
     truncated = table.num_rows > request.limit
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table.slice(0, request.limit))
     return {"types": types, "truncated": truncated}, sink.getvalue().to_pybytes()
+
+
+def _checked(connection: duckdb.DuckDBPyConnection, request: Request) -> str:
+    try:
+        return query_check.limited(connection, request.text, request.limit + 1)
+    except QueryError as error:
+        error.outcome = "refused"
+        raise
 
 
 def _fetch(reader: pa.RecordBatchReader) -> pa.Table:

@@ -132,4 +132,4 @@ def test_the_documented_programs_run(folder):
             )
             assert (done.returncode, done.stderr) == (0, "")
         events = remote.query(url, "SELECT kind, count(*) FROM event GROUP BY kind ORDER BY kind", token=TOKEN)
-        assert events.rows == [("lease", 3), ("power", 1)]
+        assert events.rows == [("access", 1), ("lease", 3), ("power", 1)]

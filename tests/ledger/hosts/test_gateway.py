@@ -221,10 +221,10 @@ def certificate(tmp_path_factory):
     return folder / "cert.pem", folder / "key.pem"
 
 
-def test_tls_with_a_certificate_of_one_s_own(root, certificate):
+def test_tls_with_a_certificate_of_one_s_own(tmp_path, certificate):
     cert, key = certificate
     tls = gateway.Tls(cert.read_bytes(), key.read_bytes())
-    with gateway.serve(root, "127.0.0.1", 0, token=TOKEN, tls=tls) as url:
+    with gateway.serve(tmp_path / "ledger", "127.0.0.1", 0, token=TOKEN, tls=tls) as url:
         assert url.startswith("grpc+tls://")
         assert remote.query(url, "SELECT 1", token=TOKEN, tls_ca=cert).rows == [(1,)]
         # Neither without the certificate, nor in clear.
