@@ -153,8 +153,9 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         """How far writers are: those that are asked about, or all. One's own, which one appends as, are no reading."""
         token = self._admission.caller(context).token
         wanted = _writers(body)
-        if wanted is None and not token.may_read and token.append:
-            wanted = [writer for writer in layout.writers(self._root) if token.may_append(writer)]
+        if token.append and not token.may_read:
+            asked = layout.writers(self._root) if wanted is None else wanted
+            wanted = [writer for writer in asked if token.may_append(writer)]
         if wanted is not None and all(map(token.may_append, wanted)):
             held = self._receiver.held(wanted)
         else:

@@ -227,8 +227,8 @@ def grant(path: Path, name: str, *, append: tuple[str, ...] = (), read: bool = F
     with _edited(path) as tokens:
         old = _named(tokens, name)
         patterns = (*old.append, *(pattern for pattern in append if pattern not in old.append))
-        scopes = {"append": patterns, "read": old.read or read, "admin": old.admin or admin}
-        tokens[name] = _made(**{**dict(old), **scopes})
+        scopes: dict[str, object] = {"append": patterns, "read": old.read or read, "admin": old.admin or admin}
+        tokens[name] = _made(name=name, **scopes, life_us=old.life_us, keys=old.keys)
         return tokens[name]
 
 

@@ -189,6 +189,10 @@ def _one_select(connection: duckdb.DuckDBPyConnection, text: str) -> str:
     if len(text) > TEXT_MAX:
         raise QueryError(f"the query has {len(text)} characters; at most {TEXT_MAX} are read")
     try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise QueryError(f"the query has half a character (a surrogate) at {error.start}; leave it out") from error
+    try:
         statements = connection.extract_statements(text)
     except duckdb.Error as error:
         raise QueryError(explained(connection, str(error), text)) from error

@@ -84,6 +84,11 @@ def test_what_is_refused_is_named_wherever_it_stands(connection, text, named):
     assert named in refuses(connection, text)
 
 
+def test_half_a_character_is_named(connection):
+    """JSON can bring it, and no text of DuckDB's can hold it."""
+    assert "half a character (a surrogate) at 8" in refuses(connection, "SELECT '\ud800'")
+
+
 def test_a_kind_of_table_that_is_not_known_is_refused(connection):
     with pytest.raises(QueryError, match="NEWFANGLED is not allowed in FROM"):
         check({"from_table": {"type": "NEWFANGLED", "alias": "", "sample": None}}, Names(connection))
