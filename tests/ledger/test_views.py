@@ -148,7 +148,8 @@ def test_the_time_column_needs_no_quotes_and_its_old_name_comes_last(select: Sel
     assert select("SELECT event_time, max(event_time), max(run.at) FROM run GROUP BY event_time", [run]) == [
         (_second(1), _second(1), _second(1))
     ]
-    for view in set(catalog.VIEWS) - set(ROLLUPS):
+    # A view of this release never had the old name.
+    for view in set(catalog.VIEWS) - set(ROLLUPS) - {"access"}:
         columns = [column for column, *_ in select(f"DESCRIBE {view}", [])]
         assert columns[-1] == "at", view
         assert "event_time" in columns, view

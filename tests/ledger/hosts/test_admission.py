@@ -153,7 +153,7 @@ def test_a_writer_without_a_scope_stays_behind_alone(url, root, secrets, spool):
     done = forward(spool, url, secrets["rack-7"])
     assert list(done.problems) == ["rack-8.agent"]
     assert "token 'rack-7' may not append as 'rack-8.agent'" in done.problems["rack-8.agent"]
-    assert query(root, "SELECT writer FROM lease ORDER BY writer").rows == [("local",), ("rack-7.agent",)]
+    assert query(root, "SELECT writer FROM lease_event ORDER BY writer").rows == [("local",), ("rack-7.agent",)]
     assert until_logged(root, "action = 'append_denied'", 1) == [
         ("rack-7", "append_denied", "refused", "rack-8.agent", None)
     ]
