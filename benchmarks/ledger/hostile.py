@@ -1,50 +1,126 @@
-"""Statements that try to write, to look elsewhere or to bring the host down: each must be refused or stopped."""
+"""Statements that try to write, to look elsewhere or to bring the host down: each must be refused or stopped.
+
+Each is tried on the ledger's folder and through a gateway, as a remote reader's query is run.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.ledger import traffic
+from benchmarks.ledger.hostile_made import MADE
 from benchmarks.report import ROOT, Report
+from rose.ledger.hosts import gateway, remote
 from rose.ledger.reading.query import QueryError, query
+from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 
 FILE = ROOT / "benchmarks" / "hostile.sql"
-TIMEOUT_S = 2.0
+TIMEOUT_S, TIMEOUT_QUICK_S = 2.0, 0.25
+MEMORY_GB = 0.5
+#: At once, on the folder and through the gateway: they wait more than they work.
+_AT_ONCE = 2
+#: In a file that no statement may read.
+SECRET = "hunter2"
+#: With `--quick` each way tries one statement in so many; together they try these.
+_QUICK_STRIDE = 4
+Attempt = Callable[[str], object]
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What statements came to: those that were let through or gave the secret away, and the longest, in seconds."""
+
+    tried: int = 0
+    passed: list[str] = field(default_factory=list)
+    slowest_s: float = 0.0
 
 
 def measure(report: Report, folder: Path) -> None:
-    """Run every statement as a remote reader's query is run."""
-    root = folder / "ledger"
+    """Try every statement both ways; with `--quick` a part of them each way, with less time."""
+    root, timeout_s = folder / "ledger", TIMEOUT_QUICK_S if report.quick else TIMEOUT_S
+    (folder / "secret.csv").write_text(f"password\n{SECRET}\n", encoding="utf-8")
     with LedgerWriter.open(root, "w", "r", "simulated") as writer:
         for number in range(1000):
             writer.record(traffic.turn(number))
-    before, passed, slowest = _files(root), [], 0.0
-    statements = hostile_statements()
-    for statement in statements:
+    statements = hostile_statements(root)
+    before = _files(folder)
+    local = _try(
+        lambda text: query(root, text, timeout_s=timeout_s, memory_limit_gb=MEMORY_GB),
+        statements[::_QUICK_STRIDE] if report.quick else statements,
+    )
+    changed = before ^ _files(folder)
+
+    limits = gateway.Limits(timeout_s=timeout_s, memory_gb=MEMORY_GB, queries=_AT_ONCE, wait_s=60.0)
+    with gateway.serve(root, "127.0.0.1", 0, limits=limits) as url, remote.Gateway(url) as client:
+        far = _try(
+            lambda text: client.query(text, limit=10_000, timeout_s=timeout_s),
+            statements[2::_QUICK_STRIDE] if report.quick else statements,
+        )
+    # The gateway's own log grows, under its own name, and the catalog with it: verification compares what that defines.
+    changed |= {(name, content) for name, content in before ^ _files(folder) if not _log(name)}
+    unlogged = far.tried - int(query(root, "SELECT count(*) FROM access WHERE action = 'query'").rows[0][0])
+    assert query(root, "SELECT count(*) FROM turn").rows == [(1000,)], "the ledger still answers"
+    assert not (problems := verify(root).problems), problems
+
+    tried, passed = local.tried + far.tried, [*local.passed, *far.passed]
+    report.claim(f"hostile statements let through, of {tried}", len(passed), "statements", 0, "lower")
+    report.claim("  files they changed", len(changed), "files", 0, "lower")
+    report.claim("  through the gateway and not in its access log", unlogged, "statements", 0, "lower")
+    slowest_s = max(local.slowest_s, far.slowest_s)
+    report.claim(f"  longest until stopped, with a limit of {timeout_s:g} s", slowest_s, "s", 2 * TIMEOUT_S, "lower")
+    report.detail["hostile"] = {
+        "statements": len(statements),
+        "tried_on_the_folder": local.tried,
+        "tried_through_a_gateway": far.tried,
+        "let_through": passed,
+        "slowest_on_the_folder_s": round(local.slowest_s, 2),
+        "slowest_through_a_gateway_s": round(far.slowest_s, 2),
+    }
+
+
+def hostile_statements(root: Path) -> list[str]:
+    """The statements of hostile.sql, paragraphs below a comment that says what each tries, and those of MADE.
+
+    They aim at the ledger `root` and the folder around it.
+    """
+    paragraphs = FILE.read_text(encoding="utf-8").split("\n\n")[1:]
+    texts = [paragraph.partition("\n")[2].strip("\n") for paragraph in paragraphs] + list(MADE.values())
+    return [text.replace("{root}", str(root)).replace("{outside}", str(root.parent)) for text in texts]
+
+
+def _try(attempt: Attempt, statements: Sequence[str]) -> _Outcome:
+    outcome = _Outcome(tried=len(statements))
+
+    def one(statement: str) -> None:
         began = time.perf_counter()
         try:
-            query(root, statement, timeout_s=TIMEOUT_S, memory_limit_gb=0.5)
-            passed.append(statement)
-        except QueryError:
-            slowest = max(slowest, time.perf_counter() - began)
-    assert query(root, "SELECT count(*) FROM event").rows == [(1000,)], "the ledger still answers"
-    report.claim(f"hostile statements let through, of {len(statements)}", len(passed), "statements", 0, "lower")
-    report.claim("  files they changed", len(before ^ _files(root)), "files", 0, "lower")
-    report.claim(f"  longest until stopped, with a limit of {TIMEOUT_S:g} s", slowest, "s", 2 * TIMEOUT_S, "lower")
-    report.detail["hostile"] = {"statements": len(statements), "let_through": passed, "slowest_s": round(slowest, 2)}
+            attempt(statement)
+            outcome.passed.append(statement[:1000])
+        except QueryError as error:
+            if SECRET in str(error):
+                outcome.passed.append(statement[:1000])
+        outcome.slowest_s = max(outcome.slowest_s, time.perf_counter() - began)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(one, statements))
+    return outcome
 
 
-def hostile_statements() -> list[str]:
-    """The statements of hostile.sql: paragraphs, each with a comment that says what it tries."""
-    return [text.strip() for text in FILE.read_text(encoding="utf-8").split("\n\n") if text.strip()]
-
-
-def _files(root: Path) -> set[tuple[str, str]]:
+def _files(folder: Path) -> set[tuple[str, str]]:
     return {
-        (str(path.relative_to(root)), hashlib.sha256(path.read_bytes()).hexdigest())
-        for path in root.rglob("*")
+        (str(path.relative_to(folder)), hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in folder.rglob("*")
         if path.is_file() and "locks" not in path.parts
     }
+
+
+def _log(name: str) -> bool:
+    """Whether a file changes because the gateway writes its log."""
+    own = ("ledger/live/gateway/", "ledger/heads/gateway.", "ledger/ledger.duckdb", "ledger/writers.jsonl")
+    return name.startswith(own)

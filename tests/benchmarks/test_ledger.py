@@ -42,3 +42,15 @@ def test_nothing_acknowledged_is_hidden_when_writers_are_killed_on_a_disk_that_f
         pytest.skip(report["detail"]["full_disk"])
     assert report["detail"]["full_disk"]["acknowledged"] > 0
     assert all(claim["value"] == 0 for claim in report["claims"]), done.stderr
+
+
+def test_no_hostile_statement_gets_through_on_the_folder_or_at_a_gateway(tmp_path):
+    command = [sys.executable, "-m", "benchmarks.ledger", "--quick", "--only", "hostile"]
+    command += ["--folder", str(tmp_path), "--json", str(tmp_path / "report.json")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    through, changed, unlogged, _ = report["claims"]
+    assert (through["value"], changed["value"], unlogged["value"]) == (0, 0, 0), report["detail"]["hostile"]
+    assert report["detail"]["hostile"]["statements"] >= 400
+    assert report["detail"]["hostile"]["tried_through_a_gateway"] >= 100

@@ -33,6 +33,8 @@ from rose.ledger.writer import LedgerWriter
 
 #: A shorter token could be guessed.
 TOKEN_CHARACTERS_MIN = 16
+#: An error travels twice, once with three bytes for one, and gRPC takes 8 KiB of it.
+_ERROR_BYTES_MAX = 1600
 #: Kinds of events that the ledger and its gateway write about themselves; nobody else brings them.
 _OWN_KINDS = frozenset({Access.kind, Ledger.kind})
 
@@ -308,7 +310,17 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except LedgerError as error:
-        raise flight.FlightServerError(str(error), str(error).encode()) from error
+        text = _bounded(str(error))
+        raise flight.FlightServerError(text, text.encode()) from error
     except OSError as error:
-        said = f"the gateway's disk refuses it: {error.strerror}"
-        raise flight.FlightServerError(said, said.encode()) from error
+        text = f"the gateway's disk refuses it: {error.strerror}"
+        raise flight.FlightServerError(text, text.encode()) from error
+
+
+def _bounded(text: str) -> str:
+    """`text` without its middle if it is longer than an error of gRPC may be: a refusal repeats what was sent."""
+    content = text.encode(errors="backslashreplace")
+    if len(content) <= _ERROR_BYTES_MAX:
+        return text
+    first, last = content[: _ERROR_BYTES_MAX - 600], content[-590:]
+    return f"{first.decode(errors='ignore')} [...] {last.decode(errors='ignore')}"

@@ -46,7 +46,7 @@ VOLATILE_ALLOWED = frozenset(
         "uuidv7",
     }
 )
-#: Scalar functions that look at the process, its settings or its state, or that only wait.
+#: Scalar functions that look at the process, its settings or its state, that bind SQL in a text, or that only wait.
 FUNCTIONS_REFUSED = frozenset(
     {
         "current_connection_id",
@@ -57,6 +57,7 @@ FUNCTIONS_REFUSED = frozenset(
         "currval",
         "get_block_size",
         "getenv",
+        "json_serialize_plan",
         "nextval",
         "setseed",
         "setval",

@@ -83,6 +83,18 @@ def test_a_refused_query_says_what_the_local_one_says(url, root, text):
     assert str(far.value) == str(local.value)
 
 
+@pytest.mark.parametrize("letter", ["x", "é", "語"])
+def test_a_refusal_that_is_longer_than_a_call_can_carry_is_cut(client, letter):
+    with pytest.raises(QueryError) as refused:
+        client.query(f'FROM "{letter * 30_000}"', limit=1, timeout_s=5)
+    text = str(refused.value)
+    assert text.startswith(f"'{letter * 100}")
+    assert " [...] " in text
+    assert text.endswith("count as SELECT")
+    with pytest.raises(remote.GatewayError, match="is no action of this gateway"):
+        client._act(letter * 30_000 if letter == "x" else "x", b"")
+
+
 def test_a_client_without_any_of_this_package_can_query(url):
     class Bearer(flight.ClientMiddlewareFactory):
         def start_call(self, _info):

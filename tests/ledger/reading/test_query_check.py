@@ -84,6 +84,12 @@ def test_what_is_refused_is_named_wherever_it_stands(connection, text, named):
     assert named in refuses(connection, text)
 
 
+def test_a_function_that_binds_sql_of_its_own_is_refused(connection):
+    """It said what settings are, and so where the ledger lies on its host."""
+    text = "SELECT json_serialize_plan('SELECT current_setting(''allowed_directories'')', optimize := true)"
+    assert "'json_serialize_plan' is not allowed" in refuses(connection, text)
+
+
 def test_half_a_character_is_named(connection):
     """JSON can bring it, and no text of DuckDB's can hold it."""
     assert "half a character (a surrogate) at 8" in refuses(connection, "SELECT '\ud800'")
