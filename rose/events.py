@@ -370,7 +370,7 @@ class Access(Event):
 
     kind: ClassVar[str] = "access"
     durable: ClassVar[bool] = True
-    #: The name of a token, `user@host` for a command on the folder, or NO_TOKEN or UNKNOWN_TOKEN.
+    #: The name of a token, or `user@host` for a command on the folder.
     who: Id
     #: `info`: views were listed, or how far writers are. `*_denied`: the token, or a scope of it, was missing.
     action: Literal[
@@ -380,7 +380,7 @@ class Access(Event):
     outcome: Literal["ok", "refused", "failed", "timeout"]
     #: Address that a call came from; None for a command on the folder.
     peer: str | None = None
-    #: What was asked for, its first STATEMENT_CHARACTERS; the SHA-256 is that of the whole text in UTF-8.
+    #: What was asked for, its first 1,000 characters; the SHA-256 is that of the whole text in UTF-8.
     statement: str | None = None
     statement_sha256: str | None = None
     result_rows: Count | None = None

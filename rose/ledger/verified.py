@@ -147,6 +147,7 @@ def _write(root: Path, name: str, content: dict[str, Any]) -> None:
 
 
 def user_at_host() -> str:
+    """Who runs this process, as user@host."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (OSError, KeyError):

@@ -38,14 +38,16 @@ def verify(
     """Check every byte, the chain of segments, every seq and the views; exit code 1 if anything is wrong."""
     with clear_errors():
         from rose.ledger import faults, verified
+        from rose.ledger.access import logged
         from rose.ledger.approvals import proposals
         from rose.ledger.examine import Seen
         from rose.ledger.verify import verify as run
 
         root = ledger_root(ledger)
-        seen = verified.load(root) if incremental else Seen()
-        report = run(root, seen=seen)
-        verified.save(root, seen)
+        with logged(root, "verify", "new files" if incremental else "every byte"):
+            seen = verified.load(root) if incremental else Seen()
+            report = run(root, seen=seen)
+            verified.save(root, seen)
         # Of damaged files nothing can be asked.
         faulty, named = faults.listed(report.root) if report.ok else (None, [])
         approvals = proposals.load(report.root).faults if report.ok else []

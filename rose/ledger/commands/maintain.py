@@ -200,21 +200,25 @@ def export(
     options = _options(storage_option)
     with clear_errors(), progress_bar("Exporting") as progress:
         from rose.ledger import verified
+        from rose.ledger.access import logged
         from rose.ledger.growth import export as exporting
 
-        done = exporting.export(
-            ledger_root(ledger),
-            to,
-            views=view,
-            format=format,
-            since=since,
-            until=until,
-            run_id=run,
-            overwrite=overwrite,
-            storage_options=options,
-            progress=progress,
-        )
-    print(f"Ledger {verified.text(ledger_root(ledger))}", file=sys.stderr)
+        root = ledger_root(ledger)
+        with logged(root, "export", f"{', '.join(view or ['all views'])} to {to}") as reading:
+            done = exporting.export(
+                root,
+                to,
+                views=view,
+                format=format,
+                since=since,
+                until=until,
+                run_id=run,
+                overwrite=overwrite,
+                storage_options=options,
+                progress=progress,
+            )
+            reading.rows = sum(file.rows for file in done)
+    print(f"Ledger {verified.text(root)}", file=sys.stderr)
     rows = [dataclasses.asdict(file) for file in done]
     if as_json:
         print_json(rows)

@@ -157,10 +157,18 @@ def _runner(
         if token_file or tls_ca:
             fail("--token-file and --tls-ca are for a gateway; name one with --server")
         from rose.ledger import layout
+        from rose.ledger.access import logged
         from rose.ledger.reading.query import query
 
         root = layout.check(ledger_root(ledger))
-        return lambda text: query(root, text, limit=limit, timeout_s=timeout_s)
+
+        def run(text: str) -> Result:
+            with logged(root, "query", text) as reading:
+                result = query(root, text, limit=limit, timeout_s=timeout_s)
+                reading.rows = len(result.rows)
+                return result
+
+        return run
     if ledger is not None and "ROSE_LEDGER" not in os.environ:
         fail("--ledger and --server exclude one another; give one of them")
     from rose.ledger.hosts import remote
@@ -182,9 +190,14 @@ def _open_shell(
 
 
 def _run_named(ledger: Path | None, query: NamedQuery, given: dict[str, Value], limit: int, timeout_s: float) -> Result:
+    from rose.ledger.access import logged
     from rose.ledger.reading import named
 
-    return named.run(ledger_root(ledger), query, given, limit=limit, timeout_s=timeout_s)
+    root = ledger_root(ledger)
+    with logged(root, "query", named.script(query, given)) as reading:
+        result = named.run(root, query, given, limit=limit, timeout_s=timeout_s)
+        reading.rows = len(result.rows)
+        return result
 
 
 def _list_queries(as_json: bool) -> None:

@@ -7,19 +7,15 @@ only counted, and a thread writes them: at most one event a second for a peer, w
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from rose.events import Access
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 
-#: Characters of a statement that are kept; its hash is of all of them.
-STATEMENT_CHARACTERS = 1000
 #: Refusals of one peer become one event in this time.
 DENIALS_S = 1.0
 #: So do looks at how far writers are, which an older forwarder takes every 2 s, after the first.
@@ -120,13 +116,3 @@ def _key(event: Access) -> tuple[str, str | None, str]:
 def _host(peer: str | None) -> str | None:
     """The peer without its port, which is another one for each connection."""
     return None if peer is None else peer.rpartition(":")[0] or peer
-
-
-def statement(text: str | None) -> dict[str, Any]:
-    """The fields of an Access that say what was asked for."""
-    if text is None:
-        return {}
-    # Half of a surrogate pair, which JSON can bring, is no text that could be stored.
-    content = text.encode(errors="backslashreplace")
-    kept = text[:STATEMENT_CHARACTERS].encode(errors="backslashreplace").decode()
-    return {"statement": kept, "statement_sha256": hashlib.sha256(content).hexdigest()}

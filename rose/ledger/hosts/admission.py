@@ -13,7 +13,8 @@ from pyarrow import flight
 
 from rose.events import Access
 from rose.ledger import layout
-from rose.ledger.hosts.access_log import AccessLog, statement
+from rose.ledger.access import Reading, statement
+from rose.ledger.hosts.access_log import AccessLog
 from rose.ledger.hosts.tokens import Token, TokenError
 
 #: Who calls a gateway that asks for no token, and who calls with one that it does not know.
@@ -24,13 +25,6 @@ MIDDLEWARE = "token"
 
 Read = Literal["query", "info", "receipt"]
 Scope = Literal["read", "append", "admin"]
-
-
-@dataclass(slots=True)
-class Reading:
-    """What a call is given; whoever answers it fills in how many rows."""
-
-    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

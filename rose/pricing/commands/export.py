@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rose.ledger.access import logged
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.common import progress_bar
 from rose.pricing.commands.common import UnverifiedOption, clear_errors
@@ -50,7 +51,7 @@ def focus_command(
     as_json: JsonOption = False,
 ) -> None:
     """FOCUS 1.2 rows as .parquet or .csv: of a closed period, or of one that may still change. Checked row by row."""
-    with clear_errors(), progress_bar("Exporting") as progress:
+    with clear_errors(), logged(ledger_root(ledger), "export", str(out)), progress_bar("Exporting") as progress:
         from rose.pricing.export import focus
         from rose.pricing.export import out as writing
 
@@ -77,7 +78,7 @@ def workbook_command(
     as_json: JsonOption = False,
 ) -> None:
     """An Excel workbook (.xlsx): who pays, for what, by day, run, policy version and cause, with the prices."""
-    with clear_errors(), progress_bar("Exporting") as progress:
+    with clear_errors(), logged(ledger_root(ledger), "export", str(out)), progress_bar("Exporting") as progress:
         from rose.pricing.export import out as writing
         from rose.pricing.export import workbook
 
@@ -106,7 +107,7 @@ def report_command(
     as_json: JsonOption = False,
 ) -> None:
     """One HTML file that needs no network: the cost report of a run, or the drill-downs of a period. Prints well."""
-    with clear_errors(), progress_bar("Exporting"):
+    with clear_errors(), logged(ledger_root(ledger), "export", str(out)), progress_bar("Exporting"):
         from rose.ledger import verified
         from rose.pricing import report
         from rose.pricing.export import html

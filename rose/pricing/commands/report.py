@@ -22,11 +22,12 @@ def report_command(
     """Report what a run's rollouts cost: time by bucket, three cost views, cost per correct answer, serving latency."""
 
     from rose.ledger import verified
+    from rose.ledger.access import logged
     from rose.pricing import report, tables
     from rose.pricing.console import PlainConsole
 
     root = ledger_root(ledger)
-    with clear_errors():
+    with clear_errors(), logged(root, "report", f"run {run or 'newest'}, prices {price_book}"):
         built = report.build(root, run, price_book, allow_unverified)
     if as_json:
         last = verified.state(root)

@@ -1,0 +1,82 @@
+"""The log of what `rose` commands read on a ledger's folder, where its rules ask for one.
+
+An event of the writer `access`, which is open for that moment. Whoever may read the folder may read its files without
+any log, so one that cannot be written is said on stderr and keeps nobody from reading; a gateway is stricter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rose.events import Access
+from rose.ledger import layout
+from rose.ledger.layout import LedgerError
+
+WRITER = "access"
+#: Characters of a statement that are kept; its hash is of all of them.
+STATEMENT_CHARACTERS = 1000
+
+LogAccess = Literal["none", "exports", "queries"]
+
+
+@dataclass(slots=True)
+class Reading:
+    """What somebody is given; whoever gives it fills in how many rows."""
+
+    rows: int | None = None
+
+
+def rule(_root: Path) -> LogAccess:
+    """What the ledger's rules ask for: no log, one of exports, reports and verifications, or of queries too."""
+    return "none"
+
+
+@contextmanager
+def logged(root: Path | str, action: Literal["query", "export", "verify", "report"], asked: str) -> Iterator[Reading]:
+    """The block reads the ledger at `root`; once it is done there is an event of it, if the rules ask for one."""
+    reading, began_ns = Reading(), time.monotonic_ns()
+    outcome: Literal["ok", "refused", "failed", "timeout"] = "ok"
+    try:
+        yield reading
+    except Exception as error:
+        outcome = getattr(error, "outcome", "failed")
+        raise
+    finally:
+        took: dict[str, Any] = {"result_rows": reading.rows, "duration_ns": time.monotonic_ns() - began_ns}
+        _write(root, action, {"outcome": outcome, **took, **statement(asked)})
+
+
+def statement(text: str | None) -> dict[str, Any]:
+    """The fields of an Access that say what was asked for."""
+    if text is None:
+        return {}
+    # Half of a surrogate pair, which JSON can bring, is no text that could be stored.
+    content = text.encode(errors="backslashreplace")
+    kept = text[:STATEMENT_CHARACTERS].encode(errors="backslashreplace").decode()
+    return {"statement": kept, "statement_sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _write(root: Path | str, action: Literal["query", "export", "verify", "report"], fields: dict[str, Any]) -> None:
+    try:
+        root = layout.check(root)
+        if rule(root) not in (("queries",) if action == "query" else ("exports", "queries")):
+            return
+        # Only now: they load Arrow, which a query does while its worker starts.
+        from rose.ledger import verified
+        from rose.ledger.writer import LedgerWriter
+
+        # Another command may be writing its own. No writer's name begins with a dot.
+        with (
+            layout.locked(root / "locks" / ".access.lock"),
+            LedgerWriter.open(root, WRITER, layout.UPKEEP_RUN_ID) as writer,
+        ):
+            writer.record(Access(who=verified.by(), action=action, **fields))
+    except (LedgerError, OSError) as error:
+        print(f"this is not in the ledger's access log: {error}", file=sys.stderr)

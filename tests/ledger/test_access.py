@@ -1,0 +1,100 @@
+"""What commands on a folder leave in its access log, where the rules ask for one."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from typer.testing import CliRunner
+
+from rose import cli
+from rose.ledger import access
+from rose.ledger.reading.query import query
+from rose.ledger.verify import verify
+from rose.ledger.writer import LedgerWriter
+
+
+@pytest.fixture
+def root(tmp_path, lease):
+    with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
+        writer.record(lease())
+    return tmp_path / "ledger"
+
+
+@pytest.fixture
+def rule(monkeypatch):
+    return lambda wanted: monkeypatch.setattr(access, "rule", lambda _root: wanted)
+
+
+def rose(root, *arguments):
+    done = CliRunner().invoke(cli.app, [*arguments, "--ledger", str(root)])
+    assert isinstance(done.exception, SystemExit | None), done.exception
+    return done
+
+
+def commands(root, tmp_path):
+    rose(root, "sql", "SELECT 1 UNION ALL SELECT 2")
+    rose(root, "sql", "DROP VIEW lease")
+    rose(root, "query", "activation_overhead")
+    rose(root, "ledger", "verify")
+    rose(root, "ledger", "export", "--to", str(tmp_path / "out"), "--view", "lease")
+    rose(root, "report")
+
+
+def logged(root):
+    return query(root, "SELECT action, outcome, result_rows, statement FROM access ORDER BY seq").rows
+
+
+def test_nothing_is_logged_unless_the_rules_ask_for_it(root, tmp_path):
+    commands(root, tmp_path)
+    assert not (root / "live" / access.WRITER).exists()
+
+
+@pytest.mark.parametrize(("wanted", "queries"), [("exports", False), ("queries", True)])
+def test_the_rules_say_what_is_logged(root, tmp_path, rule, wanted, queries):
+    rule(wanted)
+    commands(root, tmp_path)
+    found = logged(root)
+    assert [row for row in found if row[0] != "query"] == [
+        ("verify", "ok", None, "every byte"),
+        ("export", "ok", 1, f"lease to {tmp_path / 'out'}"),
+        ("report", "failed", None, "run newest, prices example"),
+    ]
+    asked = [row for row in found if row[0] == "query"]
+    assert len(asked) == 3 * queries
+    if queries:
+        assert asked[:2] == [
+            ("query", "ok", 2, "SELECT 1 UNION ALL SELECT 2"), ("query", "refused", None, "DROP VIEW lease"),
+        ]  # fmt: skip
+    (who,) = {who for (who,) in query(root, "SELECT who FROM access").rows}
+    assert "@" in who
+    assert verify(root).ok
+
+
+def test_commands_at_the_same_time_are_all_logged(root, rule):
+    rule("queries")
+
+    def one(number):
+        with access.logged(root, "query", f"SELECT {number}"):
+            pass
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(one, range(12)))
+    assert {row[3] for row in logged(root)} == {f"SELECT {number}" for number in range(12)}
+
+
+def test_who_may_not_write_reads_on_and_is_told(root, rule, capsys):
+    rule("queries")
+    (root / "live" / access.WRITER).write_bytes(b"")
+    with access.logged(root, "query", "SELECT 1") as reading:
+        reading.rows = 1
+    assert capsys.readouterr().err.startswith("this is not in the ledger's access log: ")
+
+
+def test_json_on_stdout_stays_json_when_the_log_cannot_be_written(root, rule):
+    rule("queries")
+    (root / "live" / access.WRITER).write_bytes(b"")
+    done = rose(root, "sql", "SELECT 1 AS one", "--json")
+    assert json.loads(done.stdout) == [{"one": 1}]
+    assert "access log" in done.stderr
