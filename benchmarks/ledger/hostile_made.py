@@ -21,7 +21,6 @@ MADE: dict[str, str] = {
     "Bits of bits.": "SELECT " + "~" * 90_000 + "1",
     "A long sum.": "SELECT 1" + "+1" * 45_000,
     "A long text of parts.": "SELECT ''" + "||''" * 20_000,
-    "A long OR.": "SELECT true" + " OR step=1" * 9_000 + " FROM lease",
     "Lists in lists.": "SELECT " + "[" * 20_000 + "1" + "]" * 20_000,
     "Structs in structs.": "SELECT " + "{'a':" * 15_000 + "1" + "}" * 15_000,
     "Functions in functions.": "SELECT " + "abs(" * 15_000 + "1" + ")" * 15_000,

@@ -66,6 +66,10 @@ def statement(text: str | None) -> dict[str, Any]:
 def _write(root: Path | str, action: Literal["query", "export", "verify", "report"], fields: dict[str, Any]) -> None:
     try:
         root = layout.check(root)
+    except LedgerError:
+        # There is nothing to log in, and whoever read it was told so.
+        return
+    try:
         if rule(root) not in (("queries",) if action == "query" else ("exports", "queries")):
             return
         # Only now: they load Arrow, which a query does while its worker starts.
