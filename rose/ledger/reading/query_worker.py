@@ -41,8 +41,8 @@ def serve(control: socket.socket) -> None:
     """Fork a process for each socket that arrives over `control`, until the other end is closed.
 
     A process reads one encoded Request to the end of its socket, and answers a line of JSON (`types` and `truncated`
-    and the length of what follows in `bytes`, or `error` and the `outcome` of a QueryError) and an Arrow IPC stream. For
-    one that a signal ended, this process answers `died`, the signal's number.
+    and the length of what follows in `bytes`, or `error` and the `outcome` of a QueryError) and an Arrow IPC stream.
+    For one that a signal ended, this process answers `died`, the signal's number.
     """
     running: dict[int, socket.socket] = {}
     signal.signal(signal.SIGCHLD, lambda *_: _reap(running))
