@@ -148,8 +148,7 @@ def test_the_time_column_needs_no_quotes_and_its_old_name_comes_last(select: Sel
     assert select("SELECT event_time, max(event_time), max(run.at) FROM run GROUP BY event_time", [run]) == [
         (_second(1), _second(1), _second(1))
     ]
-    # A view of this release never had the old name.
-    for view in set(catalog.VIEWS) - set(ROLLUPS) - {"access"}:
+    for view in set(catalog.VIEWS) - set(ROLLUPS):
         columns = [column for column, *_ in select(f"DESCRIBE {view}", [])]
         assert columns[-1] == "at", view
         assert "event_time" in columns, view
