@@ -17,13 +17,12 @@ from typing import Any, Literal
 
 from rose.events import Access
 from rose.ledger import layout
+from rose.ledger.approvals.values import CONTROLS_WRITER, LogAccess
 from rose.ledger.layout import LedgerError
 
 WRITER = "access"
 #: Characters of a statement that are kept; its hash is of all of them.
 STATEMENT_CHARACTERS = 1000
-
-LogAccess = Literal["none", "exports", "queries"]
 
 
 @dataclass(slots=True)
@@ -33,9 +32,17 @@ class Reading:
     rows: int | None = None
 
 
-def rule(_root: Path) -> LogAccess:
-    """What the ledger's rules ask for: no log, one of exports, reports and verifications, or of queries too."""
-    return "none"
+def rule(root: Path) -> LogAccess:
+    """What the ledger's rules ask for: no log, one of exports, reports and verifications, or of queries too.
+
+    Raises LedgerError if they cannot be read.
+    """
+    if CONTROLS_WRITER not in layout.writers(root):
+        # Nobody set any; reading them would load Arrow.
+        return "none"
+    from rose.ledger.rules import rules
+
+    return rules(root).log_access
 
 
 @contextmanager
@@ -81,6 +88,6 @@ def _write(root: Path | str, action: Literal["query", "export", "verify", "repor
             layout.locked(root / "locks" / ".access.lock"),
             LedgerWriter.open(root, WRITER, layout.UPKEEP_RUN_ID) as writer,
         ):
-            writer.record(Access(who=verified.by(), action=action, **fields))
+            writer.record(Access(who=verified.user_at_host(), action=action, **fields))
     except (LedgerError, OSError) as error:
         print(f"this is not in the ledger's access log: {error}", file=sys.stderr)

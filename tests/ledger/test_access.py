@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from rose import cli
 from rose.ledger import access
 from rose.ledger.reading.query import query
+from rose.ledger.rules import Rules, set_rules
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 
@@ -23,8 +24,8 @@ def root(tmp_path, lease):
 
 
 @pytest.fixture
-def rule(monkeypatch):
-    return lambda wanted: monkeypatch.setattr(access, "rule", lambda _root: wanted)
+def rule(root):
+    return lambda wanted: set_rules(root, Rules(log_access=wanted))
 
 
 def rose(root, *arguments):

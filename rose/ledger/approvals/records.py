@@ -19,13 +19,13 @@ import pyarrow as pa
 
 from rose.events import Ledger
 from rose.ledger import layout, segments, verified
+from rose.ledger.approvals.values import CONTROLS_WRITER
 from rose.ledger.checks import registry
 from rose.ledger.evidence import keys
 from rose.ledger.evidence.keys import Key
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.writer import LedgerWriter
 
-WRITER = "controls"
 _DOMAIN = "rose controls 1"
 #: Parts may be merged, and those that were removed, while they are read.
 _LOOKS = 3
@@ -71,7 +71,7 @@ def read(root: Path) -> list[Record]:
 def exclusive(root: Path) -> Iterator[None]:
     """Hold this from reading what stands to recording what follows from it."""
     # No writer's name begins with a dot.
-    with layout.locked(root / "locks" / f".{WRITER}.lock"):
+    with layout.locked(root / "locks" / f".{CONTROLS_WRITER}.lock"):
         yield
 
 
@@ -92,17 +92,17 @@ def append(root: Path, action: str, body: Mapping[str, Any]) -> None:
     key, by = signing_key(), verified.user_at_host()
     signature = key.sign(_message(layout.give_id(root), action, body, by))
     detail = {"body": body, "by": by, "key": key.public, "signature": signature}
-    with LedgerWriter.open(root, WRITER, layout.UPKEEP_RUN_ID) as log:
+    with LedgerWriter.open(root, CONTROLS_WRITER, layout.UPKEEP_RUN_ID) as log:
         log.record(Ledger(action=action, detail_json=canonical(detail)), durable=True)
 
 
 def _rows(root: Path) -> list[tuple[int, int, str, str | None]]:
     """(seq, at_us, action, detail_json) of every event, without a gap. Raises LedgerError, OSError."""
-    parts = layout.chain(root, WRITER)
+    parts = layout.chain(root, CONTROLS_WRITER)
     if not parts:
-        named = WRITER in (registry.known(root) or ()) or segments.read_head(root, WRITER).segment
+        named = CONTROLS_WRITER in (registry.known(root) or ()) or segments.read_head(root, CONTROLS_WRITER).segment
         if named:
-            raise _unreadable(f"live/{WRITER} is gone")
+            raise _unreadable(f"live/{CONTROLS_WRITER} is gone")
         return []
     found: list[tuple[int, int, str, str | None]] = []
     for part in parts:
@@ -115,7 +115,7 @@ def _rows(root: Path) -> list[tuple[int, int, str, str | None]]:
     found.sort(key=lambda row: row[0])
     if [row[0] for row in found] != list(range(len(found))):
         raise _unreadable("an event is missing, or there twice")
-    head = segments.read_head(root, WRITER).segment
+    head = segments.read_head(root, CONTROLS_WRITER).segment
     live = head is not None and parts[-1].state == "live" and segments.place(head)[0] >= parts[-1].first
     if head is not None and live and not (root / head).exists():
         raise _unreadable(f"{head}, its newest segment, is gone")

@@ -11,6 +11,8 @@ from typing import Any, Literal, get_args
 
 from rose.ledger.layout import LedgerError
 
+#: Whose events say what is in force.
+CONTROLS_WRITER = "controls"
 LogAccess = Literal["none", "exports", "queries"]
 #: From the one that logs least.
 LOG_ACCESS: tuple[LogAccess, ...] = get_args(LogAccess)

@@ -10,14 +10,15 @@ from typing import Any
 
 from rose.clock import iso, utc_us
 from rose.ledger import layout
-from rose.ledger.approvals import proposals, records
+from rose.ledger.approvals import proposals
 from rose.ledger.approvals.state import DAY_US, Hold
+from rose.ledger.approvals.values import CONTROLS_WRITER
 from rose.ledger.growth import compaction, contents, rollup
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.verify import ARCHIVE_WRITER, CLOSING_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER
 
 #: Their events prove the manifests of all writers, roll-ups, closes and approvals, so they never leave the ledger.
-_KEPT_WRITERS = (ARCHIVE_WRITER, CLOSING_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER, records.WRITER)
+_KEPT_WRITERS = (ARCHIVE_WRITER, CLOSING_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER, CONTROLS_WRITER)
 
 
 @dataclass(frozen=True, slots=True)
