@@ -65,7 +65,7 @@ def verify(
         ]
         print_table(columns, rows)
         print(verified.text(report.root))
-        print(visible("\n".join([_signed_text(report.writers), *report.notes])))
+        print(visible(_signed_text(report.writers)))
         print("The ledger is sound." if report.ok else visible("\n".join(report.problems)))
         _print_faults(faulty, named)
         print(visible("".join(f"{fault}\n" for fault in approvals)), end="")
