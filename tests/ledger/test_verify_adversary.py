@@ -295,7 +295,8 @@ def _apply(root: Path, data: st.DataObject) -> None:
         if path.is_file()
     )
     writers = {root / "live/a", root / "live/b", root / "compacted/a"}
-    folders = sorted({path.parent for path in files if path.parent != root} | writers)
+    # What was done before may have removed some.
+    folders = sorted(path for path in {path.parent for path in files if path.parent != root} | writers if path.is_dir())
     file = data.draw(st.sampled_from(files))
     match data.draw(st.sampled_from(["remove", "remove folder", "replace", "swap", "rename", "add", "flip", "cut"])):
         case "remove":
