@@ -67,6 +67,7 @@ def verify(
         print(verified.text(report.root))
         print(visible(_signed_text(report.writers)))
         print("The ledger is sound." if report.ok else visible("\n".join(report.problems)))
+        print(visible("".join(f"{note}\n" for note in report.notes)), end="")
         _print_faults(faulty, named)
         print(visible("".join(f"{fault}\n" for fault in approvals)), end="")
     if not report.ok:
