@@ -46,7 +46,9 @@ def rule(root: Path) -> LogAccess:
 
 
 @contextmanager
-def logged(root: Path | str, action: Literal["query", "export", "verify", "report"], asked: str) -> Iterator[Reading]:
+def logged(
+    root: Path | str, action: Literal["query", "export", "verify", "report", "receipt"], asked: str
+) -> Iterator[Reading]:
     """The block reads the ledger at `root`; once it is done there is an event of it, if the rules ask for one."""
     reading, began_ns = Reading(), time.monotonic_ns()
     outcome: Literal["ok", "refused", "failed", "timeout"] = "ok"
@@ -70,7 +72,9 @@ def statement(text: str | None) -> dict[str, Any]:
     return {"statement": kept, "statement_sha256": hashlib.sha256(content).hexdigest()}
 
 
-def _write(root: Path | str, action: Literal["query", "export", "verify", "report"], fields: dict[str, Any]) -> None:
+def _write(
+    root: Path | str, action: Literal["query", "export", "verify", "report", "receipt"], fields: dict[str, Any]
+) -> None:
     try:
         root = layout.check(root)
     except LedgerError:

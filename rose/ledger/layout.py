@@ -42,6 +42,8 @@ CATALOG = "ledger.duckdb"
 #: Run under which upkeep records its own events: compaction, roll-ups, the archive, jobs.
 UPKEEP_RUN_ID = "ledger"
 SCHEMA_FILE = "schema.parquet"
+#: Sums that pricing keeps and trusts; it makes them again from the events.
+PRICING = "pricing.duckdb"
 
 WRITER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 EPOCH_NAME = re.compile(r"\d{6,}")

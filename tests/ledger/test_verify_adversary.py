@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,45 +19,52 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rose.events import Power
+from rose.events import Ledger, Power
 from rose.ledger import catalog, layout, rows, segments
-from rose.ledger.growth import archive, compaction, rollup
+from rose.ledger.checks import registry
+from rose.ledger.evidence import continuation, keys, links, receipt
+from rose.ledger.examine import Seen
+from rose.ledger.growth import archive, compaction, rolled, rollup
 from rose.ledger.growth.rolled import FOLDER
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
+from rose.ledger.writer import LedgerWriter
 
 DAY_US = 86_400_000_000
 Act = Callable[[Path], Any]
 
 
-def _append(root: Path, tail: segments.Tail, count: int) -> segments.Tail:
+def _append(root: Path, tail: segments.Tail, count: int, power_mw: int = 7) -> segments.Tail:
     batch: list[rows.Row | pa.Table] = []
     for seq in range(tail.next_seq, tail.next_seq + count):
         at_us = DAY_US + seq
-        event = Power(at_us=at_us, device_id="d", t0_ns=seq, t1_ns=seq + 1, power_mw=7, source="rapl")
+        event = Power(at_us=at_us, device_id="d", t0_ns=seq, t1_ns=seq + 1, power_mw=power_mw, source="rapl")
         batch.append(("power", rows.encode(event)))
     return segments.append(root, tail, rows.table(tail.writer, tail.next_seq, "r", "live", batch))
 
 
-def _write(root: Path, writer: str, epochs: int, per_epoch: int) -> None:
+def _write(root: Path, writer: str, epochs: int, per_epoch: int, power_mw: int = 7) -> None:
     tail = segments.first_epoch(root, writer)
     for epoch in range(epochs):
         if epoch:
             tail = segments.begin_epoch(root, tail)
         for _ in range(per_epoch):
-            tail = _append(root, tail, 2)
+            tail = _append(root, tail, 2, power_mw)
 
 
 @pytest.fixture(scope="session")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Archived, compacted, superseded and live parts of several writers, rolled up and verified."""
-    root = layout.create(tmp_path_factory.mktemp("adversary") / "ledger")
-    _write(root, "old", epochs=2, per_epoch=2)
+    return _make(layout.create(tmp_path_factory.mktemp("adversary") / "ledger"))
+
+
+def _make(root: Path, power_mw: int = 7) -> Path:
+    _write(root, "old", epochs=2, per_epoch=2, power_mw=power_mw)
     compaction.compact(root, grace_s=0)
     rollup.roll_up(root)
     archive.archive(root, older_than_days=1, to=None, delete=True, grace_s=0)
-    _write(root, "a", epochs=3, per_epoch=2)
-    _write(root, "b", epochs=1, per_epoch=3)
+    _write(root, "a", epochs=3, per_epoch=2, power_mw=power_mw)
+    _write(root, "b", epochs=1, per_epoch=3, power_mw=power_mw)
     # What was merged awaits its removal.
     compaction.compact(root, grace_s=3600)
     rollup.roll_up(root, grace_s=3600)
@@ -367,5 +377,198 @@ def test_whatever_an_adversary_does_is_named_or_changes_no_figure(
         for _ in range(data.draw(st.integers(1, 2))):
             (_edit_views if data.draw(st.integers(0, 4)) == 0 else _apply)(root, data)
         assert verify(root).problems or _figures(root) == figures
+    finally:
+        shutil.rmtree(root.parent)
+
+
+class _SeenByContent(Seen):
+    """Remembers what bytes say, whichever file has them: a full verification, of bytes that were looked at before."""
+
+    def facts(self, path: Path, kind: str, look: Callable[[bytes], Any]) -> Any:
+        content = path.read_bytes()
+        key = (kind, hashlib.sha256(content).hexdigest())
+        if key not in self.known:
+            self.known[key] = (), look(content)
+        return self.known[key][1]
+
+    def forget_unvisited(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def kept_receipt(pristine: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("kept") / "receipt.json"
+    path.write_bytes(receipt.take(pristine).content())
+    return path
+
+
+@pytest.fixture(scope="session")
+def forger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A key of the adversary's own."""
+    return tmp_path_factory.mktemp("forger") / "own.key"
+
+
+@pytest.fixture(scope="session")
+def forgeries(pristine: Path, forger: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The same ledger by its id, made anew and sound in itself: by the host's key and another, with other events."""
+    made = []
+    for name, power_mw, own in (("insider", 8, False), ("forged", 8, True), ("signed anew", 7, True)):
+        root = tmp_path_factory.mktemp(name) / "ledger"
+        root.mkdir()
+        shutil.copy(pristine / layout.MARKER, root)
+        with pytest.MonkeyPatch.context() as patch:
+            if own:
+                patch.setenv(keys.VARIABLE, str(forger))
+            made.append(_make(root, power_mw))
+    for factor in (1, 2):
+        root = shutil.copytree(pristine, tmp_path_factory.mktemp("sums") / "ledger")
+        with pytest.MonkeyPatch.context() as patch:
+            # By the host's own key it is one more event of its writers, and its sums count what was archived.
+            patch.setenv(keys.VARIABLE, str(forger))
+            _forged_sums(root, factor)
+        made.append(root)
+    return made
+
+
+def _overlay(root: Path, data: st.DataObject, forgeries: list[Path]) -> None:
+    """Parts of another history, or all of it, in the place of the ledger's own."""
+    other = data.draw(st.sampled_from(forgeries))
+    names = sorted({str(path.relative_to(other)) for path in [*other.glob("*"), *other.glob("*/*")]} - {"locks"})
+    everything = [str(path.relative_to(other)) for path in other.glob("*")]
+    for name in data.draw(st.just(everything) | st.lists(st.sampled_from(names), min_size=1, max_size=8)):
+        target = root / name
+        if target.is_dir():
+            shutil.rmtree(target)
+        if (other / name).is_dir():
+            shutil.copytree(other / name, target)
+        elif target.parent.is_dir():
+            shutil.copy(other / name, target)
+
+
+def _rechain(root: Path, data: st.DataObject, forger: Path) -> None:
+    """A writer's live segments from one of them on, written anew with other rows and all that names them."""
+    own = data.draw(st.booleans())
+    writer = data.draw(st.sampled_from(["a", "b", "compaction", "rollup"]))
+    chain = list(links.back(root, writer))[::-1]
+    first_live = next(number for number, link in enumerate(chain) if link.file.startswith("live/"))
+    # With the host's own key nothing is added behind: that nobody can tell from what its writers do.
+    first = data.draw(st.integers(first_live, len(chain) - 1))
+    written = [(root / link.path).read_bytes() for link in chain[first:]]
+    for link in chain[first:]:
+        (root / link.path).unlink()
+    header = segments.read_header(written[0])
+    key = keys.load_or_make(forger if own else None)
+    previous = chain[first - 1] if first else None
+    tail = segments.Tail(
+        writer, header.epoch, header.index, header.first_seq, header.previous_sha256,
+        link=previous.value if previous else "", signed_by=previous.key if previous else "", key=key,
+    )  # fmt: skip
+    fewer = data.draw(st.integers(0, len(written)))
+    for content in written[: len(written) - fewer]:
+        header, table = segments.read_header(content), segments.read_rows(content, rows.schema().names)
+        if header.index == 0:
+            tail = segments.begin_epoch(root, dataclasses.replace(tail, epoch=header.epoch - 1))
+            continue
+        if "power_mw" in table.column_names and data.draw(st.booleans()):
+            column = table.schema.get_field_index("power_mw")
+            table = table.set_column(column, "power_mw", pa.array([data.draw(st.integers(0, 9))] * table.num_rows))
+        tail = segments.append(root, tail, table)
+    for _ in range(data.draw(st.integers(0, 2)) if own else 0):
+        tail = _append(root, tail, 2)
+
+
+def _rebuild_records(root: Path, data: st.DataObject, forger: Path) -> None:
+    """What speaks of the segments, made to agree with what lies there: registry, heads, verification, views, sums."""
+    key = keys.load_or_make(forger)
+    assert key is not None
+    for step in data.draw(st.lists(st.sampled_from(["registry", "heads", "verified", "views"]), max_size=4)):
+        match step:
+            case "registry":
+                (root / registry.FILE).unlink(missing_ok=True)
+                for writer in layout.writers(root):
+                    registry.note(root, writer, key.public, key)
+            case "heads":
+                for writer in layout.writers(root):
+                    segments.recover(root, writer)
+            case "verified":
+                shutil.rmtree(root / "verified", ignore_errors=True)
+            case _:
+                catalog.refresh(root)
+
+
+def _forged_sums(root: Path, factor: int) -> None:
+    """Daily sums that count each event so often, and an event of a roll-up that names them."""
+    newest = rolled.newest(root)
+    assert newest is not None
+    path = root / newest.folder / "daily_event.parquet"
+    pq.write_table(pa.concat_tables([pq.read_table(path)] * factor), path)
+    coverage = json.loads((root / newest.folder / "coverage.json").read_bytes())
+    coverage["files"]["daily_event"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    content = json.dumps(coverage, indent=1).encode()
+    (root / newest.folder / "coverage.json").write_bytes(content)
+    detail = {"generation": newest.generation, "coverage_sha256": hashlib.sha256(content).hexdigest()}
+    with LedgerWriter.open(root, "rollup", "ledger") as log:
+        log.record(Ledger(action="rolled_up", detail_json=json.dumps(detail)), durable=True)
+
+
+def _read_by_readers(root: Path) -> str:
+    """A hash of all that any view is made of."""
+    digest = hashlib.sha256()
+    for path in sorted(
+        path for folder in ("live", "compacted", "archived", FOLDER) for path in (root / folder).rglob("*")
+    ):
+        if path.is_file():
+            digest.update(f"{path.relative_to(root)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+@pytest.fixture(scope="session")
+def read_by_readers(pristine: Path) -> str:
+    return _read_by_readers(pristine)
+
+
+#: What somebody who forges meets in a folder that an act before left damaged.
+_IN_THE_WAY = (LedgerError, OSError, pa.ArrowException, ValueError, KeyError, IndexError, StopIteration, AssertionError)
+_SEEN = _SeenByContent()
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_whatever_somebody_with_keys_does_shows_against_a_receipt_or_changes_no_figure(
+    pristine: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    figures: Any,
+    kept_receipt: Path,
+    forger: Path,
+    forgeries: list[Path],
+    read_by_readers: str,
+    data: st.DataObject,
+) -> None:
+    """More than the adversary before: chains written anew with own keys and the host's, and all that names them."""
+    root = tmp_path_factory.mktemp("case") / "ledger"
+    shutil.copytree(pristine, root)
+    try:
+        for _ in range(data.draw(st.integers(1, 3))):
+            act = data.draw(st.sampled_from(["rechain", "overlay", "records", "apply", "views", "priced"]))
+            with suppress(*_IN_THE_WAY):
+                match act:
+                    case "rechain":
+                        _rechain(root, data, forger)
+                    case "overlay":
+                        _overlay(root, data, forgeries)
+                    case "records":
+                        _rebuild_records(root, data, forger)
+                    case "apply":
+                        _apply(root, data)
+                    case "views":
+                        _edit_views(root, data)
+                    case _:
+                        (root / layout.PRICING).write_bytes(b"sums of somebody")
+        named = continuation.read([kept_receipt])
+        found = verify(root, seen=_SEEN, marks=continuation.marks(named))
+        if found.ok and not continuation.check(found, named).problems:
+            # Where no file that a reader reads was changed, there is nothing to add up.
+            assert _read_by_readers(root) == read_by_readers or _figures(root) == figures
+            assert not (root / layout.PRICING).exists(), "`rose report` would believe it"
     finally:
         shutil.rmtree(root.parent)

@@ -125,14 +125,19 @@ def _write(root: Path, entries: Sequence[bytes | tuple[str, str, Key | None]], l
 
 
 def _texts(root: Path) -> list[bytes]:
-    try:
-        return (root / FILE).read_bytes().splitlines()
-    except FileNotFoundError:
-        return []
+    return read(root).splitlines()
 
 
 def _names(known: Sequence[Line] | None, writer: str, key: str) -> bool:
     return any(line.writer == writer and (line.key == key or not key) for line in known or ())
+
+
+def read(root: Path) -> bytes:
+    """The bytes of the registry; none if there is no registry."""
+    try:
+        return (root / FILE).read_bytes()
+    except FileNotFoundError:
+        return b""
 
 
 def lines(root: Path) -> tuple[Line, ...] | None:

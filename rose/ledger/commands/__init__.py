@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import typer
 
-from rose.ledger.commands import approvals, inspect, keys, maintain, metrics, remote
+from rose.ledger.commands import approvals, evidence, inspect, keys, maintain, metrics, remote
 from rose.ledger.commands.common import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.query import query_command, schema_command, sql_command
 from rose.ledger.commands.tokens import token_app
@@ -33,6 +33,8 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     approvals.proposals,
     approvals.approve,
     approvals.reject,
+    evidence.receipt,
+    evidence.witness,
     remote.serve,
     remote.forward,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ from rose.ledger.commands.common import (
     LedgerOption,
     RawOption,
     clear_errors,
+    fail,
     ledger_root,
     print_json,
     print_table,
@@ -33,29 +35,41 @@ def verify(
     incremental: Annotated[
         bool, typer.Option("--incremental", help="Trust files that the last verification read, by size and times.")
     ] = False,
+    against: Annotated[
+        list[Path] | None, typer.Option("--against", help="A receipt, or a folder of such; may be repeated.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="Public key that must have signed the receipts.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check every byte, the chain of segments, every seq and the views; exit code 1 if anything is wrong."""
+    if key is not None and not against:
+        fail("--key is for the receipts that --against names")
     with clear_errors():
         from rose.ledger import faults, verified
         from rose.ledger.access import logged
         from rose.ledger.approvals import proposals
+        from rose.ledger.evidence import continuation
         from rose.ledger.examine import Seen
         from rose.ledger.verify import verify as run
 
         root = ledger_root(ledger)
+        receipts = continuation.read(against or [], key=key)
         with logged(root, "verify", "new files" if incremental else "every byte"):
             seen = verified.load(root) if incremental else Seen()
-            report = run(root, seen=seen)
+            report = run(root, seen=seen, marks=continuation.marks(receipts))
             verified.save(root, seen)
+            held = continuation.check(report, receipts) if receipts else None
         # Of damaged files nothing can be asked.
         faulty, named = faults.listed(report.root) if report.ok else (None, [])
         approvals = proposals.load(report.root).faults if report.ok else []
+    problems = [*report.problems, *(held.problems if held else ())]
     if as_json:
         writers = [dataclasses.asdict(writer) for writer in report.writers]
-        facts = {"ledger": str(report.root), "ok": report.ok, "writers": writers, "problems": report.problems}
+        facts = {"ledger": str(report.root), "ok": not problems, "writers": writers, "problems": problems}
         facts |= {"notes": report.notes, "faulty_events": faulty}
         facts |= {"faults": [dataclasses.asdict(fault) for fault in named], "approval_faults": approvals}
+        if held is not None:
+            facts["against"] = held.to_json()
         print_json(facts)
     else:
         columns = ["writer", "segments", "events", "signed", "first_seq", "last_seq", "problems"]
@@ -65,12 +79,11 @@ def verify(
         ]
         print_table(columns, rows)
         print(verified.text(report.root))
-        print(visible(_signed_text(report.writers)))
-        print("The ledger is sound." if report.ok else visible("\n".join(report.problems)))
-        print(visible("".join(f"{note}\n" for note in report.notes)), end="")
+        print(visible("\n".join([_signed_text(report.writers), *report.notes, *(held.lines if held else ())])))
+        print("The ledger is sound." if not problems else visible("\n".join(problems)))
         _print_faults(faulty, named)
         print(visible("".join(f"{fault}\n" for fault in approvals)), end="")
-    if not report.ok:
+    if problems:
         raise typer.Exit(1)
 
 

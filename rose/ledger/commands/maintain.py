@@ -25,6 +25,7 @@ from rose.ledger.commands.jobs import time_text
 
 if TYPE_CHECKING:
     from rose.ledger.growth.archive import Archived
+    from rose.ledger.growth.object_lock import ObjectLock
 
 GraceOption = Annotated[float, typer.Option(min=0, help="Remove what was replaced at least this many seconds ago.")]
 StorageOption = Annotated[
@@ -33,6 +34,12 @@ StorageOption = Annotated[
 ]
 #: Of a file in a table; --json has all.
 _RUNS_SHOWN = 3
+ObjectLockOption = Annotated[
+    str | None, typer.Option("--object-lock", help="Lock each copy for so long by S3 Object Lock, such as 2557d.")
+]
+LockModeOption = Annotated[
+    str, typer.Option("--lock-mode", help="compliance: nobody ends it early; governance: those with the right do.")
+]
 _FORMATS = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"]
 SinceOption = Annotated[datetime | None, typer.Option(formats=_FORMATS, help="From this time on, UTC.")]
 UntilOption = Annotated[datetime | None, typer.Option(formats=_FORMATS, help="Before this time, UTC.")]
@@ -71,12 +78,14 @@ def archive(
     ledger: LedgerOption = None,
     *,
     delete: Annotated[bool, typer.Option("--delete", help="Then have the files leave the ledger.")] = False,
+    object_lock: ObjectLockOption = None,
+    lock_mode: LockModeOption = "compliance",
     grace: GraceOption = 60.0,
     storage_option: StorageOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Copy old compacted files out of the ledger, compare the copies, and with --delete keep the copies only."""
-    options = _options(storage_option)
+    options = storage_options(storage_option)
     with clear_errors(), progress_bar("Archiving") as progress:
         from rose.ledger.growth.archive import archive as run
 
@@ -87,6 +96,7 @@ def archive(
             delete=delete,
             grace_s=grace,
             storage_options=options,
+            lock=lock_of(object_lock, lock_mode),
             progress=progress,
         )
     _print_archived(done, f"copied to {done.url}", as_json)
@@ -161,7 +171,7 @@ def restore(
     as_json: JsonOption = False,
 ) -> None:
     """Bring archived events back, for a period or all; exit code 1 if a file was not found there."""
-    options = _options(storage_option)
+    options = storage_options(storage_option)
     with clear_errors(), progress_bar("Restoring") as progress:
         from rose.ledger.growth.archive import restore as run
 
@@ -197,7 +207,7 @@ def export(
     as_json: JsonOption = False,
 ) -> None:
     """Write the rows of views to files, one for each view, for any other tool."""
-    options = _options(storage_option)
+    options = storage_options(storage_option)
     with clear_errors(), progress_bar("Exporting") as progress:
         from rose.ledger import verified
         from rose.ledger.access import logged
@@ -267,7 +277,15 @@ def _print_archived(done: Archived, what: str, as_json: bool) -> None:
         print(f"Carried out under proposal {approval['proposal'][:12]}, {who}.")
 
 
-def _options(texts: list[str] | None) -> dict[str, Any]:
+def lock_of(object_lock: str | None, mode: str) -> ObjectLock | None:
+    """The lock that was asked for; None if none was."""
+    from rose.ledger.growth.object_lock import ObjectLock
+
+    return None if object_lock is None else ObjectLock(days(object_lock), mode)  # type: ignore[arg-type]
+
+
+def storage_options(texts: list[str] | None) -> dict[str, Any]:
+    """What --storage-option says, by key."""
     options = {}
     for text in texts or []:
         name, equals, value = text.partition("=")

@@ -32,12 +32,12 @@ class Key:
         return self._private.sign(message).hex()
 
 
-def load_or_make() -> Key | None:
-    """This user's key on this host, made if there is none; None where neither is possible (a read-only home).
+def load_or_make(path: Path | None = None) -> Key | None:
+    """This user's key on this host, or the one at `path`, made if there is none; None where neither is possible.
 
     Raises LedgerError, which names the file, if it is damaged or others may read it.
     """
-    path = key_path(os.environ)
+    path = path or key_path(os.environ)
     if path is None:
         return None
     if (key := _load(path)) is not None:

@@ -17,11 +17,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rose.clock import iso
 from rose.events import Ledger
 from rose.ledger import catalog, examine, layout
 from rose.ledger.approvals import proposals
 from rose.ledger.approvals.proposals import Grant
 from rose.ledger.growth import compaction, contents, retention, rollup
+from rose.ledger.growth.object_lock import ObjectLock
 from rose.ledger.growth.store import Store
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.verify import (
@@ -81,15 +83,16 @@ def archive(
     grace_s: float = 60.0,
     storage_options: dict[str, Any] | None = None,
     unattended: bool = False,
+    lock: ObjectLock | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Archived:
     """Copy every compacted part whose newest event is older than `older_than_days` to the URL `to`.
 
-    Each copy is read back and compared. With `delete` the part then leaves the ledger, if the roll-up covers it:
-    readers no longer see it and its file is removed `grace_s` seconds later, by the next compaction or archiving.
-    Without `to`, `delete` is plain retention: the rows are gone, their manifest and the event that says so stay. Safe
-    while writers write and readers read, and may be repeated after any interruption. What is under a hold stays; where
-    the rules ask for it, exactly those parts leave that another identity approved.
+    Each copy is read back and compared; with `lock` so is its lock. With `delete` the part then leaves the ledger, if
+    the roll-up covers it: readers no longer see it and its file is removed `grace_s` seconds later, by the next
+    compaction or archiving. Without `to`, `delete` is plain retention: the rows are gone, their manifest and the event
+    that says so stay. Safe while writers write and readers read, and may be repeated after any interruption. What is
+    under a hold stays; where the rules ask for it, exactly those parts leave that another identity approved.
 
     Raises ApprovalNeededError, after it was proposed; `unattended`, not again once it was rejected. Raises LedgerError
     if a part is damaged, if the place refuses a file or gives back another, if another archiving is running, if the
@@ -97,10 +100,12 @@ def archive(
     """
     if to is None and not delete:
         raise LedgerError("there is nothing to do: name a URL to copy to, or delete")
+    if to is None and lock is not None:
+        raise LedgerError("a lock is for copies, and none are made; name a URL to copy to")
     if older_than_days < 0:
         raise LedgerError(f"older_than_days must not be negative, got {older_than_days:g}")
     root = layout.check(root)
-    store = None if to is None else _outside(Store(to, storage_options), root)
+    store = None if to is None else _outside(Store(to, storage_options, lock), root)
     before_us = retention.before_us(older_than_days)
     done = Archived(url=None if store is None else store.url(), deleted=delete)
     try:
@@ -237,7 +242,13 @@ def _detail(part: Part, manifest: dict[str, Any], manifest_content: bytes) -> di
         "events": manifest["last_seq"] - manifest["first_seq"] + 1,
         "manifest_sha256": hashlib.sha256(manifest_content).hexdigest(),
         "deleted": False,
+        "locked_until": None,
     }
+
+
+def _copy_of(detail: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells one copy from another."""
+    return detail["manifest_sha256"], detail["url"], detail.get("locked_until")
 
 
 def _record(log: LedgerWriter, action: str, detail: dict[str, Any]) -> None:
@@ -255,7 +266,7 @@ class _Archiving:
         self._rolled_up = rollup.covered(root) if delete else {}
         said = examine.all_recorded(root, ARCHIVE_WRITER)
         copied = [detail for action, detail in said if action == ARCHIVED_ACTION]
-        self._copied = {(detail["manifest_sha256"], detail["url"]) for detail in copied}
+        self._copied = {_copy_of(detail) for detail in copied}
         #: Manifests of the parts that may leave; None: all may.
         self._granted: set[str] | None = None
         if grant is not None:
@@ -279,7 +290,7 @@ class _Archiving:
         if detail["manifest_sha256"] not in self._own:
             raise LedgerError(f"{part.manifest}: no event of the compaction says so. Run `rose ledger verify`")
         if self._store is not None:
-            self._copy(self._store, part, content, manifest_content)
+            detail["locked_until"] = self._copy(self._store, part, content, manifest_content)
             detail["url"] = self._store.url(f"{part.stem}.parquet")
         held = self._move_out(part, detail, contents.shares(content)) if leaves else None
         if held is not None:
@@ -289,7 +300,7 @@ class _Archiving:
                 return
         if leaves:
             done.left += 1
-        elif (detail["manifest_sha256"], detail["url"]) not in self._copied:
+        elif _copy_of(detail) not in self._copied:
             _record(self._log, ARCHIVED_ACTION, detail)
         done.parts, done.events, done.bytes = done.parts + 1, done.events + detail["events"], done.bytes + len(content)
 
@@ -299,8 +310,11 @@ class _Archiving:
             return "it is not in the approved proposal; run this again to propose it"
         return retention.reason_to_keep(part, manifest, self._rolled_up)
 
-    def _copy(self, store: Store, part: Part, content: bytes, manifest_content: bytes) -> None:
-        """Make sure that the archive holds the file, then its manifest, and nothing else of the same epochs."""
+    def _copy(self, store: Store, part: Part, content: bytes, manifest_content: bytes) -> str | None:
+        """Make sure that the archive holds the file, then its manifest, and nothing else of the same epochs.
+
+        Returns until when the file is locked, if it is.
+        """
         there = store.read(f"{part.stem}.json")
         if there not in (None, manifest_content) and examine.manifest(there or b"").said:
             raise LedgerError(f"{store.url(part.stem)}.json is of another ledger; give each ledger a place of its own")
@@ -312,7 +326,11 @@ class _Archiving:
         folder = store.local_folder()
         if folder is not None and (folder / f"{part.stem}.json").samefile(self._root / part.manifest):
             raise LedgerError(f"{folder} is the ledger's own folder under another name; archive to another one")
-        # Narrower parts were copied before compaction merged them into this one: a reader would count them twice.
+        locked_until = min(
+            filter(None, [store.hold(f"{part.stem}.{suffix}") for suffix in ("parquet", "json")]), default=None
+        )
+        # Narrower parts were copied before compaction merged them into this one: a reader would count them twice. Under
+        # a lock their versions stay, behind a marker that keeps them from being listed.
         home, span = f"compacted/{part.writer}", (part.first, part.last)
         for name in store.names(home):
             match = layout.MANIFEST_NAME.fullmatch(name.replace(".parquet", ".json"))
@@ -320,6 +338,7 @@ class _Archiving:
             narrower = (first, last) != span and part.first <= first and last <= part.last
             if narrower and hashlib.sha256(store.read(f"{home}/{name}") or b"").hexdigest() in self._own:
                 store.remove(f"{home}/{name}")
+        return None if locked_until is None else iso(int(locked_until.timestamp()) * 1_000_000)
 
     def _move_out(self, part: Part, detail: dict[str, Any], shares: Sequence[contents.Share]) -> str | None:
         """Record that `part` leaves the ledger, and have its manifest say so; or why it is held, and stays."""

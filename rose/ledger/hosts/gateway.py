@@ -23,6 +23,8 @@ from pyarrow import flight
 from rose.events import Access, Ledger
 from rose.ledger import catalog, layout
 from rose.ledger.address import is_loopback
+from rose.ledger.evidence import proof
+from rose.ledger.evidence.recent import Recent
 from rose.ledger.hosts import spool, tokens
 from rose.ledger.hosts.access_log import AccessLog
 from rose.ledger.hosts.admission import MIDDLEWARE, Admission, Bearer
@@ -122,7 +124,8 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
     ) -> None:
         self._root = root
         self._limits = limits
-        self._receiver = Receiver(root, lambda event: self._own_writer().record(event))
+        self._recent = Recent()
+        self._receiver = Receiver(root, lambda event: self._own_writer().record(event), self._recent.note)
         self._turns = threading.BoundedSemaphore(limits.queries)
         self._mutex = threading.Lock()
         self._writer: LedgerWriter | None = None
@@ -144,12 +147,19 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
                 return [json.dumps(self._held(context, action.body.to_pybytes())).encode()]
             if action.type == "segment":
                 return [json.dumps(asdict(self._receive(context, action.body))).encode()]
+            if action.type == "receipt":
+                with self._admission.reading(context, "receipt"):
+                    return [proof.answer(self._root, action.body.to_pybytes(), self._recent)]
             self._admission.caller(context)
-            raise LedgerError(f"{action.type!r} is no action of this gateway; there are info and segment")
+            raise LedgerError(f"{action.type!r} is no action of this gateway; there are info, segment and receipt")
 
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
         self._admission.caller(context)
-        return [("info", "What the gateway holds of each writer, as JSON."), ("segment", "Take in a segment.")]
+        return [
+            ("info", "What the gateway holds of each writer, as JSON."),
+            ("segment", "Take in a segment."),
+            ("receipt", "A signed receipt, and the proof that it goes on from an earlier one."),
+        ]
 
     def _held(self, context: flight.ServerCallContext, body: bytes) -> dict[str, Any]:
         """How far writers are: those that are asked about, or all. One's own, which one appends as, are no reading."""

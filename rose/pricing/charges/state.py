@@ -29,7 +29,7 @@ from rose.pricing import query
 from rose.pricing.money import NS_PER_HOUR, PricingError, split
 from rose.pricing.query import records
 
-STATE = "pricing.duckdb"
+STATE = layout.PRICING
 #: A ledger of fewer events is added up anew each time.
 KEPT_EVENTS = 100_000
 #: Opening a file of fewer events takes longer than reading it.

@@ -112,7 +112,7 @@ def test_a_client_without_any_of_this_package_can_query(url):
     info = plain.get_flight_info(flight.FlightDescriptor.for_path("lease"))
     assert info.schema.names == listed["lease"].schema.names
     assert plain.do_get(info.endpoints[0].ticket).read_all().schema.names == info.schema.names
-    assert [action.type for action in plain.list_actions()] == ["info", "segment"]
+    assert [action.type for action in plain.list_actions()] == ["info", "segment", "receipt"]
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", TOKEN + "x", TOKEN[:-1], "é" * 20])

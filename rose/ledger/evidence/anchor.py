@@ -1,0 +1,61 @@
+"""An anchor: a command of the user's that has others attest to a receipt, such as a time stamping authority."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import ClassVar
+
+from rose.ledger import layout
+from rose.ledger.layout import LedgerError
+
+VARIABLE = "ROSE_RECEIPT_SHA256"
+
+
+class AnchorError(LedgerError):
+    """The command failed; the receipt stands, without an anchor."""
+
+    exit_code: ClassVar[int] = 1
+
+
+def words_of(command: str) -> list[str]:
+    """The words of a command. Raises LedgerError for what is none."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise LedgerError(f"--anchor {command!r} is no command: {error}") from error
+    if not words:
+        raise LedgerError("--anchor is empty; name the command that anchors a receipt")
+    return words
+
+
+def anchor(path: Path, command: str) -> Path:
+    """Run `command` with the path of a receipt as its last argument; what it prints is kept as `<receipt>.anchor`.
+
+    `ROSE_RECEIPT_SHA256` has the SHA-256 of the receipt's file. No shell is between. Raises LedgerError for a command
+    that is none, AnchorError if it fails, prints nothing, or if what it prints cannot be written.
+    """
+    words = words_of(command)
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    try:
+        # Its own messages go to stderr as they come.
+        done = subprocess.run(
+            [*words, str(path)], stdout=subprocess.PIPE, env={**os.environ, VARIABLE: sha256}, check=False
+        )
+    except OSError as error:
+        raise AnchorError(f"the anchor command {words[0]!r} cannot be run: {error.strerror}. {path} stands") from error
+    if done.returncode:
+        raise AnchorError(
+            f"the anchor command {command!r} failed with exit code {done.returncode}. {path} stands, without an anchor"
+        )
+    if not done.stdout:
+        raise AnchorError(f"the anchor command {command!r} printed nothing. {path} stands, without an anchor")
+    target = path.with_name(f"{path.name}.anchor")
+    try:
+        layout.write_file(target, done.stdout)
+    except OSError as error:
+        raise AnchorError(f"cannot write {target}: {error.strerror}; {layout.way_out(error)}") from error
+    return target

@@ -1,0 +1,262 @@
+"""Whether a ledger is a continuation of receipts that were taken of it: nothing that they name was changed since.
+
+A chain commits to all events before a link. So where the chain of a writer passes through the link that a receipt
+names, its events up to there are those that stood when the receipt was signed, in whichever files they lie now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from rose.clock import iso
+from rose.ledger import catalog, examine, layout
+from rose.ledger.checks import registry
+from rose.ledger.checks.chain import Signer, WriterReport
+from rose.ledger.checks.roll_ups import ROLL_UP_WRITER, ROLLED_UP_ACTION
+from rose.ledger.evidence import links, sums
+from rose.ledger.evidence import receipt as receipts
+from rose.ledger.evidence.receipt import Receipt
+from rose.ledger.growth import rolled
+from rose.ledger.layout import LedgerError
+from rose.ledger.verify import Report
+
+
+@dataclass(slots=True)
+class Continuation:
+    """What a ledger is, held against receipts."""
+
+    #: The receipts by the names of their files, oldest first.
+    receipts: dict[str, Receipt]
+    problems: list[str] = field(default_factory=list)
+    #: What could not be proved, and why.
+    notes: list[str] = field(default_factory=list)
+    #: Events since the newest receipt, and those of them, still in the ledger, that carry a time before it.
+    events: int = 0
+    late_events: int = 0
+
+    @property
+    def lines(self) -> list[str]:
+        """What is said of it besides its problems."""
+        first, *_ = self.receipts.values()
+        *_, last = self.receipts.values()
+        times = iso(first.at_us) if len(self.receipts) == 1 else f"{iso(first.at_us)} to {iso(last.at_us)}"
+        signers = ", ".join(sorted({receipt.key for receipt in self.receipts.values()}))
+        witnesses = {given.key for receipt in self.receipts.values() for given in receipt.countersignatures}
+        found = [f"held against {len(self.receipts)} receipts of {times}, signed by {signers}"]
+        if witnesses:
+            found.append(f"countersigned by {', '.join(sorted(witnesses))}")
+        if not self.problems:
+            found.append(
+                f"{self.events:,} events came since the newest; {self.late_events:,} of them carry a time before it"
+            )
+        return [*found, *(f"note: {note}" for note in self.notes)]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as JSON."""
+        named = [
+            {"file": name, "at": iso(receipt.at_us), "key": receipt.key, "sha256": receipt.sha256}
+            | {"countersigned_by": [given.key for given in receipt.countersignatures]}
+            for name, receipt in self.receipts.items()
+        ]
+        counted = {"events_since": self.events, "late_events": self.late_events}
+        return {"receipts": named, "problems": self.problems, "notes": self.notes, **counted}
+
+
+def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]:
+    """The receipts in these files and in the folders among them, by name, oldest first.
+
+    Of a folder those named *.json, such as a witness's. Raises LedgerError if one cannot be trusted, was not signed by
+    `key`, if given, or if there is none.
+    """
+    found = {}
+    for path in paths:
+        files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        if not files:
+            raise LedgerError(
+                f"{path} holds no receipt; name a file that `rose ledger receipt` wrote, or a folder of such"
+            )
+        for file in files:
+            receipt = receipts.read(file)
+            if key is not None and receipt.key != key.strip().lower():
+                raise LedgerError(f"{file} was signed by the key {receipt.key}, not by {key}")
+            found[str(file)] = receipt
+    return dict(sorted(found.items(), key=lambda named: named[1].at_us))
+
+
+def marks(named: Mapping[str, Receipt]) -> dict[str, list[int]]:
+    """Where `verify` is to look at the chain of each writer, so that it can be held against these receipts."""
+    found: dict[str, set[int]] = {}
+    for receipt in named.values():
+        for writer, mark in receipt.writers.items():
+            found.setdefault(writer, set()).add(mark.next_seq)
+    return {writer: sorted(seqs) for writer, seqs in found.items()}
+
+
+def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
+    """Hold what `verify` found, asked for the `marks` of these receipts, against them, oldest first.
+
+    Raises LedgerError if a receipt is of another ledger.
+    """
+    root = report.root
+    ledger = layout.ledger_id(root)
+    for name, receipt in named.items():
+        if receipt.ledger != ledger:
+            raise LedgerError(
+                f"{name} is of the ledger {receipt.ledger}, and {root} is {ledger or 'one without an id'}"
+            )
+    done = Continuation(dict(named))
+    try:
+        content = registry.read(root)
+        _registered(content, named, done)
+        oldest, newest = next(iter(named.values())), list(named.values())[-1]
+        trusted = _Trusted(oldest, registry.parse(content))
+        written = {found.writer: found for found in report.writers}
+        for writer in sorted({*written, *(writer for receipt in named.values() for writer in receipt.writers)}):
+            found = written.get(writer) or WriterReport(writer)
+            if _passes(root, found, named, trusted, done):
+                done.events += found.next_seq - (newest.writers[writer].next_seq if writer in newest.writers else 0)
+                _signed_since(found, trusted, done)
+        _sums(root, named, done)
+        _no_state_of_pricing(root, done)
+        done.late_events = _late(root, newest)
+    except LedgerError as error:
+        # What is damaged; verification has named it.
+        done.problems.append(f"the receipts could not be held against all of it: {error}")
+    return done
+
+
+def _passes(
+    root: Path, found: WriterReport, named: Mapping[str, Receipt], trusted: _Trusted, done: Continuation
+) -> bool:
+    """Whether the chain passes through every link that a receipt names of it; else a problem says where it departs."""
+    writer = found.writer
+    marked = [(name, receipt.writers[writer]) for name, receipt in named.items() if writer in receipt.writers]
+    sound_until, holds = 0, "no receipt holds"
+    for name, mark in sorted(marked, key=lambda one: one[1].next_seq):
+        if mark.chain_sha256 in found.links.get(mark.next_seq, ()):
+            sound_until, holds = mark.next_seq, f"up to seq {mark.next_seq - 1} it is as {name} has it"
+            continue
+        if not found.segments:
+            what = f"every event is gone; {name} has {mark.next_seq:,} of them"
+        elif found.next_seq < mark.next_seq:
+            what = f"it ends at seq {found.next_seq - 1}, and {name} has events up to seq {mark.next_seq - 1}"
+        else:
+            what = f"its events up to seq {mark.next_seq - 1} are not those of {name}"
+        foreign = trusted.first_foreign(found, sound_until)
+        if foreign is not None:
+            what += f", and from seq {foreign.first_seq} on ({foreign.segment}) {_unsigned(foreign)}"
+        where = _file_of(root, writer, sound_until)
+        done.problems.append(f"{where}: writer {writer} was rewritten or set back: {what}; {holds}")
+        return False
+    return True
+
+
+def _file_of(root: Path, writer: str, seq: int) -> str:
+    """The file in which the rows from `seq` on lie now."""
+    later = [link for link in links.back(root, writer) if link.next_seq > seq]
+    return later[-1].file if later else f"live/{writer}"
+
+
+class _Trusted:
+    """The keys that may have signed since the oldest receipt: its own, and those that such a key endorsed."""
+
+    def __init__(self, receipt: Receipt, lines: Sequence[registry.Line]) -> None:
+        self._known = {writer: set(mark.keys) for writer, mark in receipt.writers.items()}
+        self._seqs = {writer: mark.next_seq for writer, mark in receipt.writers.items()}
+        trusted = {receipt.key, *(key for known in self._known.values() for key in known)}
+        while more := {line.key for line in lines if line.key and line.by in trusted} - trusted:
+            trusted |= more
+        for line in lines:
+            if line.key and line.by in trusted:
+                self._known.setdefault(line.writer, set()).add(line.key)
+
+    def seq(self, writer: str) -> int:
+        """The first seq of `writer` that came after the receipt."""
+        return self._seqs.get(writer, 0)
+
+    def first_foreign(self, found: WriterReport, seq: int) -> Signer | None:
+        """Of who signed the writer's events from `seq` on, the first that is no such key; None if all are.
+
+        A writer that did not sign when the receipt was made may go on without.
+        """
+        known = self._known.get(found.writer, set())
+        if found.writer in self._seqs and not known:
+            return None
+        ends = [*(signer.first_seq for signer in found.signers[1:]), found.next_seq + 1]
+        later = [
+            signer for signer, end in zip(found.signers, ends, strict=False) if end > seq or signer.first_seq >= seq
+        ]
+        return next((signer for signer in later if signer.key not in known), None)
+
+
+def _signed_since(found: WriterReport, trusted: _Trusted, done: Continuation) -> None:
+    seq = trusted.seq(found.writer)
+    if (foreign := trusted.first_foreign(found, seq)) is not None:
+        done.problems.append(
+            f"{foreign.segment}: from seq {max(seq, foreign.first_seq)} on, writer {found.writer}: "
+            f"{_unsigned(foreign)}. If it is one of yours, run `rose ledger endorse {foreign.key or 'KEY'}` where a "
+            "key of the receipt is"
+        )
+    elif found.next_seq > seq and not any(signer.key for signer in found.signers):
+        done.notes.append(
+            f"writer {found.writer} does not sign: nothing proves who wrote its events since the receipts"
+        )
+
+
+def _unsigned(signer: Signer) -> str:
+    if not signer.key:
+        return "it is not signed"
+    return f"it is signed by {signer.key}, which is no key of the receipts and which none of those endorsed"
+
+
+def _registered(content: bytes, named: Mapping[str, Receipt], done: Continuation) -> None:
+    """A problem if the registry does not begin with what a receipt says of it."""
+    for name, receipt in named.items():
+        if hashlib.sha256(content[: receipt.registry_bytes]).hexdigest() != receipt.registry_sha256:
+            done.problems.append(f"{registry.FILE}: it does not begin with the lines that it had for {name}")
+            return
+
+
+def _sums(root: Path, named: Mapping[str, Receipt], done: Continuation) -> None:
+    """The roll-ups that receipts name are in the chain, and the newest has the sums of its events."""
+    recorded = {detail["coverage_sha256"] for detail in examine.recorded(root, ROLL_UP_WRITER, ROLLED_UP_ACTION)}
+    for name, receipt in named.items():
+        if receipt.roll_up is not None and receipt.roll_up.coverage_sha256 not in recorded:
+            folder = f"{rolled.FOLDER}/{receipt.roll_up.generation:06d}"
+            done.problems.append(f"{folder}: {name} names these daily sums, and no event of a roll-up does")
+            break
+    problems, missing = sums.faults(root)
+    done.problems += problems
+    newest, fixed = rolled.newest(root), {one.roll_up.coverage_sha256 for one in named.values() if one.roll_up}
+    # Those that a receipt names have not changed since, whatever they count.
+    if missing is not None and newest is not None and newest.sha256 not in fixed:
+        done.notes.append(f"the daily sums were not compared with their events: {missing}")
+
+
+def _no_state_of_pricing(root: Path, done: Continuation) -> None:
+    """What pricing added up before may have been edited; it is made again from the events."""
+    try:
+        (root / layout.PRICING).unlink(missing_ok=True)
+    except OSError as error:
+        done.problems.append(f"{layout.PRICING}: nothing proves its sums, and it cannot be removed ({error.strerror})")
+
+
+def _late(root: Path, newest: Receipt) -> int:
+    """Events that came after the receipt and carry a time before it, of those whose rows are in the ledger."""
+    seqs = {writer: mark.next_seq for writer, mark in newest.writers.items()}
+    statement = """SELECT count(*) FROM stored_event LEFT JOIN (SELECT unnest(?::VARCHAR[]) AS writer,
+        unnest(?::BIGINT[]) AS next_seq) AS mark USING (writer) WHERE seq >= coalesce(next_seq, 0) AND at_us < ?"""
+    try:
+        with catalog.connect(root) as connection:
+            counted = connection.execute(statement, [list(seqs), list(seqs.values()), newest.at_us]).fetchone()
+    except duckdb.Error as error:
+        raise LedgerError(f"the events of {root} cannot be counted: {error}") from error
+    assert counted is not None
+    late: int = counted[0]
+    return late

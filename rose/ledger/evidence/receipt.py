@@ -1,0 +1,202 @@
+"""The receipt: what a ledger held at one moment, signed, and small enough to be kept out of its owner's reach.
+
+It names the link of each writer's chain that was the newest. Who kept it can show later that the ledger is still a
+continuation of it (`rose.ledger.evidence.continuation`), whatever has been done to the ledger's files since.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rose.clock import iso, utc_us
+from rose.ledger import layout, segments, verified
+from rose.ledger.checks import registry
+from rose.ledger.evidence import keys, links
+from rose.ledger.evidence.keys import Key
+from rose.ledger.growth import rolled
+from rose.ledger.layout import LedgerError
+
+FORMAT = 1
+_TAG = b"rose receipt 1\n"
+_COUNTERSIGNED_TAG = b"rose receipt countersigned 1\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """How far a writer was."""
+
+    #: Its events: seq counts them from 0.
+    next_seq: int
+    #: Its newest link (`rose.ledger.evidence.links.Link.value`), and the segment that it is of, as it was written.
+    chain_sha256: str
+    segment: str
+    #: Public keys that it was known to sign with; none if it did not sign.
+    keys: tuple[str, ...]
+
+    @property
+    def chained(self) -> bool:
+        """Whether its newest segment has a link that can be computed; one of an older version has not."""
+        return self.chain_sha256 != segments.sha256_in(self.segment)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollUp:
+    """The newest daily sums that stood."""
+
+    generation: int
+    coverage_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Countersignature:
+    """Of a witness, that this continues what it countersigned before."""
+
+    at_us: int
+    #: SHA-256 of the receipt that it countersigned before; empty for its first.
+    previous_sha256: str
+    key: str
+    signature: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """A checkpoint of a whole ledger. Times are UTC microseconds since the Unix epoch."""
+
+    ledger: str
+    at_us: int
+    #: Who made it, as user@host.
+    by: str
+    writers: dict[str, Mark]
+    #: Length of the registry of writers, to which lines are only added, and the SHA-256 of its bytes.
+    registry_bytes: int
+    registry_sha256: str
+    roll_up: RollUp | None
+    #: The outcome of the last verification until then; None if there was none.
+    verified: dict[str, Any] | None
+    key: str
+    signature: str = ""
+    countersignatures: tuple[Countersignature, ...] = ()
+
+    @property
+    def events(self) -> int:
+        """Events of all writers."""
+        return sum(mark.next_seq for mark in self.writers.values())
+
+    @property
+    def message(self) -> bytes:
+        """What the signature is over: all but the signatures."""
+        document = self.to_json()
+        del document["signature"], document["countersignatures"]
+        return _TAG + canonical(document)
+
+    @property
+    def sha256(self) -> str:
+        """Of what was signed, in hexadecimal: what names this receipt in others."""
+        return hashlib.sha256(self.message).hexdigest()
+
+    def to_json(self) -> dict[str, Any]:
+        """The document as it is written."""
+        return {"rose_receipt": FORMAT, "at": iso(self.at_us), "events": self.events, **dataclasses.asdict(self)}
+
+    def content(self) -> bytes:
+        """The bytes of its file."""
+        return json.dumps(self.to_json(), indent=1, sort_keys=True).encode() + b"\n"
+
+    def countersigned(self, key: Key, at_us: int, previous_sha256: str) -> Receipt:
+        """The same with one more countersignature."""
+        unsigned = Countersignature(at_us=at_us, previous_sha256=previous_sha256, key=key.public, signature="")
+        signature = key.sign(_countersigned_message(self, unsigned))
+        return dataclasses.replace(
+            self, countersignatures=(*self.countersignatures, dataclasses.replace(unsigned, signature=signature))
+        )
+
+
+def canonical(document: Any) -> bytes:
+    """The one text of a JSON document."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+def take(root: Path | str) -> Receipt:
+    """A receipt of the ledger at `root` as it is now, signed with this user's key.
+
+    Reads the newest header of each writer, so it takes as long for any number of events; writers may go on. Raises
+    LedgerError if `root` is no ledger or there is no key, and for a damaged file.
+    """
+    root = layout.check(root)
+    key = keys.load_or_make()
+    if key is None:
+        raise LedgerError(
+            f"a receipt is signed, and there is no key: {keys.VARIABLE} or the home directory must allow one to be made"
+        )
+    # Read before the writers: what it names is then among them, or its removal shows.
+    content = registry.read(root)
+    known: dict[str, set[str]] = {}
+    for line in registry.parse(content):
+        known.setdefault(line.writer, set()).update(filter(None, [line.key]))
+    coverage = rolled.newest(root)
+    state = verified.state(root)
+    writers = {}
+    for writer in layout.writers(root):
+        if (link := links.newest(root, writer)) is not None:
+            writers[writer] = Mark(
+                next_seq=link.next_seq,
+                chain_sha256=link.value,
+                segment=link.path,
+                keys=tuple(sorted({*known.get(writer, ()), *filter(None, [link.key])})),
+            )
+    unsigned = Receipt(
+        ledger=layout.ledger_id(root),
+        at_us=utc_us(),
+        by=verified.user_at_host(),
+        writers=writers,
+        registry_bytes=len(content),
+        registry_sha256=hashlib.sha256(content).hexdigest(),
+        roll_up=None if coverage is None else RollUp(generation=coverage.generation, coverage_sha256=coverage.sha256),
+        verified=None if state is None else state.to_json(),
+        key=key.public,
+    )
+    return dataclasses.replace(unsigned, signature=key.sign(unsigned.message))
+
+
+def read(path: Path) -> Receipt:
+    """The receipt in a file. Raises LedgerError if there is none, or if a signature in it is wrong."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise LedgerError(f"cannot read {path}: {error.strerror}") from error
+    return parse(content, str(path))
+
+
+def parse(content: bytes, name: str) -> Receipt:
+    """The receipt in some bytes, which errors call `name`. Raises LedgerError as `read` does."""
+    try:
+        document = json.loads(content)
+        version = document["rose_receipt"]
+        if version != FORMAT:
+            raise LedgerError(f"{name} is a receipt of format {version!r}; this version of ROSE reads format {FORMAT}")
+        fields = {field.name: document[field.name] for field in dataclasses.fields(Receipt)}
+        fields["writers"] = {
+            writer: Mark(**{**mark, "keys": tuple(mark["keys"])}) for writer, mark in document["writers"].items()
+        }
+        fields["roll_up"] = None if document["roll_up"] is None else RollUp(**document["roll_up"])
+        countersignatures = tuple(Countersignature(**given) for given in document["countersignatures"])
+        receipt = Receipt(**{**fields, "countersignatures": countersignatures})
+        # What this version would not have written is not what was signed.
+        same = json.loads(receipt.content()) == document
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise LedgerError(f"{name} is no receipt, or it is damaged; use another copy of it") from error
+    if not same or not keys.check(receipt.key, receipt.message, receipt.signature):
+        raise LedgerError(f"{name}: the signature is wrong, so it was changed after it was signed; use another copy")
+    for given in receipt.countersignatures:
+        if not keys.check(given.key, _countersigned_message(receipt, given), given.signature):
+            raise LedgerError(f"{name}: the countersignature of {given.key} is wrong; use another copy")
+    return receipt
+
+
+def _countersigned_message(receipt: Receipt, given: Countersignature) -> bytes:
+    return _COUNTERSIGNED_TAG + canonical([receipt.sha256, receipt.signature, given.at_us, given.previous_sha256])

@@ -1,0 +1,47 @@
+"""The newest daily sums, added up again from the events that they count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+
+import sql
+from rose.ledger import catalog, layout
+from rose.ledger.catalog import quoted
+from rose.ledger.growth import rolled
+from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS
+from rose.ledger.layout import LedgerError
+
+
+def faults(root: Path) -> tuple[list[str], str | None]:
+    """Daily sums that are not those of their events; and, where they cannot be compared, why.
+
+    Takes as long as a first roll-up. Raises LedgerError for a damaged ledger.
+    """
+    coverage = rolled.newest(root)
+    if coverage is None:
+        return [], None
+    if not coverage.complete:
+        return [], f"{coverage.folder} is of another version of ROSE; the next roll-up makes it anew"
+    for writer, (last_epoch, _) in coverage.writers.items():
+        for part in layout.chain(root, writer):
+            if part.state == "archived" and part.first <= last_epoch:
+                return [], f"of the events that they count, those of {part.manifest} were archived; restore them first"
+    problems = []
+    # No writer has this name: sums of nothing are compared with nothing.
+    ends = coverage.writers or {"": (-1, 0)}
+    try:
+        with catalog.connect(root, until=(None, ends)) as connection:
+            for name in (*ROLLUPS, CLIENT_ID):
+                again = f"FROM {name}" if name != CLIENT_ID else sql.read(f"rollups/{name}.sql").strip().strip(";")
+                file = f"{coverage.folder}/{name}.parquet"
+                path = quoted(f"{root}/{file}")
+                stored = f"FROM read_parquet({path}, hive_partitioning = false)"
+                more, fewer = (f"(({one}) EXCEPT ALL ({other}))" for one, other in ((stored, again), (again, stored)))
+                counted = connection.execute(f"SELECT count(*) FROM ({more} UNION ALL {fewer})").fetchone()
+                if counted is not None and counted[0]:
+                    problems.append(f"{file}: {counted[0]:,} rows are not the sums of the events that they count")
+    except duckdb.Error as error:
+        raise LedgerError(f"the daily sums of {root} cannot be compared: {error}") from error
+    return problems, None

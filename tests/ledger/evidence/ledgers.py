@@ -1,0 +1,52 @@
+"""Ledgers for tests of what proves them, and what an insider makes of one who has its host's keys."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+
+from rose.events import Power
+from rose.ledger import layout, rows, segments
+from rose.ledger.segments import Tail
+
+DAY_US = 86_400_000_000
+
+
+def append(root: Path, tail: Tail, count: int, power_mw: int = 7) -> Tail:
+    """A segment of `count` events of the second day of 1970."""
+    batch: list[rows.Row | pa.Table] = []
+    for seq in range(tail.next_seq, tail.next_seq + count):
+        event = Power(at_us=DAY_US + seq, device_id="d", t0_ns=seq, t1_ns=seq + 1, power_mw=power_mw, source="rapl")
+        batch.append(("power", rows.encode(event)))
+    return segments.append(root, tail, rows.table(tail.writer, tail.next_seq, "r", "live", batch))
+
+
+def write(
+    root: Path,
+    writer: str,
+    *,
+    epochs: int = 1,
+    per_epoch: int = 2,
+    power_mw: Callable[[int], int] = lambda seq: 7,
+) -> Tail:
+    """Segments of two events each, from where the writer stands; `power_mw` is asked with the first seq of each."""
+    tail = segments.recover(root, writer) or segments.first_epoch(root, writer)
+    for epoch in range(epochs):
+        if epoch:
+            tail = segments.begin_epoch(root, tail)
+        for _ in range(per_epoch):
+            tail = append(root, tail, 2, power_mw(tail.next_seq))
+    return tail
+
+
+def rewritten(root: Path, make: Callable[[Path], object]) -> None:
+    """Put another history into the place of the ledger `root`: the same ledger by its id, made by `make` anew."""
+    other = root.with_name(f"{root.name}-rewritten")
+    other.mkdir()
+    shutil.copy(root / layout.MARKER, other / layout.MARKER)
+    make(other)
+    shutil.rmtree(root)
+    other.rename(root)

@@ -1,0 +1,221 @@
+"""What an insider with all keys does to a ledger, held against receipts that lie elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from rose.clock import utc_us
+from rose.events import Ledger, Power
+from rose.ledger import catalog, layout
+from rose.ledger.evidence import continuation, keys, receipt
+from rose.ledger.evidence.continuation import Continuation
+from rose.ledger.growth import archive, compaction, rollup
+from rose.ledger.layout import LedgerError
+from rose.ledger.verify import verify
+from rose.ledger.writer import LedgerWriter
+from tests.ledger.evidence import ledgers
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    made = layout.create(tmp_path / "ledger")
+    ledgers.write(made, "a", epochs=3)
+    ledgers.write(made, "b")
+    return made
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    return folder
+
+
+def _keep(root: Path, kept: Path) -> Path:
+    path = kept / f"{len(list(kept.iterdir()))}.json"
+    path.write_bytes(receipt.take(root).content())
+    return path
+
+
+def _held(root: Path, kept: Path) -> Continuation:
+    named = continuation.read([kept])
+    report = verify(root, marks=continuation.marks(named))
+    assert report.problems == []
+    return continuation.check(report, named)
+
+
+def test_what_went_on_is_a_continuation(root: Path, kept: Path) -> None:
+    for step in range(4):
+        _keep(root, kept)
+        ledgers.write(root, "a")
+        ledgers.write(root, f"new-{step}")
+        compaction.compact(root, grace_s=0)
+        rollup.roll_up(root, grace_s=0)
+        if step == 2:
+            archive.archive(root, older_than_days=1, to=None, delete=True, grace_s=0)
+        found = _held(root, kept)
+        assert found.problems == []
+        assert len(found.receipts) == step + 1
+    assert found.events == 8
+    assert found.late_events == 8, "of two writers, whose events carry times of 1970"
+    assert found.notes == [], "the newest daily sums are those of a receipt"
+    ledgers.write(root, "a", epochs=2)
+    assert rollup.roll_up(root).events
+    assert "were archived; restore them first" in str(_held(root, kept).notes)
+
+
+def test_a_chain_that_was_rewritten_forward_is_found_and_from_where(root: Path, kept: Path) -> None:
+    """Everything is made anew with the right keys: segments, heads, registry, merged files, sums, verification."""
+    first = _keep(root, kept)
+    ledgers.write(root, "a")
+    second = _keep(root, kept)
+
+    def history(other: Path, changed_from: int) -> None:
+        for epochs in (3, 1):
+            ledgers.write(other, "a", epochs=epochs, power_mw=lambda seq: 9 if seq >= changed_from else 7)
+        ledgers.write(other, "b")
+        compaction.compact(other, grace_s=0)
+        rollup.roll_up(other)
+        catalog.connect(other).close()
+        verify(other)
+
+    ledgers.rewritten(root, lambda other: history(other, changed_from=14))
+    (problem,) = _held(root, kept).problems
+    assert "writer a was rewritten or set back: its events up to seq 15" in problem
+    assert f"are not those of {second}; up to seq 11 it is as {first} has it" in problem
+    assert problem.startswith("live/a/")
+
+    ledgers.rewritten(root, lambda other: history(other, changed_from=4))
+    (problem,) = _held(root, kept).problems
+    assert f"its events up to seq 11 are not those of {first}; no receipt holds" in problem
+    assert problem.startswith("compacted/a/000000-000001.parquet: ")
+
+
+def test_a_ledger_that_was_set_back_is_found(root: Path, kept: Path, tmp_path: Path) -> None:
+    early = _keep(root, kept)
+    shutil.copytree(root, tmp_path / "copy")
+    ledgers.write(root, "b")
+    late = _keep(root, kept)
+    shutil.rmtree(root)
+    shutil.copytree(tmp_path / "copy", root)
+    (problem,) = _held(root, kept).problems
+    assert f"it ends at seq 3, and {late} has events up to seq 7; up to seq 3 it is as {early} has it" in problem
+    ledgers.write(root, "b", power_mw=lambda seq: 8)
+    (problem,) = _held(root, kept).problems
+    assert f"its events up to seq 7 are not those of {late}" in problem
+
+
+def test_a_writer_that_was_taken_out_is_found(root: Path, kept: Path) -> None:
+    path = _keep(root, kept)
+    ledgers.rewritten(root, lambda other: ledgers.write(other, "a", epochs=3))
+    problems = _held(root, kept).problems
+    assert f"live/b: writer b was rewritten or set back: every event is gone; {path} has 4 of them" in problems[1]
+    assert f"writers.jsonl: it does not begin with the lines that it had for {path}" in problems[0]
+
+
+def test_segments_of_another_key_are_found_until_it_is_endorsed(
+    root: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _keep(root, kept)
+    ledgers.write(root, "a")
+    monkeypatch.setenv(keys.VARIABLE, str(tmp_path / "other.key"))
+    other = keys.load_or_make()
+    assert other is not None
+    ledgers.write(root, "a")
+    ledgers.write(root, "mine")
+    problems = _held(root, kept).problems
+    assert len(problems) == 2
+    assert "from seq 16 on, writer a: it is signed by" in problems[0]
+    assert f"If it is one of yours, run `rose ledger endorse {other.public}`" in problems[0]
+    assert "from seq 0 on, writer mine: it is signed by" in problems[1]
+
+
+def test_a_rewritten_chain_names_the_first_segment_that_another_signed(
+    root: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _keep(root, kept)
+    tail = ledgers.segments.recover(root, "b")
+    assert tail is not None
+    newest = root / receipt.take(root).writers["b"].segment
+    monkeypatch.setenv(keys.VARIABLE, str(tmp_path / "other.key"))
+    header = ledgers.segments.read_header(newest.read_bytes())
+    before = ledgers.segments.read_header(sorted(newest.parent.iterdir())[-2].read_bytes())
+    newest.unlink()
+    again = dataclasses.replace(
+        tail, next_index=header.index, next_seq=header.first_seq, sha256=header.previous_sha256,
+        link=before.chain_sha256, key=keys.load_or_make(),
+    )  # fmt: skip
+    ledgers.append(root, again, 2, power_mw=1)
+    (problem,) = _held(root, kept).problems
+    assert "writer b was rewritten or set back" in problem
+    assert "and from seq 2 on (live/b/000000/000002-" in problem
+    assert "it is signed by" in problem
+
+
+def test_daily_sums_that_are_not_those_of_the_events_are_found(root: Path, kept: Path) -> None:
+    compaction.compact(root, grace_s=0)
+    rollup.roll_up(root)
+    _keep(root, kept)
+    folder = root / "rollup" / "000000"
+    path = folder / "daily_event.parquet"
+    table = pq.read_table(path)
+    column = table.schema.get_field_index("events")
+    doubled = table.set_column(column, "events", [[2 * count for count in table["events"].to_pylist()]])
+    pq.write_table(doubled.cast(table.schema), path)
+    coverage = json.loads((folder / "coverage.json").read_bytes())
+    coverage["files"]["daily_event"] = continuation.examine.sha256_of(path.read_bytes())
+    (folder / "coverage.json").write_text(json.dumps(coverage, indent=1))
+    recorded = continuation.examine.recorded(root, "rollup", "rolled_up")[-1]
+    forged = {**recorded, "coverage_sha256": continuation.examine.sha256_of((folder / "coverage.json").read_bytes())}
+    with LedgerWriter.open(root, "rollup", "ledger") as writer:
+        writer.record(Ledger(action="rolled_up", detail_json=json.dumps(forged)), durable=True)
+    (problem,) = _held(root, kept).problems
+    assert problem.startswith("rollup/000000/daily_event.parquet: ")
+    assert "are not the sums of the events that they count" in problem
+
+
+def test_what_pricing_added_up_before_is_made_again(root: Path, kept: Path) -> None:
+    """Nothing proves it, and `rose report` would believe it."""
+    _keep(root, kept)
+    (root / layout.PRICING).write_bytes(b"edited")
+    assert _held(root, kept).problems == []
+    assert not (root / layout.PRICING).exists()
+
+
+def test_events_since_and_late_ones_are_counted(root: Path, kept: Path) -> None:
+    _keep(root, kept)
+    with LedgerWriter.open(root, "c", "r") as writer:
+        for at_us in (5, utc_us() + 10**6, utc_us() + 10**6):
+            writer.record(Power(at_us=at_us, device_id="d", t0_ns=0, t1_ns=1, power_mw=1, source="rapl"))
+    found = _held(root, kept)
+    assert (found.problems, found.events, found.late_events) == ([], 3, 1)
+    assert "3 events came since the newest; 1 of them carry a time before it" in found.lines
+
+
+def test_receipts_that_will_not_do_are_refused(root: Path, kept: Path, tmp_path: Path) -> None:
+    path = _keep(root, kept)
+    taken = receipt.read(path)
+    other = layout.create(tmp_path / "other")
+    with pytest.raises(LedgerError, match=f"{path} is of the ledger {taken.ledger}, and {other} is"):
+        continuation.check(verify(other), continuation.read([path]))
+    with pytest.raises(LedgerError, match=f"{path} was signed by the key {taken.key}, not by abc"):
+        continuation.read([path], key="abc")
+    assert list(continuation.read([kept, path], key=taken.key.upper())) == [str(path)]
+    with pytest.raises(LedgerError, match="holds no receipt"):
+        continuation.read([tmp_path / "other" / "live"] if (tmp_path / "other/live").exists() else [_empty(tmp_path)])
+    with pytest.raises(LedgerError, match="cannot read"):
+        continuation.read([tmp_path / "gone.json"])
+    path.write_bytes(path.read_bytes().replace(b'"next_seq": 4', b'"next_seq": 2'))
+    with pytest.raises(LedgerError, match="the signature is wrong"):
+        continuation.read([kept])
+
+
+def _empty(folder: Path) -> Path:
+    (folder / "empty").mkdir()
+    return folder / "empty"

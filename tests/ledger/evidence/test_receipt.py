@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rose.clock import utc_us
+from rose.ledger import layout, segments
+from rose.ledger.checks import registry
+from rose.ledger.evidence import keys, receipt
+from rose.ledger.growth import compaction, rollup
+from rose.ledger.layout import LedgerError
+from rose.ledger.verify import verify
+from tests.ledger.evidence import ledgers
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    made = layout.create(tmp_path / "ledger")
+    ledgers.write(made, "a", epochs=2)
+    ledgers.write(made, "b", per_epoch=1)
+    return made
+
+
+def test_it_names_how_far_each_writer_is_and_what_it_signs_with(root: Path) -> None:
+    before_us = utc_us()
+    taken = receipt.take(root)
+    key = keys.load_or_make()
+    assert key is not None
+    assert before_us <= taken.at_us <= utc_us()
+    assert taken.ledger == layout.ledger_id(root) != ""
+    assert (taken.events, taken.key) == (10, key.public)
+    assert {name: (mark.next_seq, mark.keys) for name, mark in taken.writers.items()} == {
+        "a": (8, (key.public,)),
+        "b": (2, (key.public,)),
+    }
+    newest = segments.read_header((root / taken.writers["a"].segment).read_bytes())
+    assert taken.writers["a"].chain_sha256 == newest.chain_sha256
+    assert taken.writers["a"].chained
+    assert taken.registry_bytes == (root / registry.FILE).stat().st_size > 0
+    assert (taken.roll_up, taken.verified) == (None, None)
+
+
+def test_it_names_the_roll_up_and_the_last_verification(root: Path) -> None:
+    compaction.compact(root, grace_s=0)
+    rollup.roll_up(root)
+    assert verify(root).problems == []
+    taken = receipt.take(root)
+    assert taken.roll_up is not None
+    assert taken.roll_up.generation == 0
+    assert taken.verified is not None
+    assert taken.verified["sound"] is True
+
+
+def test_what_is_written_is_read(root: Path, tmp_path: Path) -> None:
+    verify(root)
+    taken = receipt.take(root)
+    (tmp_path / "receipt.json").write_bytes(taken.content())
+    assert receipt.read(tmp_path / "receipt.json") == taken
+    key = keys.load_or_make(tmp_path / "witness.key")
+    assert key is not None
+    countersigned = taken.countersigned(key, 7, "").countersigned(key, 8, taken.sha256)
+    (tmp_path / "receipt.json").write_bytes(countersigned.content())
+    assert receipt.read(tmp_path / "receipt.json") == countersigned
+    assert countersigned.sha256 == taken.sha256
+
+
+def _edited(change: Callable[[Any], object]) -> Callable[[bytes], bytes]:
+    def edit(content: bytes) -> bytes:
+        document = json.loads(content)
+        change(document)
+        return json.dumps(document).encode()
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (lambda content: content[:-100], "is no receipt, or it is damaged"),
+        (lambda content: b"", "is no receipt, or it is damaged"),
+        (lambda content: b"[]", "is no receipt, or it is damaged"),
+        (_edited(lambda document: document.pop("writers")), "is no receipt, or it is damaged"),
+        (_edited(lambda document: document.update(writers={"a": 1})), "is no receipt, or it is damaged"),
+        (_edited(lambda document: document.update(rose_receipt=2)), "is a receipt of format 2"),
+        (_edited(lambda document: document["writers"]["a"].update(next_seq=7)), "the signature is wrong"),
+        (_edited(lambda document: document["writers"].pop("b")), "the signature is wrong"),
+        (_edited(lambda document: document.update(at="2020-01-01T00:00:00.000000Z")), "the signature is wrong"),
+        (_edited(lambda document: document.update(events=11)), "the signature is wrong"),
+        (_edited(lambda document: document.update(note="more")), "the signature is wrong"),
+        (_edited(lambda document: document.update(signature="00")), "the signature is wrong"),
+        (_edited(lambda document: document.update(key="not a key")), "the signature is wrong"),
+        (_edited(lambda document: document["countersignatures"][0].update(at_us=8)), "the countersignature of"),
+        (_edited(lambda document: document["countersignatures"][0].update(previous_sha256="0")), "countersignature of"),
+    ],
+)
+def test_what_was_changed_is_refused(root: Path, tmp_path: Path, edit: Callable[[bytes], bytes], says: str) -> None:
+    key = keys.load_or_make(tmp_path / "witness.key")
+    assert key is not None
+    path = tmp_path / "receipt.json"
+    path.write_bytes(edit(receipt.take(root).countersigned(key, 7, "").content()))
+    with pytest.raises(LedgerError, match=says) as caught:
+        receipt.read(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_text_of_another_layout_is_the_same_receipt(root: Path, tmp_path: Path) -> None:
+    taken = receipt.take(root)
+    (tmp_path / "receipt.json").write_text(json.dumps(dict(reversed(taken.to_json().items()))))
+    assert receipt.read(tmp_path / "receipt.json") == taken
+
+
+def test_without_a_key_there_is_none(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(keys.VARIABLE, str(tmp_path / "file" / "key"))
+    with pytest.raises(LedgerError, match="a receipt is signed, and there is no key"):
+        receipt.take(root)
+
+
+def test_a_ledger_of_an_older_version_has_one_too(tmp_path: Path) -> None:
+    """Its segments have no link, so the hash of the newest file stands for it."""
+    sample = Path(__file__).parents[3] / "sample_traces" / "ledger"
+    taken = receipt.take(sample)
+    assert taken.writers
+    for mark in taken.writers.values():
+        assert not mark.chained
+        assert mark.chain_sha256 in mark.segment
+        assert mark.keys == ()
+
+
+def test_a_damaged_newest_segment_is_named(root: Path) -> None:
+    path = root / receipt.take(root).writers["a"].segment
+    path.write_bytes(path.read_bytes()[:-1000])
+    with pytest.raises(LedgerError, match=f"{path.name} is damaged"):
+        receipt.take(root)
+
+
+def test_it_is_the_same_whatever_was_merged(root: Path) -> None:
+    before = receipt.take(root)
+    compaction.compact(root, grace_s=0)
+    compaction.compact(root, grace_s=0)
+    after = receipt.take(root)
+    assert {name: after.writers[name] for name in before.writers} == before.writers
+    assert dataclasses.replace(after, at_us=0).sha256 != dataclasses.replace(before, at_us=0).sha256
