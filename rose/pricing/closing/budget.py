@@ -1,11 +1,13 @@
-"""Budgets of teams for months: what is spent to the nano-dollar, and where the month will end.
+"""Budgets of teams for months, and what a month will cost: the fleet and every team, with a budget or without.
 
-A charge counts in the month whose hours it charges; a correction too, whenever it was posted.
+What is spent is exact to the nano-dollar. A charge counts in the month whose hours it charges; a correction too,
+whenever it was posted.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -28,8 +30,10 @@ from rose.pricing.figures import AMORTIZED, Figure, Figures, Stamp
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
 from rose.pricing.pricebook import PriceBook
 
-#: Days before the current one that a forecast draws from.
+#: Days before the current one that a forecast is fitted to.
 HISTORY_DAYS = 56
+
+_NO_CHARGE = "no charge names this team: check how it is spelt"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,13 +49,28 @@ class TeamBudget:
     left: Figure
     forecast: Figure
     over: Figure
-    #: False where no charge that was read names the team: its zeros are true, and its name may be wrong.
+    #: False where no charge that was read names the team: its zeros are true, its name may be wrong, and it has no
+    #: forecast.
     known: bool
 
     def to_json(self) -> dict[str, Any]:
         figures = ("budget", "spent", "closed", "open", "left", "forecast", "over")
         named = {"team": self.team, "month": self.month, "has_charges": self.known}
         return {**named, **{name: getattr(self, name).to_json() for name in figures}}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Expected:
+    """What a team, or the fleet where `team` is None, has spent of a month, and what the month will have cost."""
+
+    team: str | None
+    month: str
+    spent: Figure
+    forecast: Figure
+
+    def to_json(self) -> dict[str, Any]:
+        named = {"team": self.team, "month": self.month}
+        return {**named, "spent": self.spent.to_json(), "forecast": self.forecast.to_json()}
 
 
 def set_budget(root: Path, team: str, usd: str, month: Period, *, by: str | None = None) -> int:
@@ -98,12 +117,55 @@ def show(
 
     Raises PricingError where no budget is set for the month, or its charges cannot be priced.
     """
-    now_ns = 1000 * (utc_us() if now_us is None else now_us)
     found = budgets(root, month)
     if not found:
         raise PricingError(
             f"no budget is set for {month.label}; set one with `rose books budget set TEAM USD --month {month.label}`"
         )
+    now_ns = 1000 * (utc_us() if now_us is None else now_us)
+    charged, stamp = _charged(root, month, book, now_ns, provenance=provenance, allow_unverified=allow_unverified)
+    return [_team(charged, stamp, team, nano, month, now_ns) for team, nano in sorted(found.items())]
+
+
+def expected(
+    root: Path,
+    month: Period,
+    book: PriceBook,
+    team: str | None = None,
+    *,
+    provenance: str | None = None,
+    allow_unverified: bool = False,
+    now_us: int | None = None,
+) -> list[Expected]:
+    """The fleet and then every team, with a budget or without; with `team` only that one.
+
+    Raises PricingError for a team that no charge names, a month that has not begun, or charges that cannot be priced.
+    """
+    now_ns = 1000 * (utc_us() if now_us is None else now_us)
+    charged, stamp = _charged(root, month, book, now_ns, provenance=provenance, allow_unverified=allow_unverified)
+    teams = sorted(charged.frame["team"].unique())
+    if team is not None and team not in teams:
+        near = difflib.get_close_matches(team, teams, n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else f"; they name {', '.join(teams) or 'none'}"
+        raise PricingError(f"no charge of the time read names team {team!r}{meant}")
+    make, left = Figures(stamp), _left(month, now_ns)
+    rows = []
+    for name in (None, *teams) if team is None else (team,):
+        spent, _ = _spent(charged, name, month)
+        made = forecast(_history(charged, name, now_ns), spent, left)
+        rows.append(
+            Expected(
+                team=name, month=month.label, spent=make.amount(spent, AMORTIZED),
+                forecast=_forecast_figure(stamp, made),
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _charged(
+    root: Path, month: Period, book: PriceBook, now_ns: int, *, provenance: str | None, allow_unverified: bool
+) -> tuple[Bill, Stamp]:
+    """The charges of the month so far and of the days that a forecast is fitted to, and the stamp of the month."""
     if now_ns < month.from_ns:
         raise PricingError(f"{month.label} has not begun; there is nothing to show yet")
     so_far = Period(month.from_ns, min(month.to_ns, (now_ns // NS_PER_HOUR + 1) * NS_PER_HOUR))
@@ -111,16 +173,15 @@ def show(
     def billed(period: Period) -> Bill:
         return bill(root, period, book, provenance=provenance, allow_unverified=allow_unverified)
 
-    of = None
+    charged = None
     if now_ns < month.to_ns:
         try:
-            of = billed(Period(of_day(day_of(now_ns)).from_ns - HISTORY_DAYS * NS_PER_DAY, so_far.to_ns))
+            charged = billed(Period(of_day(day_of(now_ns)).from_ns - HISTORY_DAYS * NS_PER_DAY, so_far.to_ns))
         except PricingError:
-            # The days before the month cannot be priced: the forecast then draws from those of the month.
+            # The days before the month cannot be priced: the forecast is then fitted to those of the month.
             pass
-    of = of or billed(so_far)
-    stamp = dataclasses.replace(of.stamp, from_ns=so_far.from_ns, to_ns=so_far.to_ns)
-    return [_team(of, stamp, team, nano, month, now_ns) for team, nano in sorted(found.items())]
+    charged = charged or billed(so_far)
+    return charged, dataclasses.replace(charged.stamp, from_ns=so_far.from_ns, to_ns=so_far.to_ns)
 
 
 def current_month(now_us: int | None = None) -> Period:
@@ -128,13 +189,13 @@ def current_month(now_us: int | None = None) -> Period:
     return month_at(1000 * (utc_us() if now_us is None else now_us))
 
 
-def _team(of: Bill, stamp: Stamp, team: str, budget_nano: int, month: Period, now_ns: int) -> TeamBudget:
+def _team(charged: Bill, stamp: Stamp, team: str, budget_nano: int, month: Period, now_ns: int) -> TeamBudget:
     make = Figures(stamp)
-    in_month = pl.col("hour").is_between(naive(month.from_ns), naive(month.to_ns), closed="left")
-    mine = of.frame.filter(in_month, pl.col("team") == team)
-    closed = int(mine.filter(pl.col("closed"))["cost_nano"].sum())
-    spent = int(mine["cost_nano"].sum())
-    made = forecast(_history(of, team, now_ns), spent, _left(month, now_ns), budget_nano)
+    spent, closed = _spent(charged, team, month)
+    known = team in charged.frame["team"]
+    made = Forecast(method=_NO_CHARGE)
+    if known:
+        made = forecast(_history(charged, team, now_ns), spent, _left(month, now_ns), budget_nano)
     return TeamBudget(
         team=team,
         month=month.label,
@@ -145,8 +206,20 @@ def _team(of: Bill, stamp: Stamp, team: str, budget_nano: int, month: Period, no
         left=make.amount(budget_nano - spent, AMORTIZED),
         forecast=_forecast_figure(stamp, made),
         over=make.part(None if made.over_share is None else Fraction(made.over_share), why=made.method),
-        known=team in of.frame["team"],
+        known=known,
     )
+
+
+def _spent(charged: Bill, team: str | None, month: Period) -> tuple[int, int]:
+    """Nano-dollars of a team (None: of all) in the month, and those of them that are closed."""
+    own = _own(charged.frame, team).filter(
+        pl.col("hour").is_between(naive(month.from_ns), naive(month.to_ns), closed="left")
+    )
+    return int(own["cost_nano"].sum()), int(own.filter(pl.col("closed"))["cost_nano"].sum())
+
+
+def _own(frame: pl.DataFrame, team: str | None) -> pl.DataFrame:
+    return frame if team is None else frame.filter(pl.col("team") == team)
 
 
 def _forecast_figure(stamp: Stamp, made: Forecast) -> Figure:
@@ -162,16 +235,16 @@ def _forecast_figure(stamp: Stamp, made: Forecast) -> Figure:
     )
 
 
-def _history(of: Bill, team: str, now_ns: int) -> Mapping[date, int]:
+def _history(charged: Bill, team: str | None, now_ns: int) -> Mapping[date, int]:
     """What the team cost on each day that is over, from the fleet's first whole one on; 0 where nothing is charged."""
     day = pl.col("hour").dt.date().alias("day")
-    over = of.frame.filter(pl.col("hour") < naive(of_day(day_of(now_ns)).from_ns))
+    over = charged.frame.filter(pl.col("hour") < naive(of_day(day_of(now_ns)).from_ns))
     if over.is_empty():
         return {}
     began, last = over["hour"].min(), day_of(now_ns) - timedelta(days=1)
     assert isinstance(began, datetime)
     first = began.date() + timedelta(days=began.hour > 0)
-    cost = dict(over.filter(pl.col("team") == team).group_by(day).agg(pl.col("cost_nano").sum()).iter_rows())
+    cost = dict(_own(over, team).group_by(day).agg(pl.col("cost_nano").sum()).iter_rows())
     days = (first + timedelta(days=n) for n in range((last - first).days + 1))
     return {each: int(cost.get(each, 0)) for each in days}
 

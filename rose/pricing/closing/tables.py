@@ -13,7 +13,7 @@ from rich.table import Table
 
 from rose.clock import utc
 from rose.pricing.closing.anomaly import RULE, Anomaly, Watch, signed
-from rose.pricing.closing.budget import TeamBudget
+from rose.pricing.closing.budget import Expected, TeamBudget
 from rose.pricing.closing.effects import BY
 from rose.pricing.closing.evidence import Row
 from rose.pricing.closing.explain import Explanation
@@ -93,9 +93,24 @@ def budgets(of: Iterable[TeamBudget]) -> Iterator[RenderableType]:
             each.over.text if each.over.value is not None else "-",
             style="bold red" if int(each.left.value or 0) < 0 else None,
         )  # fmt: skip
-    notes = sorted({each.forecast.why or each.forecast.basis for each in rows})
+    notes = sorted({each.forecast.why or each.forecast.basis for each in rows if each.known})
     unknown = [each.team for each in rows if not each.known]
     table.caption = "; ".join(notes + ([f"no charge at all: {', '.join(unknown)}"] if unknown else []))
+    yield table
+
+
+def forecasts(rows: Sequence[Expected]) -> Iterator[RenderableType]:
+    """What a month will have cost: the fleet, then each team."""
+    stamp = rows[0].spent.stamp
+    table = _table(
+        f"What {rows[0].month} will have cost", f"{AMORTIZED}; {stamp}", "team", "spent", "forecast", "95% interval"
+    )
+    for row in rows:
+        table.add_row(
+            row.team or "the fleet", row.spent.text, row.forecast.text if row.forecast.value is not None else "-",
+            row.forecast.interval_text or "-", style=None if row.team else "bold",
+        )  # fmt: skip
+    table.caption = "; ".join(dict.fromkeys(row.forecast.why or row.forecast.basis for row in rows))
     yield table
 
 

@@ -60,27 +60,30 @@ def test_what_is_spent_is_exact_and_open_or_closed(weeks: Path) -> None:
     assert chat.spent.value == (15 * 24 - 17 + 12) * 3_600_000_000
     assert chat.known
     assert research.known
-    # All days but the 15th, a Monday, are alike: two Mondays are left, 14 days in all and half of this one.
-    assert research.forecast.basis.startswith("estimated: bootstrap of the days left from 15 days")
-    assert research.forecast.low == 64_800_000_000 + 14 * 3_600_000_000 + 1_800_000_000
-    assert research.forecast.high == research.forecast.low + 2 * 2 * 3_600_000_000
-    assert (nobody.spent.value, nobody.known, nobody.over.value) == (0, False, 0.0)
+    assert research.forecast.why == "not enough days: 15 whole days are known, and it takes 28"
+    assert (nobody.spent.value, nobody.known, nobody.over.value) == (0, False, None)
+    assert nobody.forecast.text == "no charge names this team: check how it is spelt"
     assert (research.forecast.stamp.from_ns, research.spent.stamp.to_ns) == (T0_NS, T0_NS + 15 * DAY_NS + 13 * HOUR_NS)
     assert research.to_json()["spent"]["value"] == 64_800_000_000
 
 
-def test_a_new_month_draws_from_the_last_one_and_a_short_history_says_so(weeks: Path) -> None:
+def test_a_new_month_rests_on_the_last_one_and_a_short_history_says_so(weeks: Path) -> None:
     budget.set_budget(weeks, "chat", "1000", JUNE)
     (chat,) = budget.show(weeks, JUNE, BOOK, now_us=at_us(2.5))
     assert chat.forecast.value is None
-    assert chat.forecast.why == "not enough data: 2 whole days are known, and it takes 3"
+    assert chat.forecast.why == "not enough days: 2 whole days are known, and it takes 28"
     assert chat.over.value is None
     budget.set_budget(weeks, "chat", "1000", period.of_month("2026-07"))
     with pytest.raises(PricingError, match="has not begun"):
         budget.show(weeks, period.of_month("2026-07"), BOOK, now_us=at_us(2.5))
     (july,) = budget.show(weeks, period.of_month("2026-07"), BOOK, now_us=at_us(32))
     assert july.spent.value == 0
-    assert "from 32 days" in july.forecast.basis
+    assert july.forecast.basis == (
+        "estimated: level, trend, weekdays and autocorrelation of 32 days in dollars, 4000 draws"
+    )
+    assert july.forecast.low is not None
+    assert july.forecast.high is not None
+    assert july.forecast.low <= (july.forecast.value or 0) <= july.forecast.high
 
 
 def test_a_month_that_is_over_is_forecast_as_it_was(weeks: Path) -> None:
@@ -103,4 +106,23 @@ def test_a_day_that_began_late_is_no_whole_day(tmp_path: Path) -> None:
     root = write(tmp_path / "ledger", [*late, *(slice_(6 * 3600 + n * 86_400, idle=86_400) for n in range(3))])
     budget.set_budget(root, "chat", "1000", JUNE)
     (chat,) = budget.show(root, JUNE, BOOK, now_us=at_us(3.0))
-    assert chat.forecast.why == "not enough data: 2 whole days are known, and it takes 3"
+    assert chat.forecast.why == "not enough days: 2 whole days are known, and it takes 28"
+
+
+def test_the_fleet_and_every_team_are_forecast_with_a_budget_or_without(weeks: Path) -> None:
+    july = period.of_month("2026-07")
+    fleet, chat, research = budget.expected(weeks, july, BOOK, now_us=at_us(32))
+    assert [row.team for row in (fleet, chat, research)] == [None, "chat", "research"]
+    assert all(row.forecast.value is not None and row.spent.value == 0 for row in (fleet, chat, research))
+    (alone,) = budget.expected(weeks, july, BOOK, "chat", now_us=at_us(32))
+    assert alone == chat
+    june = budget.expected(weeks, JUNE, BOOK, now_us=at_us(40))
+    assert june[0].forecast.value == june[0].spent.value == sum(int(row.spent.value or 0) for row in june[1:])
+    assert june[0].to_json()["team"] is None
+
+
+def test_a_team_that_no_charge_names_is_an_error(weeks: Path) -> None:
+    with pytest.raises(PricingError, match=r"no charge of the time read names team 'reserch'; did you mean 'research'"):
+        budget.expected(weeks, JUNE, BOOK, "reserch", now_us=at_us(40))
+    with pytest.raises(PricingError, match="they name chat, research"):
+        budget.expected(weeks, JUNE, BOOK, "x", now_us=at_us(40))
