@@ -17,11 +17,11 @@ from rose.pricing.borrowing import compare, price, provide, spikes
 from rose.pricing.borrowing.common import Head
 from rose.pricing.borrowing.compare import PROVISION
 from rose.pricing.borrowing.provide import ProvisionDocument
-from rose.pricing.counterfactual import NOTHING
 from rose.pricing.figures import Figure
 from rose.pricing.outlook import FREE, Outlook, outlook
 from rose.pricing.priced_run import priced
 from rose.pricing.procurement import Procurement, procurement
+from rose.pricing.savings import NOTHING
 
 T = TypeVar("T")
 #: Makes a document of a run: ledger, run, price book, and whether an unverified ledger will do.

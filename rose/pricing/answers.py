@@ -142,6 +142,7 @@ def _parts(of: PricedRun, parts: tuple[Part, ...]) -> tuple[PartRow, ...]:
                 if part.key == breakdown.UNALLOCATED
                 else "not enough data: nothing was accepted",
                 interval=part.interval if part.usd_per_accepted is not None else None,
+                no_interval=of.cost.no_interval("blended") or bootstrap.TOO_FEW,
             ),
         )
         for part in parts

@@ -19,7 +19,7 @@ import duckdb
 import numpy as np
 
 from rose.pricing import bootstrap
-from rose.pricing.bootstrap import Interval
+from rose.pricing.bootstrap import Floats, Interval
 from rose.pricing.correct import TokenCost
 from rose.pricing.money import NANO_USD_PER_USD, nano_usd_of, split
 from rose.pricing.query import rows, set_variables
@@ -50,11 +50,12 @@ class Part:
 def by(connection: duckdb.DuckDBPyConnection, run_id: str, way: By, cost: TokenCost) -> tuple[Part, ...]:
     """The rows of a run, in the order of their keys, `unallocated` last and always there."""
     set_variables(connection, run_id=run_id, part=way)
-    return parts(rows(connection, "group_parts"), cost.paid)
+    return parts(rows(connection, "group_parts"), cost)
 
 
-def parts(found: Iterable[Mapping[str, Any]], paid: Mapping[str, Fraction]) -> tuple[Part, ...]:
+def parts(found: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Part, ...]:
     """The rows from what each group made in each (`part`, `accepted`, `*_tokens`) and the dollars of each placement."""
+    paid = cost.paid
     members: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in found:
         members[UNALLOCATED if row["part"] is None else row["part"]].append(row)
@@ -64,9 +65,16 @@ def parts(found: Iterable[Mapping[str, Any]], paid: Mapping[str, Fraction]) -> t
         place: {key: sum(int(row[f"{place}_tokens"]) for row in of) for key, of in members.items()} for place in _PLACES
     }
     nano = {place: _divide(nano_usd_of(paid[place]), tokens[place]) for place in _PLACES}
-    usd_per_token = {
-        place: float(paid[place] / made) if (made := sum(tokens[place].values())) else 0.0 for place in _PLACES
-    }
+    usd_per_token = {}
+    if cost.no_interval("blended") is None:
+        drawn = cost.price_draws("blended")
+        useful = {"borrowed": cost.useful * (cost.borrowed_share or 0)}
+        useful["dedicated"] = cost.useful - useful["borrowed"]
+        usd_per_token = {
+            place: drawn[place] * float(useful[place] / made)
+            for place in _PLACES
+            if (made := sum(tokens[place].values()))
+        }
     return tuple(
         Part(
             key=key,
@@ -83,12 +91,16 @@ def _divide(amount: int, tokens: Mapping[str, int]) -> dict[str, int]:
     return split(amount, tokens if any(tokens.values()) else {key: int(key == UNALLOCATED) for key in tokens})
 
 
-def _interval(groups: list[Mapping[str, Any]], usd_per_token: Mapping[str, float]) -> Interval | None:
-    """Dollars over accepted, by a bootstrap over the row's groups, the price of a token held."""
+def _interval(groups: list[Mapping[str, Any]], usd_per_token: Mapping[str, Floats]) -> Interval | None:
+    """Dollars over accepted, by a bootstrap over the row's groups, with draws of a token's price."""
     columns = [[int(row["accepted"]), *(int(row[f"{place}_tokens"]) for place in _PLACES)] for row in groups]
     drawn = bootstrap.sums(np.array(columns, dtype=np.int64))
-    if drawn is None:
+    if drawn is None or not usd_per_token:
         return None
-    usd = drawn[:, 1] * usd_per_token["borrowed"] + drawn[:, 2] * usd_per_token["dedicated"]
+    usd = sum(
+        drawn[:, column] * usd_per_token[place]
+        for column, place in enumerate(_PLACES, start=1)
+        if place in usd_per_token
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
-        return bootstrap.interval(usd / drawn[:, 0])
+        return bootstrap.interval(usd / drawn[:, 0], len(groups))

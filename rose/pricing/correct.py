@@ -17,7 +17,9 @@ The accept rate of single trajectories (`accept_rate`) is what a learning curve 
 divides by. Stale trajectories are in neither rate: they were dropped for age, and their tokens are in the waste.
 
 Both have a 95% interval by a bootstrap over groups (trajectories of a group share a task and are not independent, and
-tokens less so), with the cost of a token held: rho, alpha, R and phi of one draw come from the same groups.
+tokens less so): rho, alpha, R and phi of one draw come from the same groups. The cost of a token moves too, by how
+unevenly tokens were made over the run (`token_spread`) and, for borrowed ones, within m's own interval. Shares (alpha,
+the accept rate, PPV) have Wilson's interval, groups counted as clusters.
 
 alpha is acceptance, not correctness. Where an audit knows the truth of accepted trajectories, PPV = correct among
 accepted, and C / PPV is the cost of one that is really correct.
@@ -34,22 +36,17 @@ import duckdb
 import numpy as np
 
 from rose.pricing import bootstrap, formulas
-from rose.pricing.allocation import Allocation
 from rose.pricing.bootstrap import Floats, Interval
-from rose.pricing.marginal import Marginal
-from rose.pricing.money import NANO_USD_PER_USD
 from rose.pricing.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
+from rose.pricing.token_cost import LINES, TokenCost, rollout_usd, token_cost
 from rose.pricing.tokens import Tokens
+from rose.pricing.uncertainty import Clusters, Estimate, effective_trials, wilson
 
 __all__ = [
     "LINES", "Groups", "Interval", "Resamples", "TokenCost", "cpm", "formula", "formula_interval", "groups", "measured",
     "measured_interval", "partials", "resample", "rollout_usd", "token_cost",
 ]  # fmt: skip
-
-#: What a rollout token is priced at: serving's amortized price, a dedicated device's, the borrow's marginal price, and
-#: the mix that was used.
-LINES: tuple[str, ...] = ("serving", "dedicated", "opportunistic", "blended")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +58,16 @@ class Resamples:
     solved_groups: Floats
     judged: Floats
     accepted: Floats
-    audited: Floats
-    audited_correct: Floats
     output_tokens: Floats
     answer_tokens: Floats
     borrowed_tokens: Floats
     dedicated_tokens: Floats
     borrowed_useful: Floats
     dedicated_useful: Floats
+    #: Groups that were drawn each time.
+    units: int
+    #: What PPV may be, from its own interval: an audit is small, and where all it saw was correct a resample is too.
+    ppv: Floats
 
     @property
     def rho(self) -> Floats:
@@ -96,9 +95,8 @@ class Resamples:
         useful = self.borrowed_useful + self.dedicated_useful
         return _ratio(useful, self.borrowed_tokens + self.dedicated_tokens)
 
-    @property
-    def ppv(self) -> Floats:
-        return _ratio(self.audited_correct, self.audited)
+
+_COLUMNS = tuple(name for name in Resamples.__slots__ if name not in ("units", "ppv"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,23 +140,6 @@ class Groups:
         return Fraction(self.audited_correct, self.audited) if self.audited else None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenCost:
-    """Exact dollars per useful token on each line, and phi, the borrowed share of useful tokens."""
-
-    by_line: Mapping[str, Fraction | None]
-    #: Dollars really paid for rollouts by where they ran: `borrowed` at the marginal price (with avoidable device time
-    #: where the idle-anyway gate does not hold), `dedicated` at the amortized one.
-    paid: Mapping[str, Fraction]
-    borrowed_share: Fraction | None
-    useful: int
-
-    def pi(self, line: str) -> Fraction | None:
-        """Price of a rollout token on a line over serving's own; None where either is unknown."""
-        cost, serving = self.by_line[line], self.by_line["serving"]
-        return cost / serving if cost is not None and serving else None
-
-
 def groups(connection: duckdb.DuckDBPyConnection, run_id: str) -> Groups:
     """What the verifier said, group by group."""
     set_variables(connection, run_id=run_id)
@@ -182,36 +163,6 @@ def size(group: Mapping[str, Any]) -> int:
     return max(int(group["trajectories"]), int(group["judged"]))
 
 
-def token_cost(allocation: Allocation, tokens: Mapping[str, Tokens], borrow: Marginal) -> TokenCost:
-    """[D] c = p / (tau * (1 - w)) on each line, which is a placement's rollout dollars over its useful tokens.
-
-    `serving` prices the borrowed device-seconds at their amortized price, `opportunistic` at the marginal one, with the
-    device time that the borrow kept from being avoided where the idle-anyway gate does not hold. `blended` is what was
-    really paid.
-    """
-    borrowed, dedicated = tokens["borrowed"], tokens["dedicated"]
-    serving_usd = rollout_usd(allocation.of("serving"))
-    dedicated_usd = rollout_usd(allocation.of("rollout", "train"))
-    borrow_usd = borrow.charged_usd
-    useful = borrowed.useful + dedicated.useful
-    return TokenCost(
-        by_line={
-            "serving": _over(serving_usd, borrowed.useful),
-            "dedicated": _over(dedicated_usd, dedicated.useful),
-            "opportunistic": _over(borrow_usd, borrowed.useful),
-            "blended": _over(borrow_usd + dedicated_usd, useful),
-        },
-        paid={"borrowed": borrow_usd, "dedicated": dedicated_usd},
-        borrowed_share=_over(Fraction(borrowed.useful), useful),
-        useful=useful,
-    )
-
-
-def rollout_usd(allocation: Allocation) -> Fraction:
-    """Amortized dollars of rollout work on these devices."""
-    return Fraction(allocation.amortized_nano_usd()["rollout"], NANO_USD_PER_USD)
-
-
 def measured(cost: TokenCost, found: Groups) -> dict[str, Fraction | None]:
     """Dollars per accepted trajectory on each line: all useful tokens at the line's price, over all accepted."""
     return {
@@ -224,7 +175,33 @@ def resample(found: Groups) -> Resamples | None:
     """Draw the groups with replacement again and again; None for fewer than two groups."""
     columns = np.array([_columns(row) for row in found.each], dtype=np.int64)
     drawn = bootstrap.sums(columns)
-    return None if drawn is None else Resamples(*drawn.T)
+    if drawn is None:
+        return None
+    ppv = np.full(bootstrap.RESAMPLES, np.nan)
+    if found.ppv is not None and (known := share_interval(found, "audited_correct", "audited")) is not None:
+        ppv = Estimate(float(found.ppv), known.low, known.high or 1.0).draws(seed=5)
+    return Resamples(**dict(zip(_COLUMNS, drawn.T, strict=True)), units=len(columns), ppv=ppv)
+
+
+def share_interval(found: Groups, successes: str, trials: str) -> Interval | None:
+    """Wilson's interval of a share of two columns of the groups, a group counting as one cluster.
+
+    `solved` is whether a judged group has an accepted trajectory, `one` whether it was judged. None without a trial.
+    """
+    pairs = [(_share(row, successes), _share(row, trials)) for row in found.each if _share(row, trials)]
+    y, x = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
+    if not x:
+        return None
+    products = (sum(a * a for a, _ in pairs), sum(a * b for a, b in pairs), sum(b * b for _, b in pairs))
+    size_of_all = float(x) if x == len(pairs) else effective_trials(y, x, Clusters(len(pairs), *products))
+    low, high = wilson(y / x, size_of_all)
+    return Interval(low=bootstrap.rounded(low), high=bootstrap.rounded(high))
+
+
+def _share(group: Mapping[str, Any], name: str) -> int:
+    if name == "one":
+        return int(bool(group["judged"]))
+    return int(group["judged"] and group["accepted"] > 0) if name == "solved" else int(group[name])
 
 
 def measured_interval(
@@ -235,18 +212,23 @@ def measured_interval(
     The dollars of a placement are divided among the groups by the tokens their turns made there; on `blended` each
     placement has its own price.
     """
-    if drawn is None or (usd := cost.by_line[line]) is None:
+    if drawn is None or cost.by_line[line] is None or cost.no_interval(line):
         return None, None
-    blended = line == "blended"
-    prices = {
-        "borrowed": (cost.by_line["opportunistic"] if blended else usd) or Fraction(0),
-        "dedicated": (cost.by_line["dedicated"] if blended else usd) or Fraction(0),
-    }
+    return _intervals(_ratio(_dollars(cost, tokens, found, drawn, line), drawn.accepted), drawn)
+
+
+def judged_draws(cost: TokenCost, tokens: Mapping[str, Tokens], found: Groups, drawn: Resamples) -> Floats:
+    """Dollars per judged trajectory on the blended line, one for each resample; only where it may have an interval."""
+    return _ratio(_dollars(cost, tokens, found, drawn, "blended"), drawn.judged)
+
+
+def _dollars(cost: TokenCost, tokens: Mapping[str, Tokens], found: Groups, drawn: Resamples, line: str) -> Floats:
+    prices = cost.price_draws(line)
     dollars = np.zeros(bootstrap.RESAMPLES)
     for place, sums in (("borrowed", drawn.borrowed_tokens), ("dedicated", drawn.dedicated_tokens)):
         if made := sum(int(row[f"{place}_tokens"]) for row in found.each):
-            dollars += sums * float(prices[place] * tokens[place].useful / made)
-    return _intervals(_ratio(dollars, drawn.accepted), drawn)
+            dollars += sums * prices[place] * (tokens[place].useful / made)
+    return dollars
 
 
 def formula(cpm_usd: float, r: Fraction | None, found: Groups, pi: Fraction | None) -> float | None:
@@ -266,9 +248,14 @@ def formula_interval(
 
     On `blended`, which makes it C3, pi moves with the borrowed share of each draw's tokens.
     """
-    if drawn is None or (pi := cost.pi(line)) is None or pi < 0:
+    if drawn is None or (pi := cost.pi(line)) is None or pi < 0 or no_formula_interval(cost, line):
         return None, None
     return _intervals(_ratio(cpm_usd * drawn.r * (1 + _pi(cost, drawn, line) * drawn.rho), drawn.alpha), drawn)
+
+
+def no_formula_interval(cost: TokenCost, line: str) -> str | None:
+    """Why the formula has no interval on a line: pi is a price of a token over serving's own, but on its own line 1."""
+    return None if line == "serving" else cost.no_interval(line) or cost.no_interval("serving")
 
 
 def partials(cpm_usd: float, r: Fraction | None, found: Groups) -> formulas.Partials | None:
@@ -292,28 +279,30 @@ def _columns(group: Mapping[str, Any]) -> list[int]:
         "judged_groups_trajectories": size(group) if judged else 0,
         "solved_groups": int(group["accepted"] > 0),
     }
-    return [int(rates[name] if name in rates else group[name]) for name in Resamples.__slots__]
+    return [int(rates[name] if name in rates else group[name]) for name in _COLUMNS]
 
 
 def _pi(cost: TokenCost, drawn: Resamples, line: str) -> Floats | float:
-    """Price of a rollout token over serving's own; on `blended` one for each draw's borrowed share."""
-    if line != "blended":
-        return float(cost.pi(line) or 0)
+    """Price of a rollout token over serving's own, one for each draw."""
+    if line == "serving":
+        return 1.0
+    prices, serving = cost.price_draws(line), cost.price_draws("serving")["borrowed"]
+    if line == "dedicated":
+        return _ratio(prices["dedicated"], serving)
+    # How evenly borrowed tokens were made moves both sides of their ratio alike: the same draws.
+    borrowed = prices["borrowed"] / serving
     # Where one of the two was never made, its share is 0 in every draw.
-    opportunistic, dedicated = (float(cost.pi(placed) or 0) for placed in ("opportunistic", "dedicated"))
-    return drawn.phi * opportunistic + (1 - drawn.phi) * dedicated
+    return (
+        borrowed if line == "opportunistic" else drawn.phi * borrowed + (1 - drawn.phi) * prices["dedicated"] / serving
+    )
 
 
 def _intervals(values: Floats, drawn: Resamples) -> tuple[Interval | None, Interval | None]:
     """Of cost per accepted, and of it over PPV."""
-    return bootstrap.interval(values), bootstrap.interval(_ratio(values, drawn.ppv))
+    return bootstrap.interval(values, drawn.units), bootstrap.interval(_ratio(values, drawn.ppv), drawn.units)
 
 
 def _ratio(numerator: Floats, denominator: Floats) -> Floats:
     """Undefined, or infinite, where a draw has nothing to divide by."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(numerator / denominator, dtype=np.float64)
-
-
-def _over(numerator: Fraction, denominator: int) -> Fraction | None:
-    return numerator / denominator if denominator else None

@@ -12,7 +12,7 @@ from rich.text import Text
 from rose.clock import utc
 from rose.pricing.answers import Answers
 from rose.pricing.document import BookFacts, RunFacts
-from rose.pricing.figures import BLENDED, Figure, Stamp
+from rose.pricing.figures import BLENDED, Figure, Stamp, why_no_interval
 from rose.pricing.outlook import FREE, Outlook
 from rose.pricing.procurement import Procurement
 from rose.pricing.tables import WIDTH
@@ -62,6 +62,7 @@ def answer_tables(of: Answers) -> Iterable[RenderableType]:
             _interval(line.per_correct),
         )  # fmt: skip
         _row(formula, name, line.token_cost.text, line.pi.text, line.formula.text, _interval(line.formula))
+    measured.caption = why_no_interval(line.measured for line in of.lines.values())
     yield measured
     yield formula
     factors = _table(of.stamp, "C3 = CPM x R x (1 + pi x rho) / alpha", BLENDED, "what", "value", "95%")
@@ -112,6 +113,7 @@ def outlook_tables(of: Outlook) -> Iterable[RenderableType]:
         figure = of.elasticities[name]
         rests_on = of.rests_on.get(name, "") if figure.value is not None else figure.text
         _row(eta, what, _dash(figure), _interval(figure), rests_on)
+    eta.caption = why_no_interval(of.elasticities.values())
     yield eta
     spend = _table(of.stamp, "What was spent on either side", "view by row", "what", "value", "view")
     for name, what in _SPEND.items():
@@ -165,7 +167,9 @@ def procurement_tables(of: Procurement) -> Iterable[RenderableType]:
             costs, v.name, v.accept_rate.text, v.tpr.text, v.fpr.text, v.ppv.text, _dash(v.price), _dash(v.per_correct),
             _interval(v.per_correct), _dash(v.chance_cheapest),
         )  # fmt: skip
-    costs.caption = f"Before its verdict a judged trajectory cost {of.per_trajectory.text}."
+    costs.caption = f"Before its verdict a judged trajectory cost {of.per_trajectory.text}. " + why_no_interval(
+        v.per_correct for v in of.verifiers
+    )
     yield costs
     if reasons := dict.fromkeys(f.text for v in of.verifiers for f in (v.price, v.per_correct) if f.value is None):
         yield Text("\n".join(reasons))

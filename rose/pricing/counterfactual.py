@@ -11,36 +11,31 @@ The same useful rollout tokens, T, are priced
   is the mean age of a turn at a random instant, E[L^2] / (2 E[L]) over the lengths L of completed turns, seconds;
 - not at all: nothing is spent and T tokens are not made. The serving devices cost the same.
 
-Saved is what the other way would have cost less what the borrow is charged. Its 95% interval is a bootstrap over
-groups (tokens and waste of a group belong together, dollars follow the tokens made), with m drawn from its own interval
-at the same time; rates of the price book are held.
+Saved is what the other way would have cost less what the borrow is charged; its interval is made in `savings`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import polars as pl
 
-from rose.pricing import bootstrap, formulas
+from rose.pricing import formulas
 from rose.pricing.allocation import Allocation
-from rose.pricing.bootstrap import Floats, Interval
 from rose.pricing.charges import Charges
-from rose.pricing.correct import Groups, resample
+from rose.pricing.correct import Groups
 from rose.pricing.marginal import Marginal
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, NS_PER_S
 from rose.pricing.pricebook import Offer, PriceBook
-from rose.pricing.terms import Basis, Stretches
-from rose.pricing.uncertainty import Z
+from rose.pricing.savings import DEDICATED, LOADED, NOTHING, Alternative, saved
+from rose.pricing.terms import Stretches, range_of
+from rose.pricing.token_spread import Spread
 
-_SEED = 0
 _WASTED = ("stale", "lost")
 _USEFUL = ("accepted", "rejected", "open")
-DEDICATED, LOADED, NOTHING = "dedicated devices", "dedicated devices, fully loaded", "not sharing at all"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,22 +56,6 @@ class Made:
     def tokens_per_s(self) -> Fraction | None:
         """tau: tokens, useful or not, for each second of rollout work."""
         return Fraction(self.generated * NS_PER_S, self.rollout_ns) if self.rollout_ns else None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Alternative:
-    """Another way to come by the same useful tokens (`NOTHING`: to do without them)."""
-
-    name: str
-    usd: Fraction | None
-    basis: Basis
-    explained: str
-    #: The tokens that its dollars follow: useful ones at the waste of dedicated devices, or all that were borrowed.
-    follows: Literal["dedicated", "borrowed"]
-    why: str | None = None
-    #: `usd` less what the borrow is charged; below zero where borrowing cost more.
-    saved_usd: Fraction | None = None
-    interval: Interval | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,9 +126,14 @@ def together(parts: Sequence[Made]) -> Made:
 
 
 def compare(
-    charges: Charges, allocation: Allocation, borrow: Marginal, found: Groups, turns: Sequence[Mapping[str, Any]]
+    charges: Charges,
+    allocation: Allocation,
+    borrow: Marginal,
+    found: Groups,
+    turns: Sequence[Mapping[str, Any]],
+    spreads: Mapping[str, Spread],
 ) -> Comparison:
-    """Price every alternative. `turns` are rows of `turn_lengths`.
+    """Price every alternative. `turns` are rows of `turn_lengths`, `spreads` those of the tokens' prices.
 
     Raises PriceBookError where no dedicated device ran and the book has no price for a rollout device of the class.
     """
@@ -157,7 +141,6 @@ def compare(
     borrowed = together([part for (pool, _), part in by_class.items() if pool == "serving"])
     own = {device_class: part for (pool, device_class), part in by_class.items() if pool in ("rollout", "train")}
     dedicated = together(list(own.values()))
-    drawn = _draw(borrow, found)
     stretches = Stretches.over(charges.book, allocation.period_ns)
     if dedicated.useful:
         loaded = Fraction(allocation.of("rollout", "train").fully_loaded_nano_usd()["rollout"], NANO_USD_PER_USD)
@@ -186,7 +169,7 @@ def compare(
     )
     ways.append(Alternative(name=NOTHING, usd=Fraction(0), basis="measured", explained=nothing, follows="borrowed"))
     charged = borrow.charged_usd
-    ways = [_saved(way, charged, drawn) for way in ways] if borrowed.useful else []
+    ways = saved(ways, borrow, found, spreads) if borrowed.useful else []
     return Comparison(
         tokens=borrowed.useful,
         charged_usd=charged,
@@ -219,53 +202,6 @@ def spot_useful_share(interruptions_per_hour: Fraction, age_s: Fraction) -> Frac
     Not above 0 where a device is taken back faster than it ends its turns.
     """
     return 1 - interruptions_per_hour * age_s / 3600
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Drawn:
-    """Resampled groups: tokens made and useful as multiples of their own sums, and the borrow's charge in dollars."""
-
-    made: Floats
-    useful: Floats
-    #: Dollars of a dedicated useful token.
-    dedicated: Floats
-    charged: Floats
-
-
-def _draw(borrow: Marginal, found: Groups) -> _Drawn | None:
-    """None for fewer than two groups."""
-    drawn = resample(found) if found.each else None
-    if drawn is None:
-        return None
-    whole = {
-        name: float(sum(int(row[name]) for row in found.each))
-        for name in ("borrowed_tokens", "borrowed_useful", "dedicated_tokens", "dedicated_useful")
-    }
-    with np.errstate(divide="ignore", invalid="ignore"):
-        moved = {name: getattr(drawn, name) / sum_ for name, sum_ in whole.items()}
-        dedicated = moved["dedicated_tokens"] / moved["dedicated_useful"]
-    charged = moved["borrowed_tokens"] * float(borrow.charged_usd) + _noise(borrow.interval)
-    return _Drawn(
-        made=moved["borrowed_tokens"], useful=moved["borrowed_useful"], dedicated=dedicated, charged=charged
-    )  # fmt: skip
-
-
-def _noise(interval: Interval | None) -> Floats | float:
-    """Draws of how far m may lie from its value, dollars."""
-    if interval is None or interval.high is None:
-        return 0.0
-    deviation = (interval.high - interval.low) / (2 * Z)
-    return np.random.default_rng(_SEED).standard_normal(bootstrap.RESAMPLES) * deviation
-
-
-def _saved(way: Alternative, charged_usd: Fraction, drawn: _Drawn | None) -> Alternative:
-    if way.usd is None:
-        return way
-    interval = None
-    if drawn is not None:
-        moved = {"dedicated": drawn.useful * drawn.dedicated, "borrowed": drawn.made}
-        interval = bootstrap.interval(moved[way.follows] * float(way.usd) - drawn.charged)
-    return replace(way, saved_usd=way.usd - charged_usd, interval=interval)
 
 
 def _dedicated_by_book(borrow: Marginal, stretches: Stretches, book: PriceBook) -> Alternative:
@@ -321,6 +257,7 @@ def _market(
                 explained=_told(next(offer for offer in offers if offer is not None), hours, age_s, measured),
                 why=why,
                 follows="dedicated" if measured else "borrowed",
+                range=range_of(offer for offer in offers if offer is not None),
             )
         )
     return found

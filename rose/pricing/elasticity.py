@@ -49,6 +49,8 @@ class Elasticity:
     value: float | None
     interval: Interval | None
     draws: Floats | None
+    #: Groups, or steps, that were drawn.
+    units: int
     #: What it was worked out from, or what is missing.
     says: str
 
@@ -94,8 +96,9 @@ def of_rollouts(found: Groups) -> Elasticity:
     low, high = (int(total) for total in columns.sum(axis=0))
     return Elasticity(
         value=bootstrap.rounded(log(high / low) / log(n / half)),
-        interval=bootstrap.interval(draws),
+        interval=bootstrap.interval(draws, len(used)),
         draws=draws,
+        units=len(used),
         says=f"{len(used):,} groups: at least one accepted in {low / len(used) / _WHOLE:.1%} of subsets of {half}, "
         f"in {high / len(used) / _WHOLE:.1%} of {n}"
         + (f"; {len(sizes) - len(used):,} smaller groups left out" if len(used) < len(sizes) else ""),
@@ -144,8 +147,9 @@ def of_training(judged: Iterable[Step]) -> Elasticity:
     first, last = used[0], used[-1]
     return Elasticity(
         value=bootstrap.rounded(value),
-        interval=bootstrap.interval(draws),
+        interval=bootstrap.interval(draws, len(used)),
         draws=draws,
+        units=len(used),
         says=f"{len(used)} steps, {int(counts.sum()):,} groups; training before them grew {growth:.3g}-fold, alpha "
         f"went from {first.solved / first.judged:.1%} to {last.solved / last.judged:.1%}",
     )
@@ -182,4 +186,4 @@ def _too_few(groups: int, solved: int, which: str) -> str | None:
 
 
 def _none(missing: str) -> Elasticity:
-    return Elasticity(value=None, interval=None, draws=None, says=f"not enough data: {missing}")
+    return Elasticity(value=None, interval=None, draws=None, units=0, says=f"not enough data: {missing}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -57,6 +58,8 @@ class Figure:
     why: str | None = None
     low: int | float | None = None
     high: int | float | None = None
+    #: Why a figure that is not known exactly has no interval.
+    no_interval: str | None = None
 
     @property
     def text(self) -> str:
@@ -82,6 +85,7 @@ class Figure:
             "why": self.why,
             "low": self.low,
             "high": self.high,
+            "no_interval": self.no_interval,
             "text": self.text,
             **self.stamp.to_json(),
         }
@@ -102,15 +106,17 @@ class Figures:
         basis: str = "measured",
         why: str | None = None,
         interval: Interval | None = None,
+        no_interval: str | None = None,
     ) -> Figure:
-        """Dollars, each `per` something if said; the interval is in dollars too."""
+        """Dollars, each `per` something if said; the interval is in dollars too, `no_interval` why there is none."""
         value = None if usd is None else nano_usd_of(usd)
         low = None if interval is None else round(interval.low * NANO_USD_PER_USD)
         high = None if interval is None or interval.high is None else round(interval.high * NANO_USD_PER_USD)
         unit = "nano_usd" if per is None else f"nano_usd/{per}"
         return Figure(
-            value=value, unit=unit, view=view, stamp=self.stamp, basis=basis, why=_why(value, why), low=low, high=high
-        )
+            value=value, unit=unit, view=view, stamp=self.stamp, basis=basis, why=_why(value, why), low=low, high=high,
+            no_interval=no_interval if value is not None and low is None else None,
+        )  # fmt: skip
 
     def amount(self, nano_usd: int, view: str) -> Figure:
         """Whole nano-dollars."""
@@ -131,6 +137,12 @@ class Figures:
         """A share or a ratio; not enough data where the denominator is 0 or the numerator is not known."""
         value = None if numerator is None or denominator == 0 else float(Fraction(numerator) / denominator)
         return Figure(value=value, unit=unit, view=COUNT, stamp=self.stamp, why=_why(value, why))
+
+
+def why_no_interval(figures: Iterable[Figure]) -> str:
+    """`No interval: ` and every reason among these figures, once; empty where none has one."""
+    reasons = dict.fromkeys(figure.no_interval for figure in figures if figure.no_interval)
+    return f"No interval: {'. '.join(filter(None, reasons))}." if reasons else ""
 
 
 def _why(value: float | None, why: str | None) -> str | None:

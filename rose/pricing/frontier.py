@@ -176,24 +176,26 @@ class _Gain:
 
     value: float | None
     draws: Floats | None
+    units: int
     lowers: bool | None
 
 
 def _gain(eta: Elasticity, rate: float, *, free: bool = True) -> _Gain:
     """Elasticity times the relative growth that is bought; rollouts that are paid for raise the cost by as much."""
     if eta.value is None or eta.draws is None:
-        return _Gain(value=None, draws=None, lowers=None)
+        return _Gain(value=None, draws=None, units=0, lowers=None)
     draws = (eta.draws - (0 if free else 1)) * rate
     return _Gain(
-        value=bootstrap.rounded((eta.value - (0 if free else 1)) * rate), draws=draws, lowers=_sign(interval(draws))
-    )
+        value=bootstrap.rounded((eta.value - (0 if free else 1)) * rate), draws=draws, units=eta.units,
+        lowers=_sign(interval(draws, eta.units)),
+    )  # fmt: skip
 
 
 def _weigh(inference: _Gain, training: _Gain, what: str) -> Answer:
     apart: Interval | None = None
     side: Side = UNKNOWN
     if inference.draws is not None and training.draws is not None:
-        apart = interval(inference.draws - training.draws)
+        apart = interval(inference.draws - training.draws, min(inference.units, training.units))
         to_inference = _sign(apart)
         if inference.lowers is False and training.lowers is False:
             side = "neither"

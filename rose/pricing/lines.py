@@ -16,6 +16,8 @@ _VIEW_OF_LINE = {
     "serving": AMORTIZED, "dedicated": AMORTIZED, "opportunistic": MARGINAL, "blended": BLENDED,
 }  # fmt: skip
 _PER = "million answer tokens"
+#: Factors that are a share of trials, as `correct.share_interval` counts them.
+_SHARES = {"alpha": ("solved", "one"), "accept_rate": ("accepted", "judged"), "ppv": ("audited_correct", "audited")}
 _UNKNOWN = "not enough data: a factor of the formula is not known"
 _BELOW = "does not apply: the borrow lowered the bill, and the formula takes a price"
 _NOT_AUDITED = "not enough data: no accepted trajectory was audited and found correct"
@@ -35,10 +37,17 @@ def factors(of: PricedRun, drawn: Resamples | None) -> dict[str, Figure]:
         "ppv": make.part(found.ppv, why="not enough data: no accepted trajectory was audited"),
     }
     for name, figure in figures.items():
-        if name != "cpm" and drawn is not None and figure.value is not None:
-            interval = bootstrap.interval(getattr(drawn, name))
-            if interval is not None:
-                figures[name] = replace(figure, low=interval.low, high=interval.high)
+        if name == "cpm" or drawn is None or figure.value is None:
+            continue
+        if name in _SHARES:
+            interval = correct.share_interval(found, *_SHARES[name])
+        else:
+            interval = bootstrap.interval(getattr(drawn, name), drawn.units)
+        figures[name] = (
+            replace(figure, no_interval=bootstrap.TOO_FEW)
+            if interval is None
+            else replace(figure, low=interval.low, high=interval.high)
+        )
     return figures
 
 
@@ -66,6 +75,7 @@ def _line(of: PricedRun, line: str, per_accepted: Fraction | None, drawn: Resamp
     per_correct = per_accepted / found.ppv if per_accepted is not None and found.ppv else None
     accepted_interval, correct_interval = correct.measured_interval(cost, of.tokens, found, drawn, line)
     pi = cost.pi(line)
+    no_interval = cost.no_interval(line) or bootstrap.TOO_FEW
     why = _why_no_line(line, usd, found)
     return PriceLine(
         token_cost=make.money(
@@ -79,6 +89,7 @@ def _line(of: PricedRun, line: str, per_accepted: Fraction | None, drawn: Resamp
             basis=basis,
             why=why,
             interval=accepted_interval if per_accepted is not None else None,
+            no_interval=no_interval,
         ),
         per_correct=make.money(
             per_correct,
@@ -87,6 +98,7 @@ def _line(of: PricedRun, line: str, per_accepted: Fraction | None, drawn: Resamp
             basis=basis,
             why=why or _NOT_AUDITED,
             interval=correct_interval if per_correct is not None else None,
+            no_interval=no_interval,
         ),
         formula=_formula(of, line, drawn, why)[0],
     )
@@ -101,16 +113,17 @@ def _formula(of: PricedRun, line: str, drawn: Resamples | None, why: str | None)
     pi, ppv, view = of.cost.pi(line), of.found.ppv, _VIEW_OF_LINE[line]
     usd = correct.formula(of.cpm_usd, of.found.r, of.found, pi)
     interval, over_ppv = correct.formula_interval(of.cpm_usd, of.cost, drawn, line)
+    no_interval = correct.no_formula_interval(of.cost, line) or bootstrap.TOO_FEW
     why = _BELOW if pi is not None and pi < 0 else why or _UNKNOWN
     return (
         of.make.money(
             None if usd is None else Fraction(usd), view, per=_PER, basis="price book", why=why,
-            interval=None if usd is None else interval,
+            interval=None if usd is None else interval, no_interval=no_interval,
         ),
         of.make.money(
             Fraction(usd) / ppv if usd is not None and ppv else None, view, per="million correct answer tokens",
             basis="price book", why=why if usd is None else _NOT_AUDITED,
-            interval=over_ppv if usd is not None and ppv else None,
+            interval=over_ppv if usd is not None and ppv else None, no_interval=no_interval,
         ),
     )  # fmt: skip
 

@@ -31,7 +31,7 @@ from rose.pricing.pricebook import PriceBook
 from rose.pricing.provision import realised
 from rose.pricing.query import rows, set_variables
 from rose.pricing.scale_down import Span
-from rose.pricing.terms import Basis, Parts, Stretches, Term, add, basis_of, nano_by_key, term
+from rose.pricing.terms import Basis, Parts, Stretches, Term, add, basis_of, by_book, nano_by_key, term
 from rose.pricing.uncertainty import Estimate, total
 
 __all__ = ["TERMS", "Basis", "LeaseCost", "Marginal", "Term", "marginal"]
@@ -71,6 +71,8 @@ class Marginal:
     avoidable_usd: Fraction = Fraction(0)
     #: Leased time in spans in which the device would have been given back, and charged as avoidable.
     gave_back_ns: int = 0
+    #: Leases that were taken back as load rose.
+    taken_back: int = 0
     #: Weights sent to serving devices.
     sent_bytes: int = 0
     #: What the power meters said, by device class.
@@ -106,23 +108,40 @@ class Marginal:
         return basis_of(term.basis for term in self.terms.values() if term.usd or term.basis != "measured")
 
     @property
-    def interval(self) -> Interval | None:
-        """95% interval of `usd`: of the terms that rest on samples, taken as independent, the others held.
+    def no_interval(self) -> str | None:
+        """Why no honest interval of `usd` can be given: what every term without one says; None where one can."""
+        reasons = {
+            name: term.no_interval or (None if term.missing is None else "it is not known")
+            for name, term in self.terms.items()
+        }
+        return "; ".join(f"{name.replace('_', ' ')}: {why}" for name, why in reasons.items() if why) or None
 
-        None where no term has one, or where one that should have is too small a sample.
+    @property
+    def estimate(self) -> Estimate | None:
+        """`usd` and its 95%, the terms taken as independent; ends equal to it where all is known exactly.
+
+        None where `no_interval` says why.
         """
-        sampled = [t for name, t in self.terms.items() if name in ("energy", "provision") and t.basis != "price book"]
-        if not sampled or any(t.interval is None or t.interval.high is None for t in sampled):
+        if self.no_interval:
             return None
-        spread = total(
-            Estimate(float(t.usd), t.interval.low, t.interval.high)
-            for t in sampled
-            if t.interval is not None and t.interval.high is not None
-        )
+        uncertain = [
+            Estimate(float(term.usd), term.interval.low, term.interval.high)
+            for term in self.terms.values()
+            if term.interval is not None and term.interval.high is not None
+        ]
+        spread = total(uncertain)
+        known = float(self.usd) - sum(part.value for part in uncertain)
         if spread is None or spread.high is None:
+            return Estimate(known, known, known)
+        return Estimate(float(self.usd), spread.low + known, spread.high + known)
+
+    @property
+    def interval(self) -> Interval | None:
+        """95% interval of `usd`; None where it is known exactly, or `no_interval` says why there is none."""
+        estimate = self.estimate
+        if estimate is None or estimate.low == estimate.high:
             return None
-        rest = float(self.usd - sum((t.usd for t in sampled), Fraction(0)))
-        return Interval(low=spread.low + rest, high=spread.high + rest)
+        return Interval(low=estimate.low, high=estimate.high)
 
     def usd_per_device_hour(self, term: str | None = None) -> Fraction | None:
         """m, or one term of it, per borrowed device-hour; None where nothing was borrowed."""
@@ -152,15 +171,18 @@ def marginal(
     )  # fmt: skip
     lent, leased = rows(connection, "lent_time"), rows(connection, "leased_time")
     metered = power.metered(rows(connection, "power_by_load"))
-    violations = rows(connection, "violations_by_load")
+    taken_back = sum(row["leases"] for row in rows(connection, "lease_totals") if row["closing"] == "preempted")
     transfer, sent_bytes = _transfer(rows(connection, "borrow_transfer"), stretches, book)
     terms = {
         "energy": power.energy(lent, leased, metered, stretches, book),
         "transfer": transfer,
         "scheduler": _scheduler(leased, stretches, book),
         "kv_recompute": _kv_recompute(rows(connection, "recomputed_tokens"), stretches, book),
-        "provision": realised(violations, rows(connection, "violation_spread"), stretches, book),
-    }
+        "provision": realised(
+            rows(connection, "violations_by_load"), rows(connection, "violation_spread"), stretches, book,
+            taken_back=taken_back,
+        ),
+    }  # fmt: skip
     borrowed: dict[tuple[str, int], Fraction] = {}
     for row in lent:
         for segment, times in stretches.divide(row, "rollout_ns"):
@@ -174,6 +196,7 @@ def marginal(
         idle_anyway=all(book.lending_at(at_ns).idle_anyway for at_ns in stretches.starts_ns),
         avoidable_usd=sum(avoidable.values(), Fraction(0)),
         gave_back_ns=gave_back_ns,
+        taken_back=taken_back,
         sent_bytes=sent_bytes,
         metered=metered,
         leases=_leases(terms, avoidable, lent, leased) if by_lease else (),
@@ -213,6 +236,7 @@ def _transfer(syncs: Iterable[Row], stretches: Stretches, book: PriceBook) -> tu
     parts: Parts = {}
     sizes: dict[str, int] = {}
     rates: dict[str, list[Fraction]] = {}
+    usd: dict[str, Fraction] = {}
     shared: dict[str, dict[str, Row]] = {}
 
     def charge(row: Row, size: int) -> None:
@@ -220,7 +244,9 @@ def _transfer(syncs: Iterable[Row], stretches: Stretches, book: PriceBook) -> tu
         sizes[route] = sizes.get(route, 0) + size
         if route not in rates:
             rates[route] = [Fraction(book.transfer_at(route, at_ns).usd_per_gb) for at_ns in stretches.starts_ns]
-        add(parts, row["lease_id"], rates[route][row["segment"]] * size / _BYTES_PER_GB)
+        cost = rates[route][row["segment"]] * size / _BYTES_PER_GB
+        usd[route] = usd.get(route, Fraction(0)) + cost
+        add(parts, row["lease_id"], cost)
 
     for row in syncs:
         if row["sync"] is None:
@@ -236,7 +262,10 @@ def _transfer(syncs: Iterable[Row], stretches: Stretches, book: PriceBook) -> tu
         + " then ".join(dict.fromkeys(f"${float(rate):g}/GB" for rate in rates[route]))
         for route, size in sorted(sizes.items())
     )
-    return term(parts, "measured", told or "no sync to a serving device"), sum(sizes.values())
+    interval = by_book(
+        (cost, [book.transfer_at(route, at_ns) for at_ns in stretches.starts_ns]) for route, cost in usd.items()
+    )
+    return term(parts, "measured", told or "no sync to a serving device", interval=interval), sum(sizes.values())
 
 
 def _scheduler(leased: Iterable[Row], stretches: Stretches, book: PriceBook) -> Term:
@@ -247,7 +276,10 @@ def _scheduler(leased: Iterable[Row], stretches: Stretches, book: PriceBook) -> 
         leased_ns += row["leased_ns"]
         add(parts, row["lease_id"], Fraction(rates[row["segment"]]) * row["leased_ns"] / NS_PER_S)
     each = " then ".join(dict.fromkeys(f"${rate}" for rate in rates))
-    return term(parts, "measured", f"{leased_ns / NS_PER_S:,.1f} s leased at {each} a second")
+    return term(
+        parts, "measured", f"{leased_ns / NS_PER_S:,.1f} s leased at {each} a second",
+        interval=by_book([(sum(parts.values(), Fraction(0)), list(map(book.lending_at, stretches.starts_ns)))]),
+    )  # fmt: skip
 
 
 def _kv_recompute(recomputed: Iterable[Row], stretches: Stretches, book: PriceBook) -> Term:
@@ -258,7 +290,10 @@ def _kv_recompute(recomputed: Iterable[Row], stretches: Stretches, book: PriceBo
         tokens += row["tokens"]
         add(parts, row["lease_id"], Fraction(rates[row["segment"]]) * row["tokens"] / _MILLION)
     each = " then ".join(dict.fromkeys(f"${rate}" for rate in rates))
-    return term(parts, "measured", f"{tokens:,} prompt tokens computed again at {each} per million")
+    return term(
+        parts, "measured", f"{tokens:,} prompt tokens computed again at {each} per million",
+        interval=by_book([(sum(parts.values(), Fraction(0)), list(map(book.lending_at, stretches.starts_ns)))]),
+    )  # fmt: skip
 
 
 def _avoidable(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from rose.pricing import elasticity, formulas, frontier
+from rose.pricing import bootstrap, elasticity, formulas, frontier
 from rose.pricing.document import BookFacts, RunFacts, to_json
 from rose.pricing.elasticity import Elasticity
 from rose.pricing.figures import AMORTIZED, BLENDED, Figure, Stamp
@@ -71,8 +71,8 @@ def outlook(of: PricedRun) -> Outlook:
             "n": of.make.part(
                 None if of.found.rho is None else 1 + of.found.rho, unit="ratio", why="not enough data: no verdict yet"
             ),
-            "eta_n": of.number(eta_n.value, interval=eta_n.interval, why=eta_n.says),
-            "eta_t": of.number(eta_t.value, interval=eta_t.interval, why=eta_t.says),
+            "eta_n": of.number(eta_n.value, interval=eta_n.interval, why=eta_n.says, no_interval=bootstrap.TOO_FEW),
+            "eta_t": of.number(eta_t.value, interval=eta_t.interval, why=eta_t.says, no_interval=bootstrap.TOO_FEW),
             "independent": of.number(independent, why="not enough data: all or none of the trajectories were accepted"),
             "left": _left(of, eta_n, eta_t, dollars),
         },

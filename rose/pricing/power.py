@@ -17,8 +17,8 @@ from typing import Any
 from rose.pricing.bootstrap import Interval
 from rose.pricing.money import NS_PER_S
 from rose.pricing.pricebook import PowerFigure, PriceBook
-from rose.pricing.terms import Basis, Parts, Stretches, Term, add, basis_of, term
-from rose.pricing.uncertainty import Clusters, Estimate, normal, ratio_variance, total
+from rose.pricing.terms import Basis, Parts, Stretches, Term, add, basis_of, range_of, term
+from rose.pricing.uncertainty import Clusters, Estimate, mean, ratio_variance, total
 
 _J_PER_KWH = 3_600_000
 _MW_NS_PER_J = 1000 * NS_PER_S
@@ -114,7 +114,9 @@ def energy(
     parts: Parts = {}
     bases: list[Basis] = []
     how: list[str] = []
-    estimates: list[Estimate | None] = []
+    estimates: list[Estimate] = []
+    no_interval: list[str] = []
+    tariff = range_of(map(book.electricity_at, stretches.starts_ns))
     for device_class in classes:
         rates = [_usd_per_joule(book, device_class, at_ns) for at_ns in stretches.starts_ns]
         if any(rate is None for rate in rates):
@@ -132,23 +134,35 @@ def energy(
                 leased_s[row["segment"]] += seconds
                 add(parts, row["lease_id"], measured.delta_mw / 1000 * seconds * (rates[row["segment"]] or 0))
             usd_per_mw = sum(s * (rate or 0) for s, rate in zip(leased_s, rates, strict=True)) / 1000
-            estimates.append(_scaled(measured, Fraction(usd_per_mw)))
+            estimate = _scaled(measured, Fraction(usd_per_mw))
+            if estimate is None:
+                no_interval.append(f"power of {device_class} was read in too few minutes")
+            else:
+                estimates.append(estimate.widened(*tariff))
             bases.append("measured")
             how.append(_told(measured))
         else:
             figure = book.power_of(device_class)
+            usd = Fraction(0)
             for row in (row for row in lent if row["device_class"] == device_class):
                 for segment, times in stretches.divide(row, "ns", "base_ns", "busy_ns"):
                     joules = extra_joules(figure, load_points(book), row, times)
-                    add(parts, row["lease_id"], joules * (rates[segment] or 0))
+                    cost = joules * (rates[segment] or 0)
+                    usd += cost
+                    add(parts, row["lease_id"], cost)
+            if figure.has_range:
+                known = Estimate(float(usd), float(usd), float(usd))
+                estimates.append(known.widened(*range_of([figure])).widened(*tariff))
+            else:
+                no_interval.append(f"power of {device_class} is assumed, and the price book gives no range for it")
             bases.append("assumed")
             how.append(f"{device_class}: {figure.load_w - figure.idle_w} W from idle to full load, assumed")
-    known = [estimate for estimate in estimates if estimate is not None]
     return term(
         parts,
         basis_of(bases),
         ("; ".join(how) or "nothing was lent") + "; " + _tariffs(book, stretches),
-        interval=total(known) if known and len(known) == len(estimates) and "assumed" not in bases else None,
+        interval=total(estimates),
+        no_interval="; ".join(no_interval) or None,
     )
 
 
@@ -175,18 +189,20 @@ def _energy_beyond(lent: Row, unlent: Row) -> Fraction:
 
 def _interval(both: Sequence[Mapping[bool, Row]], compared_ns: int) -> Interval | None:
     """Means of minutes, each bin and side by itself, weighted as dP weighs them."""
-    estimates = []
+    delta, variances = 0.0, []
     for sides in both:
         weight = int(sides[True]["duration_ns"]) / compared_ns
         for lent, row in sides.items():
             if "clusters" not in row:
                 return None
             y, x = int(row["energy_mw_ns"]) / NS_PER_S, int(row["duration_ns"]) / NS_PER_S
-            variance = ratio_variance(y, x, Clusters.of(row))
+            clusters = Clusters.of(row)
+            variance = ratio_variance(y, x, clusters)
             if variance is None:
                 return None
-            estimates.append(normal(y / x, variance).times(weight if lent else -weight))
-    return total(estimates)
+            delta += weight * y / x * (1 if lent else -1)
+            variances.append((weight**2 * variance, clusters.count - 1))
+    return total([mean(delta, variances)])
 
 
 def _scaled(measured: Metered, usd_per_mw: Fraction) -> Estimate | None:

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -61,6 +61,20 @@ def _share(value: object) -> Decimal:
     return exact
 
 
+def _low(value: object) -> Decimal:
+    exact = _number(value)
+    if not 0 <= exact <= 1:
+        raise ValueError("must be from 0 to 1: the low end of the entry's figures is that share of them")
+    return exact
+
+
+def _high(value: object) -> Decimal:
+    exact = _number(value)
+    if exact < 1:
+        raise ValueError("must be 1 or more: the high end of the entry's figures is that many times them")
+    return exact
+
+
 def _day(value: object) -> object:
     if isinstance(value, datetime) or not isinstance(value, date):
         raise ValueError("must be a date such as 2026-03-01, without quotes and without a time of day")
@@ -80,6 +94,8 @@ def _points(value: object) -> object:
 
 
 Rate = Annotated[Decimal, BeforeValidator(_rate)]
+Low = Annotated[Decimal, BeforeValidator(_low)]
+High = Annotated[Decimal, BeforeValidator(_high)]
 Day = Annotated[date, BeforeValidator(_day)]
 Name = Annotated[str, Field(min_length=1)]
 Pool = Literal["serving", "rollout", "train"]
@@ -99,16 +115,34 @@ class Header(BaseModel):
 class Entry(BaseModel):
     """A table of the file: unknown keys are refused, and every figure has a source and its date.
 
-    It holds over [valid_from, valid_to) in UTC days; a date that is None sets no bound.
+    It holds over [valid_from, valid_to) in UTC days; a date that is None sets no bound. An entry that is a guess says
+    how good a one: its figures times `low_share` and times `high_share` are the ends of their 95% range.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     #: Fields that say what it is a price of.
     key_fields: ClassVar[tuple[str, ...]] = ()
+    #: Whether it may be a guess. What the fleet pays, and what it asks for, is none.
+    may_be_a_guess: ClassVar[bool] = True
 
     source: Name
     source_date: Day
+    low_share: Low | None = None
+    high_share: High | None = None
+
+    @property
+    def has_range(self) -> bool:
+        """Whether the entry says how far off it may be."""
+        return self.low_share is not None
+
+    @model_validator(mode="after")
+    def _range_has_two_ends(self) -> Self:
+        if (self.low_share is None) != (self.high_share is None):
+            raise ValueError("has one of low_share and high_share: a range needs both, such as 0.7 and 1.3")
+        if self.has_range and not self.may_be_a_guess:
+            raise ValueError("has low_share and high_share, and its price is taken as known: leave them out")
+        return self
 
     @property
     def days(self) -> tuple[date | None, date | None]:
@@ -166,6 +200,7 @@ class DevicePrice(Dated):
     """
 
     key_fields = ("device_class", "pool")
+    may_be_a_guess = False
 
     device_class: Name = Field(alias="class")
     pool: Pool | None = None
@@ -279,6 +314,8 @@ class Lending(Dated):
 class TokenPrices(Dated):
     """Serving's prices for a million tokens."""
 
+    may_be_a_guess = False
+
     input_usd_per_million: Rate
     output_usd_per_million: Rate
 
@@ -287,6 +324,7 @@ class VerifierPrice(Dated):
     """What one verdict of a verifier costs."""
 
     key_fields = ("name",)
+    may_be_a_guess = False
 
     name: Name
     usd_per_verdict: Rate

@@ -11,7 +11,7 @@ import duckdb
 
 from rose.ledger import catalog
 from rose.ledger.examine import Seen
-from rose.pricing import charges, correct, pricebook, tokens, trust
+from rose.pricing import charges, correct, counterfactual, pricebook, token_spread, tokens, trust
 from rose.pricing.allocation import Allocation, allocate
 from rose.pricing.bootstrap import Interval
 from rose.pricing.document import BookFacts, RunFacts
@@ -20,6 +20,7 @@ from rose.pricing.marginal import Marginal, marginal
 from rose.pricing.money import PricingError
 from rose.pricing.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables, snapshot
+from rose.pricing.token_spread import Spread
 from rose.pricing.tokens import Tokens
 
 
@@ -51,7 +52,7 @@ class PricedRun:
 
     def number(
         self, value: float | None, unit: str = "ratio", *, interval: Interval | None = None, why: str | None = None,
-        basis: str = "measured",
+        no_interval: str | None = None, basis: str = "measured",
     ) -> Figure:  # fmt: skip
         """A share or a ratio with its interval; `why` says what is missing where there is no value."""
         return Figure(
@@ -61,6 +62,7 @@ class PricedRun:
             stamp=self.stamp,
             basis=basis,
             why=(why or NOT_ENOUGH_DATA) if value is None else None,
+            no_interval=no_interval if value is not None and interval is None else None,
             low=None if value is None or interval is None else interval.low,
             high=None if value is None or interval is None else interval.high,
         )
@@ -99,6 +101,7 @@ def priced(
         from_ns, to_ns = allocation.period_ns
         borrow = marginal(connection, run_id, allocation, book)
         made = tokens.count(connection, run_id)
+        spreads = _spreads(connection, charged, allocation.period_ns)
         yield PricedRun(
             connection=connection,
             run=run,
@@ -116,8 +119,23 @@ def priced(
             borrow=borrow,
             tokens=made,
             found=correct.groups(connection, run_id),
-            cost=correct.token_cost(allocation, made, borrow),
+            cost=correct.token_cost(allocation, made, borrow, spreads),
         )
+
+
+def _spreads(
+    connection: duckdb.DuckDBPyConnection, charged: charges.Charges, period_ns: tuple[int, int]
+) -> dict[str, Spread]:
+    """How well the price of a token is known, by placement."""
+    set_variables(
+        connection, period_from_ns=period_ns[0], period_end_ns=period_ns[1], blocks=token_spread.BLOCKS
+    )  # fmt: skip
+    places: dict[tuple[str, str], list[counterfactual.Made]] = {}
+    for (pool, device_class), made in counterfactual.made(charged).items():
+        places.setdefault(("borrowed" if pool == "serving" else "dedicated", device_class), []).append(made)
+    sums = {key: counterfactual.together(parts) for key, parts in places.items()}
+    usd_per_ns = {key: float(made.usd / made.rollout_ns) for key, made in sums.items() if made.rollout_ns}
+    return token_spread.spreads(rows(connection, "rollout_blocks"), usd_per_ns)
 
 
 def newest_run(connection: duckdb.DuckDBPyConnection) -> str:

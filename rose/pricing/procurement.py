@@ -8,7 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from rose.pricing import probes, verifiers
+from rose.pricing import bootstrap, correct, probes, verifiers
 from rose.pricing.document import BookFacts, RunFacts, to_json
 from rose.pricing.figures import BLENDED, Figure, Stamp
 from rose.pricing.money import PricingError
@@ -97,7 +97,10 @@ def procurement(of: PricedRun, file: Path | None = None, threshold: float | None
     judged = of.found.judged
     each = sum(of.cost.paid.values(), Fraction(0)) / judged if judged else None
     prices, why = _prices(of, found)
-    compared = verifiers.compare(found, each, prices)
+    held = of.cost.no_interval("blended") or (None if judged else _NO_TRAJECTORY)
+    drawn = correct.resample(of.found)
+    per_judged = None if held or drawn is None else correct.judged_draws(of.cost, of.tokens, of.found, drawn)
+    compared = verifiers.compare(found, each, prices, per_judged)
     return Procurement(
         stamp=of.stamp,
         run=of.run,
@@ -106,7 +109,7 @@ def procurement(of: PricedRun, file: Path | None = None, threshold: float | None
         shared=of.make.number(compared.shared, "probes"),
         per_trajectory=of.make.money(each, BLENDED, per="judged trajectory", why=_NO_TRAJECTORY),
         verifiers=tuple(
-            _row(of, verifier, source, _NO_TRAJECTORY if each is None else why.get(verifier.name))
+            _row(of, verifier, source, _NO_TRAJECTORY if each is None else why.get(verifier.name), held)
             for verifier in compared.verifiers
         ),
         cheapest=compared.cheapest,
@@ -126,7 +129,8 @@ def _prices(of: PricedRun, found: Sequence[Probe]) -> tuple[dict[str, Fraction |
     return prices, why
 
 
-def _row(of: PricedRun, verifier: Verifier, source: str, no_cost: str | None) -> VerifierRow:
+def _row(of: PricedRun, verifier: Verifier, source: str, no_cost: str | None, held: str | None) -> VerifierRow:
+    """`held` says why what a trajectory cost has no interval, so that a correct answer has none either."""
     scores = verifier.scores
 
     def number(value: float | None, why: str | None = None) -> Figure:
@@ -159,7 +163,8 @@ def _row(of: PricedRun, verifier: Verifier, source: str, no_cost: str | None) ->
             BLENDED,
             per="correct answer",
             why=no_cost or "not enough data: it accepted nothing that was correct",
-            interval=verifier.interval if usd is not None else None,
+            interval=verifier.interval if usd is not None and not held else None,
+            no_interval=held or bootstrap.TOO_FEW,
         ),
         chance_cheapest=of.number(
             verifier.chance_cheapest, "share", basis=source, why="does not apply: they cannot be compared"

@@ -27,8 +27,8 @@ from rose.pricing import formulas
 from rose.pricing.bootstrap import Interval
 from rose.pricing.money import NS_PER_S
 from rose.pricing.pricebook import PriceBook
-from rose.pricing.terms import Parts, Stretches, Term, add, nano_by_key, term
-from rose.pricing.uncertainty import Clusters, Estimate, effective_trials, normal, total, wilson
+from rose.pricing.terms import Parts, Stretches, Term, add, nano_by_key, range_of, term
+from rose.pricing.uncertainty import Clusters, Estimate, effective_trials, mean, total, wilson
 
 Row = Mapping[str, Any]
 
@@ -46,12 +46,27 @@ _NOTHING_TO_COMPARE = "not enough data: no request of the same load arrived whil
 # What it cost --------------------------------------------------------------------------------------------------------
 
 
-def realised(bins: Sequence[Row], spread: Sequence[Row], stretches: Stretches, book: PriceBook) -> Term:
+def confounded(taken_back: int) -> str | None:
+    """Why lent time and the rest cannot be compared honestly: leases were taken back as serving came under load.
+
+    The requests that then come late arrive while their device is not lent any more, and make what lending is compared
+    with worse.
+    """
+    if not taken_back:
+        return None
+    leases = "a lease was" if taken_back == 1 else f"{taken_back:,} leases were"
+    return f"confounded: {leases} taken back as load rose, so time after them is no fair comparison"
+
+
+def realised(
+    bins: Sequence[Row], spread: Sequence[Row], stretches: Stretches, book: PriceBook, *, taken_back: int = 0
+) -> Term:
     """[D] Sum over load bins of N_lent * (v_lent - v_unlent) * penalty, not clipped at zero.
 
     `bins` are rows of `violations_by_load`, `spread` of `violation_spread`. The interval is Newcombe's for a difference
     of rates, with the number of requests cut by how far misses come together. Requests in a bin that has no unlent ones
-    to compare with are left out, and the explanation says how many.
+    to compare with are left out of the figure, and the explanation says how many; the interval has room for any rate
+    that their load may have without lending. There is none where leases were taken back under load (`taken_back`).
     """
     penalties = _penalties(stretches, book)
     if not any(penalties):
@@ -60,12 +75,16 @@ def realised(bins: Sequence[Row], spread: Sequence[Row], stretches: Stretches, b
     parts: Parts = {}
     extra, counts = Fraction(0), {True: 0, False: 0}
     usd_at_stake: dict[int, Fraction] = defaultdict(Fraction)
+    apart = [0.0, 0.0]
     lent: dict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for row in (row for row in bins if row["lent"]):
         beyond = _beyond(row, unlent)
         counts[beyond is not None] += row["requests"]
-        if beyond is not None:
-            penalty = penalties[_segment(row["day"], stretches)]
+        penalty = penalties[_segment(row["day"], stretches)]
+        if beyond is None:
+            apart[0] += float(penalty * (row["violations"] - row["requests"]))
+            apart[1] += float(penalty * row["violations"])
+        else:
             extra += beyond
             add(parts, row["lease_id"], beyond * penalty)
             usd_at_stake[row["load_bin"]] += row["requests"] * penalty
@@ -73,21 +92,34 @@ def realised(bins: Sequence[Row], spread: Sequence[Row], stretches: Stretches, b
             lent[row["load_bin"]] = (requests + row["requests"], misses + row["violations"])
     clusters = {(row["load_bin"], row["lent"]): Clusters.of(row) for row in spread}
     each = " then ".join(dict.fromkeys(f"${float(penalty):g}" for penalty in penalties))
+    compared = total(
+        estimate
+        for load_bin, at_stake in usd_at_stake.items()
+        for estimate in (
+            _rate(lent[load_bin], clusters.get((load_bin, True))).times(float(at_stake)),
+            _rate(unlent[load_bin], clusters.get((load_bin, False))).times(-float(at_stake)),
+        )
+    )
     return term(
         parts,
         "measured",
         f"{float(extra):+.1f} missed budgets against unlent time of the same load, {each} each; "
         f"{counts[True]:,} lent requests compared, {counts[False]:,} had nothing to compare with",
-        interval=total(
-            estimate
-            for load_bin, at_stake in usd_at_stake.items()
-            for estimate in (
-                _rate(lent[load_bin], clusters.get((load_bin, True))).times(float(at_stake)),
-                _rate(unlent[load_bin], clusters.get((load_bin, False))).times(-float(at_stake)),
-            )
-        ),
+        interval=_with_the_rest(parts, compared, apart, stretches, book),
+        no_interval=confounded(taken_back),
         missing=_NOTHING_TO_COMPARE if counts[False] and not counts[True] else None,
     )
+
+
+def _with_the_rest(
+    parts: Parts, compared: Interval | None, apart: Sequence[float], stretches: Stretches, book: PriceBook
+) -> Interval | None:
+    """The interval with what could not be compared, of which only ends are known, and the book's range of a penalty."""
+    if compared is None or compared.high is None:
+        return None
+    usd = float(sum(parts.values(), Fraction(0)))
+    estimate = Estimate(usd, compared.low, compared.high).widened(*range_of(map(book.lending_at, stretches.starts_ns)))
+    return total([estimate, Estimate(0.0, *apart)])
 
 
 def realised_by_day(bins: Sequence[Row], stretches: Stretches, book: PriceBook) -> dict[date, Fraction]:
@@ -202,12 +234,15 @@ def _extra(bursts: Sequence[Row]) -> tuple[Fraction | None, Interval | None]:
     )
     if min(counts.values()) < BURSTS_MIN:
         return None, None
-    mean = {lent: Fraction(misses[lent], counts[lent]) for lent in counts}
-    estimates = []
-    for lent, n in counts.items():
-        variance = float(squares[lent] - mean[lent] * misses[lent]) / (n - 1) / n
-        estimates.append(normal(float(mean[lent]), variance).times(1 if lent else -1))
-    return mean[True] - mean[False], total(estimates)
+    mean_of = {lent: Fraction(misses[lent], counts[lent]) for lent in counts}
+    variances = [
+        (float(squares[lent] - mean_of[lent] * misses[lent]) / (n - 1) / n, n - 1) for lent, n in counts.items()
+    ]
+    difference = mean_of[True] - mean_of[False]
+    # Bursts that all missed as much, most often nothing, do not say how far others will lie from them.
+    if not all(variance for variance, _ in variances):
+        return difference, None
+    return difference, total([mean(float(difference), variances)])
 
 
 def _why(hazard: Fraction | None, extra: Fraction | None, risk: Sequence[Row], bursts: Sequence[Row]) -> str | None:

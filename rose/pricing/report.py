@@ -66,7 +66,9 @@ def _build(of: PricedRun) -> Report:
         fully_loaded=_with_total(make, allocation.fully_loaded_nano_usd(), FULLY_LOADED),
         marginal={
             **{name: _term(make, term) for name, term in borrow.terms.items()},
-            "total": make.money(borrow.usd, MARGINAL, basis=borrow.basis, interval=borrow.interval),
+            "total": make.money(
+                borrow.usd, MARGINAL, basis=borrow.basis, interval=borrow.interval, no_interval=borrow.no_interval
+            ),
         },
         borrow=_borrow(make, borrow),
         tokens={placement: _tokens(make, of) for placement, of in tokens.items()},
@@ -114,25 +116,30 @@ def _with_total(make: Figures, nano_usd: Mapping[str, int], view: str) -> dict[s
 
 def _term(make: Figures, term: Term) -> Figure:
     usd = None if term.missing else term.usd
-    return make.money(usd, MARGINAL, basis=term.basis, interval=term.interval, why=term.missing)
+    return make.money(
+        usd, MARGINAL, basis=term.basis, interval=term.interval, no_interval=term.no_interval, why=term.missing
+    )
 
 
 def _borrow(make: Figures, borrow: Marginal) -> Borrow:
-    def per_hour(usd: Fraction | None, basis: str, interval: Interval | None, why: str | None) -> Figure:
+    def per_hour(
+        usd: Fraction | None, basis: str, interval: Interval | None, no_interval: str | None, why: str | None
+    ) -> Figure:
         hours = Fraction(borrow.borrowed_ns, NS_PER_HOUR)
         return make.money(
             usd / hours if usd is not None and hours else None, MARGINAL, per="device-hour", basis=basis,
             why=why or _NO_BORROW, interval=interval.over(float(hours)) if interval is not None and hours else None,
+            no_interval=no_interval,
         )  # fmt: skip
 
     per = {
-        name: per_hour(None if term.missing else term.usd, term.basis, term.interval, term.missing)
+        name: per_hour(None if term.missing else term.usd, term.basis, term.interval, term.no_interval, term.missing)
         for name, term in borrow.terms.items()
     }
     return Borrow(
         idle_anyway=borrow.idle_anyway,
         borrowed=make.number(borrow.borrowed_ns, "ns"),
-        per_device_hour={**per, "total": per_hour(borrow.usd, borrow.basis, borrow.interval, None)},
+        per_device_hour={**per, "total": per_hour(borrow.usd, borrow.basis, borrow.interval, borrow.no_interval, None)},
         explained={name: term.explained for name, term in borrow.terms.items()},
     )
 

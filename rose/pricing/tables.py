@@ -11,7 +11,7 @@ from rich.table import Table
 
 from rose.clock import utc
 from rose.pricing.document import Report, RunFacts
-from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure
+from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, why_no_interval
 from rose.pricing.operations import P99_SAMPLES, Engines, Latency
 
 #: Engines that died are named one by one up to this many.
@@ -197,7 +197,8 @@ def _correct(report: Report) -> Table:
     f = report.factors
     table.caption = (
         f"formula: CPM {f['cpm'].text} x R {f['r'].text} x (1 + pi x rho {f['rho'].text}) / alpha {f['alpha'].text}; "
-        f"borrowed share of useful tokens {f['phi'].text}"
+        f"borrowed share of useful tokens {f['phi'].text}. "
+        + why_no_interval(line.measured for line in report.cost_per_correct.values())
     )
     return table
 

@@ -13,7 +13,9 @@ from typing import Any, Literal, TypeVar
 
 from rose.pricing.bootstrap import Interval
 from rose.pricing.money import NANO_USD_PER_USD, nano_usd_of
+from rose.pricing.price_entries import Entry
 from rose.pricing.pricebook import PriceBook
+from rose.pricing.uncertainty import Estimate, total
 
 K = TypeVar("K")
 
@@ -29,8 +31,9 @@ class Term:
     usd: Fraction
     basis: Basis
     explained: str
-    #: 95%, in dollars; None where the term does not rest on a sample, or the sample is too small.
+    #: 95%, in dollars; None where the term is known exactly, or `no_interval` says why there is none.
     interval: Interval | None = None
+    no_interval: str | None = None
     #: Why there is not enough data for it: `usd` is then 0 in sums, and no figure may show that 0.
     missing: str | None = None
     #: The same dollars by lease, where they were asked for so.
@@ -43,11 +46,15 @@ def term(
     explained: str,
     *,
     interval: Interval | None = None,
+    no_interval: str | None = None,
     missing: str | None = None,
 ) -> Term:
     """A term from its parts."""
     usd = sum(parts.values(), Fraction(0))
-    return Term(usd=usd, basis=basis, explained=explained, interval=interval, missing=missing, by_lease=parts)
+    return Term(
+        usd=usd, basis=basis, explained=explained, interval=None if no_interval else interval,
+        no_interval=no_interval, missing=missing, by_lease=parts,
+    )  # fmt: skip
 
 
 def add(parts: Parts, key: str | None, usd: Fraction) -> None:
@@ -63,6 +70,23 @@ def basis_of(bases: Iterable[Basis]) -> Basis:
     if not found - {"price book"}:
         return "price book" if found else "measured"
     return "partly measured"
+
+
+def range_of(entries: Iterable[Entry]) -> tuple[float, float]:
+    """The widest range that entries of a price book give, as shares of their figures; (1, 1) where none does."""
+    low, high = 1.0, 1.0
+    for entry in entries:
+        if entry.low_share is not None and entry.high_share is not None:
+            low, high = min(low, float(entry.low_share)), max(high, float(entry.high_share))
+    return low, high
+
+
+def by_book(costs: Iterable[tuple[Fraction, Iterable[Entry]]]) -> Interval | None:
+    """Interval of costs that only the price book's own ranges make uncertain; None where it gives none."""
+    ranged = [(float(usd), range_of(entries)) for usd, entries in costs]
+    if all(low == high for _, (low, high) in ranged):
+        return None
+    return total(Estimate(usd, usd, usd).widened(low, high) for usd, (low, high) in ranged)
 
 
 def nano_by_key(parts: Mapping[K, Fraction], total: int | None = None) -> dict[K, int]:

@@ -1,6 +1,7 @@
 """Intervals of rates and means over events that come together: misses of a burst, power readings of a minute.
 
 All are at 95%. Clusters (a minute of a device) are taken as independent of each other, events within one are not.
+Few clusters widen an interval: their spread is itself a guess.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any
 
-from rose.pricing.bootstrap import Interval, rounded
+import numpy as np
+
+from rose.pricing.bootstrap import RESAMPLES, Floats, Interval, rounded, student
 
 #: Standard normal quantile of a two-sided 95%.
 Z = 1.959963984540054
@@ -44,12 +47,19 @@ def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:
 
 
 def effective_trials(successes: float, trials: float, clusters: Clusters) -> float:
-    """Independent trials that would tell as much: trials over the design effect, which is at least 1."""
+    """Independent trials that would tell as much: trials over the design effect, which is at least 1.
+
+    Times (z / t)^2, t with a degree of freedom less than there are clusters (Korn and Graubard, 1998). Where nothing or
+    everything succeeded the effect cannot be seen, and each cluster counts as one trial.
+    """
     rate = successes / trials
     variance = ratio_variance(successes, trials, clusters)
-    if variance is None or not 0 < rate < 1:
-        return trials
-    return trials / max(1.0, variance * trials / (rate * (1 - rate)))
+    if variance is None:
+        return 1.0
+    if not 0 < rate < 1:
+        return min(trials, float(clusters.count))
+    effect = max(1.0, variance * trials / (rate * (1 - rate)))
+    return trials / effect * (Z / student(clusters.count - 1)) ** 2
 
 
 def wilson(rate: float, trials: float) -> tuple[float, float]:
@@ -61,7 +71,7 @@ def wilson(rate: float, trials: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value with the ends of its own interval."""
+    """A value with the ends of its own interval; equal to them where it is known exactly."""
 
     value: float
     low: float
@@ -71,6 +81,24 @@ class Estimate:
         """Scaled; a negative factor turns the interval round."""
         low, high = sorted((self.low * factor, self.high * factor))
         return Estimate(self.value * factor, low, high)
+
+    def widened(self, low_share: float, high_share: float) -> Estimate:
+        """Times a factor that is 1 and may be anything between two shares of it, independent of the value."""
+        below, above = sorted((self.value * low_share, self.value * high_share))
+        return Estimate(
+            self.value,
+            self.value - sqrt((self.value - self.low) ** 2 + (self.value - below) ** 2),
+            self.value + sqrt((self.high - self.value) ** 2 + (above - self.value) ** 2),
+        )
+
+    def plus(self, known: float) -> Estimate:
+        """With something on top that is known exactly."""
+        return Estimate(self.value + known, self.low + known, self.high + known)
+
+    def draws(self, seed: int) -> Floats:
+        """Values it may have, as many as a bootstrap has resamples: a normal of its own on each side."""
+        z = np.random.default_rng(seed).standard_normal(RESAMPLES)
+        return self.value + np.where(z < 0, z * (self.value - self.low), z * (self.high - self.value)) / Z
 
 
 def total(estimates: Iterable[Estimate]) -> Interval | None:
@@ -88,7 +116,14 @@ def total(estimates: Iterable[Estimate]) -> Interval | None:
     return Interval(low=rounded(value - below), high=rounded(value + above))
 
 
-def normal(value: float, variance: float) -> Estimate:
-    """A mean with its normal interval."""
-    half = Z * sqrt(variance)
+def mean(value: float, variances: Iterable[tuple[float, int]]) -> Estimate:
+    """A sum of independent means with its interval, from the variance of each and its degrees of freedom.
+
+    Student's t with the degrees of freedom of Welch and Satterthwaite.
+    """
+    parts = list(variances)
+    variance = sum(part for part, _ in parts)
+    if not variance:
+        return Estimate(value, value, value)
+    half = student(variance**2 / sum(part**2 / freedom for part, freedom in parts)) * sqrt(variance)
     return Estimate(value, value - half, value + half)

@@ -143,12 +143,15 @@ def score(probes: Sequence[Probe]) -> Scores:
 
 
 def compare(
-    probes: Iterable[Probe], usd_per_trajectory: Fraction | None, usd_per_verdict: Mapping[str, Fraction | None]
+    probes: Iterable[Probe],
+    usd_per_trajectory: Fraction | None,
+    usd_per_verdict: Mapping[str, Fraction | None],
+    trajectory_draws: Floats | None = None,
 ) -> Comparison:
     """Score the verifiers and cost a correct answer with each.
 
-    `usd_per_trajectory` is g, `usd_per_verdict` v by verifier; None where it is not known. Raises ValueError for no
-    probes.
+    `usd_per_trajectory` is g, `usd_per_verdict` v by verifier; None where it is not known. `trajectory_draws` are
+    values that g may have, one for each resample; without them it is held. Raises ValueError for no probes.
     """
     by_verifier: dict[str, dict[str, Probe]] = defaultdict(dict)
     for probe in probes:
@@ -161,7 +164,13 @@ def compare(
         name: None if usd_per_trajectory is None or (own := usd_per_verdict[name]) is None else usd_per_trajectory + own
         for name in scored
     }
-    draws = _draws(by_verifier, shared, paid) if shared else {}
+    held = float(usd_per_trajectory or 0)
+    draws, units = _draws(by_verifier, shared, paid) if shared else ({}, 0)
+    if trajectory_draws is not None:
+        # Of the same draws, what g adds to them: (g + v) / alpha for another g.
+        draws = {
+            name: drawn * (1 + (trajectory_draws - held) / float(paid[name] or 1)) for name, drawn in draws.items()
+        }
     chances = _chances(draws) if len(draws) == len(scored) > 1 else {}
     verifiers = tuple(
         Verifier(
@@ -172,7 +181,7 @@ def compare(
             usd_per_correct=None
             if (usd := paid[name]) is None or not of.accepted_correct
             else usd * of.probes / of.accepted_correct,
-            interval=bootstrap.interval(draws[name]) if name in draws else None,
+            interval=bootstrap.interval(draws[name], units) if name in draws else None,
             chance_cheapest=chances.get(name),
         )
         for name, of in sorted(scored.items(), key=lambda item: (item[1].brier, item[0]))
@@ -204,8 +213,11 @@ def _bin(number: int, probes: Sequence[Probe]) -> Bin:
 
 def _draws(
     by_verifier: Mapping[str, Mapping[str, Probe]], shared: Sequence[str], paid: Mapping[str, Fraction | None]
-) -> dict[str, Floats]:
-    """Dollars per correct answer with each verifier whose price is known, over draws of the shared probes."""
+) -> tuple[dict[str, Floats], int]:
+    """Dollars per correct answer with each verifier whose price is known, over draws of the shared probes.
+
+    And the number of groups that were drawn.
+    """
     names = sorted(by_verifier)
     # The probes of each group, then those of them that each verifier accepted rightly.
     groups: dict[str, list[int]] = defaultdict(lambda: [0] * (1 + len(names)))
@@ -215,13 +227,14 @@ def _draws(
         groups[said[0].group] = [total + own for total, own in zip(groups[said[0].group], right, strict=True)]
     sums = bootstrap.sums(np.array(list(groups.values()), dtype=np.int64))
     if sums is None:
-        return {}
+        return {}, len(groups)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return {
+        drawn = {
             name: float(usd) * sums[:, 0] / sums[:, column]
             for column, name in enumerate(names, start=1)
             if (usd := paid[name]) is not None
         }
+    return drawn, len(groups)
 
 
 def _chances(draws: Mapping[str, Floats]) -> dict[str, float]:

@@ -21,10 +21,10 @@ S = 10**9
 def eta(value: float, spread: float = 0) -> Elasticity:
     """An elasticity known within `spread` either way."""
     draws = np.linspace(value - spread, value + spread, bootstrap.RESAMPLES)
-    return Elasticity(value=value, interval=bootstrap.interval(draws), draws=draws, says="made up")
+    return Elasticity(value=value, interval=bootstrap.interval(draws, 100), draws=draws, units=100, says="made up")
 
 
-UNKNOWN = Elasticity(value=None, interval=None, draws=None, says="not enough data: none")
+UNKNOWN = Elasticity(value=None, interval=None, draws=None, units=0, says="not enough data: none")
 
 
 def golden_spend(phi: float = 0, ratio: float = 0.1) -> Spend:

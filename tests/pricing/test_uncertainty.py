@@ -2,11 +2,21 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rose.pricing.uncertainty import Clusters, Estimate, effective_trials, normal, ratio_variance, total, wilson
+from rose.pricing.uncertainty import (
+    Clusters,
+    Estimate,
+    effective_trials,
+    mean,
+    ratio_variance,
+    total,
+    welch,
+    wilson,
+)
 
 
 def clusters_of(pairs: list[tuple[float, float]]) -> Clusters:
@@ -40,15 +50,23 @@ def test_the_variance_of_a_ratio_is_that_of_its_residuals(pairs: list[tuple[floa
 
 def test_one_cluster_says_nothing_of_the_spread() -> None:
     assert ratio_variance(3, 4, clusters_of([(3, 4)])) is None
-    assert effective_trials(3, 4, clusters_of([(3, 4)])) == 4
+    # One cluster counts as one trial.
+    assert effective_trials(3, 4, clusters_of([(3, 4)])) == 1
 
 
 def test_misses_that_come_together_count_for_less() -> None:
     together = clusters_of([(10.0, 10.0)] * 5 + [(0.0, 10.0)] * 5)
     apart = clusters_of([(5.0, 10.0)] * 10)
-    # Each cluster of ten tells as much as one request, but for the correction n / (n - 1).
-    assert effective_trials(50, 100, together) == pytest.approx(9)
-    assert effective_trials(50, 100, apart) == 100
+    # Each cluster of ten tells as much as one request, but for n / (n - 1) and (z / t)^2 with 9 degrees of freedom.
+    few = (1.96 / 2.262) ** 2
+    assert effective_trials(50, 100, together) == pytest.approx(9 * few, rel=1e-3)
+    assert effective_trials(50, 100, apart) == pytest.approx(100 * few, rel=1e-3)
+    assert effective_trials(50, 100, apart, freedom=1e9) == pytest.approx(100)
+
+
+def test_where_nothing_was_missed_each_cluster_counts_as_one_trial() -> None:
+    assert effective_trials(0, 100, clusters_of([(0.0, 10.0)] * 10)) == 10
+    assert effective_trials(100, 100, clusters_of([(10.0, 10.0)] * 10)) == 10
 
 
 def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
@@ -63,7 +81,7 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
         y, x = sum(y for y, _ in minutes), sum(x for _, x in minutes)
         variance = ratio_variance(y, x, clusters_of(minutes))
         assert variance is not None
-        found = normal(y / x, variance)
+        found = mean(y / x, [(variance, len(minutes) - 1)])
         hits += found.low <= 500 <= found.high
     assert 0.88 <= hits / 300 <= 0.98
 
@@ -74,3 +92,27 @@ def test_a_sum_of_nothing_has_no_interval_and_a_sign_turns_one_round() -> None:
     one = total([Estimate(1.0, 0.0, 3.0)])
     assert one is not None
     assert (one.low, one.high) == (0, 3)
+
+
+def test_few_readings_have_the_tails_of_student_s_t() -> None:
+    assert mean(10.0, [(4.0, 2)]).high == pytest.approx(10 + 4.303 * 2, rel=1e-4)
+    assert mean(10.0, []) == mean(10.0, [(0.0, 5)]) == Estimate(10.0, 10.0, 10.0)
+    # Two alike add their degrees of freedom; one that varies little hardly counts.
+    assert welch([(4.0, 5), (4.0, 5)]) == pytest.approx(10)
+    assert welch([(4.0, 5), (1e-9, 5)]) == pytest.approx(5)
+
+
+def test_a_factor_that_is_not_known_widens_and_keeps_the_value() -> None:
+    assert Estimate(10.0, 10.0, 10.0).widened(0.7, 1.2) == Estimate(10.0, 7.0, 12.0)
+    assert Estimate(-10.0, -10.0, -10.0).widened(0.7, 1.2) == Estimate(-10.0, -12.0, -7.0)
+    both = Estimate(10.0, 6.0, 13.0).widened(0.7, 1.4)
+    assert (both.low, both.high) == (pytest.approx(10 - 5), pytest.approx(10 + 5))
+    assert Estimate(1.0, 0.0, 3.0).plus(2) == Estimate(3.0, 2.0, 5.0)
+
+
+def test_draws_of_an_estimate_spread_as_its_interval_says() -> None:
+    drawn = np.sort(Estimate(1.0, 0.0, 4.0).draws(seed=7))
+    assert (drawn[50], drawn[1000], drawn[1949]) == pytest.approx((0, 1, 4), abs=0.3)
+    assert (Estimate(1.0, 0.9, 1.0).draws(seed=7) <= 1).all()
+    order = np.array([3.0, 1.0, 2.0])
+    assert list(np.argsort(Estimate(1.0, 0.0, 2.0).draws_like(order))) == [1, 2, 0]

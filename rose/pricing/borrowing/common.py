@@ -36,22 +36,26 @@ def amount(
     basis: str = "measured",
     why: str | None = None,
     interval: Interval | None = None,
+    no_interval: str | None = None,
 ) -> Figure:
-    """Whole nano-dollars at the margin, with an interval in dollars."""
+    """Whole nano-dollars at the margin, with an interval in dollars, or why there is none."""
     low = None if interval is None else round(interval.low * NANO_USD_PER_USD)
     high = None if interval is None or interval.high is None else round(interval.high * NANO_USD_PER_USD)
     return Figure(
-        value=nano, unit="nano_usd", view=MARGINAL, stamp=make.stamp, basis=basis, why=why, low=low, high=high
+        value=nano, unit="nano_usd", view=MARGINAL, stamp=make.stamp, basis=basis, why=why, low=low, high=high,
+        no_interval=no_interval if nano is not None and low is None else None,
     )  # fmt: skip
 
 
 def counted(
-    make: Figures, value: float | None, unit: str, *, why: str | None = None, interval: Interval | None = None
-) -> Figure:
-    """What is counted or rated rather than priced, with an interval."""
+    make: Figures, value: float | None, unit: str, *, why: str | None = None, interval: Interval | None = None,
+    no_interval: str | None = None,
+) -> Figure:  # fmt: skip
+    """What is counted or rated rather than priced, with an interval, or why there is none."""
     return Figure(
         value=value, unit=unit, view=COUNT, stamp=make.stamp, why=why,
         low=interval.low if interval is not None else None, high=interval.high if interval is not None else None,
+        no_interval=no_interval if value is not None and interval is None else None,
     )  # fmt: skip
 
 

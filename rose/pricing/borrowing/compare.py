@@ -11,12 +11,13 @@ from rose.pricing import counterfactual
 from rose.pricing.bootstrap import Interval
 from rose.pricing.borrowing.common import MILLION, Head, head
 from rose.pricing.borrowing.price import charged
-from rose.pricing.counterfactual import NOTHING, Alternative, Comparison
+from rose.pricing.counterfactual import Comparison
 from rose.pricing.figures import AMORTIZED, MARGINAL, Figure, Figures
 from rose.pricing.marginal import Marginal
 from rose.pricing.money import NS_PER_HOUR, format_usd, nano_usd_of
 from rose.pricing.priced_run import priced
 from rose.pricing.query import rows
+from rose.pricing.savings import NOTHING, Alternative
 from rose.pricing.scale_down import Span
 
 _NO_TOKENS = "not enough data: no useful token was made on borrowed devices"
@@ -73,12 +74,16 @@ def build(
     """The comparison of a run. Raises what `rose.pricing.borrowing.price.build` raises."""
     with priced(root, run_id, price_book, allow_unverified) as run:
         m = charged(run, gave_back)
-        found = counterfactual.compare(run.charged, run.allocation, m, run.found, rows(run.connection, "turn_lengths"))
+        found = counterfactual.compare(
+            run.charged, run.allocation, m, run.found, rows(run.connection, "turn_lengths"), run.cost.spreads
+        )
         make, times = run.make, found.multiplier
         return CompareDocument(
             head=head(run),
             tokens=make.number(found.tokens, "tokens"),
-            charged=make.money(found.charged_usd, MARGINAL, basis=m.basis, interval=_beyond(m)),
+            charged=make.money(
+                found.charged_usd, MARGINAL, basis=m.basis, interval=_beyond(m), no_interval=m.no_interval
+            ),
             charged_per_million=_per_million(make, found.charged_usd, found.tokens, MARGINAL, m.basis),
             ways={way.name: _way(make, way, found.tokens) for way in found.alternatives},
             flips=_flips(make, m, found),
@@ -108,7 +113,9 @@ def _way(make: Figures, way: Alternative, tokens: int) -> WayRow:
     return WayRow(
         cost=make.money(way.usd, AMORTIZED, basis=way.basis, why=way.why),
         per_million=per_million,
-        saved=make.money(way.saved_usd, MARGINAL, basis=way.basis, why=way.why, interval=way.interval),
+        saved=make.money(
+            way.saved_usd, MARGINAL, basis=way.basis, why=way.why, interval=way.interval, no_interval=way.no_interval
+        ),
         explained=way.explained,
     )
 
@@ -175,17 +182,23 @@ def _verdict(way: Alternative, found: Comparison) -> str:
             f"Against {way.name}: {_usd(found.charged_usd)} would not have been spent and {found.tokens:,} useful "
             f"tokens not made. Borrowing was worth it only if a million of them are worth more than {each}."
         )
-    span = ""
-    sure = way.saved_usd > 0, way.saved_usd < 0
+    span, judged = "", ""
     if way.interval is not None and way.interval.high is not None:
         low, high = (_usd(Fraction(end)) for end in (way.interval.low, way.interval.high))
         span = f", 95% {low} to {high}"
         # A draw without any borrowed token saves nothing, and speaks for neither side.
-        sure = way.interval.low >= 0 < way.saved_usd, way.interval.high <= 0 > way.saved_usd
-    judged = "worth it" if sure[0] else "NOT worth it" if sure[1] else "neither better nor worse as far as can be told"
+        if way.interval.low >= 0 < way.saved_usd:
+            judged = "borrowing was worth it"
+        elif way.interval.high <= 0 > way.saved_usd:
+            judged = "borrowing was NOT worth it"
+        else:
+            judged = "borrowing was neither better nor worse as far as can be told"
+    else:
+        side = "cheaper" if way.saved_usd > 0 else "dearer" if way.saved_usd < 0 else "as dear"
+        judged = f"borrowing came out {side}, and how sure that is cannot be told ({way.no_interval})"
     assumed = " (assumed)" if way.basis == "assumed" else ""
     return (
-        f"Against {way.name}{assumed}: borrowing was {judged}. A million useful tokens cost "
+        f"Against {way.name}{assumed}: {judged}. A million useful tokens cost "
         f"{_each(found.charged_usd, found)} borrowed and {_each(way.usd, found)} there; "
         f"saved {_usd(way.saved_usd)}{span}."
     )

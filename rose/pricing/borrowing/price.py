@@ -84,7 +84,7 @@ def build(
             borrowed=make.number(m.borrowed_ns, "ns"),
             terms={name: _term(make, m, name, nano[name]) for name in TERMS},
             total=TermRow(
-                in_all=amount(make, total, basis=m.basis, interval=m.interval),
+                in_all=amount(make, total, basis=m.basis, interval=m.interval, no_interval=m.no_interval),
                 per_device_hour=_hourly(make, m, None, m.basis, m.interval),
                 rests_on=f"not enough data for {' and '.join(m.missing)}, which it is without" if m.missing else "",
             ),
@@ -113,7 +113,9 @@ def _term(make: Figures, m: Marginal, name: str, nano: int) -> TermRow:
     term = m.terms[name]
     known = None if term.missing else nano
     return TermRow(
-        in_all=amount(make, known, basis=term.basis, why=term.missing, interval=term.interval),
+        in_all=amount(
+            make, known, basis=term.basis, why=term.missing, interval=term.interval, no_interval=term.no_interval
+        ),
         per_device_hour=_hourly(make, m, name, term.basis, term.interval),
         rests_on=term.explained,
     )
@@ -128,6 +130,7 @@ def _hourly(make: Figures, m: Marginal, name: str | None, basis: str, interval: 
         basis=basis,
         why=missing or NO_BORROW,
         interval=per_device_hour(interval, m),
+        no_interval=m.no_interval if name is None else m.terms[name].no_interval,
     )
 
 
@@ -157,7 +160,9 @@ def _meter(make: Figures, of: Metered) -> MeterRow:
         metered=make.number(of.energy_mw_ns, "mW*ns"),
         baseline=make.number(of.baseline_mw_ns, "mW*ns"),
         extra=make.number(of.extra_mw_ns, "mW*ns"),
-        extra_power=counted(make, float(of.delta_mw) / 1000, "W", interval=watts),
+        extra_power=counted(
+            make, float(of.delta_mw) / 1000, "W", interval=watts, no_interval="read in too few minutes"
+        ),
     )
 
 

@@ -22,6 +22,7 @@ from rose.pricing.terms import Stretches, nano_by_key
 _S_PER_HOUR = 3600
 _DAY_S = 86_400
 _NOTHING_LENT = "nothing was lent"
+_ALL_ALIKE = "bursts on one side all missed as many budgets"
 _BEFORE = "not enough data up to this day"
 
 
@@ -106,7 +107,8 @@ def build(
             horizon=make.number(horizon_ns, "ns"),
             penalty=make.money(penalty, MARGINAL, per="missed budget", basis="price book"),
             rates={
-                load_bin: _rate(make, of, penalty) for load_bin, of in provision.rates(risk, bursts, horizon_ns).items()
+                load_bin: _rate(make, rate, penalty, provision.confounded(run.borrow.taken_back))
+                for load_bin, rate in provision.rates(risk, bursts, horizon_ns).items()
             },
             accrued=amount(make, sum(known) if known else None, basis=basis, why=_why_none(accruals)),
             realised=make.money(
@@ -115,6 +117,7 @@ def build(
                 basis=term.basis,
                 why=term.missing,
                 interval=term.interval,
+                no_interval=term.no_interval,
             ),
             rests_on=term.explained,
             not_provided_for=make.number(sum(of.unknown_ns for of in accruals), "ns"),
@@ -128,6 +131,7 @@ def build(
                 basis=term.basis,
                 why=term.missing or NO_BORROW,
                 interval=per_device_hour(term.interval, run.borrow),
+                no_interval=term.no_interval,
             ),
         )
 
@@ -138,7 +142,7 @@ def _why_none(accruals: Sequence[Accrual]) -> str | None:
     return accruals[-1].why if all(of.usd is None for of in accruals) else None
 
 
-def _rate(make: Figures, of: Rate, penalty: Fraction) -> RateRow:
+def _rate(make: Figures, of: Rate, penalty: Fraction, confounded: str | None) -> RateRow:
     per_hour = None if of.hazard_per_s is None else float(of.hazard_per_s) * _S_PER_HOUR
     misses = None if of.misses_per_s is None else of.misses_per_s * _S_PER_HOUR
     return RateRow(
@@ -146,7 +150,12 @@ def _rate(make: Figures, of: Rate, penalty: Fraction) -> RateRow:
         bursts=make.number(of.bursts, "count"),
         hazard_per_hour=counted(make, per_hour, "ratio", why=of.why, interval=_times(of.hazard_interval)),
         extra_misses=counted(
-            make, None if of.extra is None else float(of.extra), "ratio", why=of.why, interval=of.extra_interval
+            make,
+            None if of.extra is None else float(of.extra),
+            "ratio",
+            why=of.why,
+            interval=None if confounded else of.extra_interval,
+            no_interval=confounded or _ALL_ALIKE,
         ),
         misses_per_device_hour=counted(make, None if misses is None else float(misses), "ratio", why=of.why),
         provision_per_device_hour=make.money(

@@ -15,7 +15,7 @@ from rose.pricing.borrowing.compare import CompareDocument
 from rose.pricing.borrowing.price import PriceDocument
 from rose.pricing.borrowing.provide import ProvisionDocument
 from rose.pricing.borrowing.spikes import SpikesDocument
-from rose.pricing.figures import MARGINAL, Figure
+from rose.pricing.figures import MARGINAL, Figure, why_no_interval
 from rose.pricing.marginal import TERMS
 from rose.pricing.tables import WIDTH
 
@@ -40,7 +40,8 @@ def price(document: PriceDocument) -> Iterable[RenderableType]:
         at = f"amortized; {document.gave_back.text} in spans given" if document.gave_back.value else "amortized"
         table.add_row("avoidable device time", document.avoidable.text, "-", "-", at)
         table.add_row("charged", document.charged.text, "-", "-", "m and the avoidable device time", style="bold")
-    table.caption = document.gate
+    totals = [row.in_all for row in document.terms.values()]
+    table.caption = " ".join(filter(None, (document.gate, why_no_interval(totals))))
     yield table
     if document.metered:
         meters = _table(document.head, "Power meters", "counts", "class", "extra power while lent", _INTERVAL,
@@ -81,6 +82,7 @@ def provision(document: ProvisionDocument) -> Iterable[RenderableType]:
     rates.caption = (
         f"Windows of {document.horizon.text}; a burst is a rise into the top fifth. A missed budget costs "
         f"{document.penalty.text} (price book). {'; '.join(reasons)}"
+        f"{why_no_interval(row.extra_misses for row in document.rates.values())}"
     )
     yield rates
     totals = _table(
@@ -93,8 +95,10 @@ def provision(document: ProvisionDocument) -> Iterable[RenderableType]:
     totals.add_row(
         "break-even per borrowed device-hour", document.break_even.text, "-", "borrowing stops paying above it"
     )
+    notes = [why_no_interval([document.realised])]
     if document.not_provided_for.value:
-        totals.caption = f"Nothing is provided for {document.not_provided_for.text} lent at a load that is not known."
+        notes.append(f"Nothing is provided for {document.not_provided_for.text} lent at a load that is not known.")
+    totals.caption = " ".join(filter(None, notes))
     yield totals
     columns = ("day", "opening", "accrued", "realised", "released", "closing", "rates of")
     days = _table(document.head, "Roll-forward by UTC day", MARGINAL, *columns)
@@ -124,7 +128,8 @@ def compare(document: CompareDocument) -> Iterable[RenderableType]:
     table.add_section()
     charged = document.charged
     table.add_row("borrowed", _shown(charged), document.charged_per_million.text, "", "", style="bold")
-    table.caption = "Borrowed: what the borrow is charged."
+    notes = ["Borrowed: what the borrow is charged.", why_no_interval(way.saved for way in document.ways.values())]
+    table.caption = " ".join(filter(None, notes))
     yield table
     yield how
     if document.flips:

@@ -53,7 +53,7 @@ def show(price_book: BookOption = "example", *, as_json: JsonOption = False) -> 
     for table in TABLES:
         for entry in book.entries(table):
             what = " ".join((table, *entry.key))
-            shown.add_row(what, _said(entry), span_of(*entry.days), entry.source, str(entry.source_date))
+            shown.add_row(what, _said(entry) + _range(entry), span_of(*entry.days), entry.source, str(entry.source_date))
     _print(shown)
 
 
@@ -137,6 +137,12 @@ def _shown(value: Value) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "-" if value is None else f"{value:f}" if isinstance(value, Decimal) else str(value)
+
+
+def _range(entry: Entry) -> str:
+    if entry.low_share is None or entry.high_share is None:
+        return ""
+    return f"; 95% range {entry.low_share:%} to {entry.high_share:%} of it"
 
 
 def _said(entry: Entry) -> str:

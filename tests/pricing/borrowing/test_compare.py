@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from rose.pricing.borrowing import compare, tables
-from rose.pricing.counterfactual import DEDICATED, NOTHING
+from rose.pricing.savings import DEDICATED, NOTHING
 from rose.pricing.scale_down import Span
 
 EXAMPLE = resources.files("rose.pricing.books").joinpath("example.toml").read_text("utf-8")

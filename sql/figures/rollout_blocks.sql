@@ -1,0 +1,34 @@
+-- How evenly rollout tokens are made: time and tokens in equal blocks of the run's time, by where they were made and
+-- class of device. `placement` is borrowed (serving devices) or dedicated (rollout and train devices); `ns` is all time
+-- of the devices. A slice counts in the block of its middle, a turn in that of its own.
+-- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_from_ns = 0; SET VARIABLE period_end_ns = 0;
+-- SET VARIABLE blocks = 20;
+WITH own AS (
+    SELECT
+        device_id, arg_max(device_class, joined_ns) AS device_class,
+        CASE arg_max(pool, joined_ns) WHEN 'serving' THEN 'borrowed' ELSE 'dedicated' END AS placement
+    FROM device WHERE run_id = getvariable('run_id') GROUP BY device_id
+),
+made AS (
+    SELECT device_id, t0_ns + ns // 2 AS middle_ns, rollout_ns, ns, 0 AS tokens
+    FROM device_slice WHERE run_id = getvariable('run_id')
+    UNION ALL
+    SELECT device_id, epoch_us(event_time) * 1000 - duration_ns // 2, 0, 0, output_tokens
+    FROM turn WHERE run_id = getvariable('run_id')
+)
+SELECT
+    o.placement, o.device_class,
+    greatest(0, least(
+        getvariable('blocks') - 1,
+        floor(
+            (m.middle_ns - getvariable('period_from_ns')) * getvariable('blocks')::DOUBLE
+            / greatest(1, getvariable('period_end_ns') - getvariable('period_from_ns'))
+        )
+    ))::INTEGER AS block,
+    CAST(sum(m.rollout_ns) AS BIGINT) AS rollout_ns,
+    CAST(sum(m.ns) AS BIGINT) AS ns,
+    CAST(sum(m.tokens) AS BIGINT) AS tokens
+FROM made AS m
+JOIN own AS o USING (device_id)
+GROUP BY ALL
+ORDER BY ALL;
