@@ -65,27 +65,9 @@ def sums(columns: Ints) -> Floats | None:
     return np.concatenate([np.asarray(drawn @ ordered, dtype=np.float64) for drawn in _drawn(size)])
 
 
-def two_stage(judged: Ints, solved: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """Draws of clusters, and of the units of each drawn one: (which cluster, units that succeeded) for each place.
-
-    `judged` and `solved` are the units of each cluster and how many of them succeeded. Yields blocks of resamples,
-    two arrays of shape (resamples, clusters) each. A spread between the clusters that the units do not explain is in
-    the result.
-    """
-    random = np.random.default_rng(_SEED)
-    places = len(judged)
-    block = max(1, min(RESAMPLES, _DRAWS_AT_ONCE // places))
-    for start in range(0, RESAMPLES, block):
-        shape = (min(block, RESAMPLES - start), places)
-        which, chance = random.integers(places, size=shape), random.random(shape)
-        hits = np.empty(shape, dtype=np.int64)
-        # Cluster by cluster, wherever each was drawn.
-        order = np.argsort(which, axis=None, kind="stable")
-        ends = np.cumsum(np.bincount(which.ravel(), minlength=places))
-        for cluster, where in enumerate(np.split(order, ends[:-1])):
-            upto = _at_most(int(judged[cluster]), int(solved[cluster]))
-            hits.flat[where] = np.searchsorted(upto, chance.flat[where], side="right")
-        yield which, hits
+def drawn_clusters(places: int) -> Ints:
+    """Which cluster is at each place of each draw: (RESAMPLES, places)."""
+    return np.random.default_rng(_SEED).integers(places, size=(RESAMPLES, places))
 
 
 def interval(values: Floats, units: int) -> Interval | None:
@@ -121,23 +103,6 @@ def standard_error(values: Floats) -> float | None:
 def rounded(value: float) -> float:
     """To as many digits as are the same on any machine."""
     return float(f"{value:.{_DIGITS}g}")
-
-
-@functools.lru_cache(maxsize=4096)
-def _at_most(size: int, successes: int) -> Floats:
-    """Chance that `size` units drawn with replacement hold at most 0, 1, ... size - 1 of the successes.
-
-    From the most likely number outwards, each chance from the one before by products alone: no logarithm, which would
-    differ in its last digit between processors.
-    """
-    if successes in (0, size):
-        return np.full(size, float(successes == 0))
-    odds = successes / (size - successes)
-    up, down = np.arange(successes, size), np.arange(successes, 0, -1)
-    above = np.cumprod((size - up) / (up + 1) * odds)
-    below = np.cumprod(down / (size - down + 1) / odds)
-    total = np.cumsum(np.concatenate([below[::-1], [1.0], above]))
-    return np.asarray(total[:-1] / total[-1], dtype=np.float64)
 
 
 def _drawn(size: int) -> Iterator[Floats]:

@@ -55,7 +55,6 @@ class Resamples:
 
     judged_groups: Floats
     judged_groups_trajectories: Floats
-    solved_groups: Floats
     judged: Floats
     accepted: Floats
     output_tokens: Floats
@@ -66,20 +65,14 @@ class Resamples:
     dedicated_useful: Floats
     #: Groups that were drawn each time.
     units: int
-    #: What PPV may be, from its own interval: an audit is small, and where all it saw was correct a resample is too.
+    #: What these shares may be, from their own intervals, in the order of the resamples: where nearly all groups have
+    #: an accepted trajectory, or nearly all that an audit saw was correct, resamples by themselves differ too little.
+    alpha: Floats
     ppv: Floats
 
     @property
     def rho(self) -> Floats:
         return _ratio(self.judged_groups_trajectories, self.judged_groups) - 1
-
-    @property
-    def alpha(self) -> Floats:
-        return _ratio(self.solved_groups, self.judged_groups)
-
-    @property
-    def accept_rate(self) -> Floats:
-        return _ratio(self.accepted, self.judged)
 
     @property
     def r(self) -> Floats:
@@ -96,7 +89,7 @@ class Resamples:
         return _ratio(useful, self.borrowed_tokens + self.dedicated_tokens)
 
 
-_COLUMNS = tuple(name for name in Resamples.__slots__ if name not in ("units", "ppv"))
+_COLUMNS = tuple(name for name in Resamples.__slots__ if name not in ("units", "alpha", "ppv"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,14 +166,26 @@ def measured(cost: TokenCost, found: Groups) -> dict[str, Fraction | None]:
 
 def resample(found: Groups) -> Resamples | None:
     """Draw the groups with replacement again and again; None for fewer than two groups."""
-    columns = np.array([_columns(row) for row in found.each], dtype=np.int64)
-    drawn = bootstrap.sums(columns)
+    solved = [int(row["judged"] and row["accepted"] > 0) for row in found.each]
+    audits = [(int(row["audited"]), int(row["audited_correct"])) for row in found.each]
+    columns = [[*_columns(row), one, *audit] for row, one, audit in zip(found.each, solved, audits, strict=True)]
+    drawn = bootstrap.sums(np.array(columns, dtype=np.int64))
     if drawn is None:
         return None
-    ppv = np.full(bootstrap.RESAMPLES, np.nan)
-    if found.ppv is not None and (known := share_interval(found, "audited_correct", "audited")) is not None:
-        ppv = Estimate(float(found.ppv), known.low, known.high or 1.0).draws(seed=5)
-    return Resamples(**dict(zip(_COLUMNS, drawn.T, strict=True)), units=len(columns), ppv=ppv)
+    sums = dict(zip((*_COLUMNS, "solved", "audited", "correct"), drawn.T, strict=True))
+    return Resamples(
+        **{name: sums[name] for name in _COLUMNS},
+        units=len(columns),
+        alpha=_share_draws(found, found.alpha, ("solved", "one"), _ratio(sums["solved"], sums["judged_groups"])),
+        ppv=_share_draws(found, found.ppv, ("audited_correct", "audited"), _ratio(sums["correct"], sums["audited"])),
+    )
+
+
+def _share_draws(found: Groups, share: Fraction | None, columns: tuple[str, str], resampled: Floats) -> Floats:
+    interval = share_interval(found, *columns)
+    if share is None or interval is None or interval.high is None:
+        return np.full(bootstrap.RESAMPLES, np.nan)
+    return Estimate(float(share), interval.low, interval.high).draws_like(resampled)
 
 
 def share_interval(found: Groups, successes: str, trials: str) -> Interval | None:
@@ -277,7 +282,6 @@ def _columns(group: Mapping[str, Any]) -> list[int]:
     rates = {
         "judged_groups": int(judged),
         "judged_groups_trajectories": size(group) if judged else 0,
-        "solved_groups": int(group["accepted"] > 0),
     }
     return [int(rates[name] if name in rates else group[name]) for name in _COLUMNS]
 

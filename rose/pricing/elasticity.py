@@ -10,8 +10,8 @@
   likelihood), so that a step with nothing accepted has its weight and no logarithm of zero is taken. The first step,
   before any training, has no T and is left out.
 
-Intervals: a bootstrap over groups for eta_n; over steps and then over the groups of each for eta_T, since steps scatter
-by more than their groups explain. Too little data gives no figure, and says what is missing.
+Intervals: a bootstrap over groups for eta_n, over steps for eta_T, since steps scatter by more than their groups
+explain. Too little data gives no figure, and says what is missing.
 """
 
 from __future__ import annotations
@@ -138,9 +138,8 @@ def of_training(judged: Iterable[Step]) -> Elasticity:
     trained = np.log(np.array([step.trained_ns for step in used], dtype=np.float64))
     trained -= trained.mean()
     counts, solved = (np.array([getattr(s, name) for s in used], dtype=np.int64) for name in ("judged", "solved"))
-    draws = np.concatenate(
-        [_slope(trained[which], counts[which], hits) for which, hits in bootstrap.two_stage(counts, solved)]
-    )
+    which = bootstrap.drawn_clusters(len(used))
+    draws = _slope(trained[which], counts[which], solved[which])
     (value,) = _slope(trained[None], counts[None], solved[None])
     if not np.isfinite(value):
         return _none("answers were accepted at one end of the training only")

@@ -25,6 +25,8 @@ _MW_NS_PER_J = 1000 * NS_PER_S
 #: Milliwatt-nanoseconds in a kilowatt-hour.
 MW_NS_PER_KWH = _J_PER_KWH * _MW_NS_PER_J
 
+TOO_SHORT = "read for too short a time: it takes ten minutes on each side"
+
 Row = Mapping[str, Any]
 
 
@@ -38,7 +40,7 @@ class Metered:
 
     device_class: str
     delta_mw: Fraction
-    #: 95%, milliwatts; None where a side has readings in fewer than two minutes.
+    #: 95%, milliwatts; None where a side has readings in fewer than two stretches of five minutes.
     interval: Interval | None
     energy_mw_ns: int
     baseline_mw_ns: int
@@ -136,7 +138,7 @@ def energy(
             usd_per_mw = sum(s * (rate or 0) for s, rate in zip(leased_s, rates, strict=True)) / 1000
             estimate = _scaled(measured, Fraction(usd_per_mw))
             if estimate is None:
-                no_interval.append(f"power of {device_class} was read in too few minutes")
+                no_interval.append(f"power of {device_class}: {TOO_SHORT}")
             else:
                 estimates.append(estimate.widened(*tariff))
             bases.append("measured")
@@ -188,7 +190,7 @@ def _energy_beyond(lent: Row, unlent: Row) -> Fraction:
 
 
 def _interval(both: Sequence[Mapping[bool, Row]], compared_ns: int) -> Interval | None:
-    """Means of minutes, each bin and side by itself, weighted as dP weighs them."""
+    """Means of stretches of five minutes, each bin and side by itself, weighted as dP weighs them."""
     delta, variances = 0.0, []
     for sides in both:
         weight = int(sides[True]["duration_ns"]) / compared_ns

@@ -28,7 +28,7 @@ from rose.pricing.bootstrap import Interval
 from rose.pricing.money import NS_PER_S
 from rose.pricing.pricebook import PriceBook
 from rose.pricing.terms import Parts, Stretches, Term, add, nano_by_key, range_of, term
-from rose.pricing.uncertainty import Clusters, Estimate, effective_trials, mean, total, wilson
+from rose.pricing.uncertainty import Clusters, Estimate, effective_trials, mean, ratio_variance, total, welch, wilson
 
 Row = Mapping[str, Any]
 
@@ -92,13 +92,10 @@ def realised(
             lent[row["load_bin"]] = (requests + row["requests"], misses + row["violations"])
     clusters = {(row["load_bin"], row["lent"]): Clusters.of(row) for row in spread}
     each = " then ".join(dict.fromkeys(f"${float(penalty):g}" for penalty in penalties))
-    compared = total(
-        estimate
+    compared = _difference(
+        (counted, clusters.get((load_bin, is_lent)), float(at_stake) * (1 if is_lent else -1))
         for load_bin, at_stake in usd_at_stake.items()
-        for estimate in (
-            _rate(lent[load_bin], clusters.get((load_bin, True))).times(float(at_stake)),
-            _rate(unlent[load_bin], clusters.get((load_bin, False))).times(-float(at_stake)),
-        )
+        for is_lent, counted in ((True, lent[load_bin]), (False, unlent[load_bin]))
     )
     return term(
         parts,
@@ -150,9 +147,20 @@ def _beyond(row: Row, unlent: Mapping[int, tuple[int, int]]) -> Fraction | None:
     return int(row["violations"]) - Fraction(misses, requests) * int(row["requests"])
 
 
-def _rate(counted: tuple[int, int], clusters: Clusters | None) -> Estimate:
+def _difference(sides: Iterable[tuple[tuple[int, int], Clusters | None, float]]) -> Interval | None:
+    """Interval of a sum of rates, from (requests, misses), their clusters and what each rate is multiplied by."""
+    parts = list(sides)
+    freedom = welch(
+        (factor**2 * variance, clusters.count - 1)
+        for (requests, misses), clusters, factor in parts
+        if clusters is not None and (variance := ratio_variance(misses, requests, clusters)) is not None
+    )
+    return total(_rate(counted, clusters, freedom).times(factor) for counted, clusters, factor in parts)
+
+
+def _rate(counted: tuple[int, int], clusters: Clusters | None, freedom: float | None) -> Estimate:
     requests, misses = counted
-    trials = float(requests) if clusters is None else effective_trials(misses, requests, clusters)
+    trials = float(requests) if clusters is None else effective_trials(misses, requests, clusters, freedom)
     return Estimate(misses / requests, *wilson(misses / requests, trials))
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from rose.pricing.bootstrap import RESAMPLES, Floats
 from rose.pricing.uncertainty import Clusters, ratio_variance
 
-BLOCKS = 20
+BLOCKS = 10
 #: Blocks with work in them below which nothing is known of the spread.
 BLOCKS_MIN = 5
 UNKNOWN = f"rollouts ran in too few stretches of the run to tell how steady a token's price was: it takes {BLOCKS_MIN}"

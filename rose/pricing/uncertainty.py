@@ -1,12 +1,12 @@
-"""Intervals of rates and means over events that come together: misses of a burst, power readings of a minute.
+"""Intervals of rates and means over events that come together: misses of a burst, power readings in a row.
 
-All are at 95%. Clusters (a minute of a device) are taken as independent of each other, events within one are not.
-Few clusters widen an interval: their spread is itself a guess.
+All are at 95%. Clusters (five or ten minutes of a device) are taken as independent of each other, events within one are
+not. Few clusters widen an interval: their spread is itself a guess.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -46,10 +46,11 @@ def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:
     return clusters.count / (clusters.count - 1) * squares / (x * x)
 
 
-def effective_trials(successes: float, trials: float, clusters: Clusters) -> float:
+def effective_trials(successes: float, trials: float, clusters: Clusters, freedom: float | None = None) -> float:
     """Independent trials that would tell as much: trials over the design effect, which is at least 1.
 
-    Times (z / t)^2, t with a degree of freedom less than there are clusters (Korn and Graubard, 1998). Where nothing or
+    Times (z / t)^2, t with a degree of freedom less than there are clusters, or with those of the sum that the rate is
+    part of (Korn and Graubard, 1998). Where nothing or
     everything succeeded the effect cannot be seen, and each cluster counts as one trial.
     """
     rate = successes / trials
@@ -59,7 +60,7 @@ def effective_trials(successes: float, trials: float, clusters: Clusters) -> flo
     if not 0 < rate < 1:
         return min(trials, float(clusters.count))
     effect = max(1.0, variance * trials / (rate * (1 - rate)))
-    return trials / effect * (Z / student(clusters.count - 1)) ** 2
+    return trials / effect * (Z / student(freedom or clusters.count - 1)) ** 2
 
 
 def wilson(rate: float, trials: float) -> tuple[float, float]:
@@ -97,7 +98,16 @@ class Estimate:
 
     def draws(self, seed: int) -> Floats:
         """Values it may have, as many as a bootstrap has resamples: a normal of its own on each side."""
-        z = np.random.default_rng(seed).standard_normal(RESAMPLES)
+        return self._at(np.random.default_rng(seed).standard_normal(RESAMPLES))
+
+    def draws_like(self, resampled: Floats) -> Floats:
+        """The same in the order of other values: each in the place that its resample has among the others."""
+        from scipy.special import ndtri
+
+        place = np.argsort(np.argsort(resampled, kind="stable"), kind="stable")
+        return self._at(np.asarray(ndtri((place + 0.5) / len(place)), dtype=np.float64))
+
+    def _at(self, z: Floats) -> Floats:
         return self.value + np.where(z < 0, z * (self.value - self.low), z * (self.high - self.value)) / Z
 
 
@@ -116,14 +126,18 @@ def total(estimates: Iterable[Estimate]) -> Interval | None:
     return Interval(low=rounded(value - below), high=rounded(value + above))
 
 
-def mean(value: float, variances: Iterable[tuple[float, int]]) -> Estimate:
-    """A sum of independent means with its interval, from the variance of each and its degrees of freedom.
-
-    Student's t with the degrees of freedom of Welch and Satterthwaite.
-    """
+def welch(variances: Iterable[tuple[float, int]]) -> float | None:
+    """Degrees of freedom of a sum of independent means, by Welch and Satterthwaite: from the variance of each and its
+    own degrees of freedom. None where nothing varies."""
     parts = list(variances)
-    variance = sum(part for part, _ in parts)
-    if not variance:
+    squares = sum(variance**2 / freedom for variance, freedom in parts)
+    return sum(variance for variance, _ in parts) ** 2 / squares if squares else None
+
+
+def mean(value: float, variances: Sequence[tuple[float, int]]) -> Estimate:
+    """A sum of independent means with its interval by Student's t, from the variance of each and its freedom."""
+    freedom = welch(variances)
+    if freedom is None:
         return Estimate(value, value, value)
-    half = student(variance**2 / sum(part**2 / freedom for part, freedom in parts)) * sqrt(variance)
+    half = student(freedom) * sqrt(sum(variance for variance, _ in variances))
     return Estimate(value, value - half, value + half)

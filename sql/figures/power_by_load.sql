@@ -1,7 +1,7 @@
 -- Metered energy and time of serving devices, by class, by fifth of serving load (0 to 4), lent or not. A reading is
 -- lent where leases cover at least half of it, and its load is the serving share of the slices it overlaps.
 -- `energy_mw_ns` is milliwatts times nanoseconds. For an interval: energy (y, milliwatt-seconds) and time (x, seconds)
--- summed over each minute of a device, and of those sums how many there are and their squares.
+-- summed over each five minutes of a device, and of those sums how many there are and their squares.
 -- By hand: SET VARIABLE run_id = '...';
 WITH reading AS (
     SELECT p.device_id, d.device_class, p.writer, p.seq, p.t0_ns, p.t1_ns, p.power_mw
@@ -39,9 +39,9 @@ lent AS (
     LEFT JOIN leased AS x ON x.device_id = l.device_id AND x.t0_ns < l.t1_ns AND l.t0_ns < x.t1_ns
     GROUP BY l.device_class, l.device_id, l.writer, l.seq, l.t0_ns, l.t1_ns, l.power_mw, l.serving_share
 ),
-minute AS (
+stretch AS (
     SELECT
-        device_class, load_bin, is_lent AS lent, device_id, t0_ns // 60_000_000_000 AS minute,
+        device_class, load_bin, is_lent AS lent, device_id, t0_ns // 300_000_000_000 AS stretch,
         sum(power_mw::HUGEINT * (t1_ns - t0_ns)) AS energy_mw_ns,
         sum(t1_ns - t0_ns) AS duration_ns,
         energy_mw_ns / 1e9 AS y,
@@ -57,6 +57,6 @@ SELECT
     sum(y * y) AS yy,
     sum(y * x) AS yx,
     sum(x * x) AS xx
-FROM minute
+FROM stretch
 GROUP BY ALL
 ORDER BY ALL;

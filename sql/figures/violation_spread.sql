@@ -1,5 +1,5 @@
--- How far missed budgets come together: requests (x) and misses (y) summed over each minute of a device, and of those
--- sums how many there are and their squares, by fifth of serving load and whether the device was lent at arrival.
+-- How far missed budgets come together: requests (x) and misses (y) summed over each ten minutes of a device, and of
+-- those sums how many there are and their squares, by fifth of serving load and whether the device was lent at arrival.
 -- By hand: SET VARIABLE run_id = '...';
 WITH arrived AS (
     SELECT *, epoch_us(event_time) * 1000 - e2e_ns AS arrival_ns
@@ -11,10 +11,10 @@ slice AS (
     FROM device_slice
     WHERE run_id = getvariable('run_id') AND ns > 0
 ),
-minute AS (
+stretch AS (
     SELECT
         least(4, floor(5 * round(s.load, 9)))::INTEGER AS load_bin,
-        r.lent, r.device_id, r.arrival_ns // 60_000_000_000 AS minute,
+        r.lent, r.device_id, r.arrival_ns // 600_000_000_000 AS stretch,
         count(*)::DOUBLE AS x,
         count_if(NOT coalesce(r.slo_ok, false))::DOUBLE AS y
     FROM arrived AS r
@@ -23,6 +23,6 @@ minute AS (
     GROUP BY ALL
 )
 SELECT load_bin, lent, count(*) AS clusters, sum(y * y) AS yy, sum(y * x) AS yx, sum(x * x) AS xx
-FROM minute
+FROM stretch
 GROUP BY ALL
 ORDER BY ALL;

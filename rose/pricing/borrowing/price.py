@@ -11,7 +11,7 @@ from rose.pricing.borrowing.common import NO_BORROW, Head, amount, counted, head
 from rose.pricing.figures import AMORTIZED, MARGINAL, Figure, Figures
 from rose.pricing.marginal import TERMS, LeaseCost, Marginal, marginal
 from rose.pricing.money import PricingError, nano_usd_of
-from rose.pricing.power import Metered
+from rose.pricing.power import TOO_SHORT, Metered
 from rose.pricing.priced_run import PricedRun, priced
 from rose.pricing.scale_down import Span
 from rose.pricing.terms import nano_by_key
@@ -160,9 +160,7 @@ def _meter(make: Figures, of: Metered) -> MeterRow:
         metered=make.number(of.energy_mw_ns, "mW*ns"),
         baseline=make.number(of.baseline_mw_ns, "mW*ns"),
         extra=make.number(of.extra_mw_ns, "mW*ns"),
-        extra_power=counted(
-            make, float(of.delta_mw) / 1000, "W", interval=watts, no_interval="read in too few minutes"
-        ),
+        extra_power=counted(make, float(of.delta_mw) / 1000, "W", interval=watts, no_interval=TOO_SHORT),
     )
 
 

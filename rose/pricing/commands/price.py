@@ -53,7 +53,9 @@ def show(price_book: BookOption = "example", *, as_json: JsonOption = False) -> 
     for table in TABLES:
         for entry in book.entries(table):
             what = " ".join((table, *entry.key))
-            shown.add_row(what, _said(entry) + _range(entry), span_of(*entry.days), entry.source, str(entry.source_date))
+            shown.add_row(
+                what, _said(entry) + _range(entry), span_of(*entry.days), entry.source, str(entry.source_date)
+            )
     _print(shown)
 
 

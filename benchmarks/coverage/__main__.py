@@ -1,0 +1,119 @@
+"""`python -m benchmarks.coverage`: of simulated ledgers whose truth is known, the share whose 95% interval covers it.
+
+For every interval that the product shows; and whether none is shown where none would be honest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.coverage import forecasts, groups, lending, on_disk, saved
+from benchmarks.coverage.shown import Shown, Simulation
+from benchmarks.report import Report, arguments, finish
+
+#: 92% to 98% is as good as 95%.
+AWAY_MAX = 3.0
+#: Fewer intervals than these make no claim about how many cover.
+LEDGERS_MIN = 300
+#: Each case and how many ledgers it takes in the full form, so that chance alone seldom moves a figure out of bounds.
+CASES: dict[str, tuple[Simulation, int]] = {
+    "cost": (groups.cost, 1000),
+    "few": (groups.few, 1000),
+    "elasticities": (groups.elasticities, 1000),
+    "verdicts": (groups.verdicts, 1000),
+    "energy": (lending.energy, 1000),
+    "provision": (lending.provided, 1000),
+    "bursts": (lending.bursts, 1000),
+    "saved": (saved.saved, 1000),
+    "forecast": (forecasts.forecasts, 600),
+}
+#: Ledgers that are written to disk and reported on.
+ON_DISK = "on-disk"
+ON_DISK_LEDGERS = 20
+QUICK_LEDGERS, QUICK_ON_DISK = 12, 1
+
+
+def main(given: list[str] | None = None) -> None:
+    """Simulate, count and report; the exit code is 0 when the simulating itself worked."""
+    parser = arguments(__doc__ or "")
+    names = [*CASES, ON_DISK]
+    parser.add_argument("--only", choices=names, metavar="CASE", help=f"one of {', '.join(names)}")
+    parser.add_argument("--ledgers", type=_count, metavar="N", help="ledgers a case; a claim about coverage takes 300")
+    chosen = parser.parse_args(given)
+    report = Report("coverage", chosen.quick, provenance="simulated")
+    try:
+        for name, (simulation, full) in CASES.items():
+            if chosen.only in (None, name):
+                count = chosen.ledgers or (QUICK_LEDGERS if chosen.quick else full)
+                _claim(report, name, _run(name, simulation, count))
+        if chosen.only in (None, ON_DISK):
+            count = min(chosen.ledgers or ON_DISK_LEDGERS, QUICK_ON_DISK if chosen.quick else ON_DISK_LEDGERS)
+            _run(ON_DISK, on_disk.ledgers, count)
+            # The simulation raises where a report shows another interval than the functions give.
+            report.claim("reports of ledgers on disk that show the same intervals", 100.0, "%", 100.0, "higher")
+            report.detail[ON_DISK] = {"ledgers": count}
+    finally:
+        _show(report)
+        finish(report, chosen.json)
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
+    return count
+
+
+def _run(name: str, simulation: Simulation, ledgers: int) -> list[Shown]:
+    seeds = (np.random.default_rng([zlib.crc32(name.encode()), number]) for number in range(ledgers))
+    shown: list[Shown] = []
+    for random in track(seeds, f"{name}: {ledgers} simulated ledgers", total=ledgers, console=Console(stderr=True)):
+        shown += simulation(random)
+    return shown
+
+
+def _claim(report: Report, case: str, shown: Iterable[Shown]) -> None:
+    """How far coverage is from what it is called, figure by figure, and whether an interval was shown dishonestly."""
+    by_figure: dict[str, list[Shown]] = defaultdict(list)
+    dishonest = 0
+    for one in shown:
+        dishonest += one.never and one.low is not None
+        by_figure[one.figure].append(one)
+    for figure, each in by_figure.items():
+        with_interval = [one for one in each if one.low is not None]
+        why = Counter(one.why for one in each if one.low is None)
+        covered = 100 * sum(one.covers for one in with_interval) / len(with_interval) if with_interval else None
+        report.detail[figure] = {
+            "case": case, "ledgers": len(each), "shown": len(with_interval), "covered_percent": covered,
+            "truth_below": sum(one.low is not None and one.truth < one.low for one in with_interval),
+            "not_shown_because": why.most_common(1)[0][0] if why else None,
+        }  # fmt: skip
+        if covered is not None and len(with_interval) >= LEDGERS_MIN:
+            report.claim(f"{figure}: coverage away from 95%", abs(covered - 95), "points", AWAY_MAX, "lower")
+    report.claim(f"{case}: intervals shown where none is honest", dishonest, "", 0, "lower")
+
+
+def _show(report: Report) -> None:
+    table = Table(title="Simulated ledgers whose 95% interval covers the truth")
+    for column in ("figure", "covered", "truth below", "shown", "where none is shown"):
+        table.add_column(column, justify="left" if column in ("figure", "where none is shown") else "right")
+    for figure, told in report.detail.items():
+        if "covered_percent" in told:
+            covered = told["covered_percent"]
+            table.add_row(
+                figure, "-" if covered is None else f"{covered:.1f}%", f"{told['truth_below']:,}",
+                f"{told['shown']:,} of {told['ledgers']:,}", told["not_shown_because"] or "",
+            )  # fmt: skip
+    Console(width=140).print(table)
+
+
+if __name__ == "__main__":
+    main()

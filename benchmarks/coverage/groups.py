@@ -1,0 +1,250 @@
+"""Simulated runs: groups of trajectories on borrowed and dedicated devices whose speed wanders, and what they cost.
+
+Truth is the same figure of a run of very many groups: the one that intervals of a figure over groups claim to hold.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from benchmarks.coverage.shown import Shown, shown, wandering
+from rose.pricing import bootstrap, breakdown, correct, elasticity, frontier, token_spread, verifiers
+from rose.pricing.bootstrap import Floats
+from rose.pricing.correct import Groups, TokenCost
+from rose.pricing.frontier import Slack
+from rose.pricing.probes import Probe
+from rose.pricing.token_spread import Spread
+from rose.pricing.tokens import FATES, Tokens
+from rose.pricing.uncertainty import Estimate
+
+GROUPS, TRAJECTORIES = 40, 8
+CPM_USD = 2.0
+NS_PER_TOKEN = 20_000_000
+USD_PER_NS = {"borrowed": 2.0 / 3.6e12, "dedicated": 2.5 / 3.6e12}
+#: What a nanosecond of borrowed time costs at the margin, and how well that is known.
+MARGINAL_USD_PER_NS, MARGINAL_ERROR = 0.3 / 3.6e12, 0.15
+_MANY = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A simulated run: its groups, and rows as `rollout_blocks` gives them."""
+
+    groups: Groups
+    blocks: list[dict[str, Any]]
+    #: Time of each group by placement.
+    group_ns: dict[str, list[int]]
+    tokens: dict[str, Tokens]
+
+    @property
+    def ns(self) -> dict[str, int]:
+        return {place: sum(each) for place, each in self.group_ns.items()}
+
+
+def simulate(random: np.random.Generator, size: int = GROUPS, lost_share: float = 0.3) -> Run:
+    """`size` groups in turn. A group's chance of acceptance is its own, hard ones take longer, some are stale."""
+    chance = random.beta(2.0, 2.5, size)
+    trajectories = TRAJECTORIES - random.binomial(2, lost_share, size)
+    accepted = random.binomial(trajectories, chance)
+    audited = random.binomial(accepted, 0.5)
+    correct_ = random.binomial(audited, 0.9)
+    each = random.lognormal(6.0, 0.5, size) * (1.5 - chance)
+    answer = random.poisson(each * 0.2 * trajectories) + 1
+    output = np.rint(each * trajectories).astype(np.int64) + answer
+    share = random.beta(1.5, 1.5, size)
+    made = {"borrowed": np.rint(output * share).astype(np.int64)}
+    made["dedicated"] = output - made["borrowed"]
+    stale = random.random(size) < 0.1
+    ns = {place: np.rint(tokens * NS_PER_TOKEN * _speed(random, size)) for place, tokens in made.items()}
+    rows = [
+        {
+            "group_id": f"g{n:06}", "step": n // 8, "trajectories": int(trajectories[n]),
+            "judged": 0 if stale[n] else int(trajectories[n]), "accepted": 0 if stale[n] else int(accepted[n]),
+            "audited": 0 if stale[n] else int(audited[n]), "audited_correct": 0 if stale[n] else int(correct_[n]),
+            "output_tokens": int(output[n]), "answer_tokens": int(answer[n]),
+            **{f"{place}_tokens": int(made[place][n]) for place in made},
+            **{f"{place}_useful": 0 if stale[n] else int(made[place][n]) for place in made},
+        }
+        for n in range(size)
+    ]  # fmt: skip
+    block = np.arange(size) * token_spread.BLOCKS // size
+    blocks = [
+        {
+            "placement": place, "device_class": "simulated", "block": number,
+            "rollout_ns": int(ns[place][block == number].sum()), "ns": int(ns[place][block == number].sum() * 1.5),
+            "tokens": int(made[place][block == number].sum()),
+        }
+        for place in made for number in range(token_spread.BLOCKS)
+    ]  # fmt: skip
+    tokens = {
+        place: Tokens(
+            dict.fromkeys(FATES, 0)
+            | {"stale": int(made[place][stale].sum()), "rejected": int(made[place][~stale].sum())}
+        )
+        for place in made
+    }
+    return Run(grouped(rows), blocks, {place: [int(one) for one in of] for place, of in ns.items()}, tokens)
+
+
+def _speed(random: np.random.Generator, size: int) -> Floats:
+    """Slowness of each group around 1: most of it its own, some of it shared with the group before."""
+    return np.exp(0.3 * wandering(random, size, 0.4) - 0.045)
+
+
+def grouped(rows: list[dict[str, Any]]) -> Groups:
+    """Rows as the query `groups` gives them, counted as the report counts them."""
+    judged = [row for row in rows if row["judged"]]
+    return Groups(
+        trajectories=sum(row["trajectories"] for row in rows),
+        judged_groups=len(judged),
+        judged_groups_trajectories=sum(correct.size(row) for row in judged),
+        solved_groups=sum(row["accepted"] > 0 for row in judged),
+        judged=sum(row["judged"] for row in rows),
+        accepted=sum(row["accepted"] for row in rows),
+        audited=sum(row["audited"] for row in rows),
+        audited_correct=sum(row["audited_correct"] for row in rows),
+        each=rows,
+    )
+
+
+def priced(run: Run, random: np.random.Generator | None) -> TokenCost:
+    """The run's token prices, as `token_cost` makes them; without a generator at the true marginal price."""
+    off = 1.0 if random is None else 1 + MARGINAL_ERROR * random.standard_normal()
+    usd = {place: run.ns[place] * price for place, price in USD_PER_NS.items()}
+    marginal = run.ns["borrowed"] * MARGINAL_USD_PER_NS * off
+    half = 1.959963984540054 * MARGINAL_ERROR * run.ns["borrowed"] * MARGINAL_USD_PER_NS
+    useful = {place: run.tokens[place].useful for place in usd}
+    spreads = (
+        token_spread.spreads(run.blocks, {(place, "simulated"): price for place, price in USD_PER_NS.items()})
+        if random is not None
+        else dict.fromkeys(("borrowed", "dedicated", "loaded"), Spread(0, 1))
+    )
+    return TokenCost(
+        by_line={
+            "serving": Fraction(usd["borrowed"]) / useful["borrowed"],
+            "dedicated": Fraction(usd["dedicated"]) / useful["dedicated"],
+            "opportunistic": Fraction(marginal) / useful["borrowed"],
+            "blended": Fraction(marginal + usd["dedicated"]) / sum(useful.values()),
+        },
+        paid={"borrowed": Fraction(marginal), "dedicated": Fraction(usd["dedicated"])},
+        borrowed_share=Fraction(useful["borrowed"], sum(useful.values())),
+        useful=sum(useful.values()),
+        borrow=Estimate(marginal, marginal - half, marginal + half),
+        no_borrow_interval=None,
+        spreads=spreads,
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def many() -> tuple[Run, TokenCost]:
+    """A run of so many groups that its figures are the truth."""
+    run = simulate(np.random.default_rng(77), _MANY)
+    return run, priced(run, None)
+
+
+@functools.lru_cache(maxsize=1)
+def truths() -> dict[str, float]:
+    """Of every figure of `cost`."""
+    run, cost = many()
+    found = run.groups
+    known = {name: float(getattr(found, name)) for name in ("rho", "alpha", "accept_rate", "r", "ppv")}
+    known["phi"] = float(cost.borrowed_share or 0)
+    for line, usd in correct.measured(cost, found).items():
+        known[f"per accepted, {line}"] = float(usd or 0)
+        known[f"per correct, {line}"] = float(usd or 0) / known["ppv"]
+        known[f"formula, {line}"] = correct.formula(CPM_USD, found.r, found, cost.pi(line)) or 0.0
+    known["C3 / PPV"] = known["formula, blended"] / known["ppv"]
+    return known
+
+
+def cost(random: np.random.Generator) -> Iterator[Shown]:
+    """Factors, cost per accepted and per correct on every line, the formula, and the same by task."""
+    run, truth = simulate(random), truths()
+    found, price = run.groups, priced(run, random)
+    drawn = correct.resample(found)
+    assert drawn is not None
+    shares = {"alpha": ("solved", "one"), "accept_rate": ("accepted", "judged"), "ppv": ("audited_correct", "audited")}
+    for name, columns in shares.items():
+        yield shown(name, truth[name], correct.share_interval(found, *columns))
+    for name in ("rho", "r", "phi"):
+        yield shown(name, truth[name], bootstrap.interval(getattr(drawn, name), drawn.units))
+    for line in correct.LINES:
+        accepted, right = correct.measured_interval(price, run.tokens, found, drawn, line)
+        yield shown(f"per accepted, {line}", truth[f"per accepted, {line}"], accepted)
+        yield shown(f"per correct, {line}", truth[f"per correct, {line}"], right)
+        formula, over = correct.formula_interval(CPM_USD, price, drawn, line)
+        yield shown(f"formula, {line}", truth[f"formula, {line}"], formula)
+        if line == "blended":
+            yield shown("C3 / PPV", truth["C3 / PPV"], over)
+    parts = breakdown.parts([{**row, "part": f"task {n % 2}"} for n, row in enumerate(found.each)], price)
+    yield shown("per accepted by task", truth["per accepted, blended"], parts[0].interval)
+
+
+def few(random: np.random.Generator) -> Iterator[Shown]:
+    """Cost per accepted of a run of as few groups as may have an interval, and of fewer."""
+    truth = truths()
+    for size in (bootstrap.UNITS_MIN, bootstrap.UNITS_MIN - 1):
+        run = simulate(random, size)
+        drawn, price = correct.resample(run.groups), priced(run, random)
+        interval, _ = correct.measured_interval(price, run.tokens, run.groups, drawn, "blended")
+        yield shown(f"per accepted, {size} groups", truth["per accepted, blended"], interval, bootstrap.TOO_FEW,
+                    never=size < bootstrap.UNITS_MIN)  # fmt: skip
+
+
+ETA_T, STEPS, PER_STEP = 0.25, 14, 24
+
+
+def _learning(random: np.random.Generator) -> list[elasticity.Step]:
+    """Steps whose accept rates scatter around a power of the training before them by more than their groups explain."""
+    trained = np.arange(1, STEPS + 1)
+    alpha = np.clip(0.25 * trained**ETA_T * random.lognormal(-0.005, 0.1, STEPS), 0, 0.98)
+    return [
+        elasticity.Step(trained_ns=int(t) * 10**9, judged=PER_STEP, solved=int(random.binomial(PER_STEP, chance)))
+        for t, chance in zip(trained, alpha, strict=True)
+    ]
+
+
+@functools.lru_cache(maxsize=1)
+def _eta_n() -> float:
+    value = elasticity.of_rollouts(simulate(np.random.default_rng(78), _MANY, lost_share=0).groups).value
+    assert value is not None
+    return value
+
+
+def elasticities(random: np.random.Generator) -> Iterator[Shown]:
+    """Both elasticities, and the difference that says where the next slack second belongs."""
+    eta_n = elasticity.of_rollouts(simulate(random, 60, lost_share=0).groups)
+    eta_t = elasticity.of_training(_learning(random))
+    yield shown("eta_n", _eta_n(), eta_n.interval, eta_n.says)
+    yield shown("eta_T", ETA_T, eta_t.interval, eta_t.says)
+    yields = Slack(rollouts_per_s=Fraction(1, 10), answers=60, training_s=Fraction(1000))
+    answer = frontier.next_second(eta_n, eta_t, float(TRAJECTORIES), yields)
+    true = _eta_n() * 0.1 / 60 / TRAJECTORIES - ETA_T / 1000
+    yield shown("next slack second, inference less training", true, answer.interval)
+
+
+def verdicts(random: np.random.Generator) -> Iterator[Shown]:
+    """Cost per correct answer with a verifier, from probes in groups and what the run paid for a trajectory."""
+    run, truth = simulate(random), truths()
+    price, drawn = priced(run, random), correct.resample(run.groups)
+    assert drawn is not None
+    each = sum(price.paid.values(), Fraction(0)) / run.groups.judged
+    probes = []
+    for group, chance in enumerate(random.beta(2, 2, 30)):
+        for n in range(4):
+            right = bool(random.random() < chance)
+            accepts = bool(random.random() < (0.9 if right else 0.2))
+            probes.append(
+                Probe(probe=f"{group}-{n}", group=str(group), verifier="v", probability=0.5, accepted=accepts,
+                      correct=right)
+            )  # fmt: skip
+    draws = correct.judged_draws(price, run.tokens, run.groups, drawn)
+    compared = verifiers.compare(probes, each, {"v": Fraction(1, 100_000)}, draws)
+    per_judged = truth["per accepted, blended"] * truth["accept_rate"]
+    yield shown("a correct answer with a verifier", (per_judged + 1e-5) / 0.45, compared.verifiers[0].interval)
