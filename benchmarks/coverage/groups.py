@@ -29,7 +29,7 @@ NS_PER_TOKEN = 20_000_000
 USD_PER_NS = {"borrowed": 2.0 / 3.6e12, "dedicated": 2.5 / 3.6e12}
 #: What a nanosecond of borrowed time costs at the margin, and how well that is known.
 MARGINAL_USD_PER_NS, MARGINAL_ERROR = 0.3 / 3.6e12, 0.15
-_MANY = 200_000
+MANY = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def priced(run: Run, random: np.random.Generator | None) -> TokenCost:
 @functools.lru_cache(maxsize=1)
 def many() -> tuple[Run, TokenCost]:
     """A run of so many groups that its figures are the truth."""
-    run = simulate(np.random.default_rng(77), _MANY)
+    run = simulate(np.random.default_rng(77), MANY)
     return run, priced(run, None)
 
 
@@ -212,7 +212,7 @@ def _learning(random: np.random.Generator) -> list[elasticity.Step]:
 
 @functools.lru_cache(maxsize=1)
 def _eta_n() -> float:
-    value = elasticity.of_rollouts(simulate(np.random.default_rng(78), _MANY, lost_share=0).groups).value
+    value = elasticity.of_rollouts(simulate(np.random.default_rng(78), MANY, lost_share=0).groups).value
     assert value is not None
     return value
 

@@ -28,6 +28,8 @@ USD_PER_J = USD_PER_KWH * PUE / 3.6e6
 #: Extra watts that lending really draws, and chances of a missed budget by fifth of load.
 EXTRA_W = 180.0
 LOAD_BINS = 3
+#: Requests of a minute beside the one there always is.
+REQUESTS = 20
 MISS_UNLENT, MISS_LENT = (0.02, 0.04, 0.08), (0.03, 0.06, 0.12)
 
 
@@ -70,14 +72,14 @@ def metered(random: np.random.Generator, stretches: int) -> list[dict[str, Any]]
     ]  # fmt: skip
 
 
-def leased() -> list[dict[str, Any]]:
-    """Rows of `leased_time`."""
-    return [{"device_class": CLASS, "lease_id": None, "segment": 0, "leased_ns": LEASED_S * 10**9}]
+def leased(work: float = 1) -> list[dict[str, Any]]:
+    """Rows of `leased_time`, for as much work as usual or another share of it."""
+    return [{"device_class": CLASS, "lease_id": None, "segment": 0, "leased_ns": round(work * LEASED_S * 10**9)}]
 
 
-def lent() -> list[dict[str, Any]]:
+def lent(work: float = 1) -> list[dict[str, Any]]:
     """Rows of `lent_time`: devices that serve a fifth of their time, and with rollouts work four fifths."""
-    ns = 5000 * 10**9
+    ns = round(work * 1000) * 5 * 10**9
     return [
         {
             "lease_id": None, "device_class": CLASS, "segment": 0, "t0_ns": None, "t1_ns": None, "base_piece": 0,
@@ -91,17 +93,17 @@ def assumed_w() -> float:
     return (LOAD_W - IDLE_W) * 3 / 5
 
 
-def energy_term(random: np.random.Generator, stretches: int, prices: PriceBook) -> tuple[Term, float]:
-    """The energy term and its truth, dollars; with no stretch of five minutes it is assumed."""
+def energy_term(random: np.random.Generator, stretches: int, prices: PriceBook, work: float = 1) -> tuple[Term, float]:
+    """The energy term of some work, and the truth for the usual work, dollars; assumed without a metered stretch."""
     tariff = within_range(random, *TARIFF_RANGE) if prices is BOOK else 1.0
     readings = power.metered(metered(random, stretches)) if stretches else {}
     joules = EXTRA_W * LEASED_S if stretches else assumed_w() * 5000 * within_range(random, *POWER_RANGE)
-    return power.energy(lent(), leased(), readings, STRETCHES, prices), joules * USD_PER_J * tariff
+    return power.energy(lent(work), leased(work), readings, STRETCHES, prices), joules * USD_PER_J * tariff
 
 
 def energy(random: np.random.Generator) -> Iterator[Shown]:
     """The energy term where it is metered, for a while or for long, and where it is assumed."""
-    for stretches in (2, 6, 24):
+    for stretches in (3, 6, 24):
         rows = power.metered(metered(random, stretches))
         minutes = f"{stretches * 5} minutes on each side"
         yield shown(f"extra power, {minutes}", EXTRA_W * 1000, rows[CLASS].interval)
@@ -109,7 +111,7 @@ def energy(random: np.random.Generator) -> Iterator[Shown]:
         yield shown(f"energy, metered, {minutes}", truth, term.interval, term.no_interval)
     term, truth = energy_term(random, 10, BOOK)
     yield shown("energy, metered, tariff with a range", truth, term.interval, term.no_interval)
-    term, truth = energy_term(random, 1, BOOK)
+    term, truth = energy_term(random, 2, BOOK)
     yield shown("energy, metered for too short a time", truth, term.interval, term.no_interval, never=True)
     term, truth = energy_term(random, 0, BOOK)
     yield shown("energy, assumed", truth, term.interval, term.no_interval)
@@ -118,7 +120,7 @@ def energy(random: np.random.Generator) -> Iterator[Shown]:
 
 
 def requests(
-    random: np.random.Generator, stretches: int = 18
+    random: np.random.Generator, stretches: int = 18, work: float = 1
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], float]:
     """Rows of `violations_by_load` and `violation_spread`, and the misses that lending really added.
 
@@ -129,7 +131,7 @@ def requests(
     for load_bin in range(LOAD_BINS):
         chances = {True: MISS_LENT[load_bin], False: MISS_UNLENT[load_bin]}
         for is_lent, chance in chances.items():
-            count = random.poisson(20, stretches * 10) + 1
+            count = random.poisson(REQUESTS * (work if is_lent else 1), stretches * 10) + 1
             badness = np.exp(0.7 * wandering(random, stretches * 10, 0.3) - 0.245)
             missed = random.binomial(count, np.minimum(chance * badness, 1))
             x, y = (of.reshape(stretches, 10).sum(axis=1).astype(float) for of in (count, missed))
@@ -146,9 +148,11 @@ def requests(
     return bins, spread, truth
 
 
-def provision_term(random: np.random.Generator, stretches: int = 18, taken_back: int = 0) -> tuple[Term, float]:
+def provision_term(
+    random: np.random.Generator, stretches: int = 18, taken_back: int = 0, work: float = 1
+) -> tuple[Term, float]:
     """What missed budgets came to, and what lending really added to them, dollars."""
-    bins, spread, extra = requests(random, stretches)
+    bins, spread, extra = requests(random, stretches, work)
     return provision.realised(bins, spread, STRETCHES, BOOK, taken_back=taken_back), extra * PENALTY_USD
 
 
@@ -160,6 +164,12 @@ def provided(random: np.random.Generator) -> Iterator[Shown]:
         yield shown(f"provision, lent whatever went before, {minutes}", truth, term.interval, term.no_interval)
     term, truth = provision_term(random, taken_back=3)
     yield shown("provision, leases taken back under load", truth, term.interval, term.no_interval, never=True)
+
+
+def expected_provision_usd(stretches: int = 18) -> float:
+    """What lending adds in missed budgets on average."""
+    extra = sum(lent - unlent for lent, unlent in zip(MISS_LENT, MISS_UNLENT, strict=True))
+    return stretches * 10 * (REQUESTS + 1) * extra * PENALTY_USD
 
 
 #: Chance of a rise into the top fifth from one below, and misses of a burst on average.

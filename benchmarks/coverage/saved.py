@@ -9,6 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from benchmarks.coverage import groups, lending
+from benchmarks.coverage.groups import Run
 from benchmarks.coverage.shown import Shown, shown, within_range
 from rose.pricing import savings, token_spread
 from rose.pricing.marginal import Marginal
@@ -29,9 +30,10 @@ def expected() -> dict[str, float]:
     return {DEDICATED: dedicated, LOADED: 1.5 * dedicated, OFFER: 0.7 * dedicated, NOTHING: 0.0}
 
 
-def ledger(random: np.random.Generator, borrow: Marginal, m_usd: float, which: str, *, never: bool) -> Iterator[Shown]:
-    """What one run saved against every way; `m_usd` is what its borrow really cost."""
-    run = groups.simulate(random)
+def ledger(
+    random: np.random.Generator, run: Run, borrow: Marginal, m_usd: float, which: str, *, never: bool
+) -> Iterator[Shown]:
+    """What one run saved against every way; `m_usd` is what the borrow of such a run really costs."""
     usd = {place: run.ns[place] * price for place, price in groups.USD_PER_NS.items()}
     there = SCALE * usd["dedicated"] * run.tokens["borrowed"].useful / run.tokens["dedicated"].useful
     ways = [
@@ -56,13 +58,17 @@ def saved(random: np.random.Generator) -> Iterator[Shown]:
     for which, stretches, prices, taken_back in (
         ("energy metered", 6, lending.BOOK, 0), ("energy assumed", 0, lending.BOOK, 0),
         ("energy assumed, no range in the book", 0, lending.UNRANGED, 0),
-        ("energy metered for too short a time", 1, lending.BOOK, 0),
+        ("energy metered for too short a time", 2, lending.BOOK, 0),
         ("leases taken back under load", 6, lending.BOOK, 1),
     ):  # fmt: skip
-        energy, energy_usd = lending.energy_term(random, stretches, prices)
-        provision, provision_usd = lending.provision_term(random, taken_back=taken_back)
+        run = groups.simulate(random)
+        # Leases last as long as there is work for them.
+        work = run.ns["borrowed"] / groups.GROUPS / (groups.many()[0].ns["borrowed"] / groups.MANY)
+        energy, energy_usd = lending.energy_term(random, stretches, prices, work)
+        provision, provision_usd = lending.provision_term(random, taken_back=taken_back, work=work)
         borrow = lending.marginal(energy, provision)
-        true = energy_usd + provision_usd
-        never = stretches == 1 or taken_back > 0 or (not stretches and prices is lending.UNRANGED)
+        true = energy_usd * work + provision_usd
+        never = stretches == 2 or taken_back > 0 or (not stretches and prices is lending.UNRANGED)
         yield shown(f"m: {which}", true, borrow.interval, borrow.no_interval, never=never)
-        yield from ledger(random, borrow, true, which, never=never)
+        expected_usd = energy_usd + lending.expected_provision_usd()
+        yield from ledger(random, run, borrow, expected_usd, which, never=never)

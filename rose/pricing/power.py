@@ -25,7 +25,9 @@ _MW_NS_PER_J = 1000 * NS_PER_S
 #: Milliwatt-nanoseconds in a kilowatt-hour.
 MW_NS_PER_KWH = _J_PER_KWH * _MW_NS_PER_J
 
-TOO_SHORT = "read for too short a time: it takes ten minutes on each side"
+#: Stretches of five minutes on each side of each fifth of load that an interval takes.
+STRETCHES_MIN = 3
+TOO_SHORT = "read for too short a time: it takes fifteen minutes on each side of each fifth of load"
 
 Row = Mapping[str, Any]
 
@@ -40,7 +42,7 @@ class Metered:
 
     device_class: str
     delta_mw: Fraction
-    #: 95%, milliwatts; None where a side has readings in fewer than two stretches of five minutes.
+    #: 95%, milliwatts; None where a side has readings in fewer than `STRETCHES_MIN` stretches of five minutes.
     interval: Interval | None
     energy_mw_ns: int
     baseline_mw_ns: int
@@ -200,7 +202,7 @@ def _interval(both: Sequence[Mapping[bool, Row]], compared_ns: int) -> Interval 
             y, x = int(row["energy_mw_ns"]) / NS_PER_S, int(row["duration_ns"]) / NS_PER_S
             clusters = Clusters.of(row)
             variance = ratio_variance(y, x, clusters)
-            if variance is None:
+            if variance is None or clusters.count < STRETCHES_MIN:
                 return None
             delta += weight * y / x * (1 if lent else -1)
             variances.append((weight**2 * variance, clusters.count - 1))

@@ -99,6 +99,8 @@ def procurement(of: PricedRun, file: Path | None = None, threshold: float | None
     prices, why = _prices(of, found)
     held = of.cost.no_interval("blended") or (None if judged else _NO_TRAJECTORY)
     drawn = correct.resample(of.found)
+    if held is None and (drawn is None or drawn.units < bootstrap.UNITS_MIN):
+        held = bootstrap.TOO_FEW
     per_judged = None if held or drawn is None else correct.judged_draws(of.cost, of.tokens, of.found, drawn)
     compared = verifiers.compare(found, each, prices, per_judged)
     return Procurement(

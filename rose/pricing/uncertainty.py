@@ -47,11 +47,11 @@ def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:
 
 
 def effective_trials(successes: float, trials: float, clusters: Clusters, freedom: float | None = None) -> float:
-    """Independent trials that would tell as much: trials over the design effect, which is at least 1.
+    """Independent trials that would tell as much: trials over the design effect, which is taken as at least 1.
 
-    Times (z / t)^2, t with a degree of freedom less than there are clusters, or with those of the sum that the rate is
-    part of (Korn and Graubard, 1998). Where nothing or
-    everything succeeded the effect cannot be seen, and each cluster counts as one trial.
+    The effect is that of the clusters times (t / z)^2, with a degree of freedom less than there are clusters, or with
+    those of the sum that the rate is part of (Korn and Graubard, 1998). Where nothing or everything succeeded it cannot
+    be seen, and each cluster counts as one trial.
     """
     rate = successes / trials
     variance = ratio_variance(successes, trials, clusters)
@@ -59,8 +59,8 @@ def effective_trials(successes: float, trials: float, clusters: Clusters, freedo
         return 1.0
     if not 0 < rate < 1:
         return min(trials, float(clusters.count))
-    effect = max(1.0, variance * trials / (rate * (1 - rate)))
-    return trials / effect * (Z / student(freedom or clusters.count - 1)) ** 2
+    effect = variance * trials / (rate * (1 - rate)) * (student(freedom or clusters.count - 1) / Z) ** 2
+    return trials / max(1.0, effect)
 
 
 def wilson(rate: float, trials: float) -> tuple[float, float]:

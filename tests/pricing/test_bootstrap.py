@@ -51,35 +51,27 @@ def test_one_unit_tells_nothing() -> None:
     assert bootstrap.sums(np.array([[3]], dtype=np.int64)) is None
 
 
-def test_draws_in_two_stages_spread_with_the_clusters() -> None:
-    judged, solved = np.array([20, 20, 20, 20]), np.array([2, 6, 14, 18])
-    which, hits = (np.concatenate(part) for part in zip(*bootstrap.two_stage(judged, solved), strict=True))
-    assert which.shape == hits.shape == (bootstrap.RESAMPLES, 4)
-    for cluster in range(4):
-        of = hits[which == cluster]
-        assert of.mean() == pytest.approx(solved[cluster], abs=0.3)
-        rate = solved[cluster] / 20
-        assert of.std() == pytest.approx(math.sqrt(20 * rate * (1 - rate)), rel=0.1)
-    # The clusters differ by more than their units explain, and so do the totals.
-    within = sum(20 * rate * (1 - rate) for rate in solved / 20)
-    assert hits.sum(axis=1).var() > 3 * within
-
-
-def test_where_every_unit_succeeded_every_draw_does() -> None:
-    judged = np.array([3, 1, 7])
-    for which, hits in bootstrap.two_stage(judged, judged):
-        assert (hits == judged[which]).all()
-    for _, hits in bootstrap.two_stage(judged, 0 * judged):
-        assert not hits.any()
+def test_clusters_are_drawn_as_often_as_each_other() -> None:
+    which = bootstrap.drawn_clusters(4)
+    assert which.shape == (bootstrap.RESAMPLES, 4)
+    assert np.bincount(which.ravel()) / which.size == pytest.approx([0.25] * 4, abs=0.02)
 
 
 def test_the_interval_is_the_middle_and_undefined_draws_are_the_highest() -> None:
     values = np.arange(1000.0)
-    assert bootstrap.interval(values) == Interval(low=25.0, high=974.0)
+    assert bootstrap.interval(values, 10**6) == Interval(low=24.0, high=974.0)
     values[:30] = np.nan
-    assert bootstrap.interval(values) == Interval(low=55.0, high=None)
-    assert bootstrap.interval(np.full(1000, np.inf)) is None
-    assert bootstrap.interval(np.full(1000, -np.inf)) is None
+    assert bootstrap.interval(values, 10**6) == Interval(low=54.0, high=None)
+    assert bootstrap.interval(np.full(1000, np.inf), 100) is None
+    assert bootstrap.interval(np.full(1000, -np.inf), 100) is None
+
+
+def test_few_units_take_the_ends_further_out_and_too_few_have_none() -> None:
+    values = np.arange(2000.0)
+    # Eight units: sqrt(8 / 7) * t of 7 degrees of freedom is 2.528, and a normal has 0.574% beyond it.
+    assert bootstrap.interval(values, 8) == Interval(low=11.0, high=1987.0)
+    assert bootstrap.interval(values, 7) is None
+    assert bootstrap.student(7) == pytest.approx(2.3646, abs=1e-4)
 
 
 def test_an_interval_holds_its_ends() -> None:
@@ -95,11 +87,3 @@ def test_standard_error() -> None:
 def test_figures_are_cut_to_the_digits_that_every_machine_has() -> None:
     assert bootstrap.rounded(math.pi) == 3.14159265359
     assert bootstrap.rounded(math.pi * (1 + 2e-16)) == bootstrap.rounded(math.pi)
-
-
-def test_units_of_a_cluster_are_drawn_with_replacement() -> None:
-    judged, solved = np.full(50, 5), np.full(50, 2)
-    hits = np.concatenate([part for _, part in bootstrap.two_stage(judged, solved)])
-    for k in range(6):
-        chance = math.comb(5, k) * 0.4**k * 0.6 ** (5 - k)
-        assert (hits == k).mean() == pytest.approx(chance, abs=4 * math.sqrt(chance / hits.size))

@@ -14,6 +14,9 @@ from rose.pricing import breakdown, correct, tokens
 from rose.pricing.breakdown import UNALLOCATED
 from rose.pricing.money import nano_usd_of
 from rose.pricing.query import rows, set_variables
+from rose.pricing.token_cost import TokenCost
+from rose.pricing.token_spread import Spread
+from rose.pricing.uncertainty import Estimate
 from tests.pricing import random_ledger
 
 parts_of_groups = st.lists(
@@ -28,13 +31,26 @@ parts_of_groups = st.lists(
     ),
     max_size=12,
 )
+
+
+def cost_of(borrowed: Fraction, dedicated: Fraction) -> TokenCost:
+    """100 useful tokens of each placement, their prices known exactly."""
+    paid = {"borrowed": borrowed, "dedicated": dedicated}
+    lines = {"serving": Fraction(1), "dedicated": dedicated / 100, "opportunistic": borrowed / 100}
+    return TokenCost(
+        by_line={**lines, "blended": (borrowed + dedicated) / 200}, paid=paid, borrowed_share=Fraction(1, 2),
+        useful=200, borrow=Estimate(float(borrowed), float(borrowed), float(borrowed)), no_borrow_interval=None,
+        spreads={"borrowed": Spread(0, 1), "dedicated": Spread(0, 1)},
+    )  # fmt: skip
+
+
 usd = st.fractions(-5, 5, max_denominator=10**12)
 
 
 @settings(max_examples=50)
 @given(parts_of_groups, usd, usd)
 def test_the_rows_sum_to_the_run(found: list[dict[str, Any]], borrowed: Fraction, dedicated: Fraction) -> None:
-    parts = breakdown.parts(found, {"borrowed": borrowed, "dedicated": dedicated})
+    parts = breakdown.parts(found, cost_of(borrowed, dedicated))
     assert sum(part.cost_nano_usd for part in parts) == nano_usd_of(borrowed) + nano_usd_of(dedicated)
     assert sum(part.accepted for part in parts) == sum(row["accepted"] for row in found)
     assert [part.key for part in parts].count(UNALLOCATED) == 1
@@ -48,18 +64,17 @@ def test_dollars_follow_the_tokens_of_each_placement() -> None:
         {"part": "2", "group_id": "g2", "accepted": 0, "borrowed_tokens": 0, "dedicated_tokens": 0},
         {"part": None, "group_id": None, "accepted": 0, "borrowed_tokens": 20, "dedicated_tokens": 0},
     ]
-    first, second, rest = breakdown.parts(found, {"borrowed": Fraction(10), "dedicated": Fraction(4)})
+    first, second, rest = breakdown.parts(found, cost_of(Fraction(10), Fraction(4)))
     assert (first.key, first.cost_nano_usd, first.usd_per_accepted) == ("1", 7 * 10**9, Fraction(7, 2))
     assert (second.key, second.cost_nano_usd, second.usd_per_accepted) == ("2", 5 * 10**9, 5)
     assert (rest.key, rest.cost_nano_usd, rest.usd_per_accepted) == (UNALLOCATED, 2 * 10**9, None)
     assert first.interval is None  # one group tells nothing
-    assert second.interval is not None
-    assert second.interval.high is None  # half of the draws are of g2, or leave g1 out
+    assert second.interval is None  # and two do not tell enough
 
 
 def test_dollars_without_a_token_belong_to_none() -> None:
     found = [{"part": "1", "group_id": "g0", "accepted": 1, "borrowed_tokens": 0, "dedicated_tokens": 10}]
-    first, rest = breakdown.parts(found, {"borrowed": Fraction(3), "dedicated": Fraction(4)})
+    first, rest = breakdown.parts(found, cost_of(Fraction(3), Fraction(4)))
     assert (first.cost_nano_usd, rest.cost_nano_usd) == (4 * 10**9, 3 * 10**9)
 
 
@@ -68,7 +83,7 @@ def test_the_interval_holds_the_figure_and_knows_no_order() -> None:
         {"part": "1", "group_id": f"g{n}", "accepted": n % 5, "borrowed_tokens": 100 + n, "dedicated_tokens": n}
         for n in range(60)
     ]
-    paid = {"borrowed": Fraction(3), "dedicated": Fraction(4)}
+    paid = cost_of(Fraction(3), Fraction(4))
     (part, _), (again, _) = breakdown.parts(found, paid), breakdown.parts(found[::-1], paid)
     assert part.interval is not None
     assert part.interval.holds(float(part.usd_per_accepted or 0))

@@ -13,13 +13,17 @@ from rose.pricing import bootstrap, charges, correct, formulas, pricebook, token
 from rose.pricing.allocation import allocate
 from rose.pricing.correct import Groups, Interval, Resamples, TokenCost
 from rose.pricing.marginal import marginal
+from rose.pricing.token_spread import UNKNOWN, Spread
 from rose.pricing.tokens import Tokens
+from rose.pricing.uncertainty import Estimate
 
 BOOK = pricebook.load("example")
 
 Found = tuple[Groups, TokenCost, dict[str, Tokens]]
 
 
+#: Prices of a token that are known exactly.
+EXACT = {"borrowed": Spread(0, 1), "dedicated": Spread(0, 1)}
 #: Midnight UTC at which the sample's run begins.
 RUN_NS = 1_780_272_000 * 10**9
 #: Priced once: nothing changes it.
@@ -33,7 +37,8 @@ def found(request: pytest.FixtureRequest) -> Found:
         allocation = allocate(charges.price(sample, BOOK, run_id="run"))
         with closing(catalog.connect(sample)) as connection:
             made = tokens.count(connection, "run")
-            cost = correct.token_cost(allocation, made, marginal(connection, "run", allocation, BOOK))
+            borrow = marginal(connection, "run", allocation, BOOK)
+            cost = correct.token_cost(allocation, made, borrow, EXACT)
             PRICED.append((correct.groups(connection, "run"), cost, made))
     return PRICED[0]
 
@@ -115,10 +120,14 @@ def test_the_interval_is_seeded_and_holds_the_figure(found: Found) -> None:
 
 def test_resamples_with_nothing_accepted_leave_the_top_open(found: Found) -> None:
     groups, cost, made = found
-    interval, _ = correct.measured_interval(cost, made, groups, correct.resample(groups), "dedicated")
+    g0, _, g2 = groups.each
+    rare = replace(groups, each=[g0, *[g2] * 7])
+    interval, _ = correct.measured_interval(cost, made, rare, correct.resample(rare), "dedicated")
     assert interval is not None
     assert interval.high is None
-    assert bootstrap.interval(np.full(10, np.nan)) is None
+    assert bootstrap.interval(np.full(10, np.nan), 100) is None
+    few = correct.measured_interval(cost, made, groups, correct.resample(groups), "dedicated")
+    assert few == (None, None)  # three groups
 
 
 def test_the_bootstrap_agrees_with_theory(found: Found) -> None:
@@ -150,20 +159,24 @@ def test_each_group_has_its_tokens_and_they_are_those_of_the_run(found: Found) -
 
 
 def one_draw(**sums: float) -> Resamples:
-    return Resamples(**{name: np.array([float(sums.get(name, 0))]) for name in Resamples.__slots__})
+    names = [name for name in Resamples.__slots__ if name != "units"]
+    return Resamples(**{name: np.array([float(sums.get(name, 0))]) for name in names}, units=100)
 
 
 def golden_cost() -> TokenCost:
     lines: dict[str, Fraction | None] = {"serving": Fraction(2), "dedicated": Fraction(2)}
     lines |= {"opportunistic": Fraction(1, 5), "blended": Fraction(1)}
-    return TokenCost(by_line=lines, paid={}, borrowed_share=Fraction(1, 2), useful=100)
+    return TokenCost(
+        by_line=lines, paid={}, borrowed_share=Fraction(1, 2), useful=100, borrow=Estimate(2.0, 2.0, 2.0),
+        no_borrow_interval=None, spreads=EXACT,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("phi", "cost"), [(0, 640), (0.5, 370), (1, 100)])
 def test_a_draw_of_c3_is_the_golden_figure_of_the_third_price_line(phi: float, cost: float) -> None:
     drawn = one_draw(
-        judged_groups=4, judged_groups_trajectories=64, solved_groups=2, output_tokens=10, answer_tokens=1,
-        borrowed_useful=100 * phi, dedicated_useful=100 - 100 * phi, audited=4, audited_correct=1,
+        judged_groups=4, judged_groups_trajectories=64, alpha=0.5, output_tokens=10, answer_tokens=1,
+        borrowed_useful=100 * phi, dedicated_useful=100 - 100 * phi, ppv=0.25,
     )  # fmt: skip
     interval, over_ppv = correct.formula_interval(2.0, golden_cost(), drawn, "blended")
     assert interval == Interval(low=pytest.approx(cost), high=pytest.approx(cost))
@@ -219,3 +232,47 @@ def test_token_prices_are_those_in_force_when_the_run_began() -> None:
     assert correct.cpm(book, RUN_NS - 1) == 2
     assert correct.cpm(book, RUN_NS) == 4
     assert correct.cpm(BOOK, RUN_NS) == 2
+
+
+def test_a_token_s_price_moves_the_cost_and_one_that_is_not_known_leaves_no_interval(found: Found) -> None:
+    groups, cost, made = found
+    many = replace(groups, each=[*groups.each] * 30)
+    drawn = correct.resample(many)
+
+    def width(of: TokenCost) -> float:
+        interval, _ = correct.measured_interval(of, made, many, drawn, "dedicated")
+        assert interval is not None
+        assert interval.high is not None
+        return interval.high - interval.low
+
+    moving = replace(cost, spreads={"borrowed": Spread(0, 1), "dedicated": Spread(0.5, 9)})
+    assert width(moving) > 1.5 * width(cost)
+    unknown = replace(cost, spreads={"borrowed": Spread(0, 1)})
+    assert correct.measured_interval(unknown, made, many, drawn, "dedicated") == (None, None)
+    assert unknown.no_interval("dedicated") == unknown.no_interval("blended") == UNKNOWN
+    assert unknown.no_interval("opportunistic") is None
+
+
+def test_a_borrow_without_an_interval_leaves_none_to_what_rests_on_it(found: Found) -> None:
+    groups, cost, made = found
+    many = replace(groups, each=[*groups.each] * 30)
+    vague = replace(cost, borrow=None, no_borrow_interval="energy: a guess")
+    for line, why in (("opportunistic", "energy: a guess"), ("blended", "energy: a guess"), ("dedicated", None)):
+        assert vague.no_interval(line) == why
+        interval, _ = correct.measured_interval(vague, made, many, correct.resample(many), line)
+        assert (interval is None) == (why is not None)
+        assert (correct.formula_interval(2.0, vague, correct.resample(many), line)[0] is None) == (why is not None)
+
+
+def test_a_share_of_everything_is_not_certain() -> None:
+    groups = [{"judged": 8, "accepted": 8, "audited": 4, "audited_correct": 4}] * 12
+    found = Groups(
+        trajectories=96, judged_groups=12, judged_groups_trajectories=96, solved_groups=12, judged=96, accepted=96,
+        audited=48, audited_correct=48, each=groups,
+    )  # fmt: skip
+    for columns in (("solved", "one"), ("accepted", "judged"), ("audited_correct", "audited")):
+        interval = correct.share_interval(found, *columns)
+        assert interval is not None
+        assert (interval.low, interval.high) == (pytest.approx(0.7575, abs=1e-4), 1.0)
+    nothing = replace(found, each=[{**groups[0], "audited": 0, "audited_correct": 0}])
+    assert correct.share_interval(nothing, "audited_correct", "audited") is None

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rose import events
-from rose.pricing import formulas
+from rose.pricing import bootstrap, formulas
 from rose.pricing.counterfactual import (
     DEDICATED,
     LOADED,
@@ -25,10 +25,14 @@ from rose.pricing.counterfactual import (
 from rose.pricing.marginal import Marginal
 from rose.pricing.priced_run import priced
 from rose.pricing.query import rows
+from rose.pricing.token_spread import UNKNOWN, Spread
 
 EXAMPLE = resources.files("rose.pricing.books").joinpath("example.toml").read_text("utf-8")
 #: What an hour of the sample's devices costs.
 PRICE = Fraction(235, 100)
+
+
+STEADY = Spread(0.05, 9)
 
 
 def compared(root: Path, folder: Path, *changes: tuple[str, str]) -> tuple[Comparison, Marginal]:
@@ -40,7 +44,8 @@ def compared(root: Path, folder: Path, *changes: tuple[str, str]) -> tuple[Compa
     book.write_text(text, encoding="utf-8")
     with priced(root, "run", book) as run:
         tokens = {key: (part.generated, part.useful, part.stale) for key, part in made(run.charged).items()}
-        found = compare(run.charged, run.allocation, run.borrow, run.found, rows(run.connection, "turn_lengths"))
+        turns, spreads = rows(run.connection, "turn_lengths"), {"borrowed": STEADY, "dedicated": STEADY}
+        found = compare(run.charged, run.allocation, run.borrow, run.found, turns, spreads)
         counted = run.tokens["borrowed"]
         assert tokens["serving", "h100-sxm"] == (counted.generated, counted.useful, counted.by_fate["stale"])
         return found, run.borrow
@@ -71,13 +76,13 @@ def test_the_sample_by_hand(sample: Path, tmp_path: Path) -> None:
     assert (ways[NOTHING].usd, ways[NOTHING].saved_usd) == (0, -borrow.usd)
 
 
-def test_every_saving_has_an_interval_around_it(sample: Path, tmp_path: Path) -> None:
+def test_a_saving_of_three_groups_has_no_interval_and_says_so(sample: Path, tmp_path: Path) -> None:
     found, _ = compared(sample, tmp_path)
     for way in found.alternatives:
         assert way.saved_usd is not None
-        assert way.interval is not None
-        assert way.interval.high is not None
-        assert way.interval.low <= float(way.saved_usd) <= way.interval.high
+        assert way.interval is None
+        # Nothing is known of how steadily all time of dedicated devices was used.
+        assert way.no_interval == (UNKNOWN if way.name == LOADED else bootstrap.TOO_FEW)
 
 
 def test_a_device_taken_back_faster_than_it_ends_its_turns_does_nothing(sample: Path, tmp_path: Path) -> None:

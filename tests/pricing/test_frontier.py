@@ -13,7 +13,9 @@ from rose.pricing.allocation import ALL_BUCKETS, TIME_BUCKETS, Allocation, Devic
 from rose.pricing.correct import Groups, TokenCost
 from rose.pricing.elasticity import Elasticity
 from rose.pricing.frontier import Slack, Spend
+from rose.pricing.token_spread import Spread
 from rose.pricing.tokens import FATES, Tokens
+from rose.pricing.uncertainty import Estimate
 
 S = 10**9
 
@@ -158,7 +160,10 @@ def run() -> tuple[Allocation, dict[str, Tokens], TokenCost]:
         "blended": Fraction(14, 100),
     }  # fmt: skip
     paid = {"borrowed": Fraction(2), "dedicated": Fraction(12)}
-    return allocation, tokens, TokenCost(by_line=lines, paid=paid, borrowed_share=Fraction(2, 5), useful=100)
+    return allocation, tokens, TokenCost(
+        by_line=lines, paid=paid, borrowed_share=Fraction(2, 5), useful=100, borrow=Estimate(2.0, 2.0, 2.0),
+        no_borrow_interval=None, spreads={"borrowed": Spread(0, 1), "dedicated": Spread(0, 1)},
+    )  # fmt: skip
 
 
 def test_the_dollars_on_both_sides() -> None:

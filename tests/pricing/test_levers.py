@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from rose.pricing import formulas, levers
 from rose.pricing.correct import Groups, Resamples, TokenCost
 from rose.pricing.levers import Factors
+from rose.pricing.token_spread import Spread
 from rose.pricing.tokens import FATES, Tokens
+from rose.pricing.uncertainty import Estimate
 
 #: The golden figures of the third price line, at phi = 0.5: C3 = 370.
 GOLDEN = Factors(
@@ -102,7 +104,8 @@ def test_the_factors_of_a_run() -> None:
         by_line={
             "serving": Fraction(2), "dedicated": Fraction(2), "opportunistic": Fraction(1, 5), "blended": Fraction(1),
         },
-        paid={}, borrowed_share=Fraction(1, 2), useful=80,
+        paid={}, borrowed_share=Fraction(1, 2), useful=80, borrow=Estimate(2.0, 2.0, 2.0), no_borrow_interval=None,
+        spreads={"borrowed": Spread(0, 1), "dedicated": Spread(0, 1)},
     )  # fmt: skip
     none = dict.fromkeys(FATES, 0)
     tokens = {
@@ -123,8 +126,8 @@ def test_the_factors_of_a_run() -> None:
 
 
 def test_standard_errors_are_those_of_the_draws() -> None:
-    sums = {name: np.array([4.0, 4.0, 4.0]) for name in Resamples.__slots__}
-    sums |= {"solved_groups": np.array([1.0, 2.0, 3.0]), "borrowed_useful": np.array([1.0, 2.0, 3.0])}
+    sums = {name: np.array([4.0, 4.0, 4.0]) for name in Resamples.__slots__ if name != "units"}
+    sums |= {"alpha": np.array([0.25, 0.5, 0.75]), "borrowed_useful": np.array([1.0, 2.0, 3.0])}
     sums |= {"dedicated_useful": np.array([1.0, 2.0, 3.0])}
     # Of the run's 10 tokens turns made 8, and 4 were useful: a preemption threw 2 away.
     each = [{"borrowed_useful": 2, "dedicated_useful": 2, "borrowed_tokens": 4, "dedicated_tokens": 4}]
@@ -132,7 +135,7 @@ def test_standard_errors_are_those_of_the_draws() -> None:
         trajectories=4, judged_groups=4, judged_groups_trajectories=4, solved_groups=2, judged=4, accepted=2,
         audited=0, audited_correct=0, each=each,
     )  # fmt: skip
-    errors = levers.standard_errors(Resamples(**sums), found, replace(GOLDEN, waste=0.6))
+    errors = levers.standard_errors(Resamples(**sums, units=3), found, replace(GOLDEN, waste=0.6))
     assert errors["alpha"] == pytest.approx(0.25)
     assert errors["cpm"] is None
     assert errors["one_plus_rho"] == errors["phi"] == errors["r"] == 0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import closing
 from fractions import Fraction
@@ -53,7 +54,15 @@ def test_the_sample_by_hand(sample: Path) -> None:
     assert found.sent_bytes == 2 * 10**9
     assert found.usd == found.charged_usd == sum(term.usd for term in found.terms.values())
     assert found.usd_per_device_hour() == found.usd / Fraction(1440, 3600)
-    assert (found.basis, found.interval, found.missing, found.leases) == ("partly measured", None, (), ())
+    assert (found.basis, found.missing, found.leases, found.no_interval) == ("partly measured", (), (), None)
+    # Energy is a guess, and the book says how good a one: watts from 70% to 120%, the tariff from 60% to 160%.
+    energy_usd, usd = float(found.terms["energy"].usd), float(found.usd)
+    assert found.interval is not None
+    assert found.interval.low == pytest.approx(usd - energy_usd * math.hypot(0.3, 0.4))
+    assert found.interval.high == pytest.approx(usd + energy_usd * math.hypot(0.2, 0.6))
+    bare = priced(sample, book(("low_share = 0.7\nhigh_share = 1.2\n", "")))
+    assert (bare.interval, bare.estimate) == (None, None)
+    assert bare.no_interval == "energy: power of h100-sxm is assumed, and the price book gives no range for it"
     energy = formulas.energy_usd_per_device_s(413 * 1584 / 1440, 1.25, 0.10)
     transfer = formulas.transfer_usd_per_device_s(2, 0.02, 1440)
     assert float(found.usd / 1440) == pytest.approx(energy + transfer)
@@ -79,7 +88,10 @@ def test_every_term_is_charged_when_the_book_sets_it(sample: Path) -> None:
     # One of three lent requests missed its budget, none of two unlent ones, all in the same load bin.
     assert found.terms["provision"].usd == Fraction(1, 2)
     assert found.terms["provision"].basis == "measured"
-    assert found.interval is None  # energy is assumed, and five requests bound little
+    # Some lease of the sample was taken back, so what lent requests missed is no fair comparison.
+    assert found.interval is None
+    assert found.no_interval is not None
+    assert found.no_interval.startswith("provision: confounded: a lease was taken back")
     leases = {lease.lease_id: lease for lease in found.leases}
     # The sync under no lease served L1 to L4, by the time each was in force after it: 1170, 1200, 600 and 600 s.
     assert [leases[name].terms["transfer"] for name in ("L1", "L2", "L3", "L4")] == [

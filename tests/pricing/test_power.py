@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from datetime import date
 from decimal import Decimal
 from fractions import Fraction
@@ -102,9 +103,9 @@ def test_an_hour_of_extra_power(watts: float, usd: float) -> None:
     assert found.basis == "measured"
 
 
-def test_the_interval_is_in_dollars_and_needs_two_minutes_of_each_side() -> None:
+def test_the_interval_is_in_dollars_and_needs_fifteen_minutes_of_each_side() -> None:
     book = pricebook.parse(EXAMPLE, "book")
-    sides = [reading(0, True, 500, 120, 2), reading(0, False, 300, 120, 2)]
+    sides = [reading(0, True, 500, 120, 3), reading(0, False, 300, 120, 3)]
     sides[0]["yy"] *= 1.01
     found = energy([], [leased(3600)], metered(sides), STRETCHES, book)
     assert found.interval is not None
@@ -115,9 +116,14 @@ def test_the_interval_is_in_dollars_and_needs_two_minutes_of_each_side() -> None
     delta = measure("x", sides)
     assert delta is not None
     assert delta.interval is not None
-    assert found.interval.low / float(found.usd) == pytest.approx(delta.interval.low / 200_000)
-    short = [reading(0, True, 500, 60), reading(0, False, 300, 120, 2)]
-    assert energy([], [leased(3600)], metered(short), STRETCHES, book).interval is None
+    # And widened by the tariff, which the book takes for a guess: 60% to 160%.
+    off = math.hypot(1 - delta.interval.low / 200_000, 0.4)
+    assert found.interval.low / float(found.usd) == pytest.approx(1 - off)
+    short = [reading(0, True, 500, 60, 2), reading(0, False, 300, 120, 3)]
+    bare = energy([], [leased(3600)], metered(short), STRETCHES, book)
+    assert bare.interval is None
+    assert bare.no_interval is not None
+    assert "read for too short a time" in bare.no_interval
 
 
 def test_a_price_that_covers_the_energy_charges_none() -> None:
@@ -136,7 +142,9 @@ def test_without_a_meter_the_book_s_curve_is_read_at_both_loads() -> None:
     # 20% serving, 50% rollouts: 50% more of the way from 267 W to 680 W, for 10 s.
     found = energy([lent(10 * S, 2 * S, 7 * S)], [leased(10)], {}, STRETCHES, book)
     assert found.usd == Fraction(413, 2) * 10 * Fraction(5, 4) / 3_600_000 / 10
-    assert (found.basis, found.interval) == ("assumed", None)
+    assert (found.basis, found.no_interval) == ("assumed", None)
+    assert found.interval is not None
+    assert found.interval.low < float(found.usd) < (found.interval.high or 0)
     with pytest.raises(PriceBookError, match="power"):
         energy([lent(S, 0, S) | {"device_class": "b200"}], [], {}, STRETCHES, with_class(book, "b200"))
 

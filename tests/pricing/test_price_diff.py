@@ -42,7 +42,7 @@ def test_a_price_that_changed_says_by_how_much_and_for_which_days() -> None:
 
 def test_layout_comments_version_and_ways_to_write_a_number_are_no_difference() -> None:
     found = changed(
-        ('version = "2026-11-21"', 'version = "2"'), ("# What a device", "# Whatever a device"),
+        ('version = "2026-11-22"', 'version = "2"'), ("# What a device", "# Whatever a device"),
         ("usd_per_hour = 2.35", "usd_per_hour = 2.350"), ("[electricity]", "[[electricity]]"),
         ("idle_w = 267\nload_w = 680", "points = [[0.0, 267], [0.5, 473.5], [1.0, 680]]"),
     )  # fmt: skip

@@ -10,6 +10,7 @@ from rose.pricing import pricebook
 from rose.pricing.money import PricingError
 from rose.pricing.priced_run import priced
 from rose.pricing.procurement import procurement
+from rose.pricing.token_spread import UNKNOWN
 
 TWO_VERIFIERS = """
 [[verifier]]
@@ -53,7 +54,8 @@ def test_verifiers_on_probes_of_a_file(sample: Path, tmp_path: Path) -> None:
     assert found.cheapest == "hasty"
     assert found.probes == "file probes.csv"
     assert hasty.brier.basis == "file probes.csv"
-    assert careful.per_correct.interval_text
+    # What a trajectory cost has no interval, so a correct answer's cost has none either.
+    assert (careful.per_correct.interval_text, careful.per_correct.no_interval) == ("", UNKNOWN)
     assert {v.name: v.accept_rate.value for v in strict.verifiers} == {"careful": 0, "hasty": 1}
     json.dumps(found.to_json(), allow_nan=False)
 

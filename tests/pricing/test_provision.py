@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from contextlib import closing
 from datetime import date, timedelta
 from fractions import Fraction
@@ -120,9 +121,11 @@ def test_the_provision_of_a_lent_second() -> None:
         formulas.provision_usd_per_device_s(burst_hazard=0.01, extra_violations=3, penalty_usd=0.5)
     )
     assert (found[1].pooled, found[1].why) == ((), None)
-    # Every burst missed as many as every other on its side, so nothing is left to chance.
-    assert found[1].extra_interval is not None
-    assert (found[1].extra_interval.low, found[1].extra_interval.high) == (3, 3)
+    # Every burst missed as many as every other on its side, which does not say how far the next one lies from them.
+    assert found[1].extra_interval is None
+    spread = rates([risk(1, 100, 10)], [burst(1, True, 5, 20, 90), burst(1, False, 5, 5, 9)])[1].extra_interval
+    assert spread is not None
+    assert spread.holds(3)
     (day,) = accrue(
         [lent(60, 1), lent(30, 4, lease_id="M")], [risk(1, 100, 10)],
         [burst(1, True, 5, 20, 80), burst(1, False, 5, 5, 5)], STRETCHES, penalty("0.5"),
@@ -349,3 +352,27 @@ def test_a_request_counts_where_it_arrived_and_not_where_it_ended(tmp_path: Path
         spread = {row["load_bin"]: row["clusters"] for row in rows(connection, "violation_spread")}
     assert found == {("2026-05-31", None): 1, ("2026-06-01", 0): 1, ("2026-06-01", 4): 1, ("2026-06-01", None): 1}
     assert spread == {0: 1, 4: 1}
+
+
+def test_leases_that_were_taken_back_leave_no_fair_comparison() -> None:
+    bins = [served(1, True, 100, 10), served(1, False, 100, 2)]
+    fair = realised(bins, [], STRETCHES, penalty("1"))
+    assert (fair.no_interval, fair.interval is None) == (None, False)
+    found = realised(bins, [], STRETCHES, penalty("1"), taken_back=2)
+    assert (found.usd, found.interval) == (fair.usd, None)
+    assert found.no_interval == (
+        "confounded: 2 leases were taken back as load rose, so time after them is no fair comparison"
+    )
+
+
+def test_requests_with_nothing_to_compare_leave_room_for_any_rate() -> None:
+    bins = [served(1, True, 100, 10), served(1, False, 100, 2)]
+    alone = realised([*bins, served(3, True, 50, 20)], [], STRETCHES, penalty("1"))
+    compared = realised(bins, [], STRETCHES, penalty("1")).interval
+    assert alone.usd == 8
+    assert alone.interval is not None
+    assert compared is not None
+    assert compared.high is not None
+    # Their device might have missed all 50 budgets without lending, or none.
+    assert alone.interval.low == pytest.approx(8 - math.hypot(8 - compared.low, 30))
+    assert alone.interval.high == pytest.approx(8 + math.hypot(compared.high - 8, 20))

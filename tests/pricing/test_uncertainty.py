@@ -58,10 +58,9 @@ def test_misses_that_come_together_count_for_less() -> None:
     together = clusters_of([(10.0, 10.0)] * 5 + [(0.0, 10.0)] * 5)
     apart = clusters_of([(5.0, 10.0)] * 10)
     # Each cluster of ten tells as much as one request, but for n / (n - 1) and (z / t)^2 with 9 degrees of freedom.
-    few = (1.96 / 2.262) ** 2
-    assert effective_trials(50, 100, together) == pytest.approx(9 * few, rel=1e-3)
-    assert effective_trials(50, 100, apart) == pytest.approx(100 * few, rel=1e-3)
-    assert effective_trials(50, 100, apart, freedom=1e9) == pytest.approx(100)
+    assert effective_trials(50, 100, together) == pytest.approx(9 * (1.96 / 2.262) ** 2, rel=1e-3)
+    assert effective_trials(50, 100, together, freedom=1e9) == pytest.approx(9)
+    assert effective_trials(50, 100, apart) == 100
 
 
 def test_where_nothing_was_missed_each_cluster_counts_as_one_trial() -> None:

@@ -37,7 +37,7 @@ def file(folder: Path, *changes: tuple[str, str]) -> str:
 
 def test_check_says_what_a_good_book_covers(tmp_path: Path) -> None:
     good = said("check", file(tmp_path))
-    assert "example 2026-11-21, USD: good device h100-sxm: from 2025-10-01 on" in good
+    assert "example 2026-11-22, USD: good device h100-sxm: from 2025-10-01 on" in good
     assert "electricity: always" in good
     assert "warning" not in good
     holed = said("check", file(tmp_path, ("valid_to = 2026-03-01", "valid_to = 2026-02-01")))
