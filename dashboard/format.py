@@ -78,7 +78,14 @@ def terms(figure: Figure) -> str:
         parts = [figure.why or NOT_ENOUGH_DATA]
     elif figure.interval_text:
         parts.append(f"95% interval {figure.interval_text}")
+    elif figure.no_interval:
+        parts.append(f"no interval: {figure.no_interval}")
     return " · ".join(part for part in parts if part)
+
+
+def interval(figure: Figure) -> str:
+    """The 95% interval, or why there is none."""
+    return figure.interval_text or figure.no_interval or NOT_ENOUGH_DATA
 
 
 def stamp(of: Stamp, price_book: str) -> str:
@@ -125,7 +132,7 @@ def to_csv(report: Report) -> str:
     """One row for each figure, with its unit, view, currency, period and provenance."""
     out = io.StringIO()
     columns = (
-        "figure", "value", "unit", "text", "view", "basis", "low", "high", "why",
+        "figure", "value", "unit", "text", "view", "basis", "low", "high", "why", "no_interval",
         "currency", "from", "to", "provenance", "verified", "run_id", "price_book",
     )  # fmt: skip
     writer = csv.DictWriter(out, columns, lineterminator="\n")

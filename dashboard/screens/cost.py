@@ -159,10 +159,10 @@ def _correct(report: Report) -> None:
             "price line": name,
             "view": line.measured.view,
             "per accepted answer": line.measured.text,
-            "95% interval": line.measured.interval_text or words.NOT_ENOUGH_DATA,
+            "95% interval": words.interval(line.measured),
             "per audited correct": line.per_correct.text,
             "formula, per M answer tokens": line.formula.text,
-            "its 95% interval": line.formula.interval_text or words.NOT_ENOUGH_DATA,
+            "its 95% interval": words.interval(line.formula),
         }
         for name, line in lines.items()
     ]

@@ -205,7 +205,7 @@ def _frontier(of: Outlook) -> None:
     rows = [
         {"priced by": name, "of the next": "slack second" if name == FREE else "dollar", "answer": answer.side,
          "on inference": answer.gain_inference.text, "on training": answer.gain_training.text,
-         "difference, 95% interval": answer.difference.interval_text or words.NOT_ENOUGH_DATA}
+         "difference, 95% interval": words.interval(answer.difference)}
         for name, answer in of.answers.items()
     ]  # fmt: skip
     frame.table(
@@ -280,7 +280,7 @@ def _intervals(figures: Mapping[str, Figure], title: str) -> None:
     if not known:
         return
     rows: Iterable[dict[str, object]] = (
-        {"name": name, "text": figure.text, "range": figure.interval_text or words.NOT_ENOUGH_DATA,
+        {"name": name, "text": figure.text, "range": words.interval(figure),
          "usd": _usd(figure.value), "low": _usd(figure.low), "high": _usd(figure.high)}
         for name, figure in known.items()
     )  # fmt: skip

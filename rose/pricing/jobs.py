@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 _CSV_COLUMNS = (
-    "figure", "value", "unit", "view", "basis", "why", "low", "high",
+    "figure", "value", "unit", "view", "basis", "why", "low", "high", "no_interval",
     "currency", "from", "to", "provenance", "verified", "run_id", "price_book",
 )  # fmt: skip
 

@@ -157,6 +157,12 @@ def _plain(text: object) -> str:
     return "" if text is None else text.plain if isinstance(text, Text) else Text.from_markup(str(text)).plain
 
 
+def _interval(figure: Mapping[str, Any]) -> str:
+    if figure["low"] is None:
+        return figure["no_interval"] or ""
+    return f"{figure['low']} to {'unbounded' if figure['high'] is None else figure['high']}"
+
+
 def _every_figure(figures: Sequence[tuple[str, Mapping[str, Any]]], stamp: Stamp) -> Section:
     return Section(
         title="Every figure",
@@ -167,7 +173,7 @@ def _every_figure(figures: Sequence[tuple[str, Mapping[str, Any]]], stamp: Stamp
         rows=tuple(
             (
                 name, f["text"], "" if f["value"] is None else str(f["value"]), f["unit"], f["view"], f["basis"],
-                "" if f["low"] is None else f"{f['low']} to {'unbounded' if f['high'] is None else f['high']}",
+                _interval(f),
             )
             for name, f in figures
         ),
