@@ -26,7 +26,7 @@ BURST_FACTOR, BURST_SHARE, BURST_AT = 3.0, 0.1, 0.6
 _BURST_PERIOD_S = 60.0
 #: No request comes in the last part of a round, so that nearly all have ended with it.
 _QUIET_S = 1.5
-_ANY_LENGTH = 1 << 40
+_ANY_LENGTH = 1 << 30
 #: Mooncake's timestamps are of this grain: requests within it are spread evenly at random.
 _MOONCAKE_GRAIN_MS = 3000
 

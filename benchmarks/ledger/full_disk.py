@@ -44,7 +44,7 @@ writer = LedgerWriter.open(sys.argv[1], "w", "r", "simulated", flush_interval_s=
 n = 0
 while True:
     for _ in range(5):
-        writer.record(Power(t0_ns=n, t1_ns=n + 1, power_mw=1, source="made up"))
+        writer.record(Power(t0_ns=n, t1_ns=n + 1, power_mw=1, source="other"))
     name = f"{sys.argv[2]}-{n}"
     n += 1
     try:

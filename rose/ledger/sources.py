@@ -46,7 +46,7 @@ def selects(root: Path, until: Span | None = None, place: Path | None = None) ->
     whole: str | None = None
     for writer in layout.writers(root):
         epoch, next_seq = covered.get(writer, (-1, 0))
-        end_epoch, end_seq = ends.get(writer, (-1 if ends else 2**62, 0))
+        end_epoch, end_seq = ends.get(writer, (2**62 if until is None else -1, 0))
         for part in layout.parts(root, writer):
             patterns.append(part.pattern)
             if whole is None and part.state == "live" and _has_the_columns(root / part.folder):

@@ -18,7 +18,7 @@ class Noted:
     def __init__(self):
         self.order = []
 
-    def serving(self, devices):
+    def serving(self, devices, **_options):
         started = [device.device_id for device in devices if device.spec is not None]
         return SimpleNamespace(
             launch=lambda: self.order.append(f"launch serving on {', '.join(started)}"),

@@ -187,7 +187,7 @@ class _Trusted:
         """
         known = self._known.get(found.writer, set())
         if found.writer in self._seqs and not known:
-            return None
+            known = {""}
         ends = [*(signer.first_seq for signer in found.signers[1:]), found.next_seq + 1]
         later = [
             signer for signer, end in zip(found.signers, ends, strict=False) if end > seq or signer.first_seq >= seq

@@ -199,14 +199,23 @@ def _one_select(connection: duckdb.DuckDBPyConnection, text: str) -> str:
         raise QueryError(explained(connection, str(error), text)) from error
     if len(statements) != 1:
         raise QueryError(f"{len(statements)} statements were given. {_ALLOWED}")
-    if statements[0].type == duckdb.StatementType.MULTI:
+    kind = _kind(statements[0])
+    if kind == "MULTI":
         raise QueryError(
             "PIVOT must list its values here, as in PIVOT lease ON step IN (1, 2) USING count(*): "
             "without them it is more than one statement"
         )
-    if statements[0].type != duckdb.StatementType.SELECT:
-        raise QueryError(f"a {statements[0].type.name} statement was given. {_ALLOWED}")
+    if kind != "SELECT":
+        raise QueryError(f"a {kind} statement was given. {_ALLOWED}")
     return statements[0].query.strip().removesuffix(";")
+
+
+def _kind(statement: duckdb.Statement) -> str:
+    try:
+        return statement.type.name
+    except ValueError:
+        # DuckDB has more kinds than its Python package has names for.
+        return "foreign"
 
 
 def explained(connection: duckdb.DuckDBPyConnection, message: str, text: str) -> str:
