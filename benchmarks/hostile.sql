@@ -1264,7 +1264,7 @@ SELECT count(*) FROM (SELECT unnest(range(1000000)) FROM range(10000000))
 WITH a AS (SELECT * FROM range(1024)), b AS (FROM a, a x), c AS (SELECT 1 FROM b, b x), d AS (SELECT 1 FROM c, c x) SELECT count(*) FROM d, d x WHERE random() > 2
 
 -- A result of many small rows that are large together.
-SELECT repeat('x', 100000) || i FROM range(100000) t(i)
+SELECT repeat('x', 400000) || i FROM range(100000) t(i)
 
 -- A result of one large list.
 SELECT range(300000000)

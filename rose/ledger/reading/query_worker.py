@@ -90,8 +90,11 @@ def _answer(connection: socket.socket) -> None:
         except MemoryError:
             header, content = {"error": too_large(request.memory_limit_gb), "outcome": "failed"}, b""
         except Exception as error:
-            # Whatever it is, it is no want of memory.
-            header, content = {"error": f"the query failed: {type(error).__name__}: {error}", "outcome": None}, b""
+            # Arrow hands on DuckDB's want of memory as an OSError.
+            if "Out of Memory" in str(error):
+                header, content = {"error": too_large(request.memory_limit_gb), "outcome": "failed"}, b""
+            else:
+                header, content = {"error": f"the query failed: {type(error).__name__}: {error}", "outcome": None}, b""
         connection.sendall(json.dumps({**header, "bytes": len(content)}).encode() + b"\n")
         connection.sendall(content)
     finally:
