@@ -44,6 +44,8 @@ def verify(
     """Check every byte, the chain of segments, every seq and the views; exit code 1 if anything is wrong."""
     if key is not None and not against:
         fail("--key is for the receipts that --against names")
+    if incremental and against:
+        fail("--against reads every byte, and --incremental trusts what may have been forged; give one of the two")
     with clear_errors():
         from rose.ledger import faults, verified
         from rose.ledger.access import logged

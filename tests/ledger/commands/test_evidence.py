@@ -83,6 +83,7 @@ def test_a_rewritten_ledger_gives_exit_code_1_and_says_from_where(run: Run, tmp_
         (("verify", "--against", "damaged.json"), "damaged.json is no receipt, or it is damaged"),
         (("verify", "--against", "empty"), "empty holds no receipt"),
         (("verify", "--against", "kept.json", "--key", "ab"), "was signed by the key"),
+        (("verify", "--incremental", "--against", "kept.json"), "--against reads every byte"),
         (("verify", "--key", "ab"), "--key is for the receipts that --against names"),
         (("verify", "--ledger", "other", "--against", "kept.json"), "kept.json is of the ledger"),
         (("receipt", "--out", "ledger/receipt.json"), "lies in the ledger"),
