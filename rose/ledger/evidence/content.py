@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rose.ledger.evidence import footer
 from rose.ledger.layout import LedgerError
 
 _ROWS_TAG = b"rose rows 1\n"
@@ -35,16 +36,19 @@ def rows_sha256(table: pa.Table) -> str:
     return _digests(table.column_names, table.column, [])[0]
 
 
-def ranges_sha256(content: bytes, first_seqs: Sequence[int]) -> list[str]:
+def ranges_sha256(content: bytes, first_seqs: Sequence[int], *, bloom_filters: bool = False) -> list[str]:
     """The digests of the rows of a Parquet file, cut before each of `first_seqs` but the first, which go up.
 
-    Raises LedgerError like `rows_sha256`, and what Arrow raises for a file that it cannot read.
+    Raises LedgerError like `rows_sha256`, and if the file's footer does not say of the rows what they are, with
+    `bloom_filters` but for those; and what Arrow raises for a file that it cannot read.
     """
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
 
     def read(name: str) -> pa.ChunkedArray:
         # In this thread: see segments.read_rows.
-        return file.read([name], use_threads=False).column(0)
+        column = file.read([name], use_threads=False).column(0)
+        footer.check(file.metadata, name, column, bloom_filters=bloom_filters)
+        return column
 
     # One column at a time: a million rows with all their columns would take gigabytes.
     return _digests(file.schema_arrow.names, read, first_seqs[1:])

@@ -132,7 +132,9 @@ def _write_rows(root: Path, batch: list[Part], path: Path) -> bytes:
     try:
         with duckdb.connect() as connection:
             connection.execute("SET threads = 1")
-            connection.execute(f"COPY ({rows}) TO {catalog.quoted(str(temporary))} (FORMAT parquet, COMPRESSION zstd)")
+            # A filter that was forged would hide rows from readers, and nothing here reads by one.
+            options = "FORMAT parquet, COMPRESSION zstd, WRITE_BLOOM_FILTER false"
+            connection.execute(f"COPY ({rows}) TO {catalog.quoted(str(temporary))} ({options})")
         layout.replace_file(temporary, path)
     except duckdb.Error as error:
         raise LedgerError(f"cannot merge {batch[0].pattern} to {batch[-1].pattern}: {error}") from error

@@ -1,0 +1,69 @@
+"""What a Parquet file's footer says of its rows, held against them: readers leave out the rows that it speaks against.
+
+The digest of rows says nothing of the footer, and whoever may write the file may change it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from rose.ledger.layout import LedgerError
+
+#: Bounds of longer texts may be cut off, or left out.
+_TEXT_BYTES = 255
+
+
+def check(metadata: pq.FileMetaData, name: str, column: pa.ChunkedArray, *, bloom_filters: bool) -> None:
+    """Raise LedgerError if the footer does not say of the column what its values are; `bloom_filters`: may have some.
+
+    Raises what Arrow raises for statistics that it cannot read.
+    """
+    names = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
+    if name not in names:
+        raise LedgerError(f"column {name!r} is not one of single values")
+    place, row = names.index(name), 0
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        values = column.slice(row, group.num_rows)
+        row += group.num_rows
+        chunk = group.column(place)
+        if chunk.has_column_index or chunk.has_offset_index:
+            raise LedgerError(f"column {name!r} has an index of pages, which no writer makes")
+        if chunk.bloom_filter_offset is not None and not bloom_filters:
+            raise LedgerError(f"column {name!r} has a Bloom filter, which no writer makes")
+        if not _agrees(chunk.statistics, values):
+            raise LedgerError(f"the statistics of column {name!r} are not those of its values: they were changed")
+    if row != len(column) or row != metadata.num_rows:
+        raise LedgerError(f"the footer counts {metadata.num_rows} rows, and column {name!r} has {len(column)}")
+
+
+def _agrees(statistics: Any, values: pa.ChunkedArray) -> bool:
+    if statistics is None or not statistics.has_null_count or statistics.null_count != values.null_count:
+        # A row group without rows may lack them.
+        return len(values) == 0
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    if values.null_count == len(values):
+        return not statistics.has_min_max
+    least, most = pc.min_max(values).as_py().values()
+    if isinstance(least, str):
+        least, most = least.encode(), most.encode()
+    if statistics.has_min_max:
+        return _is_least(statistics.min_raw, least) and _is_most(statistics.max_raw, most)
+    if isinstance(least, bytes):
+        return max(len(least), len(most)) > _TEXT_BYTES
+    return pa.types.is_floating(values.type) and bool(pc.any(pc.is_nan(values)).as_py())
+
+
+def _is_least(bound: Any, least: Any) -> bool:
+    cut = isinstance(least, bytes) and len(least) > _TEXT_BYTES
+    return bool(bound == least or (cut and bound and least.startswith(bound)))
+
+
+def _is_most(bound: Any, most: Any) -> bool:
+    cut = isinstance(most, bytes) and len(most) > _TEXT_BYTES
+    return bool(bound == most or (cut and bound >= most[: len(bound)]))
