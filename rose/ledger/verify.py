@@ -134,10 +134,24 @@ def _notes(expected: Expected, writers: Sequence[WriterReport]) -> list[str]:
     for found in writers:
         for key in sorted({signer.key for signer in found.signers if signer.key} - trusted):
             signers.setdefault(key, []).append(found.writer)
+    named = {(line.writer, line.key) for line in expected.lines or () if line.by in trusted}
+    loose = [
+        (found.writer, key)
+        for found in writers
+        for key in sorted({signer.key for signer in found.signers} & trusted)
+        if (found.writer, key) not in named
+    ]
     return [
-        f"key {key}, of {', '.join(names)}, was taken on first use and is endorsed by no other: "
-        f"`rose ledger endorse {key}` says that it is known"
-        for key, names in signers.items()
+        *(
+            f"writer {writer} is signed by {key}, and no key that is known says that it signs this writer here: it may "
+            f"be of another ledger; `rose ledger endorse {key} --writer {writer}` says that it is not"
+            for writer, key in loose
+        ),
+        *(
+            f"key {key}, of {', '.join(names)}, was taken on first use and is endorsed by no other: "
+            f"`rose ledger endorse {key}` says that it is known"
+            for key, names in signers.items()
+        ),
     ]
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from pathlib import Path
 
@@ -144,6 +145,22 @@ def test_lines_that_the_named_key_did_not_sign_are_found(root: Path, other: keys
         path.write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n")
     problems = verify(root).problems
     assert any("line 2, of writer" in problem and "is not signed by the key" in problem for problem in problems)
+
+
+def test_a_writer_that_no_known_key_names_is_a_note_until_it_is_endorsed(root: Path, tmp_path: Path) -> None:
+    """Another ledger's writer, signed by a key that this one knows too; a gateway without a key notes such a line."""
+    elsewhere = layout.create(tmp_path / "elsewhere")
+    segments.first_epoch(elsewhere, "rig")
+    segments.first_epoch(root, "a")
+    for folder in ("live/rig", "heads"):
+        shutil.copytree(elsewhere / folder, root / folder, dirs_exist_ok=True)
+    registry.note(root, "rig", own().public, None)
+    report = verify(root)
+    (note,) = report.notes
+    assert report.problems == []
+    assert note.startswith(f"writer rig is signed by {own().public}, and no key that is known says")
+    registry.endorse(root, own().public, own(), "rig")
+    assert verify(root).notes == []
 
 
 def test_a_line_that_is_no_text_is_damaged(root: Path) -> None:
