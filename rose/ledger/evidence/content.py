@@ -43,11 +43,14 @@ def ranges_sha256(content: bytes, first_seqs: Sequence[int], *, bloom_filters: b
     `bloom_filters` but for those; and what Arrow raises for a file that it cannot read.
     """
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
+    places = footer.places(file.metadata)
 
     def read(name: str) -> pa.ChunkedArray:
         # In this thread: see segments.read_rows.
         column = file.read([name], use_threads=False).column(0)
-        footer.check(file.metadata, name, column, bloom_filters=bloom_filters)
+        if name not in places:
+            raise LedgerError(f"column {name!r} is of type {column.type}, which no event has")
+        footer.check(file.metadata, places[name], column, bloom_filters=bloom_filters)
         return column
 
     # One column at a time: a million rows with all their columns would take gigabytes.

@@ -17,15 +17,17 @@ from rose.ledger.layout import LedgerError
 _TEXT_BYTES = 255
 
 
-def check(metadata: pq.FileMetaData, name: str, column: pa.ChunkedArray, *, bloom_filters: bool) -> None:
+def places(metadata: pq.FileMetaData) -> dict[str, int]:
+    """The place of each column in the footer by its name."""
+    return {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
+
+
+def check(metadata: pq.FileMetaData, place: int, column: pa.ChunkedArray, *, bloom_filters: bool) -> None:
     """Raise LedgerError if the footer does not say of the column what its values are; `bloom_filters`: may have some.
 
     Raises what Arrow raises for statistics that it cannot read.
     """
-    names = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
-    if name not in names:
-        raise LedgerError(f"column {name!r} is not one of single values")
-    place, row = names.index(name), 0
+    name, row = metadata.schema.column(place).path, 0
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
         values = column.slice(row, group.num_rows)
