@@ -22,6 +22,7 @@ from rose.ledger.evidence.link import Link
 from rose.ledger.layout import LedgerError, Part
 
 CHANGED = "its bytes were changed after it was written"
+UNCHAINED = "it has no digest of its rows, and what was written before it has one: it was forged"
 _OTHER_ROWS = "its rows are not those of the digest that its writer made of them: they were replaced"
 _T = TypeVar("_T")
 
@@ -112,6 +113,8 @@ class Manifest:
     last: Link
     #: Of each run that one key signed, or nobody: the key, path and first seq of its first segment, and its events.
     signers: tuple[tuple[str, str, int, int], ...]
+    #: Events of segments without a digest, whose rows nothing proves.
+    unproved_events: int
     faults: tuple[str, ...]
 
 
@@ -146,12 +149,13 @@ def manifest(content: bytes) -> Manifest:
             found[0],
             found[-1],
             tuple(_signers(merged, found)),
+            sum(link.events for link in found if not link.chained),
             faults,
         )
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         # No event speaks of such bytes, and that is what is said of it.
         none = Link("", 0, -1, "", "", "", "", "")
-        return Manifest(sha256, {}, 0, "", "", none, none, (), ())
+        return Manifest(sha256, {}, 0, "", "", none, none, (), 0, ())
 
 
 def links(content: bytes) -> list[Link]:
@@ -174,11 +178,16 @@ def _inner_faults(merged: Iterable[dict[str, Any]]) -> Iterable[str]:
 
 def _content_faults(merged: Iterable[dict[str, Any]], found: Iterable[Link]) -> Iterable[str]:
     previous: str | None = None
+    chained = False
     for entry, link in zip(merged, found, strict=True):
-        for fault in (link.fault(previous), link.signature_fault()):
+        for fault in (
+            link.fault(previous),
+            link.signature_fault(),
+            UNCHAINED if chained and not link.chained else None,
+        ):
             if fault is not None:
                 yield f"{entry['file']}: {fault}"
-        previous = link.end
+        previous, chained = link.end, chained or link.chained
 
 
 def _signers(merged: Iterable[dict[str, Any]], found: Iterable[Link]) -> Iterable[tuple[str, str, int, int]]:

@@ -27,8 +27,8 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.segments import Header
 
 FOLDER = "verified"
-#: Of each file; another version's is as good as none. Before 2, what was seen knew nothing of digests and signatures.
-_FORMAT, _FILES_FORMAT = 1, 2
+#: Of each file; another version's is as good as none. Before 3, footers were not held against rows.
+_FORMAT, _FILES_FORMAT = 1, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,6 +122,11 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
             if _passes(root, found, named, trusted, done):
                 done.events += found.next_seq - (newest.writers[writer].next_seq if writer in newest.writers else 0)
                 _signed_since(found, trusted, done)
+            if found.unproved_events:
+                done.notes.append(
+                    f"writer {writer}: {found.unproved_events:,} events of an older version, which made no digests, "
+                    "were merged since: nothing proves their rows"
+                )
         _sums(root, named, done)
         _no_state_of_pricing(root, done)
         done.late_events = _late(root, newest)
@@ -139,7 +144,7 @@ def _passes(
     marked = [(name, receipt.writers[writer]) for name, receipt in named.items() if writer in receipt.writers]
     sound_until, holds = 0, "no receipt holds"
     for name, mark in sorted(marked, key=lambda one: one[1].next_seq):
-        if mark.chain_sha256 in found.links.get(mark.next_seq, ()):
+        if mark.met_by in found.links.get(mark.next_seq, ()):
             sound_until, holds = mark.next_seq, f"up to seq {mark.next_seq - 1} it is as {name} has it"
             continue
         if not found.segments:

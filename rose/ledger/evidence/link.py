@@ -37,6 +37,11 @@ class Link:
         return bool(self.rows_sha256 or self.chain_sha256 or self.key or self.signature)
 
     @property
+    def mark(self) -> str:
+        """What a receipt's mark must be to be met by it: the hash of a file is never taken for a link."""
+        return self.chain_sha256 if self.chained else f"file {self.sha256}"
+
+    @property
     def end(self) -> str:
         """What the next link goes on from."""
         return self.chain_sha256 or self.sha256

@@ -43,6 +43,11 @@ class Mark:
         """Whether its newest segment has a link that can be computed; one of an older version has not."""
         return self.chain_sha256 != segments.sha256_in(self.segment)
 
+    @property
+    def met_by(self) -> str:
+        """The mark of the link that it names (`rose.ledger.evidence.link.Link.mark`)."""
+        return self.chain_sha256 if self.chained else f"file {self.chain_sha256}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollUp:

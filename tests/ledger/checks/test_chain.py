@@ -21,7 +21,7 @@ from rose.ledger import layout, rows, segments, verified
 from rose.ledger.checks import registry
 from rose.ledger.checks.chain import WriterReport
 from rose.ledger.checks.records import COMPACTED_ACTION
-from rose.ledger.evidence import keys
+from rose.ledger.evidence import continuation, keys, receipt
 from rose.ledger.evidence.content import link_message, rows_sha256
 from rose.ledger.evidence.link import Link
 from rose.ledger.growth import archive, compaction, rollup
@@ -110,12 +110,12 @@ def test_what_a_verification_saw_serves_the_next_one(root: Path) -> None:
     assert verified.load(root).known == {}, "an older version looked at no digest"
 
 
-def _forge_compacted(root: Path, change: Callable[[dict[str, Any], pa.Table], None]) -> None:
-    """Other rows in the merged file; its hash, its manifest and the event of the compaction made to agree."""
+def _forge_compacted(root: Path, change: Callable[[dict[str, Any], pa.Table], None], until: int = 100) -> None:
+    """Other rows below seq `until` in the merged file; its hash, manifest and event of the compaction made to agree."""
     (path,) = root.glob("compacted/a/*.parquet")
     table = pq.read_table(path)
     index = table.schema.get_field_index("power_mw")
-    table = table.set_column(index, "power_mw", pa.array([1] * table.num_rows, pa.int64()))
+    table = table.set_column(index, "power_mw", pa.array([1 if n < until else 7 for n in table["seq"].to_pylist()]))
     buffer = io.BytesIO()
     pq.write_table(table, buffer)
     path.write_bytes(buffer.getvalue())
@@ -199,6 +199,53 @@ def _written_anew(root: Path, key: keys.Key | None) -> None:
         tail = replace(tail, signed_by=key.public)
     _append(root, _append(root, tail, 1), 1)
     shutil.rmtree(root / "verified")
+
+
+def test_a_link_is_not_hidden_behind_what_looks_like_an_older_version_s_file(tmp_path: Path, monkeypatch: Any) -> None:
+    root = layout.create(tmp_path / "upgraded")
+    with monkeypatch.context() as patch:
+        # So its first line of the registry has no key, as one of an older version.
+        patch.setenv("ROSE_LEDGER_KEY", "/dev/null/none")
+        _append(root, segments.first_epoch(root, "a"))
+    tail = segments.recover(root, "a")
+    assert tail is not None
+    tail = _append(root, tail)
+    within = receipt.take(root)
+    tail = _append(root, tail)
+    behind = receipt.take(root)
+    segments.begin_epoch(root, tail)
+    for _ in range(2):
+        compaction.compact(root, grace_s=0)
+    bare = dict.fromkeys(("rows_sha256", "chain_sha256", "key", "signature"), "")
+
+    def hide(manifest: dict[str, Any], _: pa.Table) -> None:
+        first, *_, last, after = manifest["segments"]
+        forged = {**first, **bare, "sha256": last["chain_sha256"], "last_seq": last["last_seq"]}
+        manifest["segments"] = [forged, {**after, "previous_sha256": forged["sha256"]}]
+
+    _forge_compacted(root, hide, until=4)
+    for taken in (within, behind):
+        named = {"receipt": taken}
+        report = verify(root, marks=continuation.marks(named))
+        held = continuation.check(report, named)
+        assert report.problems == []
+        if taken is within:
+            (problem,) = held.problems
+            assert "its events up to seq 3 are not those of receipt" in problem
+        else:
+            assert held.problems == []
+            assert any("writer a: 4 events of an older version" in note for note in held.notes)
+
+
+def test_what_comes_without_a_digest_after_one_that_has_it_was_forged(tmp_path: Path, monkeypatch: Any) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("ROSE_LEDGER_KEY", "/dev/null/none")
+        root = layout.create(tmp_path / "unsigned")
+        segments.begin_epoch(root, _append(root, segments.first_epoch(root, "a")))
+        for _ in range(2):
+            compaction.compact(root, grace_s=0)
+        _forge_compacted(root, lambda manifest, _: manifest["segments"][-1].update(rows_sha256="", chain_sha256=""))
+        assert any("it has no digest of its rows, and what was written" in problem for problem in verify(root).problems)
 
 
 def test_an_end_that_was_written_anew_without_the_key_is_found(root: Path, stranger: keys.Key) -> None:
