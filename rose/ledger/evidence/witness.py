@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -109,10 +109,12 @@ class Witness:
         self._check_signer(answer.receipt, last, signed_by)
         departed = {} if last is None else _departed(last, answer)
         if last is not None and departed:
+            # Kept first: a ledger that is not there when it is asked again has shown this all the same.
+            kept = self._keep_refused(content, list(departed.values()))
             writer, *_ = departed
-            departed[writer] += self._narrowed(ask, writer)
+            with suppress(LedgerError):
+                departed[writer] += self._narrowed(ask, writer)
             problems = list(departed.values())
-            kept = self._keep_refused(content, problems)
             shown = "; ".join(problems[:3]) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
             raise RefusedError(
                 f"refused: ledger {last.ledger} is not a continuation of {self.files()[-1]}: {shown}. What it showed "

@@ -121,6 +121,29 @@ def test_of_two_copies_that_went_apart_only_one_goes_on(root: Path, state: Path,
     _countersign(root, state)
 
 
+def test_a_history_that_was_shown_once_is_kept_though_the_ledger_goes_away(
+    root: Path, state: Path, tmp_path: Path
+) -> None:
+    fork = shutil.copytree(root, tmp_path / "fork")
+    _countersign(root, state)
+    ledgers.write(root, "a")
+    _countersign(root, state)
+    ledgers.write(fork, "a", power_mw=lambda seq: 2)
+    asked: list[bytes] = []
+
+    def ask_once(question: bytes) -> bytes:
+        asked.append(question)
+        if len(asked) > 1:
+            raise LedgerError("the gateway is away")
+        return proof.answer(fork, question)
+
+    with Witness.open(state) as own, pytest.raises(RefusedError, match="writer a was rewritten") as caught:
+        own.countersign(ask_once)
+    kept = state / "refused" / "00000000.json"
+    assert str(kept) in str(caught.value)
+    assert kept.exists()
+
+
 def test_another_ledger_and_another_key_are_not_countersigned(
     root: Path, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
