@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -191,6 +192,7 @@ def parse(content: bytes, name: str) -> Receipt:
         fields["roll_up"] = None if document["roll_up"] is None else RollUp(**document["roll_up"])
         countersignatures = tuple(Countersignature(**given) for given in document["countersignatures"])
         receipt = Receipt(**{**fields, "countersignatures": countersignatures})
+        _check_types(receipt)
         # What this version would not have written is not what was signed.
         same = json.loads(receipt.content()) == document
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -201,6 +203,29 @@ def parse(content: bytes, name: str) -> Receipt:
         if not keys.check(given.key, _countersigned_message(receipt, given), given.signature):
             raise LedgerError(f"{name}: the countersignature of {given.key} is wrong; use another copy")
     return receipt
+
+
+def _check_types(receipt: Receipt) -> None:
+    """Raises ValueError for a receipt with a value that none has: whoever signed it may have signed anything."""
+    rolled_up = () if receipt.roll_up is None else (receipt.roll_up,)
+    for record in (receipt, *receipt.writers.values(), *rolled_up, *receipt.countersignatures):
+        for field in dataclasses.fields(record):
+            value = getattr(record, field.name)
+            # The type as it is written above. A truth is an int too.
+            if field.type == "int" and not (type(value) is int and 0 <= value < 2**63):
+                raise ValueError(f"{field.name} is {value!r}")
+            if field.type == "str" and not isinstance(value, str):
+                raise ValueError(f"{field.name} is {value!r}")
+    digests = [receipt.registry_sha256, *(mark.chain_sha256 for mark in receipt.writers.values())]
+    digests += [roll_up.coverage_sha256 for roll_up in rolled_up]
+    if not all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests):
+        raise ValueError("a digest is not 64 hexadecimal digits")
+    if not all(layout.WRITER_NAME.fullmatch(writer) for writer in receipt.writers):
+        raise ValueError("a writer has a name that none can have")
+    if not all(isinstance(key, str) for mark in receipt.writers.values() for key in mark.keys):
+        raise ValueError("a key is no text")
+    if receipt.verified is not None and not isinstance(receipt.verified, dict):
+        raise ValueError(f"verified is {receipt.verified!r}")
 
 
 def _countersigned_message(receipt: Receipt, given: Countersignature) -> bytes:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,38 @@ def test_what_was_changed_is_refused(root: Path, tmp_path: Path, edit: Callable[
     with pytest.raises(LedgerError, match=says) as caught:
         receipt.read(path)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda made: made["writers"]["a"].update(segment=5),
+        lambda made: made["writers"]["a"].update(next_seq=-1),
+        lambda made: made["writers"]["a"].update(next_seq=True),
+        lambda made: made["writers"]["a"].update(next_seq="8"),
+        lambda made: made["writers"]["a"].update(next_seq=2**63),
+        lambda made: made["writers"]["a"].update(chain_sha256="x"),
+        lambda made: made["writers"]["a"].update(keys=[5]),
+        lambda made: made["writers"].update({"../a": made["writers"]["a"]}),
+        lambda made: made.update(registry_bytes=1.5),
+        lambda made: made.update(registry_sha256=None),
+        lambda made: made.update(by=None),
+        lambda made: made.update(roll_up={"generation": "0", "coverage_sha256": 64 * "0"}),
+        lambda made: made.update(roll_up={"generation": 0, "coverage_sha256": "0"}),
+        lambda made: made.update(verified=[]),
+    ],
+)
+def test_what_no_ledger_says_is_refused_though_it_is_signed(root: Path, change: Callable[[Any], object]) -> None:
+    key = keys.load_or_make()
+    assert key is not None
+    document = receipt.take(root).to_json()
+    change(document)
+    with suppress(TypeError):
+        document["events"] = sum(mark["next_seq"] for mark in document["writers"].values())
+    unsigned = {name: value for name, value in document.items() if name not in ("signature", "countersignatures")}
+    document["signature"] = key.sign(b"rose receipt 1\n" + receipt.canonical(unsigned))
+    with pytest.raises(LedgerError, match="it is no receipt, or it is damaged"):
+        receipt.parse(json.dumps(document).encode(), "it")
 
 
 def test_a_text_of_another_layout_is_the_same_receipt(root: Path, tmp_path: Path) -> None:
