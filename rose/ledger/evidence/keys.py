@@ -17,6 +17,11 @@ from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 
 VARIABLE = "ROSE_LEDGER_KEY"
+#: The prime of Curve25519, and y of its points of the orders 1, 2, 4 and 8. Such a point is a key without a secret:
+#: anybody makes a signature of it that is right for every message, or for one in eight.
+_P = 2**255 - 19
+_Y_8 = int.from_bytes(bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little")
+_SMALL_ORDER = frozenset({0, 1, _P - 1, _Y_8, _P - _Y_8})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +73,22 @@ def key_path(environment: Mapping[str, str]) -> Path | None:
 
 
 def is_public(text: str) -> bool:
-    """Whether `text` can be a public key: 64 hexadecimal digits."""
-    return re.fullmatch("[0-9a-f]{64}", text) is not None
+    """Whether `text` can be a public key: 64 hexadecimal digits, and of no point of small order."""
+    if re.fullmatch("[0-9a-f]{64}", text) is None:
+        return False
+    # The highest bit is the sign of x; what is p or more is taken modulo p.
+    y = int.from_bytes(bytes.fromhex(text), "little") % 2**255
+    return y % _P not in _SMALL_ORDER
 
 
 def check(public: str, message: bytes, signature: str) -> bool:
     """Whether `signature` is that of `message` by the key `public`; False for text that is neither."""
+    # Of a signature, too, there is one text.
+    if not is_public(public) or re.fullmatch("[0-9a-f]{128}", signature) is None:
+        return False
     try:
         Ed25519PublicKey.from_public_bytes(bytes.fromhex(public)).verify(bytes.fromhex(signature), message)
-    except (InvalidSignature, ValueError, TypeError):
+    except (InvalidSignature, ValueError):
         return False
     return True
 

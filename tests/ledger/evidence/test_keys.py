@@ -48,6 +48,37 @@ def test_a_signature_is_of_one_message_by_one_key(path: Path) -> None:
         assert not keys.check(public, b"message", text)
 
 
+#: All encodings of Curve25519's points of order 1, 2, 4 and 8, but for the sign of x.
+_SMALL_ORDER = [
+    "00" * 32,
+    "01" + "00" * 31,
+    "ec" + "ff" * 30 + "7f",
+    "ed" + "ff" * 30 + "7f",
+    "ee" + "ff" * 30 + "7f",
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+]
+
+
+@pytest.mark.parametrize("weak", _SMALL_ORDER)
+@pytest.mark.parametrize("sign", [0, 0x80])
+def test_a_point_of_small_order_is_no_key(weak: str, sign: int) -> None:
+    """With the neutral element for a key, the same signature is right for every message."""
+    public = weak[:-2] + f"{int(weak[-2:], 16) | sign:02x}"
+    assert not keys.is_public(public)
+    for first in _SMALL_ORDER:
+        for number in range(16):
+            assert not keys.check(public, f"{number}".encode(), first + "00" * 32)
+
+
+def test_a_key_and_a_signature_have_one_text(path: Path) -> None:
+    key = _made()
+    assert keys.is_public(key.public)
+    signature = key.sign(b"message")
+    for public, text in ((key.public.upper(), signature), (f"{key.public} ", signature), (key.public, f"{signature} ")):
+        assert not keys.check(public, b"message", text)
+
+
 def test_processes_that_begin_at_once_end_with_one_key(path: Path) -> None:
     program = "from rose.ledger.evidence import keys; print(keys.load_or_make().public)"
     started = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(4)]
