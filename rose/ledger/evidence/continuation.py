@@ -7,6 +7,7 @@ names, its events up to there are those that stood when the receipt was signed, 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -249,6 +250,12 @@ def _no_state_of_pricing(root: Path, done: Continuation) -> None:
     try:
         (root / layout.PRICING).unlink(missing_ok=True)
     except OSError as error:
+        if not os.access(root, os.W_OK):
+            done.notes.append(
+                f"{layout.PRICING} cannot be removed, since nothing can be written here: what pricing reads from it is "
+                "not proved; price a copy of the ledger without it"
+            )
+            return
         done.problems.append(f"{layout.PRICING}: nothing proves its sums, and it cannot be removed ({error.strerror})")
 
 

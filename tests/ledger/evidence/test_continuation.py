@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -186,6 +188,32 @@ def test_what_pricing_added_up_before_is_made_again(root: Path, kept: Path) -> N
     (root / layout.PRICING).write_bytes(b"edited")
     assert _held(root, kept).problems == []
     assert not (root / layout.PRICING).exists()
+
+
+def test_what_pricing_added_up_before_is_noted_where_nothing_can_be_written(
+    root: Path, kept: Path, tmp_path: Path
+) -> None:
+    _keep(root, kept)
+    (root / layout.PRICING).write_bytes(b"edited")
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    mount = 'mount --bind "$2" "$3" && mount -o remount,ro,bind "$3"'
+    inside = ["unshare", "--map-root-user", "--mount", "sh", "-c", f'{mount} || exit 77; exec "$0" -c "$1" "$3" "$4"']
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom rose.ledger.evidence import continuation\n"
+        "from rose.ledger.verify import verify\nnamed = continuation.read([Path(sys.argv[2])])\n"
+        "found = continuation.check(verify(sys.argv[1], marks=continuation.marks(named)), named)\n"
+        "print(found.problems, *found.notes)"
+    )
+    done = subprocess.run(
+        [*inside, sys.executable, code, root, mounted, kept], capture_output=True, text=True, check=False
+    )
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip("this host lets no user mount")
+    assert done.stdout.startswith(f"[] {layout.PRICING} cannot be removed"), done.stderr
+    (root / layout.PRICING).unlink()
+    (root / layout.PRICING).mkdir()
+    assert f"{layout.PRICING}: nothing proves its sums" in str(_held(root, kept).problems)
 
 
 def test_events_since_and_late_ones_are_counted(root: Path, kept: Path) -> None:
