@@ -24,6 +24,16 @@ from rose.ledger.layout import LedgerError, Part
 CHANGED = "its bytes were changed after it was written"
 UNCHAINED = "it has no digest of its rows, and what was written before it has one: it was forged"
 _OTHER_ROWS = "its rows are not those of the digest that its writer made of them: they were replaced"
+#: What events of these actions say at least, and of which type: it is relied on.
+_DETAILS: dict[str, dict[str, type]] = {
+    "compacted": {"sha256": str, "manifest_sha256": str},
+    "archived": {"manifest_sha256": str, "deleted": bool},
+    "restored": {"manifest_sha256": str},
+    "rolled_up": {"coverage_sha256": str},
+    "quarantined": {"file": str},
+}
+#: What a manifest says of its file and of each of its segments, and of which type.
+_SAYS: dict[str, type] = {"first_seq": int, "last_seq": int, "sha256": str}
 _T = TypeVar("_T")
 
 
@@ -91,7 +101,9 @@ def segment(content: bytes, sha256: str) -> Segment:
         digests = ranges_sha256(content, [header.first_seq]) if link.chained else [""]
     except (LedgerError, pa.ArrowException, KeyError, OSError) as error:
         return Segment(None, f"a foreign file: {error}")
-    if not np.array_equal(seqs, np.arange(header.first_seq, header.last_seq + 1)):
+    # The count first: what the header says may be more than fits in memory.
+    count = header.last_seq - header.first_seq + 1
+    if len(seqs) != count or not np.array_equal(seqs, np.arange(header.first_seq, header.last_seq + 1)):
         return Segment(header, f"its rows are not seq {header.first_seq} to {header.last_seq}")
     if digests != [link.rows_sha256]:
         return Segment(header, _OTHER_ROWS)
@@ -137,6 +149,9 @@ def manifest(content: bytes) -> Manifest:
     try:
         said = json.loads(content)
         merged = said.pop("segments")
+        for name, kind in _SAYS.items():
+            if not all(isinstance(entry[name], kind) for entry in (said, *merged)):
+                raise TypeError(name)
         found = [Link.read(said["writer"], entry) for entry in merged]
         faults = (*_inner_faults(merged), *_content_faults(merged, found))
         first = merged[0]
@@ -246,9 +261,37 @@ def recorded(root: Path, writer: str, action: str, seen: Seen | None = None) -> 
 
 
 def all_recorded(root: Path, writer: str, seen: Seen | None = None) -> list[tuple[str, dict[str, Any]]]:
-    """Action and details of the `ledger` events that `writer` wrote, by seq; a damaged file has none."""
+    """Action and details of the `ledger` events that `writer` wrote, by seq.
+
+    A damaged file has none, nor has an event that lacks what those of its action say: `detail_faults` names it.
+    """
+    return [(action, detail) for _, action, detail in _events(root, writer, seen) if _says_all(action, detail)]
+
+
+def detail_faults(root: Path, writer: str, seen: Seen | None = None) -> list[str]:
+    """Which events of `writer` lack what upkeep says in those of their action."""
+    return [
+        f"live/{writer}: seq {seq}: the event {action!r} does not say what was done: no `rose` command wrote it"
+        for seq, action, detail in _events(root, writer, seen)
+        if not _says_all(action, detail)
+    ]
+
+
+def _says_all(action: str, detail: Any) -> bool:
+    if not isinstance(detail, dict):
+        return False
+    # Of the merged writer, which events of the first versions do not name.
+    if action == "compacted" and not (
+        isinstance(detail.get("writer", ""), str) and type(detail.get("last_seq", 0)) is int
+    ):
+        return False
+    return all(isinstance(detail.get(name), kind) for name, kind in _DETAILS.get(action, {}).items())
+
+
+def _events(root: Path, writer: str, seen: Seen | None) -> list[tuple[int, str, Any]]:
+    """seq, action and details of the `ledger` events that `writer` wrote, in order; a damaged file has none."""
     seen = seen or Seen()
-    found: list[tuple[int, str, dict[str, Any]]] = []
+    found: list[tuple[int, str, Any]] = []
     for part in layout.parts(root, writer):
         for path in sorted(root.glob(part.pattern)):
             try:
@@ -257,7 +300,7 @@ def all_recorded(root: Path, writer: str, seen: Seen | None = None) -> list[tupl
             except (OSError, ValueError, KeyError, TypeError):
                 # The walk along its writer says what is wrong with it.
                 continue
-    return [(action, detail) for _, action, detail in sorted(found, key=lambda event: event[0])]
+    return sorted(found, key=lambda event: event[0])
 
 
 def _expected_sha256(root: Path, part: Part, path: Path) -> str:
@@ -266,9 +309,16 @@ def _expected_sha256(root: Path, part: Part, path: Path) -> str:
     return str(json.loads((root / part.manifest).read_bytes())["sha256"])
 
 
-def _said(content: bytes, sha256: str) -> list[tuple[int, str, dict[str, Any]]]:
+def _said(content: bytes, sha256: str) -> list[tuple[int, str, Any]]:
     """(seq, action, detail) of every event in the bytes that has them."""
     if hashlib.sha256(content).hexdigest() != sha256:
         return []
     rows = segments.read_rows(content, ["seq", "action", "detail_json"]).to_pylist()
-    return [(row["seq"], row["action"], json.loads(row["detail_json"])) for row in rows if row.get("detail_json")]
+    return [(row["seq"], row["action"], _json(row["detail_json"])) for row in rows if row.get("detail_json")]
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

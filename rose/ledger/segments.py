@@ -223,10 +223,12 @@ def read_header(content: bytes) -> Header:
         header = Header(**json.loads(metadata[_METADATA_KEY]))
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise LedgerError(f"not a segment: {error}") from error
-    if not all(
-        isinstance(text, str) for text in (header.rows_sha256, header.chain_sha256, header.key, header.signature)
-    ):
-        raise LedgerError("not a segment: a digest, key or signature in its header is no text")
+    texts = (header.writer, header.previous_sha256, header.rows_sha256, header.chain_sha256, header.key)
+    if not all(isinstance(text, str) for text in (*texts, header.signature)):
+        raise LedgerError("not a segment: a name, digest, key or signature in its header is no text")
+    numbers = (header.epoch, header.index, header.first_seq, header.last_seq)
+    if not all(type(number) is int and -1 <= number < 2**63 for number in numbers):
+        raise LedgerError("not a segment: a number in its header is none that counts")
     return header
 
 
@@ -252,10 +254,13 @@ def read_head(root: Path, writer: str) -> Head:
     Neither is forced to disk, so they may lag, or be empty, after a power cut; never after a kill.
     """
     content, announced = b"", b""
-    with suppress(FileNotFoundError):
-        content = (root / "heads" / f"{writer}.json").read_bytes()
-    with suppress(FileNotFoundError):
-        announced = _announcement(root, writer).read_bytes().partition(b"\n")[0]
+    try:
+        with suppress(FileNotFoundError):
+            content = (root / "heads" / f"{writer}.json").read_bytes()
+        with suppress(FileNotFoundError):
+            announced = _announcement(root, writer).read_bytes().partition(b"\n")[0]
+    except OSError as error:
+        raise LedgerError(f"{error.filename} cannot be read ({error.strerror}); move away what lies there") from error
     try:
         segment = json.loads(content).get("segment") if content else None
         if segment is not None:

@@ -75,7 +75,11 @@ def state(root: Path | str) -> State | None:
         content = json.loads((Path(root) / FOLDER / "state.json").read_bytes())
         if content.pop("format") != _FORMAT:
             return None
-        return State(**content)
+        found = State(**content)
+        numbers = (found.until_us, found.problems, found.events, *filter(None, [found.full_until_us]))
+        texts = (found.by, *found.heads, *found.heads.values())
+        whole = all(type(number) is int for number in numbers) and all(isinstance(text, str) for text in texts)
+        return found if whole else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rose.clock import utc_us
-from rose.ledger import layout, verified
+from rose.ledger import examine, layout, verified
 from rose.ledger.checks import names, registry, roll_ups, schema_file, views
 from rose.ledger.checks.chain import Chain, WriterReport
 from rose.ledger.checks.expected import Expected
@@ -111,6 +111,8 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
 def _folder(root: Path, expected: Expected, seen: Seen) -> list[str]:
     """What is wrong with everything that is no writer's, no roll-up and no view."""
     found = names.faults(root)
+    for writer in (COMPACTION_WRITER, ARCHIVE_WRITER, ROLL_UP_WRITER):
+        found += examine.detail_faults(root, writer, seen)
     if expected.problem is not None:
         found.append(expected.problem)
     if expected.lines:
@@ -123,7 +125,9 @@ def _folder(root: Path, expected: Expected, seen: Seen) -> list[str]:
             found += seen.facts(root / registry.FILE, f"registry {ledger_id}", signatures)
     # One that is missing is made again by the next writer.
     schema = root / layout.SCHEMA_FILE
-    if schema.exists() and (fault := seen.facts(schema, "schema", lambda _: schema_file.fault(schema))):
+    if schema.is_dir():
+        found.append(f"{layout.SCHEMA_FILE}: it is a folder; remove it, and the next writer makes the file again")
+    elif schema.exists() and (fault := seen.facts(schema, "schema", lambda _: schema_file.fault(schema))):
         found.append(f"{layout.SCHEMA_FILE}: {fault}")
     return found
 

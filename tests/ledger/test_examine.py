@@ -56,10 +56,11 @@ def test_a_manifest_is_checked_within_itself() -> None:
         return {"file": name, "first_seq": first, "last_seq": last, "previous_sha256": previous, "sha256": sha256}
 
     segments_of = [entry(0, 1, "", "a"), entry(2, 4, "a", "b"), entry(6, 7, "a", "c")]
-    found = examine.manifest(json.dumps({"segments": segments_of, "first_seq": 0, "writer": "w"}).encode())
+    said = {"first_seq": 0, "last_seq": 5, "sha256": "f", "writer": "w"}
+    found = examine.manifest(json.dumps({"segments": segments_of, **said}).encode())
     assert (found.segments, found.first_file, found.previous_sha256, found.last.sha256) == (3, "live/w/a", "", "c")
     assert [fault.split(":")[0] for fault in found.faults] == ["live/w/c", "live/w/c"]
-    assert found.said == {"first_seq": 0, "writer": "w"}
+    assert found.said == said
 
 
 def test_a_file_is_read_again_when_it_changed_and_not_otherwise(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ class Chain:
         manifest = self._facts(part.manifest, "manifest", examine.manifest)
         if manifest is None:
             return
-        if (fault := self.records.lack(part, manifest.sha256)) is not None:
+        if (fault := self._lack(part, manifest)) is not None:
             self._problem(part.manifest, fault)
         elif part.state == "compacted":
             self._rows(part, manifest)
@@ -251,7 +251,7 @@ class Chain:
 
     def _merged(self, part: Part) -> None:
         manifest = self._facts(part.manifest, "manifest", examine.manifest)
-        fault = None if manifest is None else self.records.lack(part, manifest.sha256)
+        fault = None if manifest is None else self._lack(part, manifest)
         if manifest is None or fault is not None:
             if fault is not None:
                 self._problem(part.manifest, fault)
@@ -280,6 +280,12 @@ class Chain:
             self.report.archived_events += last_seq - first_seq + 1
             return
         self._rows(part, manifest)
+
+    def _lack(self, part: Part, manifest: examine.Manifest) -> str | None:
+        """Why nothing that a manifest says can be trusted; None if it can."""
+        if (fault := self.records.lack(part, manifest.sha256)) is not None:
+            return fault
+        return None if manifest.said else "an event of the compaction names it, and it is no manifest: it was forged"
 
     def _rows(self, part: Part, manifest: examine.Manifest) -> None:
         # What is right depends on the manifest, so a new one means a new look.

@@ -134,10 +134,7 @@ def _names(known: Sequence[Line] | None, writer: str, key: str) -> bool:
 
 def read(root: Path) -> bytes:
     """The bytes of the registry; none if there is no registry."""
-    try:
-        return (root / FILE).read_bytes()
-    except FileNotFoundError:
-        return b""
+    return _read(root) or b""
 
 
 def lines(root: Path) -> tuple[Line, ...] | None:
@@ -145,10 +142,16 @@ def lines(root: Path) -> tuple[Line, ...] | None:
 
     Raises LedgerError if it is damaged.
     """
+    return None if (content := _read(root)) is None else parse(content)
+
+
+def _read(root: Path) -> bytes | None:
     try:
-        return parse((root / FILE).read_bytes())
+        return (root / FILE).read_bytes()
     except FileNotFoundError:
         return None
+    except IsADirectoryError as error:
+        raise LedgerError(f"{FILE}: it is a folder; put the file back from a copy") from error
 
 
 def parse(content: bytes) -> tuple[Line, ...]:

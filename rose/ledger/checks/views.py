@@ -23,6 +23,8 @@ def faults(root: Path, seen: Seen) -> tuple[list[str], list[str]]:
         except (LedgerError, FileNotFoundError):
             # A damaged roll-up is named where it is looked at; a catalog that is missing is made by the next reader.
             return [], []
+        except OSError as error:
+            return [f"{layout.CATALOG}: it cannot be read ({error.strerror}); move away what lies there"], []
         if not found:
             return [], []
         if catalog.was_moved(found):

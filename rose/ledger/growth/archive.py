@@ -248,7 +248,7 @@ def _detail(part: Part, manifest: dict[str, Any], manifest_content: bytes) -> di
 
 def _copy_of(detail: dict[str, Any]) -> tuple[Any, ...]:
     """What tells one copy from another."""
-    return detail["manifest_sha256"], detail["url"], detail.get("locked_until")
+    return detail["manifest_sha256"], detail.get("url"), detail.get("locked_until")
 
 
 def _record(log: LedgerWriter, action: str, detail: dict[str, Any]) -> None:

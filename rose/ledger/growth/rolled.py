@@ -97,7 +97,7 @@ def read(root: Path, generation: int) -> Coverage | None:
         return Coverage(generation, writers, dict(content["files"]), hashlib.sha256(stored).hexdigest())
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (IsADirectoryError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise LedgerError(
             f"{path} is damaged; remove the folder {path.parent}: the next roll-up makes it again from the events"
         ) from error

@@ -1,0 +1,131 @@
+"""Files that no `rose` command wrote: each is a problem that names it, and never a traceback."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from rose.events import Ledger
+from rose.ledger import catalog, layout, rows, verified
+from rose.ledger.checks import registry
+from rose.ledger.growth import compaction, rollup
+from rose.ledger.verify import verify
+from rose.ledger.writer import LedgerWriter
+from tests.ledger.evidence import ledgers
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = layout.create(tmp_path_factory.mktemp("sound") / "ledger")
+    ledgers.write(root, "a", epochs=3)
+    compaction.compact(root, grace_s=0)
+    rollup.roll_up(root)
+    catalog.connect(root).close()
+    assert verify(root).problems == []
+    return root
+
+
+@pytest.fixture
+def root(sound: Path, tmp_path: Path) -> Path:
+    # A copy in its place would do, but for the catalog, which names where it lies.
+    return Path(shutil.copytree(sound, tmp_path / "ledger"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "heads/a.json",
+        "heads/a.next",
+        registry.FILE,
+        layout.CATALOG,
+        layout.SCHEMA_FILE,
+        "rollup/000000/coverage.json",
+        "compacted/a/000000-000001.json",
+    ],
+)
+def test_a_folder_in_the_place_of_a_file_is_named(root: Path, name: str) -> None:
+    (root / name).unlink()
+    (root / name).mkdir()
+    problems = verify(root).problems
+    assert any(name in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ({"first_seq": "x"}, "not a segment"),
+        ({"first_seq": 0, "last_seq": 10**12}, "its rows are not seq 0 to"),
+        ({"first_seq": 2**70, "last_seq": 2**70}, "not a segment"),
+        ({"epoch": None}, "not a segment"),
+        ({"writer": 5}, "not a segment"),
+    ],
+)
+def test_a_header_that_cannot_be_is_named(root: Path, said: dict[str, Any], says: str) -> None:
+    buffer = io.BytesIO()
+    header = {"writer": "a", "epoch": 2, "index": 9, "first_seq": 0, "last_seq": -1, "previous_sha256": "", **said}
+    table = rows.schema().empty_table()
+    with pq.ParquetWriter(buffer, table.schema, store_schema=False) as file:
+        file.write_table(table)
+        file.add_key_value_metadata({b"rose": json.dumps(header).encode()})
+    name = f"live/a/000002/000009-{hashlib.sha256(buffer.getvalue()).hexdigest()}.parquet"
+    (root / name).write_bytes(buffer.getvalue())
+    assert any(problem.startswith(name) and says in problem for problem in verify(root).problems)
+
+
+@pytest.mark.parametrize(
+    ("writer", "action"),
+    [("compaction", "compacted"), ("archive", "archived"), ("archive", "restored"), ("rollup", "rolled_up")],
+)
+@pytest.mark.parametrize("detail", ["{}", "[]", "5", '{"manifest_sha256": 5, "coverage_sha256": []}'])
+def test_an_event_of_upkeep_that_does_not_say_what_was_done_is_named(
+    root: Path, writer: str, action: str, detail: str
+) -> None:
+    with LedgerWriter.open(root, writer, layout.UPKEEP_RUN_ID) as log:
+        log.record(Ledger(action=action, detail_json=detail), durable=True)
+    assert any(
+        problem.startswith(f"live/{writer}: seq ") and f"the event {action!r} does not say" in problem
+        for problem in verify(root).problems
+    )
+
+
+def _without_seqs(said: dict[str, Any]) -> None:
+    del said["first_seq"]
+
+
+def _text_for_a_seq(said: dict[str, Any]) -> None:
+    said["segments"][0]["first_seq"] = "0"
+
+
+@pytest.mark.parametrize("change", [_without_seqs, _text_for_a_seq, dict.clear])
+def test_a_manifest_that_cannot_be_is_named_though_an_event_names_it(
+    root: Path, change: Callable[[dict[str, Any]], object]
+) -> None:
+    path = root / "compacted/a/000000-000001.json"
+    said = json.loads(path.read_bytes())
+    change(said)
+    path.write_text(json.dumps(said))
+    detail = {"sha256": "", "manifest_sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    with LedgerWriter.open(root, "compaction", layout.UPKEEP_RUN_ID) as log:
+        log.record(Ledger(action="compacted", detail_json=json.dumps(detail)), durable=True)
+    assert any(
+        problem.startswith("compacted/a/000000-000001.json: ") and "it is no manifest" in problem
+        for problem in verify(root).problems
+    )
+
+
+def test_a_record_of_another_type_is_as_good_as_none(root: Path) -> None:
+    path = root / verified.FOLDER / "state.json"
+    state = json.loads(path.read_bytes())
+    for change in ({"heads": {"w": 5}}, {"heads": []}, {"problems": "0"}, {"by": None}):
+        path.write_text(json.dumps(state | change))
+        assert verified.state(root) is None
+        assert verify(root).problems == []
+        assert verified.state(root) is not None
