@@ -21,7 +21,10 @@ def test_a_spool_keeps_what_was_not_acknowledged(tmp_path):
     layout.check(root)
 
 
-@pytest.mark.parametrize("writer", ["compaction", "archive", "rollup", "quarantine", "job-prices", "gateway"])
+@pytest.mark.parametrize(
+    "writer",
+    ["access", "archive", "closing", "compaction", "controls", "gateway", "job-prices", "quarantine", "rollup"],
+)
 def test_writers_of_upkeep_are_not_forwarded(tmp_path, writer):
     root = layout.create(tmp_path / "ledger")
     spool.make(root)
