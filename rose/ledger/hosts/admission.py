@@ -58,7 +58,7 @@ class Admission:
 
     log: AccessLog
     find: Callable[[str], Token] | None
-    _anyone: Token = field(default_factory=lambda: Token(name="anyone", admin=True))
+    _anyone: Token = field(default_factory=lambda: Token(name="anyone", append=("*",), admin=True))
 
     def caller(self, context: flight.ServerCallContext) -> Caller:
         """Who calls. Raises FlightUnauthenticatedError, and counts it, if the token is not valid."""

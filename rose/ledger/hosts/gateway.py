@@ -168,7 +168,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         if token.append and not token.may_read:
             asked = layout.writers(self._root) if wanted is None else wanted
             wanted = [writer for writer in asked if token.may_append(writer)]
-        if wanted is not None and all(map(token.may_append, wanted)):
+        if wanted is not None and all(map(token.owns, wanted)):
             held = self._receiver.held(wanted)
         else:
             with self._admission.reading(context, "info"):

@@ -75,7 +75,11 @@ class Token(_Kept):
 
     def may_append(self, writer: str) -> bool:
         """Whether it may append as `writer`."""
-        return self.admin or any(fnmatchcase(writer, pattern) for pattern in self.append)
+        return self.admin or self.owns(writer)
+
+    def owns(self, writer: str) -> bool:
+        """Whether this is one of the writers that it is there to append as; that it may do everything is not enough."""
+        return any(fnmatchcase(writer, pattern) for pattern in self.append)
 
     @property
     def may_read(self) -> bool:

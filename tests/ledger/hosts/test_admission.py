@@ -272,6 +272,16 @@ def test_looks_of_an_older_forwarder_do_not_fill_the_log(url, root, secrets):
     assert [row[:3] for row in logged(root)] == [("boss", "info", "ok")]
 
 
+def test_a_look_at_writers_by_name_is_logged_of_an_admin_to_whom_none_is_its_own(url, root, store, secrets):
+    with remote.Gateway(url, token=secrets["boss"]) as client:
+        assert set(client.info(["local"])["writers"]) == {"local"}
+    assert [row[:3] for row in logged(root)] == [("boss", "info", "ok")]
+    both = tokens.create(store, "both", append=("local",), admin=True)
+    with remote.Gateway(url, token=both) as client:
+        assert set(client.info(["local"])["writers"]) == {"local"}
+    assert [row[0] for row in logged(root)] == ["boss"]
+
+
 def test_a_ticket_with_half_a_character_is_refused_and_logged(url, root, secrets):
     with remote.Gateway(url, token=secrets["finance"]) as client:
         ticket = json.dumps({"sql": "SELECT '\ud800'"}).encode()
