@@ -148,7 +148,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
             if action.type == "segment":
                 return [json.dumps(asdict(self._receive(context, action.body))).encode()]
             if action.type == "receipt":
-                with self._admission.reading(context, "receipt"):
+                with self._admission.reading(context, "receipt"), self._turn():
                     return [proof.answer(self._root, action.body.to_pybytes(), self._recent)]
             self._admission.caller(context)
             raise LedgerError(f"{action.type!r} is no action of this gateway; there are info, segment and receipt")
@@ -251,11 +251,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
 
     def _query(self, sql: str, limit: int, timeout_s: float, lossless: bool) -> tuple[pa.Table, bool]:
         caps = self._limits
-        if not self._turns.acquire(timeout=caps.wait_s):
-            raise flight.FlightUnavailableError(
-                f"the gateway is busy: {caps.queries} queries are running; ask again in a while"
-            )
-        try:
+        with self._turn():
             return query_arrow(
                 self._root,
                 sql,
@@ -264,6 +260,16 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
                 memory_limit_gb=caps.memory_gb,
                 lossless=lossless,
             )
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """The right to read files of the ledger, which few have at a time. Raises FlightUnavailableError."""
+        if not self._turns.acquire(timeout=self._limits.wait_s):
+            raise flight.FlightUnavailableError(
+                f"the gateway is busy: {self._limits.queries} queries are running; ask again in a while"
+            )
+        try:
+            yield
         finally:
             self._turns.release()
 
