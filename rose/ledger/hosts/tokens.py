@@ -71,6 +71,8 @@ class Token(_Kept):
     admin: bool = False
     #: For how long each key is made; None: without an end.
     life_us: int | None = None
+    #: Since when it opens nothing until it is made anew, whatever became of its keys; UTC microseconds.
+    revoked_us: int | None = None
     keys: tuple[Key, ...] = ()
 
     def may_append(self, writer: str) -> bool:
@@ -94,8 +96,11 @@ class Token(_Kept):
 
     def state(self, now_us: int) -> str:
         """Whether it is valid, in words."""
+        if self.revoked_us is not None:
+            return "revoked"
         valid = [key for key in self.keys if key.valid(now_us)]
         if not valid:
+            # Older versions wrote it down on the keys alone.
             return "revoked" if any(key.ended_by == "revocation" for key in self.keys[-1:]) else "expired"
         return "valid" if len(valid) == 1 else f"rotating until {_text(min(key.until_us or 0 for key in valid[:-1]))}"
 
@@ -232,7 +237,7 @@ def grant(path: Path, name: str, *, append: tuple[str, ...] = (), read: bool = F
         old = _named(tokens, name)
         patterns = (*old.append, *(pattern for pattern in append if pattern not in old.append))
         scopes: dict[str, object] = {"append": patterns, "read": old.read or read, "admin": old.admin or admin}
-        tokens[name] = _made(name=name, **scopes, life_us=old.life_us, keys=old.keys)
+        tokens[name] = _made(name=name, **scopes, life_us=old.life_us, revoked_us=old.revoked_us, keys=old.keys)
         return tokens[name]
 
 
@@ -255,7 +260,8 @@ def revoke(path: Path, name: str) -> None:
     """End a token now. Raises LedgerError if there is none of this name."""
     with _edited(path) as tokens:
         old = _named(tokens, name)
-        tokens[name] = old.model_copy(update={"keys": _ended(old, utc_us(), "revocation")})
+        now_us = utc_us()
+        tokens[name] = old.model_copy(update={"revoked_us": now_us, "keys": _ended(old, now_us, "revocation")})
 
 
 def _ended(token: Token, until_us: int, by: Literal["rotation", "revocation"]) -> tuple[Key, ...]:

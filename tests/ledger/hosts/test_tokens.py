@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from rose.clock import utc_us
 from rose.ledger import layout
 from rose.ledger.hosts import tokens
 from rose.ledger.hosts.tokens import TokenError
@@ -97,6 +98,32 @@ def test_a_revoked_name_can_be_used_again(path):
     assert found(path, second).scopes == "read"
     with pytest.raises(TokenError, match="was revoked"):
         found(path, first)
+
+
+def test_a_token_that_had_expired_stays_revoked(path):
+    first = tokens.create(path, "rack-7", append=("*",), life_s=1e-6)
+    tokens.revoke(path, "rack-7")
+    (token,) = tokens.read(path)
+    assert token.state(utc_us()) == "revoked"
+    with pytest.raises(TokenError, match="`rose ledger token create rack-7 "):
+        found(path, first)
+    tokens.grant(path, "rack-7", read=True)
+    with pytest.raises(LedgerError, match="was revoked; `rose ledger token create rack-7`"):
+        tokens.rotate(path, "rack-7", 60)
+    second = tokens.create(path, "rack-7", append=("*",))
+    assert found(path, second).state(utc_us()) == "valid"
+
+
+def test_a_token_stays_revoked_when_its_keys_are_forgotten(path, monkeypatch):
+    tokens.create(path, "rack-7", append=("*",))
+    tokens.revoke(path, "rack-7")
+    monkeypatch.setattr(tokens, "_REMEMBERED_US", -1_000_000)
+    tokens.create(path, "other", read=True)
+    token, _ = tokens.read(path)
+    assert token.keys == ()
+    assert token.state(utc_us()) == "revoked"
+    with pytest.raises(LedgerError, match="was revoked; `rose ledger token create rack-7`"):
+        tokens.rotate(path, "rack-7", 60)
 
 
 @pytest.mark.parametrize(
