@@ -59,7 +59,10 @@ class AccessLog:
                 self.write(event)
             except LedgerError:
                 with self._mutex:
-                    self._counts.pop(_key(event), None)
+                    known = self._counts.get(_key(event))
+                    # What others looked at meanwhile was given to them, and stays counted.
+                    if known is not None and not known.count:
+                        del self._counts[_key(event)]
                 raise
 
     def count(self, event: Access) -> None:
@@ -91,22 +94,29 @@ class AccessLog:
     def _flush(self, now_s: float) -> None:
         """Write what is due. While the disk refuses it stays counted."""
         with self._mutex:
-            due = {key: counted for key, counted in self._counts.items() if counted.due_s <= now_s}
-        if not due:
-            return
+            wanted = any(counted.count and counted.due_s <= now_s for counted in self._counts.values())
         with suppress(LedgerError):
-            writer = self._writer() if any(counted.count for counted in due.values()) else None
+            # Not under the lock, which every call waits for.
+            writer = self._writer() if wanted else None
             if writer is not None and writer.failure is not None:
                 return
-            with self._mutex:
-                for key in due:
-                    del self._counts[key]
-            for counted in due.values():
+            for counted in self._taken(now_s, empty=writer is None):
                 if writer is not None and counted.count:
-                    # From here on it is the writer's to keep, whatever the disk does.
-                    writer.record(dataclasses.replace(counted.event, count=counted.count), durable=False)
+                    # From here on it is the writer's to keep, also where it raises since the disk refuses it now.
+                    with suppress(LedgerError):
+                        writer.record(dataclasses.replace(counted.event, count=counted.count), durable=False)
             if writer is not None:
                 writer.flush()
+
+    def _taken(self, now_s: float, *, empty: bool) -> list[_Count]:
+        """What is due, no longer counted here; with `empty` only what counts nothing yet."""
+        with self._mutex:
+            due = [
+                key
+                for key, counted in self._counts.items()
+                if counted.due_s <= now_s and not (empty and counted.count)
+            ]
+            return [self._counts.pop(key) for key in due]
 
 
 def _key(event: Access) -> tuple[str, str | None, str]:

@@ -85,6 +85,59 @@ def test_the_first_look_is_on_disk_and_those_after_it_are_counted(root, writer):
     assert rows(root, "who, count") == [("finance", 1), ("finance", 4)]
 
 
+class Between:
+    """A lock before which something else happens when it is taken for the second time."""
+
+    def __init__(self, lock, act):
+        self._lock, self._act, self._count = lock, act, 0
+
+    def __enter__(self):
+        self._count += 1
+        if self._count == 2:
+            self._act()
+        return self._lock.__enter__()
+
+    def __exit__(self, *args):
+        return self._lock.__exit__(*args)
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_a_look_while_others_are_written_is_counted(root, writer, looks):
+    look = Access(who="finance", peer="10.0.0.1:5", action="info", outcome="ok")
+    log = AccessLog(lambda: writer)
+    for _ in range(looks):
+        log.write_or_count(look)
+    log._closing.set()
+    log._thread.join()
+    lock = log._mutex
+
+    def another():
+        between, log._mutex = log._mutex, lock
+        log.write_or_count(look)
+        log._mutex = between
+
+    log._mutex = Between(lock, another)
+    log._flush(float("inf"))
+    log._mutex = lock
+    log.close()
+    assert query(root, "SELECT sum(count) FROM access").rows == [(looks + 1,)]
+
+
+def test_a_look_that_was_given_stays_counted_though_the_first_was_refused(root, writer):
+    look = Access(who="finance", peer="10.0.0.1:5", action="info", outcome="ok")
+    log = AccessLog(lambda: writer)
+
+    def refused(_event):
+        log.write_or_count(look)
+        raise LedgerError("the disk is full")
+
+    log.write = refused
+    with pytest.raises(LedgerError, match="the disk is full"):
+        log.write_or_count(look)
+    log.close()
+    assert rows(root, "who, count") == [("finance", 1)]
+
+
 def test_while_the_disk_refuses_nothing_is_read_and_refusals_are_kept(root, writer):
     log = AccessLog(lambda: writer)
     # A file where the folder of the segments was: the disk of a test refuses nobody who is root.
