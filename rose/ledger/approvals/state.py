@@ -204,6 +204,8 @@ def _propose(state: State, record: Record) -> str | None:
     act, request, content = body["act"], body["request"], body["content"]
     if not (isinstance(act, str) and isinstance(request, dict) and isinstance(content, dict)):
         return "act, request or content is of another type"
+    if repeated := request.keys() & content.keys():
+        return f"its content repeats {min(repeated)!r} of the request, so that one could be read for the other"
     name = proposal_id(body, key)
     if name in state.proposals:
         return "it is there twice"

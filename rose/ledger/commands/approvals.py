@@ -188,7 +188,8 @@ def release_hold(
 
 def summary(proposal: Proposal) -> str:
     """What a proposal is about, in a line."""
-    parts = {**proposal.request, **proposal.content}
+    # The request is what is carried out: nothing may stand in its place.
+    parts = {**proposal.content, **proposal.request}
     shown = {name: len(value) if name == "parts" else value for name, value in parts.items() if name not in _LONG}
     return ", ".join(f"{name} {_text(value)}" for name, value in shown.items() if value is not None)
 

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from rose.ledger.approvals import holds, proposals, state
+from rose.clock import utc_us
+from rose.ledger.approvals import holds, proposals, records, state
 from rose.ledger.approvals.proposals import ApprovalNeededError
 from rose.ledger.approvals.state import EXPIRES_AFTER_US
 from rose.ledger.evidence import keys
@@ -34,6 +35,17 @@ def test_without_a_rule_an_act_asks_nobody(root: Path) -> None:
     _act(root, done)
     assert done == ["no approval needed"]
     assert proposals.load(root).proposals == {}
+
+
+def test_a_proposal_whose_content_hides_its_request_is_none(root: Path) -> None:
+    lax, strict = Rules().to_json(), RETAIN.to_json()
+    body = {"act": "rules", "request": {"rules": lax}, "content": {"rules": strict}, "number": 0, "at_us": utc_us()}
+    with records.exclusive(root):
+        records.append(root, state.PROPOSED, body)
+    stands = proposals.load(root)
+    assert stands.proposals == {}
+    (fault,) = stands.faults
+    assert "its content repeats 'rules' of the request" in fault
 
 
 def test_an_act_waits_for_a_second_key_and_is_then_done_once(root: Path, identity: Any) -> None:
