@@ -206,7 +206,9 @@ def newest_us(root: Path | str) -> int | None:
 
 
 def _outside(store: Store, root: Path) -> Store:
-    """Refuses a place inside the ledger: there a file would be taken for its own copy."""
+    """Refuses a place inside the ledger, where a file would be taken for its own copy, and one that ends with us."""
+    if store.url().startswith("memory:"):
+        raise LedgerError(f"{store.url()} is gone when this process ends; archive to a folder or to object storage")
     folder = store.local_folder()
     if folder is not None and (folder == root or root in folder.parents):
         raise LedgerError(f"{folder} lies in the ledger {root}; archive to another folder")
