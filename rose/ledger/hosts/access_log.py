@@ -112,9 +112,7 @@ class AccessLog:
         """What is due, no longer counted here; with `empty` only what counts nothing yet."""
         with self._mutex:
             due = [
-                key
-                for key, counted in self._counts.items()
-                if counted.due_s <= now_s and not (empty and counted.count)
+                key for key, counted in self._counts.items() if counted.due_s <= now_s and not (empty and counted.count)
             ]
             return [self._counts.pop(key) for key in due]
 
