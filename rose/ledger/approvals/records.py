@@ -5,10 +5,12 @@ Whoever reads them must have all of them or none: a rule that cannot be read wou
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ from rose.ledger.writer import LedgerWriter
 _DOMAIN = "rose controls 1"
 #: Parts may be merged, and those that were removed, while they are read.
 _LOOKS = 3
+_BETWEEN_LOOKS_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ def read(root: Path) -> list[Record]:
         except OSError as error:
             if look == _LOOKS - 1:
                 raise _unreadable(f"{error.filename}: {error.strerror}") from error
+            time.sleep(_BETWEEN_LOOKS_S)
     raise AssertionError("the last look returns or raises")
 
 
@@ -94,6 +98,14 @@ def append(root: Path, action: str, body: Mapping[str, Any]) -> None:
     detail = {"body": body, "by": by, "key": key.public, "signature": signature}
     with LedgerWriter.open(root, CONTROLS_WRITER, layout.UPKEEP_RUN_ID) as log:
         log.record(Ledger(action=action, detail_json=canonical(detail)), durable=True)
+    # Without its head nothing can be read, so a power cut must leave it.
+    head = root / "heads" / f"{CONTROLS_WRITER}.json"
+    for path in (head, head.parent):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _rows(root: Path) -> list[tuple[int, int, str, str | None]]:
@@ -116,8 +128,11 @@ def _rows(root: Path) -> list[tuple[int, int, str, str | None]]:
     if [row[0] for row in found] != list(range(len(found))):
         raise _unreadable("an event is missing, or there twice")
     head = segments.read_head(root, CONTROLS_WRITER).segment
-    live = head is not None and parts[-1].state == "live" and segments.place(head)[0] >= parts[-1].first
-    if head is not None and live and not (root / head).exists():
+    if head is None:
+        # Whoever writes the very first segment is about to write it.
+        raise FileNotFoundError(errno.ENOENT, "is gone", f"heads/{CONTROLS_WRITER}.json")
+    live = parts[-1].state == "live" and segments.place(head)[0] >= parts[-1].first
+    if live and not (root / head).exists():
         raise _unreadable(f"{head}, its newest segment, is gone")
     return found
 

@@ -92,6 +92,15 @@ def test_all_are_read_while_they_are_merged(root: Path, monkeypatch: pytest.Monk
     assert len(seen) > 1
 
 
+def test_without_its_head_the_newest_may_be_missing_which_is_an_error(root: Path) -> None:
+    for n in range(2):
+        _append(root, "held", n=n)
+    sorted((root / "live" / "controls").rglob("*.parquet"))[-1].unlink()
+    (root / "heads" / "controls.json").unlink()
+    with pytest.raises(LedgerError, match=r"cannot be read \(heads/controls.json"):
+        records.read(root)
+
+
 def test_events_that_are_missing_are_an_error_and_not_fewer_events(root: Path, tmp_path: Path) -> None:
     for n in range(3):
         _append(root, "held", n=n)
