@@ -79,11 +79,11 @@ def test_what_a_writer_recorded_is_read_in_order_also_after_compaction(tmp_path:
     root = layout.create(tmp_path / "ledger")
     with LedgerWriter.open(root, "archive", "r") as writer:
         for n in range(6):
-            writer.record(Ledger(action="archived" if n % 2 else "other", detail_json=json.dumps({"n": n})))
-        writer.record(Ledger(action="archived"))
+            writer.record(Ledger(action="moved" if n % 2 else "other", detail_json=json.dumps({"n": n})))
+        writer.record(Ledger(action="moved"))
     for _ in range(2):
-        assert [detail["n"] for detail in examine.recorded(root, "archive", "archived")] == [1, 3, 5]
+        assert [detail["n"] for detail in examine.recorded(root, "archive", "moved")] == [1, 3, 5]
         compaction.compact(root, grace_s=0)
     damaged = next(root.glob("compacted/archive/*.parquet"))
     damaged.write_bytes(b"")
-    assert len(examine.recorded(root, "archive", "archived")) < 3
+    assert len(examine.recorded(root, "archive", "moved")) < 3
