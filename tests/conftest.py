@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import hypothesis
@@ -25,6 +26,20 @@ def ledger_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROSE_LEDGER_KEY", str(path))
         yield path
+
+
+@pytest.fixture
+def identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], AbstractContextManager[None]]:
+    """Work under a key of one's own: `with identity("ann"): ...`; ann is who works outside of any block."""
+    monkeypatch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "keys" / "ann"))
+
+    @contextmanager
+    def working(name: str) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "keys" / name))
+            yield
+
+    return working
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -14,9 +14,9 @@ from rose.ledger.growth import compaction
 from rose.ledger.layout import LedgerError
 from rose.ledger.rules import Rules, rules, set_rules
 from rose.ledger.verify import verify
-from tests.ledger.approvals.conftest import by_hand, identity, root
+from tests.ledger.approvals.conftest import by_hand, root
 
-__all__ = ["identity", "root"]
+__all__ = ["root"]
 
 STRICT = Rules(log_access="queries", retention_min_days=400, approve=frozenset({"retain", "rules"}))
 

@@ -1,33 +1,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rose.events import Ledger
-from rose.ledger.evidence import keys
 from rose.ledger.writer import LedgerWriter
 
 #: Within the block what is done is done under the key of that name.
 As = Callable[[str], Any]
-
-
-@pytest.fixture
-def identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> As:
-    """Work under a key of one's own: `with identity("ann"): ...`; ann is who works outside of any block."""
-    monkeypatch.setenv(keys.VARIABLE, str(tmp_path / "keys" / "ann"))
-
-    @contextmanager
-    def working(name: str) -> Iterator[None]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(keys.VARIABLE, str(tmp_path / "keys" / name))
-            yield
-
-    return working
 
 
 @pytest.fixture

@@ -18,9 +18,7 @@ from rose.ledger.commands import ledger_app
 from rose.ledger.evidence import keys
 from rose.ledger.growth import compaction, rollup
 from rose.ledger.writer import LedgerWriter
-from tests.ledger.approvals.conftest import by_hand, identity
-
-__all__ = ["identity"]
+from tests.ledger.approvals.conftest import by_hand
 
 Run = Callable[..., Result]
 

@@ -5,7 +5,6 @@ import shutil
 import signal
 import threading
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -385,17 +384,11 @@ def test_a_copy_in_memory_is_none(root: Path, delete: bool) -> None:
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[tuple[str, dict[str, Any]]]:
-    """An empty bucket of a server that speaks S3's protocol, and how to reach it."""
-    server_of = pytest.importorskip("moto.server", reason="needs an S3 server: pip install 'moto[server]' s3fs")
-    s3fs = pytest.importorskip("s3fs", reason="needs an S3 client: pip install 'moto[server]' s3fs")
-    server = server_of.ThreadedMotoServer(port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    options = {"key": "key", "secret": "secret", "endpoint_url": f"http://{host}:{port}"}
-    s3fs.S3FileSystem(**options).mkdir("rose-archive")
-    yield "s3://rose-archive/ledger", options
-    server.stop()
+def bucket(s3: tuple[Any, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+    """An empty bucket, and how to reach it."""
+    fs, options = s3
+    fs.mkdir("rose-archive")
+    return "s3://rose-archive/ledger", options
 
 
 def test_to_and_from_s3(root: Path, bucket: tuple[str, dict[str, Any]]) -> None:

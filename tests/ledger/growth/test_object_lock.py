@@ -7,7 +7,6 @@ a lock in compliance mode, which S3 does.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -49,18 +48,10 @@ def root(pristine: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[tuple[Any, dict[str, Any]]]:
-    """A file system of a server that speaks S3's protocol, and how to reach it."""
-    server_of = pytest.importorskip("moto.server", reason="needs an S3 server: pip install 'moto[server]' s3fs")
-    s3fs = pytest.importorskip("s3fs", reason="needs an S3 client: pip install 'moto[server]' s3fs")
-    started = server_of.ThreadedMotoServer(port=0)
-    started.start()
-    host, port = started.get_host_and_port()
-    options = {"key": "key", "secret": "secret", "endpoint_url": f"http://{host}:{port}"}
-    fs = s3fs.S3FileSystem(**options)
-    fs.mkdir("plain")
-    yield fs, options
-    started.stop()
+def server(s3: tuple[Any, dict[str, Any]]) -> tuple[Any, dict[str, Any]]:
+    """The same, with a bucket that has no Object Lock."""
+    s3[0].mkdir("plain")
+    return s3
 
 
 @pytest.fixture

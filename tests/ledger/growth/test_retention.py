@@ -21,9 +21,6 @@ from rose.ledger.upkeep import jobs
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
-from tests.ledger.approvals.conftest import identity
-
-__all__ = ["identity"]
 
 DAY_US = 86_400_000_000
 FIRST_US = 1_700_000_000_000_000

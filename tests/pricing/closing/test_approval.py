@@ -5,8 +5,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,20 +32,6 @@ from tests.pricing.closing.conftest import BILL_NANO, BOOK, CLOSE_ID, close, lat
 
 As = Callable[[str], Any]
 ALL = Rules(approve=frozenset({"close", "restate", "prices"}))
-
-
-@pytest.fixture
-def identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> As:
-    """Work under a key of one's own; ann is who works outside of any block."""
-    monkeypatch.setenv(keys.VARIABLE, str(tmp_path / "keys" / "ann"))
-
-    @contextmanager
-    def working(name: str) -> Iterator[None]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(keys.VARIABLE, str(tmp_path / "keys" / name))
-            yield
-
-    return working
 
 
 def _approved(root: Path, identity: As, act: Callable[[], Any]) -> Any:
