@@ -16,17 +16,20 @@ from dashboard import data
 from dashboard.data import Priced, ReadError
 from rose.ledger import catalog
 from rose.ledger.upkeep.books import BOOKS
-from rose.pricing import charges, pricebook
-from rose.pricing.closing import anomaly, budget, check, period, records, statement, store
+from rose.pricing import charges
+from rose.pricing.audit import check
+from rose.pricing.audit.check import Check
 from rose.pricing.closing import bill as bills
-from rose.pricing.closing.anomaly import Watch
+from rose.pricing.closing import period, records, statement, store
 from rose.pricing.closing.bill import Bill
-from rose.pricing.closing.budget import TeamBudget
-from rose.pricing.closing.check import Check
 from rose.pricing.closing.period import NS_PER_DAY, Period
 from rose.pricing.closing.records import Posting
 from rose.pricing.closing.statement import Statement
+from rose.pricing.price_books import pricebook
 from rose.pricing.query import rows, set_variables
+from rose.pricing.watch import anomaly, budget
+from rose.pricing.watch.anomaly import Watch
+from rose.pricing.watch.budget import TeamBudget
 
 AMORTIZED, FULLY_LOADED = statement.VIEWS
 
@@ -75,7 +78,7 @@ def provenances(ledger: Path, of: Period) -> list[str]:
     def read() -> list[str]:
         with catalog.connect(ledger) as connection:
             set_variables(connection, from_ns=of.from_ns, to_ns=of.to_ns)
-            found = {str(row["provenance"]) for row in rows(connection, "provenances", "books")}
+            found = {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
         closed = (posted[0] for posted in records.postings(ledger).values())
         return sorted(found | {first.provenance for first in closed if first.period.overlaps(of)})
 

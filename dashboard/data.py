@@ -25,9 +25,10 @@ from rose.errors import UserError
 from rose.ledger import catalog, verify
 from rose.ledger.examine import Seen
 from rose.ledger.layout import LedgerError
-from rose.pricing import pricebook, report
 from rose.pricing.document import Report
+from rose.pricing.price_books import pricebook
 from rose.pricing.query import set_variables
+from rose.pricing.run import report
 
 T = TypeVar("T")
 
@@ -36,12 +37,12 @@ TTL_S = 600
 #: A run longer than this is shown by the day, from the roll-ups: a year of it must open as fast as an hour.
 LONG = timedelta(days=7)
 _DAILY = {
-    "dashboard_time_totals",
-    "dashboard_device_time",
-    "dashboard_latency",
-    "dashboard_preemption_bins",
-    "preemption_totals",
-    "serving_latency",
+    "dashboard/time_totals",
+    "dashboard/device_time",
+    "dashboard/latency",
+    "dashboard/preemption_bins",
+    "run/preemption_totals",
+    "run/serving_latency",
 }
 #: A run with no end to which nothing was added for this long was probably killed.
 QUIET_S = 300
@@ -116,17 +117,17 @@ def quiet_s(ledger: Path) -> float:
 
 def runs(ledger: Path) -> list[Run]:
     """The newest runs, newest first. Raises ReadError or LedgerError."""
-    return [Run(**row) for row in _rows(str(ledger), "dashboard_runs", "", mark(ledger)).to_dicts()]
+    return [Run(**row) for row in _rows(str(ledger), "dashboard/runs", "", mark(ledger)).to_dicts()]
 
 
 def span_ns(ledger: Path) -> tuple[int, int] | None:
     """From when to when devices were there, UTC nanoseconds; None where none was. Raises ReadError or LedgerError."""
-    (found,) = _rows(str(ledger), "dashboard_span", "", mark(ledger)).iter_rows()
+    (found,) = _rows(str(ledger), "dashboard/span", "", mark(ledger)).iter_rows()
     return None if None in found else found
 
 
 def rows(ledger: Path, query: str, run: Run) -> pl.DataFrame:
-    """The rows of `sql/figures/<query>.sql`, or of its daily form for a long run. Raises ReadError or LedgerError."""
+    """The rows of `sql/<query>.sql`, or of its daily form for a long run. Raises ReadError or LedgerError."""
     if run.long and query in _DAILY:
         query = f"{query}_daily"
     return _rows(str(ledger), query, run.run_id, mark(ledger))
@@ -138,7 +139,7 @@ def _rows(ledger: str, query: str, run_id: str, mark: str) -> pl.DataFrame:
     with closing(catalog.connect(ledger)) as connection:
         try:
             set_variables(connection, run_id=run_id, period_end_ns=time.time_ns())
-            found: pl.DataFrame = connection.sql(sql.read(f"figures/{query}.sql")).pl()
+            found: pl.DataFrame = connection.sql(sql.read(f"{query}.sql")).pl()
             # DuckDB counts and sums whole numbers as HUGEINT, which comes out as a decimal.
             return found.with_columns(selectors.decimal().cast(pl.Int64))
         except duckdb.CatalogException as error:

@@ -8,7 +8,7 @@ import polars as pl
 
 from dashboard import format as words
 from dashboard.books import AMORTIZED
-from rose.pricing.closing import frames
+from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import Bill
 from rose.pricing.money import format_ns, format_usd
 
@@ -23,13 +23,13 @@ def table(frame: pl.DataFrame, by: Sequence[str], view: str, *, always: str | No
     out of the fully loaded view, of which the rows that were spread are gone.
     """
     amount = AMOUNT[view]
-    whole = frames.total(frame, amount)
-    rows = frames.drill(frame, by, amount)
+    whole = charge_algebra.total(frame, amount)
+    rows = charge_algebra.drill(frame, by, amount)
     assert sum(row[amount] for row in rows) == whole
     if always is not None and all(row[by[0]] != always for row in rows):
         rows.append({by[0]: always, amount: 0, "ns": 0, "tokens": 0})
     total = dict.fromkeys(by, "") | {by[0]: "sum", amount: whole}
-    total |= {name: frames.total(frame, name) for name in ("ns", "tokens")}
+    total |= {name: charge_algebra.total(frame, name) for name in ("ns", "tokens")}
     return pl.DataFrame([_row(row, by, amount, whole, counted=view == AMORTIZED) for row in [*rows, total]])
 
 

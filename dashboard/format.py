@@ -12,7 +12,7 @@ from dashboard.data import Run
 from rose.pricing.closing.records import BookStamp
 from rose.pricing.document import BookFacts, Report, figures
 from rose.pricing.figures import Figure, Stamp
-from rose.pricing.pricebook import PriceBook
+from rose.pricing.price_books.pricebook import PriceBook
 
 NOT_ENOUGH_DATA = "not enough data"
 

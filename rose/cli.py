@@ -138,7 +138,7 @@ def _up(fleet: FleetConfig) -> None:
 def _check_prices(fleet: FleetConfig) -> None:
     """Raises PriceBookError if the fleet's price book cannot be used, or has no price of today for a device's class."""
     from rose.clock import utc_us
-    from rose.pricing import pricebook
+    from rose.pricing.price_books import pricebook
 
     book = pricebook.load(fleet.price_book)
     for device in fleet.device:

@@ -23,9 +23,10 @@ from rose import cli, config
 from rose.events import Device, DeviceSlice, Lease, Run
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
-from rose.pricing import pricebook
-from rose.pricing.closing import budget, period
 from rose.pricing.closing import close as closing
+from rose.pricing.closing import period
+from rose.pricing.price_books import pricebook
+from rose.pricing.watch import budget
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -9,8 +9,8 @@ from fractions import Fraction
 import numpy as np
 
 from benchmarks.coverage.shown import Shown, wandering
-from rose.pricing.bootstrap import Floats
-from rose.pricing.closing.forecast import DAYS_MIN, forecast
+from rose.pricing.stats.bootstrap import Floats
+from rose.pricing.watch.forecast import DAYS_MIN, forecast
 
 FIRST = date(2026, 3, 2)
 USD = 10**9

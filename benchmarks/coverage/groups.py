@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks.coverage.shown import Shown, shown, wandering
-from rose.pricing import bootstrap, breakdown, correct, elasticity, frontier, token_spread, verifiers
-from rose.pricing.bootstrap import Floats
-from rose.pricing.correct import Groups, TokenCost
-from rose.pricing.frontier import Slack
-from rose.pricing.probes import Probe
-from rose.pricing.token_spread import Spread
-from rose.pricing.tokens import FATES, Tokens
-from rose.pricing.uncertainty import Estimate
+from rose.pricing.answers import breakdown, cost_per_correct, elasticity, frontier, verifiers
+from rose.pricing.answers.cost_per_correct import Groups, TokenCost
+from rose.pricing.answers.frontier import Slack
+from rose.pricing.answers.probes import Probe
+from rose.pricing.run import token_spread
+from rose.pricing.run.token_spread import Spread
+from rose.pricing.run.tokens import FATES, Tokens
+from rose.pricing.stats import bootstrap
+from rose.pricing.stats.bootstrap import Floats
+from rose.pricing.stats.uncertainty import Estimate
 
 GROUPS, TRAJECTORIES = 40, 8
 CPM_USD = 2.0
@@ -103,7 +105,7 @@ def grouped(rows: list[dict[str, Any]]) -> Groups:
     return Groups(
         trajectories=sum(row["trajectories"] for row in rows),
         judged_groups=len(judged),
-        judged_groups_trajectories=sum(correct.size(row) for row in judged),
+        judged_groups_trajectories=sum(cost_per_correct.size(row) for row in judged),
         solved_groups=sum(row["accepted"] > 0 for row in judged),
         judged=sum(row["judged"] for row in rows),
         accepted=sum(row["accepted"] for row in rows),
@@ -155,10 +157,10 @@ def truths() -> dict[str, float]:
     found = run.groups
     known = {name: float(getattr(found, name)) for name in ("rho", "alpha", "accept_rate", "r", "ppv")}
     known["phi"] = float(cost.borrowed_share or 0)
-    for line, usd in correct.measured(cost, found).items():
+    for line, usd in cost_per_correct.measured(cost, found).items():
         known[f"per accepted, {line}"] = float(usd or 0)
         known[f"per correct, {line}"] = float(usd or 0) / known["ppv"]
-        known[f"formula, {line}"] = correct.formula(CPM_USD, found.r, found, cost.pi(line)) or 0.0
+        known[f"formula, {line}"] = cost_per_correct.formula(CPM_USD, found.r, found, cost.pi(line)) or 0.0
     known["C3 / PPV"] = known["formula, blended"] / known["ppv"]
     return known
 
@@ -167,18 +169,18 @@ def cost(random: np.random.Generator) -> Iterator[Shown]:
     """Factors, cost per accepted and per correct on every line, the formula, and the same by task."""
     run, truth = simulate(random), truths()
     found, price = run.groups, priced(run, random)
-    drawn = correct.resample(found)
+    drawn = cost_per_correct.resample(found)
     assert drawn is not None
     shares = {"alpha": ("solved", "one"), "accept_rate": ("accepted", "judged"), "ppv": ("audited_correct", "audited")}
     for name, columns in shares.items():
-        yield shown(name, truth[name], correct.share_interval(found, *columns))
+        yield shown(name, truth[name], cost_per_correct.share_interval(found, *columns))
     for name in ("rho", "r", "phi"):
         yield shown(name, truth[name], bootstrap.interval(getattr(drawn, name), drawn.units))
-    for line in correct.LINES:
-        accepted, right = correct.measured_interval(price, run.tokens, found, drawn, line)
+    for line in cost_per_correct.LINES:
+        accepted, right = cost_per_correct.measured_interval(price, run.tokens, found, drawn, line)
         yield shown(f"per accepted, {line}", truth[f"per accepted, {line}"], accepted)
         yield shown(f"per correct, {line}", truth[f"per correct, {line}"], right)
-        formula, over = correct.formula_interval(CPM_USD, price, drawn, line)
+        formula, over = cost_per_correct.formula_interval(CPM_USD, price, drawn, line)
         yield shown(f"formula, {line}", truth[f"formula, {line}"], formula)
         if line == "blended":
             yield shown("C3 / PPV", truth["C3 / PPV"], over)
@@ -191,8 +193,8 @@ def few(random: np.random.Generator) -> Iterator[Shown]:
     truth = truths()
     for size in (bootstrap.UNITS_MIN, bootstrap.UNITS_MIN - 1):
         run = simulate(random, size)
-        drawn, price = correct.resample(run.groups), priced(run, random)
-        interval, _ = correct.measured_interval(price, run.tokens, run.groups, drawn, "blended")
+        drawn, price = cost_per_correct.resample(run.groups), priced(run, random)
+        interval, _ = cost_per_correct.measured_interval(price, run.tokens, run.groups, drawn, "blended")
         yield shown(f"per accepted, {size} groups", truth["per accepted, blended"], interval, bootstrap.TOO_FEW,
                     never=size < bootstrap.UNITS_MIN)  # fmt: skip
 
@@ -232,7 +234,7 @@ def elasticities(random: np.random.Generator) -> Iterator[Shown]:
 def verdicts(random: np.random.Generator) -> Iterator[Shown]:
     """Cost per correct answer with a verifier, from probes in groups and what the run paid for a trajectory."""
     run, truth = simulate(random), truths()
-    price, drawn = priced(run, random), correct.resample(run.groups)
+    price, drawn = priced(run, random), cost_per_correct.resample(run.groups)
     assert drawn is not None
     each = sum(price.paid.values(), Fraction(0)) / run.groups.judged
     probes = []
@@ -244,7 +246,7 @@ def verdicts(random: np.random.Generator) -> Iterator[Shown]:
                 Probe(probe=f"{group}-{n}", group=str(group), verifier="v", probability=0.5, accepted=accepts,
                       correct=right)
             )  # fmt: skip
-    draws = correct.judged_draws(price, run.tokens, run.groups, drawn)
+    draws = cost_per_correct.judged_draws(price, run.tokens, run.groups, drawn)
     compared = verifiers.compare(probes, each, {"v": Fraction(1, 100_000)}, draws)
     per_judged = truth["per accepted, blended"] * truth["accept_rate"]
     yield shown("a correct answer with a verifier", (per_judged + 1e-5) / 0.45, compared.verifiers[0].interval)

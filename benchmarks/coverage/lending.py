@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.coverage.shown import Shown, shown, wandering, within_range
-from rose.pricing import power, pricebook, provision
-from rose.pricing.marginal import Marginal
-from rose.pricing.pricebook import PriceBook
-from rose.pricing.terms import Stretches, Term
+from rose.pricing.borrowing import power, provision
+from rose.pricing.borrowing.marginal import Marginal
+from rose.pricing.borrowing.terms import Stretches, Term
+from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.pricebook import PriceBook
 
 DAY = date(2026, 6, 1)
 FROM_NS = 1_780_272_000_000_000_000

@@ -17,7 +17,8 @@ from benchmarks.coverage.groups import Run
 from benchmarks.coverage.shown import Shown, shown
 from rose import cli, events
 from rose.ledger.writer import LedgerWriter
-from rose.pricing import bootstrap, correct
+from rose.pricing.answers import cost_per_correct
+from rose.pricing.stats import bootstrap
 
 T0_NS = 1_780_272_000_000_000_000
 #: Each group has the devices for as long; what it does not need of it is idle.
@@ -165,12 +166,14 @@ def ledgers(random: np.random.Generator) -> Iterator[Shown]:
 
 def _by_itself(run: Run) -> Iterator[Shown]:
     found, price = run.groups, groups.priced(run, np.random.default_rng(0))
-    drawn = correct.resample(found)
+    drawn = cost_per_correct.resample(found)
     assert drawn is not None
     shares = {"alpha": ("solved", "one"), "accept_rate": ("accepted", "judged"), "ppv": ("audited_correct", "audited")}
     for name, columns in shares.items():
-        yield shown(name, 0, correct.share_interval(found, *columns))
+        yield shown(name, 0, cost_per_correct.share_interval(found, *columns))
     for name in ("rho", "r", "phi"):
         yield shown(name, 0, bootstrap.interval(getattr(drawn, name), drawn.units))
     for line in ("serving", "dedicated"):
-        yield shown(f"per accepted, {line}", 0, correct.measured_interval(price, run.tokens, found, drawn, line)[0])
+        yield shown(
+            f"per accepted, {line}", 0, cost_per_correct.measured_interval(price, run.tokens, found, drawn, line)[0]
+        )

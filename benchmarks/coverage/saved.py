@@ -11,9 +11,10 @@ import numpy as np
 from benchmarks.coverage import groups, lending
 from benchmarks.coverage.groups import Run
 from benchmarks.coverage.shown import Shown, shown, within_range
-from rose.pricing import savings, token_spread
-from rose.pricing.marginal import Marginal
-from rose.pricing.savings import DEDICATED, LOADED, NOTHING, Alternative
+from rose.pricing.borrowing import savings
+from rose.pricing.borrowing.marginal import Marginal
+from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative
+from rose.pricing.run import token_spread
 
 #: Dollars of m are of one lease schedule, those of tokens of one simulated run: this many dollars of tokens stand
 #: beside one of m, so that both are felt.

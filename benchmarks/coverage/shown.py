@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rose.pricing.bootstrap import Floats, Interval
+from rose.pricing.stats.bootstrap import Floats, Interval
 
 
 @dataclass(frozen=True, slots=True)

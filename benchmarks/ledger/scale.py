@@ -94,7 +94,7 @@ def _page(root: Path, name: str) -> float:
         with catalog.connect(root) as connection:
             connection.execute("SET VARIABLE run_id = 'r'")
             connection.execute(f"SET VARIABLE period_end_ns = {time.time_ns()}")
-            assert connection.execute(sql.read(f"figures/dashboard_{name}.sql")).fetchall()
+            assert connection.execute(sql.read(f"dashboard/{name}.sql")).fetchall()
 
     return _timed(ask)[1]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rose.pricing import pricebook
+from rose.pricing.price_books import pricebook
 
 T = TypeVar("T")
 

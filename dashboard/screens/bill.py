@@ -13,12 +13,12 @@ from dashboard import books, charts, drill, files, frame
 from dashboard import format as words
 from dashboard.books import AMORTIZED, FULLY_LOADED, Asked
 from dashboard.data import Run
-from rose.pricing import pricebook
-from rose.pricing.closing import frames
+from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.period import NS_PER_DAY, Period, moment, month_at, of_day
 from rose.pricing.export import bill as exported
 from rose.pricing.figures import Figures
+from rose.pricing.price_books import pricebook
 
 _ALL, _DAYS = "All of it", "Days that I choose"
 #: From so many days on, bars are months.
@@ -189,13 +189,13 @@ def _take(of: Asked, bill: Bill) -> None:
             "page Books, or of a period that is open."
         )
         return
-    files.offer(f"{name}-{of.book}-{frames.total(bill.frame)}", name, lambda: _exported(of, bill))
+    files.offer(f"{name}-{of.book}-{charge_algebra.total(bill.frame)}", name, lambda: _exported(of, bill))
 
 
 def _is_one_close(of: Asked, bill: Bill) -> bool:
     """Whether what the period cost is what one close says, all of it."""
     posted = (books.closes(of.ledger).value or {}).get(bill.closes[0], [])
-    whole = sum(posting.cost_nano for posting in posted) == frames.total(bill.frame)
+    whole = sum(posting.cost_nano for posting in posted) == charge_algebra.total(bill.frame)
     return whole and bool(bill.frame["closed"].all())
 
 

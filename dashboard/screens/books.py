@@ -15,12 +15,12 @@ from dashboard import format as words
 from dashboard.books import AMORTIZED, FULLY_LOADED, Asked
 from dashboard.data import Run
 from rose.clock import utc
-from rose.pricing.closing.anomaly import RULE, signed
-from rose.pricing.closing.budget import TeamBudget
 from rose.pricing.closing.records import Posting
 from rose.pricing.closing.statement import Statement
 from rose.pricing.export import bill as exported
 from rose.pricing.money import format_usd
+from rose.pricing.watch.anomaly import RULE, signed
+from rose.pricing.watch.budget import TeamBudget
 
 _NOW = "now"
 _BY = {

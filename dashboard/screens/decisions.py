@@ -12,16 +12,17 @@ import streamlit as st
 from dashboard import charts, data, frame
 from dashboard import format as words
 from dashboard.data import Priced, Run
-from rose.pricing.answers import Answers, answers
-from rose.pricing.borrowing import compare, price, provide, spikes
-from rose.pricing.borrowing.common import Head
-from rose.pricing.borrowing.compare import PROVISION
-from rose.pricing.borrowing.provide import ProvisionDocument
+from rose.pricing.answers.report.cost_per_correct import Answers, answers
+from rose.pricing.answers.report.frontier import FREE, Outlook, outlook
+from rose.pricing.answers.report.verifiers import Procurement, procurement
+from rose.pricing.borrowing.report import alternatives, marginal, spikes
+from rose.pricing.borrowing.report import provision as provide
+from rose.pricing.borrowing.report.alternatives import PROVISION
+from rose.pricing.borrowing.report.common import Head
+from rose.pricing.borrowing.report.provision import ProvisionDocument
+from rose.pricing.borrowing.savings import NOTHING
 from rose.pricing.figures import Figure
-from rose.pricing.outlook import FREE, Outlook, outlook
-from rose.pricing.priced_run import priced
-from rose.pricing.procurement import Procurement, procurement
-from rose.pricing.savings import NOTHING
+from rose.pricing.run.priced import priced
 
 T = TypeVar("T")
 #: Makes a document of a run: ledger, run, price book, and whether an unverified ledger will do.
@@ -60,7 +61,7 @@ def _stamp(of: Head | Answers | Procurement) -> str:
 
 
 def _worth(ledger: Path, run: Run) -> None:
-    of = _document(ledger, run, compare.build)
+    of = _document(ledger, run, alternatives.build)
     if of is None:
         return
     st.caption(_stamp(of.head))
@@ -108,7 +109,7 @@ def _below_zero(saved: Figure) -> bool:
 
 
 def _terms(ledger: Path, run: Run) -> None:
-    of = _document(ledger, run, price.build)
+    of = _document(ledger, run, marginal.build)
     if of is None:
         return
     st.caption(_stamp(of.head))

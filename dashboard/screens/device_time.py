@@ -14,11 +14,11 @@ from rose.events import BUCKETS
 
 
 def show(ledger: Path, run: Run) -> None:
-    totals = data.rows(ledger, "dashboard_time_totals", run)
+    totals = data.rows(ledger, "dashboard/time_totals", run)
     if totals.is_empty():
         st.info("No device has joined this run yet.")
         return
-    over_time = data.rows(ledger, "dashboard_device_time", run)
+    over_time = data.rows(ledger, "dashboard/device_time", run)
     if over_time.is_empty():
         st.info("No device has reported its time yet.")
     else:

@@ -15,7 +15,7 @@ _BLUE, _GREEN, _ORANGE, _PURPLE = "#0072B2", "#009E73", "#B87A00", "#8E4585"
 
 
 def show(ledger: Path, run: Run) -> None:
-    steps = data.rows(ledger, "dashboard_learning", run)
+    steps = data.rows(ledger, "dashboard/learning", run)
     if steps.is_empty():
         st.info("No training step has made anything yet.")
         return

@@ -13,9 +13,9 @@ from dashboard.data import Run
 
 
 def show(ledger: Path, run: Run) -> None:
-    leases = data.rows(ledger, "dashboard_leases", run)
-    preemptions = data.rows(ledger, "dashboard_preemption_bins", run)
-    syncs = data.rows(ledger, "dashboard_syncs", run)
+    leases = data.rows(ledger, "dashboard/leases", run)
+    preemptions = data.rows(ledger, "dashboard/preemption_bins", run)
+    syncs = data.rows(ledger, "dashboard/syncs", run)
     if leases.is_empty() and preemptions.is_empty() and syncs.is_empty():
         st.info("Nothing was lent yet: no lease, preemption or weight sync has been recorded.")
         return
@@ -29,7 +29,7 @@ def show(ledger: Path, run: Run) -> None:
         "its memory was reduced; revoke: the lease ended. A sync brings new weights to an engine. "
         f"{run.provenances[0].capitalize()}. Source: `lease`, `preemption`, `sync`."
     )
-    newest = data.rows(ledger, "dashboard_preemptions", run)
+    newest = data.rows(ledger, "dashboard/preemptions", run)
     for title, rows, view, most in (
         ("Leases", leases, "lease", 500),
         ("Preemptions", newest, "preemption", 200),
@@ -43,8 +43,8 @@ def show(ledger: Path, run: Run) -> None:
 
 
 def _totals(ledger: Path, run: Run) -> None:
-    closings = {row["closing"]: row for row in data.rows(ledger, "lease_totals", run).to_dicts()}
-    taken = {row["action"]: row for row in data.rows(ledger, "preemption_totals", run).to_dicts()}
+    closings = {row["closing"]: row for row in data.rows(ledger, "run/lease_totals", run).to_dicts()}
+    taken = {row["action"]: row for row in data.rows(ledger, "run/preemption_totals", run).to_dicts()}
     granted = sum(int(row["leases"]) for row in closings.values())
     first, second, third, fourth = st.columns(4)
     with first:

@@ -17,14 +17,14 @@ _TTFT, _TPOT = "Time to first token (TTFT)", "Time for each further token (TPOT)
 
 
 def show(ledger: Path, run: Run) -> None:
-    totals = data.rows(ledger, "serving_latency", run)
+    totals = data.rows(ledger, "run/serving_latency", run)
     everything = totals.filter("everything").to_dicts()
     if not everything or not everything[0]["requests"]:
         st.info("No serving request has been recorded yet.")
         return
     source = f"{words.trace(run)} {run.provenances[0].capitalize()}. Source: `request`."
     _attainment(run, totals, source)
-    bins = data.rows(ledger, "dashboard_latency", run)
+    bins = data.rows(ledger, "dashboard/latency", run)
     for title, name in ((_TTFT, "ttft"), (_TPOT, "tpot")):
         st.subheader(title)
         budget_ns = _budget(everything[0], name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rose.pricing.figures import Figure, Stamp
-from rose.pricing.operations import Engines, Latency, Preemptions, Syncs
+from rose.pricing.run.operations import Engines, Latency, Preemptions, Syncs
 
 #: Version of the JSON's layout.
 SCHEMA = 1

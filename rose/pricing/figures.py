@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from rose.clock import utc
-from rose.pricing.correct import Interval
+from rose.pricing.answers.cost_per_correct import Interval
 from rose.pricing.money import NANO_USD_PER_USD, format_ns, format_usd, nano_usd_of
 
 NOT_ENOUGH_DATA = "not enough data"

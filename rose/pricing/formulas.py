@@ -9,11 +9,8 @@ Every function raises ValueError, naming the argument, where a value lies outsid
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
-
-JOULES_PER_KWH = 3.6e6
 
 
 def _positive(**values: float) -> None:
@@ -75,16 +72,6 @@ def cost_correct_partials(cpm: float, r: float, rho: float, alpha: float) -> Par
 
 
 # The third price line ------------------------------------------------------------------------------------------------
-
-
-def useful_token_cost(usd_per_device_s: float, tokens_per_device_s: float, wasted_share: float) -> float:
-    """[D] c = p / (tau * (1 - w)): dollars per useful token."""
-    _not_negative(usd_per_device_s=usd_per_device_s)
-    _positive(tokens_per_device_s=tokens_per_device_s)
-    _share(wasted_share=wasted_share)
-    if wasted_share == 1:
-        raise ValueError("wasted_share must be below 1: no useful token was made, so none has a price")
-    return usd_per_device_s / (tokens_per_device_s * (1 - wasted_share))
 
 
 def rollout_price_ratio(c_serving: float, c_dedicated: float, c_opportunistic: float, borrowed_share: float) -> float:
@@ -161,54 +148,7 @@ def third_line_threshold(
     return inference_usd / spend
 
 
-def slack_to_inference(
-    *,
-    eta_n: float,
-    n: float,
-    rollouts_per_s: float,
-    answers: float,
-    eta_t: float,
-    compute_per_s: float,
-    training: float,
-) -> bool:
-    """[D] With slack free: it goes to inference iff (eta_n / n) * (r_I / N) > eta_T * r_T / T.
-
-    `rollouts_per_s` and `compute_per_s` are what one slack device-second yields; `answers` is N.
-    """
-    _positive(n=n, answers=answers, training=training)
-    return (eta_n / n) * (rollouts_per_s / answers) > eta_t * compute_per_s / training
-
-
-# The marginal price of idle ------------------------------------------------------------------------------------------
-
-
-def energy_usd_per_device_s(power_delta_w: float, pue: float, usd_per_kwh: float) -> float:
-    """[D] dP * PUE * tariff / 3.6e6."""
-    _positive(pue=pue)
-    _not_negative(usd_per_kwh=usd_per_kwh)
-    return power_delta_w * pue * usd_per_kwh / JOULES_PER_KWH
-
-
-def transfer_usd_per_device_s(transfer_gb: float, usd_per_gb: float, borrowed_device_s: float) -> float:
-    """[D] Bytes moved to the borrowed devices (in 1e9 bytes), priced, over the borrowed device-seconds."""
-    _not_negative(transfer_gb=transfer_gb, usd_per_gb=usd_per_gb)
-    _positive(borrowed_device_s=borrowed_device_s)
-    return transfer_gb * usd_per_gb / borrowed_device_s
-
-
 # Slack taken now, paid for in a later burst --------------------------------------------------------------------------
-
-
-def provision_usd_per_device_s(burst_hazard: float, extra_violations: float, penalty_usd: float) -> float:
-    """[D] provision(b) = h(b) * E[extra SLO violations | b] * penalty, for each lent device-second in load bin b."""
-    _not_negative(burst_hazard=burst_hazard, penalty_usd=penalty_usd)
-    return burst_hazard * extra_violations * penalty_usd
-
-
-def realised_violations_usd(bins: Sequence[tuple[int, float, float]], penalty_usd: float) -> float:
-    """[D] Sum over load bins (N_b, v_lent, v_unlent) of N_b * (v_lent - v_unlent) * penalty, not clipped at zero."""
-    _not_negative(penalty_usd=penalty_usd)
-    return sum(n * (lent - unlent) for n, lent, unlent in bins) * penalty_usd
 
 
 def provision_closing(opening: int, accrued: int, realised: int, released: int) -> int:

@@ -18,9 +18,9 @@ from rose.ledger.upkeep.jobs import Job, Settings, ledger_jobs
 from rose.pricing.money import PricingError
 
 if TYPE_CHECKING:
-    from rose.pricing.days import DayCost, DeviceDay
+    from rose.pricing.charges.days import DayCost, DeviceDay
     from rose.pricing.document import Report
-    from rose.pricing.pricebook import PriceBook
+    from rose.pricing.price_books.pricebook import PriceBook
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 _CSV_COLUMNS = (
@@ -48,8 +48,9 @@ def price(root: Path, *, price_book: str) -> Mapping[str, object]:
     and LedgerError; then nothing was changed.
     """
     from rose.ledger.upkeep import books
-    from rose.pricing import days, pricebook
+    from rose.pricing.charges import days
     from rose.pricing.closing import approval
+    from rose.pricing.price_books import pricebook
 
     book = pricebook.load(price_book)
     approval.check_adopted(root, book)
@@ -72,12 +73,13 @@ def report(root: Path, *, folder: Path, price_book: str) -> Mapping[str, object]
     """
     from rose.ledger import catalog, verify
     from rose.ledger.upkeep import books
-    from rose.pricing import pricebook, query
-    from rose.pricing import report as reporting
+    from rose.pricing import query
+    from rose.pricing.price_books import pricebook
+    from rose.pricing.run import report as reporting
 
     book = pricebook.load(price_book)
     with catalog.connect(root) as connection:
-        runs = query.rows(connection, "job_runs")
+        runs = query.rows(connection, "jobs/runs")
     done = _exported(root, folder)
     newest = next((run["run_id"] for run in runs if run["status"] == "running"), None)
     written, refused, kept = [], {}, []
@@ -108,12 +110,12 @@ def _known_costs(root: Path) -> dict[DeviceDay, DayCost]:
     """What the books say now, in the shape of what is worked out anew."""
     from rose.ledger.upkeep import books
     from rose.pricing import query
-    from rose.pricing.days import DayCost, DeviceDay
+    from rose.pricing.charges.days import DayCost, DeviceDay
 
     if not (root / books.BOOKS).exists():
         return {}
     with books.connect(root) as connection:
-        rows = query.rows(connection, "priced_days", "books")
+        rows = query.rows(connection, "closing/priced_days")
     classes: dict[DeviceDay, str] = {}
     times: dict[DeviceDay, dict[str, int]] = {}
     costs: dict[DeviceDay, dict[str, int]] = {}
@@ -132,7 +134,7 @@ def _replace_days(connection: Any, changed: Mapping[DeviceDay, DayCost], book: P
 
     keys = ("day", "run_id", "provenance", "device_id")
     forget = {key: [getattr(what, key) for what in changed] for key in keys}
-    connection.execute(sql.read("books/forget_days.sql"), forget)
+    connection.execute(sql.read("closing/forget_days.sql"), forget)
     rows = [(what, cost, bucket) for what, cost in changed.items() for bucket in cost.bucket_ns]
     add = {key: [getattr(what, key) for what, _, _ in rows] for key in keys} | {
         "device_class": [cost.device_class for _, cost, _ in rows],
@@ -141,7 +143,7 @@ def _replace_days(connection: Any, changed: Mapping[DeviceDay, DayCost], book: P
         "cost_nano": [cost.cost_nano[bucket] for _, cost, bucket in rows],
         "book_sha256": book.sha256,
     }
-    connection.execute(sql.read("books/add_days.sql"), add)
+    connection.execute(sql.read("closing/add_days.sql"), add)
 
 
 def _exported(root: Path, folder: Path) -> dict[str, tuple[str, datetime | None]]:

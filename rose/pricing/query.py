@@ -1,4 +1,4 @@
-"""Running the named queries of sql/figures on a ledger's catalog."""
+"""Running the named queries of sql/ on a ledger's catalog."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def insert(connection: duckdb.DuckDBPyConnection, table: str, values: Sequence[S
         connection.execute(f"INSERT INTO {table} VALUES {marks}", [value for row in portion for value in row])
 
 
-def rows(connection: duckdb.DuckDBPyConnection, name: str, folder: str = "figures") -> list[dict[str, Any]]:
-    """Rows of `sql/<folder>/<name>.sql`, a dict of column to value each, in the query's order."""
-    return records(connection.execute(sql.read(f"{folder}/{name}.sql")))
+def rows(connection: duckdb.DuckDBPyConnection, name: str) -> list[dict[str, Any]]:
+    """Rows of `sql/<name>.sql`, such as "run/facts": a dict of column to value each, in the query's order."""
+    return records(connection.execute(sql.read(f"{name}.sql")))
 
 
 def records(cursor: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:

@@ -17,8 +17,9 @@ from benchmarks.pricing.fill import fill
 from benchmarks.pricing.traffic import HOSTS, Fleet
 from rose import events
 from rose.ledger import batch
-from rose.pricing import charges, pricebook
-from rose.pricing.pricebook import PriceBook
+from rose.pricing import charges
+from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.pricebook import PriceBook
 from tests.pricing.random_ledger import BOOK, Made, ledgers
 
 ROOT = Path(__file__).parents[2]

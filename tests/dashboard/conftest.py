@@ -10,8 +10,8 @@ import pytest
 
 from rose import events
 from rose.ledger.writer import LedgerWriter
-from rose.pricing import report
 from rose.pricing.document import Report
+from rose.pricing.run import report
 
 T0_NS = int(datetime(2026, 6, 1, tzinfo=UTC).timestamp()) * 10**9
 S = 10**9

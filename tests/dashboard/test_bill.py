@@ -15,10 +15,11 @@ import pytest
 from dashboard import files
 from rose import events
 from rose.ledger.writer import LedgerWriter
-from rose.pricing import charges, pricebook
+from rose.pricing import charges
 from rose.pricing.closing import period
 from rose.pricing.export import bill as exported
 from rose.pricing.money import format_usd
+from rose.pricing.price_books import pricebook
 
 SAMPLE = Path(__file__).parents[2] / "sample_traces" / "ledger"
 BOOK = pricebook.load("example")

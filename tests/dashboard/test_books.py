@@ -9,9 +9,10 @@ import pytest
 
 from dashboard import books
 from rose import events
-from rose.pricing import pricebook
-from rose.pricing.closing import anomaly, bill, budget, close, period, restate, store
+from rose.pricing.closing import bill, close, period, restate, store
 from rose.pricing.money import format_usd
+from rose.pricing.price_books import pricebook
+from rose.pricing.watch import anomaly, budget
 
 BOOK = pricebook.load("example")
 JUNE = period.of_month("2026-06")

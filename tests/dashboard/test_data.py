@@ -21,13 +21,13 @@ def run(ended: Path) -> data.Run:
 
 
 def test_time_totals_are_the_reports(ended: Path, built: Report, run: data.Run) -> None:
-    totals = data.rows(ended, "dashboard_time_totals", run)
+    totals = data.rows(ended, "dashboard/time_totals", run)
     assert totals["provisioned"].sum() == built.provisioned.value
     assert {bucket: totals[bucket].sum() for bucket in BUCKETS} == {b: built.device_time[b].value for b in BUCKETS}
 
 
 def test_bins_of_device_time_lose_nothing_and_are_few(ended: Path, built: Report, run: data.Run) -> None:
-    bins = data.rows(ended, "dashboard_device_time", run)
+    bins = data.rows(ended, "dashboard/device_time", run)
     for bucket in BUCKETS:
         assert bins.filter(bucket=bucket)["ns"].sum() == built.device_time[bucket].value
     assert bins.group_by("lane").agg(pl.col("bin").n_unique())["bin"].max() <= 200
@@ -36,7 +36,7 @@ def test_bins_of_device_time_lose_nothing_and_are_few(ended: Path, built: Report
 
 
 def test_latency_bins_count_every_request(ended: Path, built: Report, run: data.Run) -> None:
-    bins = data.rows(ended, "dashboard_latency", run)
+    bins = data.rows(ended, "dashboard/latency", run)
     assert bins.filter("lent")["requests"].sum() == built.latency["lent"].requests.value
     assert bins["requests"].sum() == built.latency["all"].requests.value
     kept = bins["kept"].sum() / bins["requests"].sum()
@@ -45,7 +45,7 @@ def test_latency_bins_count_every_request(ended: Path, built: Report, run: data.
 
 
 def test_cost_by_step_sums_to_the_measured_cost(ended: Path, built: Report, run: data.Run) -> None:
-    steps = data.rows(ended, "dashboard_learning", run)
+    steps = data.rows(ended, "dashboard/learning", run)
     by_step = data.cost_by_step(built, steps)
     dollars = (by_step["usd"] * by_step["accepted"]).sum()
     measured = built.cost_per_correct["blended"].measured.value
@@ -65,16 +65,16 @@ def test_a_long_run_is_shown_by_the_day_with_the_same_totals(
     by_day = {query: data.rows(ended, query, run) for query in data._DAILY}
     for query, rows in by_day.items():
         assert rows.columns == short[query].columns, query
-    assert by_day["dashboard_time_totals"].equals(short["dashboard_time_totals"])
-    assert by_day["preemption_totals"].equals(short["preemption_totals"])
+    assert by_day["dashboard/time_totals"].equals(short["dashboard/time_totals"])
+    assert by_day["run/preemption_totals"].equals(short["run/preemption_totals"])
     for query, amounts in (
-        ("dashboard_device_time", ["ns"]),
-        ("dashboard_latency", ["requests", "kept"]),
-        ("dashboard_preemption_bins", ["preemptions", "tokens_lost", "waited_ms"]),
+        ("dashboard/device_time", ["ns"]),
+        ("dashboard/latency", ["requests", "kept"]),
+        ("dashboard/preemption_bins", ["preemptions", "tokens_lost", "waited_ms"]),
     ):
         for amount in amounts:
             assert by_day[query][amount].sum() == pytest.approx(short[query][amount].sum()), (query, amount)
-    for day, raw in zip(by_day["serving_latency"].to_dicts(), short["serving_latency"].to_dicts(), strict=True):
+    for day, raw in zip(by_day["run/serving_latency"].to_dicts(), short["run/serving_latency"].to_dicts(), strict=True):
         for name, value in raw.items():
             assert day[name] == (pytest.approx(value, rel=0.023) if "_p" in name and value else value), name
 

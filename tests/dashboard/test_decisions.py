@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from rose.pricing import pricebook
-from rose.pricing.answers import answers
-from rose.pricing.borrowing import compare, price, provide
-from rose.pricing.outlook import outlook
-from rose.pricing.priced_run import priced
+from rose.pricing.answers.report.cost_per_correct import answers
+from rose.pricing.answers.report.frontier import outlook
+from rose.pricing.borrowing.report import alternatives, marginal, provision
+from rose.pricing.price_books import pricebook
+from rose.pricing.run.priced import priced
 
 QUESTIONS = {
     "worth": "Was borrowing worth it?",
@@ -39,7 +39,7 @@ def plain(text: str) -> str:
 def test_whether_borrowing_was_worth_it_is_said_in_words_and_with_intervals(
     ended: Path, open_page: Any, said: Any
 ) -> None:
-    of, app = compare.build(ended), open_page(ended, "decisions")
+    of, app = alternatives.build(ended), open_page(ended, "decisions")
     assert not app.error
     for line in of.says:
         assert plain(line) in said(app)
@@ -48,7 +48,7 @@ def test_whether_borrowing_was_worth_it_is_said_in_words_and_with_intervals(
         **{name: way.saved.interval_text for name, way in of.ways.items()}, "borrowed": "",
     }  # fmt: skip
     assert flips.set_index("what")["stops paying at"]["break-even provision for a device-hour"] == (
-        of.flips[compare.PROVISION].flips_at.text
+        of.flips[alternatives.PROVISION].flips_at.text
     )
     assert "NOT worth it" not in said(app)
 
@@ -66,7 +66,7 @@ def test_where_borrowing_did_not_pay_that_is_said_first(
 
 
 def test_each_term_stands_with_what_it_rests_on(ended: Path, ask: Any, values: Any) -> None:
-    of, app = price.build(ended), ask(ended, "price")
+    of, app = marginal.build(ended), ask(ended, "price")
     table = app.dataframe[0].value.set_index("term")
     for name, row in of.terms.items():
         told = table.loc[name.replace("_", " ")]
@@ -74,7 +74,7 @@ def test_each_term_stands_with_what_it_rests_on(ended: Path, ask: Any, values: A
             row.in_all.text, row.in_all.interval_text, row.rests_on,
         )  # fmt: skip
     assert table.loc["m, the marginal price"]["in all"] == of.total.in_all.text
-    assert values(app)["Break-even for a device-hour"] == provide.build(ended).break_even.text
+    assert values(app)["Break-even for a device-hour"] == provision.build(ended).break_even.text
 
 
 def test_levers_are_ranked_and_too_little_data_is_an_answer(ended: Path, ask: Any, values: Any, said: Any) -> None:

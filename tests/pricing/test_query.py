@@ -13,18 +13,21 @@ from rose import events
 from rose.ledger import catalog
 from rose.pricing import query
 
-NAMES = sorted(path.name.removesuffix(".sql") for path in files(sql).joinpath("figures").iterdir())
+FOLDERS = ("answers", "borrowing", "dashboard", "jobs", "ledger", "metrics", "run")
+NAMES = sorted(
+    f"{folder}/{path.name.removesuffix('.sql')}" for folder in FOLDERS for path in files(sql).joinpath(folder).iterdir()
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_query_runs_by_hand_as_its_head_says(sample: Path, name: str) -> None:
-    text = sql.read(f"figures/{name}.sql")
+    text = sql.read(f"{name}.sql")
     with closing(catalog.connect(sample)) as connection:
         for statement in re.findall(r"SET VARIABLE [^;]+;", text):
             connection.execute(statement.replace("'...'", "'run'"))
         for maker in re.findall(r"which `(\w+)` makes", text):
             connection.execute("SET VARIABLE run_id = 'run'")
-            connection.execute(sql.read(f"figures/{maker}.sql"))
+            connection.execute(sql.read(f"borrowing/{maker}.sql"))
         connection.execute(text).fetchall()
 
 
@@ -32,12 +35,12 @@ def test_a_snapshot_does_not_see_what_is_written_later(sample: Path, write_ledge
     with closing(catalog.connect(sample)) as connection:
         query.set_variables(connection, run_id="run")
         query.snapshot(connection, "run")
-        before = query.rows(connection, "preemption_totals")
+        before = query.rows(connection, "run/preemption_totals")
         write_ledger([events.Preemption(action="cut", reason="later", tokens_lost=5)], root=sample)
-        assert query.rows(connection, "preemption_totals") == before
+        assert query.rows(connection, "run/preemption_totals") == before
     with closing(catalog.connect(sample)) as connection:
         query.set_variables(connection, run_id="run")
-        assert query.rows(connection, "preemption_totals") != before
+        assert query.rows(connection, "run/preemption_totals") != before
 
 
 def test_a_variable_that_no_query_reads_is_refused(sample: Path) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from rose import events
 from rose.cli import app
 
-EXAMPLE = resources.files("rose.pricing.books").joinpath("example.toml").read_text("utf-8")
+EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
 HOUR = ("--from", "2026-06-01", "--to", "2026-06-01T01")
 
 

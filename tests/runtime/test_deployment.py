@@ -22,7 +22,7 @@ from rose.events import BUCKETS, Lease
 from rose.ledger import catalog
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
-from rose.pricing import report
+from rose.pricing.run import report
 from rose.runtime import run_folder
 from rose.runtime.coserving.attachment import described
 from rose.runtime.coserving.lease_file import LeaseFile, Remembered

@@ -113,8 +113,8 @@ def info(ledger: LedgerOption = None, as_json: JsonOption = False, raw: RawOptio
         from rose.ledger.upkeep import jobs, vitals
 
         root = layout.check(ledger_root(ledger))
-        columns, kinds = read_figure(root, "figures/ledger_kinds.sql")
-        _, dropped = read_figure(root, "figures/metrics_dropped.sql")
+        columns, kinds = read_figure(root, "ledger/kinds.sql")
+        _, dropped = read_figure(root, "metrics/dropped.sql")
         faulty, named = faults.listed(root)
         now_us = utc_us()
         files = [path for folder in ("live", "compacted") for path in (root / folder).rglob("*.parquet")]
@@ -181,7 +181,7 @@ def _age(age_s: float | None) -> str | None:
 def runs(ledger: LedgerOption = None, as_json: JsonOption = False, raw: RawOption = False) -> None:
     """The runs of a ledger, oldest first."""
     with clear_errors():
-        columns, rows = read_figure(ledger_root(ledger), "figures/ledger_runs.sql")
+        columns, rows = read_figure(ledger_root(ledger), "ledger/runs.sql")
     if as_json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:

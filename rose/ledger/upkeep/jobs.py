@@ -239,7 +239,7 @@ def history(root: Path | str) -> dict[str, Last]:
     try:
         with catalog.connect(root) as connection:
             connection.execute(f"CREATE OR REPLACE TEMP VIEW stored_event AS {stored}")
-            cursor = connection.execute(sql.read("figures/job_last.sql"))
+            cursor = connection.execute(sql.read("jobs/last.sql"))
             columns = [column[0] for column in cursor.description or []]
             rows: list[dict[str, Any]] = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
     except duckdb.Error as error:

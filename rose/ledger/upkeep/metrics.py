@@ -63,26 +63,26 @@ _FIGURES = (
     _Figure(
         "rose_device_seconds",
         "Device time by bucket; the buckets sum to the time the device reported.",
-        "metrics_device_time",
+        "device_time",
         "seconds",
         (*_DEVICE, ("bucket", "bucket")),
     ),
-    _Figure("rose_requests", "Serving requests.", "metrics_requests", "requests", _LENT),
-    _Figure("rose_ttft_misses", "Requests whose first token was late.", "metrics_requests", "ttft_misses", _LENT),
-    _Figure("rose_tpot_misses", "Requests whose further tokens were late.", "metrics_requests", "tpot_misses", _LENT),
-    _Figure("rose_slo_misses", "Requests that missed either promise.", "metrics_requests", "slo_misses", _LENT),
-    _Figure("rose_preemptions", "Times serving took back.", "metrics_preemptions", "preemptions", _ACTION),
-    _Figure("rose_leases_granted", "Leases granted.", "metrics_leases", "granted", _DEVICE),
-    _Figure("rose_leases_closed", "Leases closed, by how.", "metrics_leases", "closed", _CAUSE),
-    _Figure("rose_leases_open", "Leases in force.", "metrics_open_leases", "open", _DEVICE, counter=False),
-    _Figure("rose_syncs", "Syncs of an engine to a policy version.", "metrics_syncs", "syncs", _ROUTE),
-    _Figure("rose_sync_failures", "Syncs that did not reach their version.", "metrics_syncs", "failures", _ROUTE),
-    _Figure("rose_sync_wire_bytes", "Bytes moved by syncs.", "metrics_syncs", "wire_bytes", _ROUTE),
-    _Figure("rose_sync_dense_bytes", "Bytes of the same weights sent whole.", "metrics_syncs", "dense_bytes", _ROUTE),
+    _Figure("rose_requests", "Serving requests.", "requests", "requests", _LENT),
+    _Figure("rose_ttft_misses", "Requests whose first token was late.", "requests", "ttft_misses", _LENT),
+    _Figure("rose_tpot_misses", "Requests whose further tokens were late.", "requests", "tpot_misses", _LENT),
+    _Figure("rose_slo_misses", "Requests that missed either promise.", "requests", "slo_misses", _LENT),
+    _Figure("rose_preemptions", "Times serving took back.", "preemptions", "preemptions", _ACTION),
+    _Figure("rose_leases_granted", "Leases granted.", "leases", "granted", _DEVICE),
+    _Figure("rose_leases_closed", "Leases closed, by how.", "leases", "closed", _CAUSE),
+    _Figure("rose_leases_open", "Leases in force.", "open_leases", "open", _DEVICE, counter=False),
+    _Figure("rose_syncs", "Syncs of an engine to a policy version.", "syncs", "syncs", _ROUTE),
+    _Figure("rose_sync_failures", "Syncs that did not reach their version.", "syncs", "failures", _ROUTE),
+    _Figure("rose_sync_wire_bytes", "Bytes moved by syncs.", "syncs", "wire_bytes", _ROUTE),
+    _Figure("rose_sync_dense_bytes", "Bytes of the same weights sent whole.", "syncs", "dense_bytes", _ROUTE),
     _Figure(
         "rose_ledger_dropped_events",
         "Events that were merged or only counted because a writer's queue was full.",
-        "metrics_dropped",
+        "dropped",
         "dropped",
         (("provenance", "provenance"), ("writer", "writer")),
     ),
@@ -167,7 +167,7 @@ def _of_views(root: Path) -> Iterator[Metric]:
     with catalog.connect(root) as connection:
         connection.execute(f"SET VARIABLE since_us = {utc_us() - _LEASE_US}")
         for query in dict.fromkeys(figure.query for figure in _FIGURES):
-            cursor = connection.execute(sql.read(f"figures/{query}.sql"))
+            cursor = connection.execute(sql.read(f"metrics/{query}.sql"))
             columns = [column[0] for column in cursor.description or []]
             rows[query] = [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
     for figure in _FIGURES:

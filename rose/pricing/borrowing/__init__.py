@@ -1,4 +1,1 @@
-"""What borrowing costs, as documents: figures under names, for JSON and for tables, of one run of a ledger.
-
-The same ledger and price book give the same document.
-"""
+"""What borrowing costs: its marginal terms, what it is provided for, and what the other ways would have cost."""

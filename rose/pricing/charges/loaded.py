@@ -24,5 +24,5 @@ def fully_load(frame: pl.DataFrame) -> pl.DataFrame:
     """
     with duckdb.connect() as connection:
         connection.register("charge", frame)
-        loaded: pl.DataFrame = connection.sql(sql.read("charges/fully_load.sql")).pl()
+        loaded: pl.DataFrame = connection.sql(sql.read("charges/90_fully_load.sql")).pl()
     return loaded

@@ -22,10 +22,10 @@ import sql
 from rose.clock import utc
 from rose.ledger.examine import Seen
 from rose.ledger.growth import archive
-from rose.pricing import query, trust
-from rose.pricing.charges import state
+from rose.pricing import query
+from rose.pricing.charges import preconditions, state
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
-from rose.pricing.pricebook import PriceBook
+from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import records, rows, set_variables
 
 #: Before the first hour, and after the last, of any ledger.
@@ -104,14 +104,14 @@ def price(
             raise PricingError(f"a period begins and ends at a whole UTC hour; {name} is {utc(ns)}")
     if from_ns is not None and to_ns is not None and to_ns <= from_ns:
         raise PricingError(f"the period is empty: it ends at {utc(to_ns)} and begins at {utc(from_ns)}")
-    verified = trust.verified(root, allow_unverified, seen)
+    verified = preconditions.verified(root, allow_unverified, seen)
     if run_id is None:
         _refuse_archived(root, from_ns)
     with state.current(root) as connection:
         asked = (_FOREVER_NS[0] if from_ns is None else from_ns, _FOREVER_NS[1] if to_ns is None else to_ns)
         set_variables(connection, run_id=run_id, from_ns=asked[0], to_ns=asked[1])
-        _run(connection, "half_even")
-        _run(connection, "stays")
+        _run(connection, "10_half_even")
+        _run(connection, "15_stays")
         of = _provenance(connection, provenance, asked)
         stays = _stays(connection)
         _refuse_faults(root, connection)
@@ -155,7 +155,7 @@ def _refuse_archived(root: Path, from_ns: int | None) -> None:
 
 def _provenance(connection: duckdb.DuckDBPyConnection, chosen: str | None, asked: tuple[int, int]) -> str:
     """The one provenance of the period; only its rows stay. Raises PricingError for none or several."""
-    present = [of for (of,) in connection.execute(sql.read("charges/provenances.sql")).fetchall()]
+    present = [of for (of,) in connection.execute(sql.read("charges/20_provenances.sql")).fetchall()]
     if chosen is not None:
         present = [of for of in present if of == chosen]
     if not present:
@@ -191,8 +191,8 @@ def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
 
     What many rows share is looked up here: it takes a fraction of the time that DuckDB takes to hand it out with each.
     """
-    rows: pl.DataFrame = connection.sql(sql.read("charges/charges.sql")).pl().sort("place")
-    units: pl.DataFrame = connection.sql(sql.read("charges/units.sql")).pl()
+    rows: pl.DataFrame = connection.sql(sql.read("charges/80_charges.sql")).pl().sort("place")
+    units: pl.DataFrame = connection.sql(sql.read("charges/85_units.sql")).pl()
     buckets: pl.DataFrame = connection.sql("FROM bucket ORDER BY position").pl().drop("position")
     lendable = (pl.col("pool") == "serving") & pl.col("lease_id").is_null()
     idle = pl.when(lendable).then(pl.lit("could have been lent")).otherwise(pl.lit("could not be lent"))
@@ -209,7 +209,7 @@ def _refuse_faults(root: Path, connection: duckdb.DuckDBPyConnection) -> None:
     """Raises PricingError naming slices and power that would be paid twice, or whose device was not there."""
     from rose.ledger import catalog
 
-    found = connection.execute(sql.read("charges/faults.sql")).fetchall()
+    found = connection.execute(sql.read("charges/25_faults.sql")).fetchall()
     if not found:
         return
     faulty = list(dict.fromkeys(run_id for kind, run_id, *_ in found if kind == "device_slice"))
@@ -224,7 +224,7 @@ def _refuse_faults(root: Path, connection: duckdb.DuckDBPyConnection) -> None:
             set_variables(ledger, run_id=run_id)
             lines += [
                 f"  run {run_id}, {f['device_id']}: slice [{f['t0_ns']}, {f['t1_ns']}) ns {f['fault']}"
-                for f in rows(ledger, "slice_faults")
+                for f in rows(ledger, "charges/slice_faults")
             ]
     raise PricingError(
         "the ledger cannot be priced, since some of it would be paid twice or was never provisioned:\n"
@@ -240,10 +240,10 @@ def _bring_charges_up_to_date(connection: duckdb.DuckDBPyConnection, book: Price
         connection.execute("DELETE FROM priced")
         connection.execute("DELETE FROM priced_by")
         connection.execute("INSERT INTO priced_by VALUES ($sha256)", {"sha256": book.sha256})
-    _run(connection, "todo")
+    _run(connection, "30_todo")
     if connection.execute("FROM todo LIMIT 1").fetchall():
         _set_prices(connection, book)
-        for step in ("time", "rollout", "invoiced", "keep"):
+        for step in ("40_time", "50_rollout", "60_invoiced", "70_keep"):
             _run(connection, step)
     connection.execute("COMMIT")
 
@@ -251,7 +251,7 @@ def _bring_charges_up_to_date(connection: duckdb.DuckDBPyConnection, book: Price
 def _set_prices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
     """Make the tables of prices by day that the scripts join: fractions num / den of a nano-dollar for each unit."""
     tables: dict[str, list[list[Any]]] = {"device": [], "transfer": [], "energy": [], "tokens": []}
-    for key in records(connection.execute(sql.read("charges/price_keys.sql"))):
+    for key in records(connection.execute(sql.read("charges/35_price_keys.sql"))):
         day, ns = key["day"], key["day"] * 24 * NS_PER_HOUR
         if key["what"] == "device":
             of = book.device_at(key["device_class"], key["pool"], ns)

@@ -39,7 +39,7 @@ _PORTIONS = 16
 _VIEWS = ("views/run.sql", "views/device.sql")
 _RUNS_AND_DEVICES = f"""SELECT {", ".join((*COMMON_COLUMNS, *(columns("run") | columns("device"))))},
     make_timestamp(at_us) AS event_time"""
-#: Another time is none; sql/charges/added.sql says it of other numbers.
+#: Another time is none; sql/sums/30_added.sql says it of other numbers.
 _IN_TIME = f"at_us BETWEEN 0 AND {INSTANT_US_MAX}"
 _KINDS = ("run", "device", "lease", "device_slice", "turn", "preemption", "trajectory", "verdict", "sync", "power")
 
@@ -116,7 +116,7 @@ def _marks(connection: duckdb.DuckDBPyConnection) -> dict[str, Mark]:
 
 
 def _create(connection: duckdb.DuckDBPyConnection) -> None:
-    connection.execute(sql.read("charges/state.sql"))
+    connection.execute(sql.read("sums/10_state.sql"))
     # What a run and a device are, the ledger's own views say, of these events.
     connection.execute(f"CREATE TABLE event AS {_RUNS_AND_DEVICES} FROM added WHERE false")
     for view in _VIEWS:
@@ -128,7 +128,7 @@ def _fold(connection: duckdb.DuckDBPyConnection, added: Increment, *, first: boo
     """Add the new events to the sums, in the transaction that is open. False if a retry came before what it repeats."""
 
     def run(name: str) -> None:
-        connection.execute(sql.read(f"charges/{name}.sql"))
+        connection.execute(sql.read(f"sums/{name}.sql"))
 
     def count(text: str) -> int:
         return int(connection.execute(text).fetchall()[0][0] or 0)
@@ -138,27 +138,27 @@ def _fold(connection: duckdb.DuckDBPyConnection, added: Increment, *, first: boo
     connection.execute(f"CREATE TEMP {made} added AS FROM ({added.select}) WHERE {_IN_TIME}")
     if first:
         _create(connection)
-    run("retries")
+    run("20_retries")
     if count("SELECT count(*) FROM overtaken"):
         return False
     without = " ANTI JOIN retry USING (writer, seq)" if count("SELECT count(*) FROM retry") else ""
     kinds = ", ".join(map(catalog.quoted, _KINDS))
     connection.execute(f"CREATE OR REPLACE TEMP VIEW new_event AS SELECT * FROM added{without} WHERE kind IN ({kinds})")
-    run("added")
+    run("30_added")
     if not first:
         connection.execute("SET VARIABLE sign = -1")
-        run("fates")
+        run("40_fates")
     if count("SELECT count(*) FROM new_other WHERE kind IN ('run', 'device')"):
         connection.execute(f"INSERT INTO event {_RUNS_AND_DEVICES} FROM new_event WHERE kind IN ('run', 'device')")
-    run("fold")
+    run("50_fold")
     _fold_crossing(connection)
     connection.execute("SET VARIABLE sign = 1")
-    run("fates")
+    run("40_fates")
     if not first:
-        run("touched")
-        run("forget")
+        run("70_touched")
+        run("80_forget")
         if count("SELECT max(portion) FROM grown") >= _PORTIONS:
-            run("gather")
+            run("90_gather")
     connection.execute("DELETE FROM mark")
     query.insert(connection, "mark", [[writer, at.epoch, at.index, at.next_seq] for writer, at in added.marks.items()])
     return True
@@ -167,7 +167,7 @@ def _fold(connection: duckdb.DuckDBPyConnection, added: Increment, *, first: boo
 def _fold_crossing(connection: duckdb.DuckDBPyConnection) -> None:
     """Cut what crosses the end of an hour: a slice in proportion to the time on each side, a reading by its time."""
     slices, readings = [], []
-    for row in records(connection.execute(sql.read("charges/crossing.sql"))):
+    for row in records(connection.execute(sql.read("sums/60_crossing.sql"))):
         events = [row["writer"], row["seq"], row["seq"]]
         if row["kind"] == "power":
             for hour, ns in _hours(row["t0_ns"], row["t1_ns"]):
@@ -204,6 +204,11 @@ def _hours(t0_ns: int, t1_ns: int) -> Iterator[tuple[int, int]]:
 @cache
 def _version() -> str:
     """Names what is kept and how: every script, the views of runs and devices, and the columns they are about."""
-    scripts = sorted(file.name for file in files(sql).joinpath("charges").iterdir() if file.name.endswith(".sql"))
-    texts = [sql.read(name) for name in (*(f"charges/{script}" for script in scripts), *_VIEWS)]
+    scripts = sorted(
+        f"{folder}/{file.name}"
+        for folder in ("charges", "sums")
+        for file in files(sql).joinpath(folder).iterdir()
+        if file.name.endswith(".sql")
+    )
+    texts = [sql.read(name) for name in (*scripts, *_VIEWS)]
     return hashlib.sha256("\n".join([*texts, _IN_TIME, *rows.schema().names, *_KINDS]).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The books: closing a period, correcting it, as-of questions, budgets, days that stand out, and the audit trail."""
+"""Closing a period: freezing its charges, correcting them, and what a period cost as of any moment."""
 
 from __future__ import annotations
 

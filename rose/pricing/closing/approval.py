@@ -14,7 +14,7 @@ from rose.ledger.approvals import proposals, state
 from rose.pricing.closing import store
 from rose.pricing.closing.records import Posting, postings
 from rose.pricing.money import PricingError
-from rose.pricing.pricebook import PriceBook
+from rose.pricing.price_books.pricebook import PriceBook
 
 
 def post(root: Path, posting: Posting, contents: Mapping[str, bytes], rows: bytes) -> Posting:

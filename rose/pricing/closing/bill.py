@@ -11,12 +11,12 @@ from rose.ledger import catalog, layout
 from rose.ledger.examine import Seen
 from rose.pricing import charges
 from rose.pricing.charges import NothingChargedError
-from rose.pricing.closing import frames, store
+from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.period import Period, naive
 from rose.pricing.closing.records import postings
 from rose.pricing.figures import Stamp
 from rose.pricing.money import PricingError
-from rose.pricing.pricebook import PriceBook
+from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 
 
@@ -60,7 +60,7 @@ def bill(
     known = {close_id: posted for close_id, posted in postings(root).items() if posted[0].period.overlaps(period)}
     with catalog.connect(root) as connection:
         set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
-        present = {str(row["provenance"]) for row in rows(connection, "provenances", "books")}
+        present = {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
     provenance = _one(present | {posted[0].provenance for posted in known.values()}, provenance, period)
     mine = [close_id for close_id, posted in known.items() if posted[0].provenance == provenance]
     parts, verified = [], True
@@ -88,7 +88,7 @@ def bill(
     if not parts:
         raise PricingError(f"no device time was provisioned in {period.label} ({provenance}), so nothing is charged")
     return Bill(
-        frame=frames.canonical(pl.concat(parts)),
+        frame=charge_algebra.canonical(pl.concat(parts)),
         period=period,
         provenance=provenance,
         currency=book.currency,

@@ -17,12 +17,12 @@ from rose.clock import utc, utc_us
 from rose.ledger import catalog, layout
 from rose.pricing import charges
 from rose.pricing.charges import Charges
-from rose.pricing.closing import approval, frames, index, store
+from rose.pricing.closing import approval, charge_algebra, index, store
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import Posting, postings, watermark
 from rose.pricing.closing.store import Closed
 from rose.pricing.money import PricingError
-from rose.pricing.pricebook import PriceBook
+from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 
 BOOK_FILE = "price_book.toml"
@@ -135,7 +135,7 @@ def make_posting(
         open_runs=tuple(open_runs),
         book=store.book_stamp(priced.book, book_file),
         rows=frame.height,
-        cost_nano=frames.total(frame),
+        cost_nano=charge_algebra.total(frame),
         rows_file=rows_file,
         files={name: hashlib.sha256(stored).hexdigest() for name, stored in contents.items()},
         totals=tuple(totals(frame)),
@@ -146,7 +146,7 @@ def make_posting(
 
 def totals(frame: pl.DataFrame) -> list[dict[str, Any]]:
     """Sums of the amounts by kind and bucket, in order of their names."""
-    summed = frame.group_by("kind", "bucket").agg(pl.col(name).sum() for name in frames.AMOUNTS)
+    summed = frame.group_by("kind", "bucket").agg(pl.col(name).sum() for name in charge_algebra.AMOUNTS)
     return summed.sort("kind", "bucket").to_dicts()
 
 
@@ -172,7 +172,7 @@ def _open_runs(root: Path, period: Period, priced: Charges) -> list[str]:
     """Runs that have not ended and are charged in the period, or began in it."""
     with catalog.connect(root) as connection:
         set_variables(connection, provenance=priced.provenance, to_ns=period.to_ns)
-        found = rows(connection, "open_runs", "books")
+        found = rows(connection, "closing/open_runs")
     charged = set(priced.frame["run_id"].unique())
     return [run["run_id"] for run in found if run["run_id"] in charged or run["started_ns"] >= period.from_ns]
 

@@ -23,7 +23,7 @@ def known(root: Path) -> dict[tuple[str, int], dict[str, Any]]:
     if not (root / books.BOOKS).exists():
         return {}
     with books.connect(root) as connection:
-        return {(row["close_id"], row["correction"]): row for row in query.rows(connection, "known_postings", "books")}
+        return {(row["close_id"], row["correction"]): row for row in query.rows(connection, "closing/known_postings")}
 
 
 def bring_up_to_date(root: Path) -> None:

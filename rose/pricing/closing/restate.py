@@ -13,12 +13,12 @@ import polars as pl
 from rose.clock import utc_us
 from rose.ledger import layout
 from rose.pricing import charges
-from rose.pricing.closing import approval, frames, index, store
+from rose.pricing.closing import approval, charge_algebra, index, store
 from rose.pricing.closing.close import make_posting, settle
 from rose.pricing.closing.period import naive
 from rose.pricing.closing.records import Posting, watermark
 from rose.pricing.money import PricingError
-from rose.pricing.pricebook import PriceBook
+from rose.pricing.price_books.pricebook import PriceBook
 
 
 def restate(
@@ -59,7 +59,7 @@ def restate(
         number = last.number + 1
         # Never before what is corrected, whatever the clock says.
         posted_us = max(utc_us() if now_us is None else now_us, last.posted_us + 1)
-        rows = frames.difference(priced.frame, closed.frame)
+        rows = charge_algebra.difference(priced.frame, closed.frame)
         if rows.is_empty():
             return None
         new_book = book.sha256 != last.book.sha256

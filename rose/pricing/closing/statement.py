@@ -8,7 +8,7 @@ from typing import Any
 
 from rose.clock import utc
 from rose.pricing import charges
-from rose.pricing.closing import frames
+from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.records import Posting
 from rose.pricing.closing.store import Closed
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, Figure, Figures
@@ -72,9 +72,9 @@ def state(closed: Closed, by: Sequence[str] = ("bucket",), view: str = "amortize
     frame, before, amount = closed.frame, closed.charges.frame, "cost_nano"
     if view == "fully-loaded":
         frame, before, amount = charges.fully_load(frame), charges.fully_load(before), "loaded_nano"
-    total, first = frames.total(frame, amount), frames.total(before, amount)
+    total, first = charge_algebra.total(frame, amount), charge_algebra.total(before, amount)
     lines = []
-    for row in frames.drill(frame, by, amount):
+    for row in charge_algebra.drill(frame, by, amount):
         counted = view == "amortized"
         lines.append(
             Line(
@@ -86,7 +86,7 @@ def state(closed: Closed, by: Sequence[str] = ("bucket",), view: str = "amortize
             )
         )
     assert sum(int(line.cost.value or 0) for line in lines) == total
-    assert total == frames.total(closed.frame)
+    assert total == charge_algebra.total(closed.frame)
     return Statement(
         close=closed,
         by=tuple(by),

@@ -30,14 +30,14 @@ from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import CLOSING_WRITER
 from rose.ledger.writer import LedgerWriter
-from rose.pricing import pricebook
 from rose.pricing.charges import Charges, Stay
-from rose.pricing.closing import frames
+from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.period import naive
 from rose.pricing.closing.records import CLOSED, RESTATED, BookStamp, Posting, postings
 from rose.pricing.figures import Stamp
 from rose.pricing.money import PricingError
-from rose.pricing.pricebook import PriceBook
+from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.pricebook import PriceBook
 
 FOLDER = "closes"
 CHARGES_FILE = "charges.parquet"
@@ -74,7 +74,7 @@ class Closed:
         if self.corrections.is_empty():
             return self.charges.frame
         newest_first = self.corrections.sort("correction", descending=True, maintain_order=True)
-        return frames.add([newest_first, self.charges.frame])
+        return charge_algebra.add([newest_first, self.charges.frame])
 
     @property
     def verified(self) -> bool:

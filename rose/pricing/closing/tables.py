@@ -12,16 +12,16 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from rose.clock import utc
-from rose.pricing.closing.anomaly import RULE, Anomaly, Watch, signed
-from rose.pricing.closing.budget import Expected, TeamBudget
-from rose.pricing.closing.effects import BY
-from rose.pricing.closing.evidence import Row
-from rose.pricing.closing.explain import Explanation
+from rose.pricing.audit.evidence import Row
+from rose.pricing.audit.explain import Explanation
 from rose.pricing.closing.records import Posting
 from rose.pricing.closing.statement import Statement
 from rose.pricing.figures import AMORTIZED, Stamp
 from rose.pricing.money import format_usd
-from rose.pricing.tables import WIDTH
+from rose.pricing.run.tables import WIDTH
+from rose.pricing.watch.anomaly import RULE, Anomaly, Watch, signed
+from rose.pricing.watch.budget import Expected, TeamBudget
+from rose.pricing.watch.effects import BY
 
 #: Sums of a step that are written out; the others are counted.
 _SUMS_SHOWN = 12

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from rose.pricing.closing.period import Period
-    from rose.pricing.pricebook import PriceBook
+    from rose.pricing.price_books.pricebook import PriceBook
 
 books_app = typer.Typer(no_args_is_help=True, help="Close periods, correct them, and watch what is spent.")
 budget_app = typer.Typer(no_args_is_help=True, help="Budgets of teams for months.")
@@ -144,7 +144,7 @@ def show(
 def verify(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
     """Check every frozen byte against the ledger's events and the books; exit code 1 if anything is wrong."""
     with clear_errors():
-        from rose.pricing.closing.check import check
+        from rose.pricing.audit.check import check
 
         found = check(ledger_root(ledger))
         data = {
@@ -175,10 +175,11 @@ def anomalies(
     """Days that cost other than the days before them, and what drove it; the last 28 whole days if none are given."""
     with clear_errors():
         from rose.clock import utc_us
-        from rose.pricing.closing import anomaly, tables
+        from rose.pricing.closing import tables
         from rose.pricing.closing.bill import bill
         from rose.pricing.closing.period import NS_PER_DAY, Period, day_of, of_day
         from rose.pricing.money import PricingError
+        from rose.pricing.watch import anomaly
 
         root = ledger_root(ledger)
         today_ns = of_day(day_of(utc_us() * 1000)).from_ns
@@ -206,8 +207,9 @@ def set_budget(
 ) -> None:
     """Set a team's budget for a month; the last one that was set holds."""
     with clear_errors():
-        from rose.pricing.closing import budget, period
+        from rose.pricing.closing import period
         from rose.pricing.money import format_usd
+        from rose.pricing.watch import budget
 
         nano = budget.set_budget(ledger_root(ledger), team, usd, period.of_month(month), by=who)
         data = {"team": team, "month": month, "budget_nano": nano, "currency": "USD"}
@@ -226,7 +228,8 @@ def show_budgets(
 ) -> None:
     """Budgets of a month beside what was spent, where the month will end, and the chance of going over."""
     with clear_errors():
-        from rose.pricing.closing import budget, period, tables
+        from rose.pricing.closing import period, tables
+        from rose.pricing.watch import budget
 
         of = budget.current_month() if month is None else period.of_month(month)
         found = budget.show(
@@ -250,7 +253,8 @@ def show_forecasts(
 ) -> None:
     """What a month will have cost when it is over: the fleet and every team, with a budget or without."""
     with clear_errors():
-        from rose.pricing.closing import budget, period, tables
+        from rose.pricing.closing import period, tables
+        from rose.pricing.watch import budget
 
         wanted = budget.current_month() if month is None else period.of_month(month)
         rows = budget.expected(
@@ -281,7 +285,8 @@ def explain_command(
 ) -> None:
     """From a dollar to its events: the charge of a device-hour added up again; exit code 1 if it does not re-add."""
     with clear_errors():
-        from rose.pricing.closing import explain, period, tables
+        from rose.pricing.audit import explain
+        from rose.pricing.closing import period, tables
 
         asked = explain.Question(
             hour_ns=None if hour is None else period.hour(hour, "--hour"),
@@ -319,7 +324,7 @@ def _print(as_json: bool, data: Any, shown: Any) -> None:
         return
 
     from rose.pricing.console import PlainConsole
-    from rose.pricing.tables import WIDTH
+    from rose.pricing.run.tables import WIDTH
 
     console = PlainConsole(width=WIDTH, highlight=False, markup=False)
     parts: Iterable[RenderableType] = shown()
@@ -335,6 +340,6 @@ def _period(from_text: str | None, to_text: str | None, month: str | None) -> Pe
 
 
 def _book(price_book: str) -> PriceBook:
-    from rose.pricing import pricebook
+    from rose.pricing.price_books import pricebook
 
     return pricebook.load(price_book)

@@ -15,7 +15,7 @@ from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_err
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from rose.pricing.scale_down import Span
+    from rose.pricing.borrowing.scale_down import Span
 
 borrow_app = typer.Typer(no_args_is_help=True, help="What borrowing costs, and whether it was worth it.")
 
@@ -42,8 +42,8 @@ def price(
     allow_unverified: UnverifiedOption = False,
 ) -> None:
     """The marginal price of borrowed time, term by term, with what each rests on."""
-    from rose.pricing.borrowing import price as documents
-    from rose.pricing.borrowing import tables
+    from rose.pricing.borrowing.report import marginal as documents
+    from rose.pricing.borrowing.report import tables
 
     _show(
         lambda: documents.build(
@@ -66,7 +66,8 @@ def provision(
     allow_unverified: UnverifiedOption = False,
 ) -> None:
     """What to provide for bursts that come while a device is lent, what they cost, and the balance by day."""
-    from rose.pricing.borrowing import provide, tables
+    from rose.pricing.borrowing.report import provision as provide
+    from rose.pricing.borrowing.report import tables
 
     _show(
         lambda: provide.build(
@@ -88,8 +89,8 @@ def compare(
     allow_unverified: UnverifiedOption = False,
 ) -> None:
     """The borrowed tokens on dedicated, on-demand and spot devices, or not made, and where borrowing stops paying."""
-    from rose.pricing.borrowing import compare as documents
-    from rose.pricing.borrowing import tables
+    from rose.pricing.borrowing.report import alternatives as documents
+    from rose.pricing.borrowing.report import tables
 
     _show(
         lambda: documents.build(ledger_root(ledger), run, price_book, allow_unverified, gave_back=_spans(gave_back)),
@@ -108,8 +109,8 @@ def spikes(
     allow_unverified: UnverifiedOption = False,
 ) -> None:
     """Simulated: what borrowing would cost if serving load and rollout demand rose together."""
-    from rose.pricing.borrowing import spikes as documents
-    from rose.pricing.borrowing import tables
+    from rose.pricing.borrowing.report import spikes as documents
+    from rose.pricing.borrowing.report import tables
 
     _show(
         lambda: documents.build(ledger_root(ledger), run, price_book, allow_unverified),
@@ -119,7 +120,7 @@ def spikes(
 
 
 def _spans(file: Path | None) -> tuple[Span, ...]:
-    from rose.pricing import scale_down
+    from rose.pricing.borrowing import scale_down
 
     return () if file is None else scale_down.read(file)
 
@@ -128,7 +129,7 @@ def _show(build: Callable[[], Any], tables: Callable[[Any], Iterable[RenderableT
 
     from rose.pricing.console import PlainConsole
     from rose.pricing.document import to_json
-    from rose.pricing.tables import WIDTH
+    from rose.pricing.run.tables import WIDTH
 
     with clear_errors():
         document = build()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from rose.pricing.priced_run import PricedRun
+    from rose.pricing.run.priced import PricedRun
 
 correct_app = typer.Typer(
     no_args_is_help=True, help="What a correct answer costs, what would make it cheaper, which verifier to buy."
@@ -40,8 +40,8 @@ def show(
     allow_unverified: UnverifiedOption = False,
 ) -> None:
     """What a correct answer of a run cost at each price line, C3 with its interval, and which lever moves it most."""
-    from rose.pricing.answers import answers
-    from rose.pricing.correct_tables import answer_tables
+    from rose.pricing.answers.report.cost_per_correct import answers
+    from rose.pricing.answers.report.tables import answer_tables
 
     _command(
         ledger, run, price_book, allow_unverified, as_json,
@@ -59,8 +59,8 @@ def frontier(
     allow_unverified: UnverifiedOption = False,
 ) -> None:
     """Where the next dollar, or a slack second, lowers the cost of a correct answer: inference or training."""
-    from rose.pricing.correct_tables import outlook_tables
-    from rose.pricing.outlook import outlook
+    from rose.pricing.answers.report.frontier import outlook
+    from rose.pricing.answers.report.tables import outlook_tables
 
     _command(ledger, run, price_book, allow_unverified, as_json, outlook, outlook_tables)
 
@@ -87,8 +87,8 @@ def verifiers(
     allow_unverified: UnverifiedOption = False,
 ) -> None:
     """How well each verifier reports probabilities, and with which of them a correct answer is cheapest."""
-    from rose.pricing.correct_tables import procurement_tables
-    from rose.pricing.procurement import procurement
+    from rose.pricing.answers.report.tables import procurement_tables
+    from rose.pricing.answers.report.verifiers import procurement
 
     _command(
         ledger, run, price_book, allow_unverified, as_json,
@@ -108,8 +108,8 @@ def _command(
     """Price the run, make the document, and print it."""
 
     from rose.pricing.console import PlainConsole
-    from rose.pricing.priced_run import priced
-    from rose.pricing.tables import WIDTH
+    from rose.pricing.run.priced import priced
+    from rose.pricing.run.tables import WIDTH
 
     with clear_errors(), priced(ledger_root(ledger), run, price_book, allow_unverified) as of:
         document = make(of)

@@ -109,9 +109,9 @@ def report_command(
     """One HTML file that needs no network: the cost report of a run, or the drill-downs of a period. Prints well."""
     with clear_errors(), logged(ledger_root(ledger), "export", str(out)), progress_bar("Exporting"):
         from rose.ledger import verified
-        from rose.pricing import report
         from rose.pricing.export import html
         from rose.pricing.export import out as writing
+        from rose.pricing.run import report
 
         writing.suffix_of(out, html.SUFFIXES, "a report")
         writing.refuse_existing(out, force)
@@ -165,10 +165,10 @@ def _bill(
     allow_unverified: bool,
 ) -> Bill:
     """What the options ask for. Raises PricingError for options that do not go together."""
-    from rose.pricing import pricebook
     from rose.pricing.closing.period import hour
     from rose.pricing.export import bill
     from rose.pricing.money import PricingError
+    from rose.pricing.price_books import pricebook
 
     root = ledger_root(ledger)
     if close is not None:

@@ -14,9 +14,9 @@ from rose.pricing.commands.common import BookOption, clear_errors
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from rose.pricing.price_diff import Diff, Value
-    from rose.pricing.price_entries import Entry
-    from rose.pricing.pricebook import PriceBook
+    from rose.pricing.price_books.diff import Diff, Value
+    from rose.pricing.price_books.entries import Entry
+    from rose.pricing.price_books.pricebook import PriceBook
 
 price_app = typer.Typer(no_args_is_help=True, help="Check, show and compare price books.")
 
@@ -26,20 +26,20 @@ BookArgument = Annotated[str, typer.Argument(help="A price book TOML file, or th
 @price_app.command("check")
 def check(file: BookArgument) -> None:
     """Validate a price book: every fault with its line and what to do; else what it covers, and gaps as warnings."""
-    from rose.pricing import price_coverage
+    from rose.pricing.price_books import coverage
 
     book = _load(file)
     typer.echo(f"{file}: {book.name} {book.version}, {book.currency}: good")
-    for cover in price_coverage.coverage(book):
-        typer.echo(f"  {cover.what}: {', '.join(map(price_coverage.words, cover.days))}")
-    for warning in price_coverage.warnings(book):
+    for cover in coverage.coverage(book):
+        typer.echo(f"  {cover.what}: {', '.join(map(coverage.words, cover.days))}")
+    for warning in coverage.warnings(book):
         typer.secho(f"warning: {warning}", fg=typer.colors.YELLOW)
 
 
 @price_app.command("show")
 def show(price_book: BookOption = "example", *, as_json: JsonOption = False) -> None:
     """Show a price book: every price with its dates and its source."""
-    from rose.pricing.price_entries import TABLES, span_of
+    from rose.pricing.price_books.entries import TABLES, span_of
 
     book = _load(price_book)
     if as_json:
@@ -62,7 +62,7 @@ def show(price_book: BookOption = "example", *, as_json: JsonOption = False) -> 
 @price_app.command("diff")
 def diff(old: BookArgument, new: BookArgument, *, as_json: JsonOption = False) -> None:
     """Show what changed between two price books: entry by entry, with both values and the days concerned."""
-    from rose.pricing import price_diff
+    from rose.pricing.price_books import diff as price_diff
 
     found = price_diff.diff(_load(old), _load(new))
     if as_json:
@@ -93,7 +93,7 @@ def adopt(file: BookArgument, ledger: LedgerOption = None, *, as_json: JsonOptio
 
 
 def _load(name_or_path: str) -> PriceBook:
-    from rose.pricing import pricebook
+    from rose.pricing.price_books import pricebook
 
     with clear_errors():
         return pricebook.load(name_or_path)
@@ -103,7 +103,7 @@ def _table(title: str, *columns: str) -> Table:
     from rich import box
     from rich.table import Table
 
-    from rose.pricing.tables import WIDTH
+    from rose.pricing.run.tables import WIDTH
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, width=WIDTH)
     for column in columns:
@@ -114,14 +114,14 @@ def _table(title: str, *columns: str) -> Table:
 def _print(table: Table) -> None:
 
     from rose.pricing.console import PlainConsole
-    from rose.pricing.tables import WIDTH
+    from rose.pricing.run.tables import WIDTH
 
     # Names and sources are the user's own words: [brackets] and :colons: in them mean nothing here.
     PlainConsole(width=WIDTH, markup=False, emoji=False, highlight=False).print(table)
 
 
 def _changes(title: str, found: Diff) -> Table:
-    from rose.pricing.price_entries import span_of
+    from rose.pricing.price_books.entries import span_of
 
     table = _table(title, "what", "days", "field", "old", "new", "change")
     for change in found.changes:
@@ -132,7 +132,7 @@ def _changes(title: str, found: Diff) -> Table:
 
 
 def _shown(value: Value) -> str:
-    from rose.pricing.price_entries import Entry
+    from rose.pricing.price_books.entries import Entry
 
     if isinstance(value, Entry):
         return _said(value)
@@ -149,7 +149,7 @@ def _range(entry: Entry) -> str:
 
 def _said(entry: Entry) -> str:
     """The price of an entry in words."""
-    from rose.pricing import price_entries as entries
+    from rose.pricing.price_books import entries
 
     match entry:
         case entries.DevicePrice():

@@ -23,8 +23,8 @@ def report_command(
 
     from rose.ledger import verified
     from rose.ledger.access import logged
-    from rose.pricing import report, tables
     from rose.pricing.console import PlainConsole
+    from rose.pricing.run import report, tables
 
     root = ledger_root(ledger)
     with clear_errors(), logged(root, "report", f"run {run or 'newest'}, prices {price_book}"):

@@ -9,12 +9,13 @@ from pathlib import Path
 import polars as pl
 
 from rose.ledger import catalog, verified
-from rose.pricing import charges, report
+from rose.pricing import charges
 from rose.pricing.closing import period, store
 from rose.pricing.closing.store import Closed
 from rose.pricing.figures import Stamp
 from rose.pricing.money import NS_PER_HOUR, PricingError
-from rose.pricing.pricebook import PriceBook
+from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.run import report
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

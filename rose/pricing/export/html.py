@@ -17,7 +17,6 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from rose.clock import utc
-from rose.pricing import tables
 from rose.pricing.document import Report, figures
 from rose.pricing.export import drilldown, facts, out
 from rose.pricing.export.bill import Bill
@@ -25,6 +24,7 @@ from rose.pricing.export.drilldown import SUMMED, Kind, Table
 from rose.pricing.export.out import Written
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Stamp
 from rose.pricing.money import format_ns, format_usd
+from rose.pricing.run import tables
 
 SUFFIXES = (".html",)
 TEMPLATE = "report.html.j2"

@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 
 from rose.pricing.export.bill import Part
-from rose.pricing.price_entries import Dated
-from rose.pricing.pricebook import PriceBook
+from rose.pricing.price_books.entries import Dated
+from rose.pricing.price_books.pricebook import PriceBook
 
 #: Wide enough that no product of two prices is rounded.
 _CONTEXT = Context(prec=60, rounding=ROUND_HALF_EVEN)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rose.pricing import charges
 from rose.pricing.charges import WORK, fully_load
-from rose.pricing.pricebook import load
+from rose.pricing.price_books.pricebook import load
 
 BUCKETS = ("serving", "rollout", "train", "sync", "activation", "headroom", "idle", "unaccounted", "transfer", "energy")
 

@@ -10,7 +10,7 @@ import pytest
 from rose import events
 from rose.pricing import charges
 from rose.pricing.money import PricingError, charge_nano_usd
-from rose.pricing.pricebook import PriceBookError, load
+from rose.pricing.price_books.pricebook import PriceBookError, load
 
 BOOK = load("example")
 T0_NS = 1_780_272_000 * 10**9  # 2026-06-01T00:00Z

@@ -13,7 +13,7 @@ from rose.ledger.growth.compaction import compact
 from rose.pricing import charges
 from rose.pricing.charges import state
 from rose.pricing.money import NS_PER_HOUR
-from rose.pricing.pricebook import load
+from rose.pricing.price_books.pricebook import load
 
 BOOK = load("example")
 H = NS_PER_HOUR

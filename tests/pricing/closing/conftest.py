@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from rose import events
 from rose.ledger.writer import LedgerWriter
-from rose.pricing import pricebook
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.store import Closed
-from rose.pricing.pricebook import PriceBook
+from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.pricebook import PriceBook
 
 S = 10**9
 HOUR_NS = 3600 * S

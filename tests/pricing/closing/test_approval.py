@@ -19,14 +19,14 @@ from rose.ledger.evidence import keys
 from rose.ledger.rules import Rules, set_rules
 from rose.ledger.upkeep.jobs import Settings, run_job
 from rose.ledger.verify import verify
-from rose.pricing import pricebook
+from rose.pricing.audit.check import check
 from rose.pricing.closing import approval, restate, statement, store
-from rose.pricing.closing.check import check
 from rose.pricing.closing.records import postings
 from rose.pricing.commands.books import books_app
 from rose.pricing.commands.price import price_app
 from rose.pricing.jobs import planned
 from rose.pricing.money import PricingError
+from rose.pricing.price_books import pricebook
 from tests import programs
 from tests.pricing.closing.conftest import BILL_NANO, BOOK, CLOSE_ID, close, late_slice, write
 

@@ -12,8 +12,8 @@ from rose import events
 from rose.ledger import examine
 from rose.ledger.upkeep import books
 from rose.pricing import charges
+from rose.pricing.audit.check import check
 from rose.pricing.closing import store
-from rose.pricing.closing.check import check
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import postings
 from rose.pricing.money import PricingError

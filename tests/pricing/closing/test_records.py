@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rose.ledger.growth import compaction
-from rose.pricing.closing.check import check
+from rose.pricing.audit.check import check
 from rose.pricing.closing.records import Posting, postings, watermark
 from tests.pricing.closing.conftest import CLOSE_ID, late_slice, write
 

@@ -7,13 +7,13 @@ import polars as pl
 import pytest
 
 from rose.pricing import charges
-from rose.pricing.closing import frames, store
-from rose.pricing.closing.check import check
-from rose.pricing.closing.frames import AMOUNTS, DIMENSIONS
+from rose.pricing.audit.check import check
+from rose.pricing.closing import charge_algebra, store
+from rose.pricing.closing.charge_algebra import AMOUNTS, DIMENSIONS
 from rose.pricing.closing.records import Posting, postings
 from rose.pricing.closing.restate import restate
 from rose.pricing.money import PricingError
-from rose.pricing.pricebook import PriceBook, parse
+from rose.pricing.price_books.pricebook import PriceBook, parse
 from tests.pricing.closing.conftest import (
     BILL_NANO,
     BOOK,
@@ -95,7 +95,7 @@ def test_going_back_cancels_the_corrections(closed: Path) -> None:
     assert again(closed, "contract 18", DEARER)
     assert again(closed, "it was never signed", BOOK, hours=2)
     of = store.read(closed, CLOSE_ID)
-    assert frames.total(of.corrections) == 0
+    assert charge_algebra.total(of.corrections) == 0
     assert amounts(of.frame).equals(amounts(of.charges.frame))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rose.pricing.closing import store
-from rose.pricing.closing.frames import BY
+from rose.pricing.closing.charge_algebra import BY
 from rose.pricing.closing.restate import restate
 from rose.pricing.closing.statement import state
 from rose.pricing.money import PricingError

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rose.ledger import layout
 from rose.pricing import closing
 from rose.pricing.charges import Charges
-from rose.pricing.closing import frames, store
+from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.close import make_posting
 from rose.pricing.closing.period import naive
 from rose.pricing.money import PricingError
@@ -87,7 +87,7 @@ def test_whatever_is_posted_every_instant_keeps_its_answer(
         )  # fmt: skip
         frame = state
         if number:
-            rows = frames.difference(state, frames.add(posted))
+            rows = charge_algebra.difference(state, charge_algebra.add(posted))
             posted.insert(0, rows)
             frame = rows.with_columns(
                 correction=pl.lit(number, pl.Int64), posted_at=pl.lit(naive(at_us * 1000), pl.Datetime("us")),
@@ -109,11 +109,13 @@ def test_whatever_is_posted_every_instant_keeps_its_answer(
             of = closing.read(root, "any", asked_us * 1000)
             assert len(of.posted) == place + 1
             assert _amounts(of.frame).equals(_amounts(state))
-            assert frames.total(of.charges.frame) + frames.total(of.corrections) == frames.total(state)
+            assert charge_algebra.total(of.charges.frame) + charge_algebra.total(
+                of.corrections
+            ) == charge_algebra.total(state)
 
 
 def _amounts(frame: pl.DataFrame) -> pl.DataFrame:
-    return frames.add([frame]).select(*frames.DIMENSIONS, *frames.AMOUNTS)
+    return charge_algebra.add([frame]).select(*charge_algebra.DIMENSIONS, *charge_algebra.AMOUNTS)
 
 
 def _no_stays() -> bytes:

@@ -8,13 +8,14 @@ from pathlib import Path
 import polars as pl
 from rich.console import Console, RenderableType
 
-from rose.pricing.closing import anomaly, budget, period, store, tables
+from rose.pricing.audit.explain import Question, explain
+from rose.pricing.closing import period, store, tables
 from rose.pricing.closing.bill import Bill
-from rose.pricing.closing.explain import Question, explain
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import postings
 from rose.pricing.closing.restate import restate
 from rose.pricing.closing.statement import state
+from rose.pricing.watch import anomaly, budget
 from tests.pricing.closing.conftest import BOOK, CLOSE_ID, DAY_NS, DEARER, NEXT_DAY_US, T0_NS, charges_of
 
 

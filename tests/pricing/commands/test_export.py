@@ -10,10 +10,10 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from rose.pricing import pricebook
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.period import Period
 from rose.pricing.commands.export import export_app
+from rose.pricing.price_books import pricebook
 
 app = typer.Typer()
 app.add_typer(export_app, name="export")

@@ -8,10 +8,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from rose.pricing import pricebook
 from rose.pricing.commands import price_app
+from rose.pricing.price_books import pricebook
 
-EXAMPLE = resources.files("rose.pricing.books").joinpath("example.toml").read_text("utf-8")
+EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
 app = typer.Typer()
 app.add_typer(price_app, name="price")
 runner = CliRunner()

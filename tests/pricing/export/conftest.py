@@ -8,13 +8,13 @@ import pytest
 
 from rose import events
 from rose.ledger.writer import LedgerWriter
-from rose.pricing import pricebook
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.restate import restate
 from rose.pricing.export import bill
 from rose.pricing.export.bill import Bill
-from rose.pricing.pricebook import PriceBook
+from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.pricebook import PriceBook
 from tests.pricing.random_ledger import BOOK
 
 S = 10**9

@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from rose import events
-from rose.pricing import charges, pricebook, report
+from rose.pricing import charges
 from rose.pricing.closing import store
 from rose.pricing.export import bill, focus
 from rose.pricing.export.bill import Bill
 from rose.pricing.money import PricingError
-from rose.pricing.pricebook import PriceBook
+from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.run import report
 from tests.pricing.conftest import T0_NS, WriteLedger
 from tests.pricing.export.conftest import HOUR_NS, NAME, PERIOD, RUN, TAGS
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from rose.pricing import pricebook
 from rose.pricing.export import bill as billing
 from rose.pricing.export import drilldown
 from rose.pricing.export.bill import Bill
 from rose.pricing.export.drilldown import Table
+from rose.pricing.price_books import pricebook
 from tests.pricing.export.conftest import NAME, RUN
 
 #: What each drill-down sums to; the others sum to the bill.

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from rose.pricing import pricebook
 from rose.pricing.export import bill as billing
 from rose.pricing.export import focus, focus_check
 from rose.pricing.export.bill import Bill
 from rose.pricing.money import PricingError
+from rose.pricing.price_books import pricebook
 from tests.pricing import random_ledger
 from tests.pricing.export import focus_validator
 from tests.pricing.export.test_drilldown import check_sums

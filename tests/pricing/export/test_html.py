@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rose.pricing import report
 from rose.pricing.document import Report, figures
 from rose.pricing.export import drilldown, html
 from rose.pricing.export.bill import Bill
+from rose.pricing.run import report
 from tests.pricing.export.conftest import NAME
 
 

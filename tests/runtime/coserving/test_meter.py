@@ -19,7 +19,9 @@ from rose.events import BUCKETS, NOT_MEASURED, Device, DeviceSlice, Event, Lease
 from rose.ledger import catalog
 from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
-from rose.pricing import charges, pricebook, report
+from rose.pricing import charges
+from rose.pricing.price_books import pricebook
+from rose.pricing.run import report
 from rose.runtime.coserving import meter as meter_module
 from rose.runtime.coserving.meter import DeviceMeter
 from rose.runtime.coserving.meter_cores import Rapl

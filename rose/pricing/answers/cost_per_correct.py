@@ -1,0 +1,313 @@
+"""Cost per correct answer, from a ledger.
+
+Two figures, because two questions are asked:
+
+- *measured*: dollars over accepted trajectories, at each price line. The sum of the dollars over the sum of the
+  accepted, never a mean of ratios.
+- *formula*: CPM * R * (1 + pi * rho) / alpha, dollars per million answer tokens, at the token prices in force when the
+  run began. [A] at pi = 1; with the price of rollout tokens as they were really made, [D], it is C3. Its factors come
+  from the groups that were judged:
+    rho   = trajectories / judged groups - 1: what a group made beyond the one answer that would be kept.
+    alpha = judged groups with an accepted trajectory / judged groups: the chance that the kept answer, the best of its
+            group in the verifier's eyes, is accepted.
+  So (1 + rho) / alpha is trajectories over solved groups, a sum over a sum. Taking rho as rejected trajectories per
+  accepted one together with the accept rate of trajectories would charge each rejection twice.
+
+The accept rate of single trajectories (`accept_rate`) is what a learning curve shows and what the measured figure
+divides by. Stale trajectories are in neither rate: they were dropped for age, and their tokens are in the waste.
+
+Both have a 95% interval by a bootstrap over groups (trajectories of a group share a task and are not independent, and
+tokens less so): rho, alpha, R and phi of one draw come from the same groups. The cost of a token moves too, by how
+unevenly tokens were made over the run (`token_spread`) and, for borrowed ones, within m's own interval. Shares (alpha,
+the accept rate, PPV) have Wilson's interval, groups counted as clusters.
+
+alpha is acceptance, not correctness. Where an audit knows the truth of accepted trajectories, PPV = correct among
+accepted, and C / PPV is the cost of one that is really correct.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import duckdb
+import numpy as np
+
+from rose.pricing import formulas
+from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.query import rows, set_variables
+from rose.pricing.run.token_cost import LINES, TokenCost, rollout_usd, token_cost
+from rose.pricing.run.tokens import Tokens
+from rose.pricing.stats import bootstrap
+from rose.pricing.stats.bootstrap import Floats, Interval
+from rose.pricing.stats.uncertainty import Clusters, Estimate, effective_trials, wilson
+
+__all__ = [
+    "LINES", "Groups", "Interval", "Resamples", "TokenCost", "cpm", "formula", "formula_interval", "groups", "measured",
+    "measured_interval", "partials", "resample", "rollout_usd", "token_cost",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Resamples:
+    """Sums over resampled groups, one value of each for each resample; ratios of them where a group has none."""
+
+    judged_groups: Floats
+    judged_groups_trajectories: Floats
+    judged: Floats
+    accepted: Floats
+    output_tokens: Floats
+    answer_tokens: Floats
+    borrowed_tokens: Floats
+    dedicated_tokens: Floats
+    borrowed_useful: Floats
+    dedicated_useful: Floats
+    #: Groups that were drawn each time.
+    units: int
+    #: What these shares may be, from their own intervals, in the order of the resamples: where nearly all groups have
+    #: an accepted trajectory, or nearly all that an audit saw was correct, resamples by themselves differ too little.
+    alpha: Floats
+    ppv: Floats
+
+    @property
+    def rho(self) -> Floats:
+        return _ratio(self.judged_groups_trajectories, self.judged_groups) - 1
+
+    @property
+    def r(self) -> Floats:
+        return _ratio(self.output_tokens, self.answer_tokens)
+
+    @property
+    def phi(self) -> Floats:
+        return _ratio(self.borrowed_useful, self.borrowed_useful + self.dedicated_useful)
+
+    @property
+    def useful_share(self) -> Floats:
+        """Useful tokens over those that turns made; tokens that a preemption threw away belong to no group."""
+        useful = self.borrowed_useful + self.dedicated_useful
+        return _ratio(useful, self.borrowed_tokens + self.dedicated_tokens)
+
+
+_COLUMNS = tuple(name for name in Resamples.__slots__ if name not in ("units", "alpha", "ppv"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Groups:
+    """Counts over the groups of a run, and the same per group for resampling."""
+
+    trajectories: int
+    judged_groups: int
+    judged_groups_trajectories: int
+    solved_groups: int
+    judged: int
+    accepted: int
+    audited: int
+    audited_correct: int
+    each: Sequence[Mapping[str, Any]]
+
+    @property
+    def rho(self) -> Fraction | None:
+        """Trajectories beyond the kept one, per judged group."""
+        return Fraction(self.judged_groups_trajectories, self.judged_groups) - 1 if self.judged_groups else None
+
+    @property
+    def alpha(self) -> Fraction | None:
+        """Share of judged groups with an accepted trajectory."""
+        return Fraction(self.solved_groups, self.judged_groups) if self.judged_groups else None
+
+    @property
+    def accept_rate(self) -> Fraction | None:
+        """Share of judged trajectories that the verifier accepted."""
+        return Fraction(self.accepted, self.judged) if self.judged else None
+
+    @property
+    def r(self) -> Fraction | None:
+        """Output tokens over answer tokens, of trajectories that were not lost."""
+        output, answer = (sum(int(row[f"{name}_tokens"]) for row in self.each) for name in ("output", "answer"))
+        return Fraction(output, answer) if answer else None
+
+    @property
+    def ppv(self) -> Fraction | None:
+        """Share of audited accepted trajectories that are correct; None without an audit."""
+        return Fraction(self.audited_correct, self.audited) if self.audited else None
+
+
+def groups(connection: duckdb.DuckDBPyConnection, run_id: str) -> Groups:
+    """What the verifier said, group by group."""
+    set_variables(connection, run_id=run_id)
+    each = rows(connection, "answers/groups")
+    judged = [row for row in each if row["judged"]]
+    return Groups(
+        trajectories=sum(row["trajectories"] for row in each),
+        judged_groups=len(judged),
+        judged_groups_trajectories=sum(size(row) for row in judged),
+        solved_groups=sum(row["accepted"] > 0 for row in judged),
+        judged=sum(row["judged"] for row in each),
+        accepted=sum(row["accepted"] for row in each),
+        audited=sum(row["audited"] for row in each),
+        audited_correct=sum(row["audited_correct"] for row in each),
+        each=each,
+    )
+
+
+def size(group: Mapping[str, Any]) -> int:
+    """Trajectories of a group. A verdict can reach the ledger before its trajectory's own event does."""
+    return max(int(group["trajectories"]), int(group["judged"]))
+
+
+def measured(cost: TokenCost, found: Groups) -> dict[str, Fraction | None]:
+    """Dollars per accepted trajectory on each line: all useful tokens at the line's price, over all accepted."""
+    return {
+        line: None if usd is None or not found.accepted else usd * cost.useful / found.accepted
+        for line, usd in cost.by_line.items()
+    }
+
+
+def resample(found: Groups) -> Resamples | None:
+    """Draw the groups with replacement again and again; None for fewer than two groups."""
+    solved = [int(row["judged"] and row["accepted"] > 0) for row in found.each]
+    audits = [(int(row["audited"]), int(row["audited_correct"])) for row in found.each]
+    columns = [[*_columns(row), one, *audit] for row, one, audit in zip(found.each, solved, audits, strict=True)]
+    drawn = bootstrap.sums(np.array(columns, dtype=np.int64))
+    if drawn is None:
+        return None
+    sums = dict(zip((*_COLUMNS, "solved", "audited", "correct"), drawn.T, strict=True))
+    return Resamples(
+        **{name: sums[name] for name in _COLUMNS},
+        units=len(columns),
+        alpha=_share_draws(found, found.alpha, ("solved", "one"), _ratio(sums["solved"], sums["judged_groups"])),
+        ppv=_share_draws(found, found.ppv, ("audited_correct", "audited"), _ratio(sums["correct"], sums["audited"])),
+    )
+
+
+def _share_draws(found: Groups, share: Fraction | None, columns: tuple[str, str], resampled: Floats) -> Floats:
+    interval = share_interval(found, *columns)
+    if share is None or interval is None or interval.high is None:
+        return np.full(bootstrap.RESAMPLES, np.nan)
+    return Estimate(float(share), interval.low, interval.high).draws_like(resampled)
+
+
+def share_interval(found: Groups, successes: str, trials: str) -> Interval | None:
+    """Wilson's interval of a share of two columns of the groups, a group counting as one cluster.
+
+    `solved` is whether a judged group has an accepted trajectory, `one` whether it was judged. None without a trial.
+    """
+    pairs = [(_share(row, successes), _share(row, trials)) for row in found.each if _share(row, trials)]
+    y, x = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
+    if not x:
+        return None
+    products = (sum(a * a for a, _ in pairs), sum(a * b for a, b in pairs), sum(b * b for _, b in pairs))
+    size_of_all = float(x) if x == len(pairs) else effective_trials(y, x, Clusters(len(pairs), *products))
+    low, high = wilson(y / x, size_of_all)
+    return Interval(low=bootstrap.rounded(low), high=bootstrap.rounded(high))
+
+
+def _share(group: Mapping[str, Any], name: str) -> int:
+    if name == "one":
+        return int(bool(group["judged"]))
+    return int(group["judged"] and group["accepted"] > 0) if name == "solved" else int(group[name])
+
+
+def measured_interval(
+    cost: TokenCost, tokens: Mapping[str, Tokens], found: Groups, drawn: Resamples | None, line: str
+) -> tuple[Interval | None, Interval | None]:
+    """Intervals of `measured` on a line, and of the same over PPV; None where there is too little to bound one.
+
+    The dollars of a placement are divided among the groups by the tokens their turns made there; on `blended` each
+    placement has its own price.
+    """
+    if drawn is None or cost.by_line[line] is None or cost.no_interval(line):
+        return None, None
+    return _intervals(_ratio(_dollars(cost, tokens, found, drawn, line), drawn.accepted), drawn)
+
+
+def judged_draws(cost: TokenCost, tokens: Mapping[str, Tokens], found: Groups, drawn: Resamples) -> Floats:
+    """Dollars per judged trajectory on the blended line, one for each resample; only where it may have an interval."""
+    return _ratio(_dollars(cost, tokens, found, drawn, "blended"), drawn.judged)
+
+
+def _dollars(cost: TokenCost, tokens: Mapping[str, Tokens], found: Groups, drawn: Resamples, line: str) -> Floats:
+    prices = cost.price_draws(line)
+    dollars = np.zeros(bootstrap.RESAMPLES)
+    for place, sums in (("borrowed", drawn.borrowed_tokens), ("dedicated", drawn.dedicated_tokens)):
+        if made := sum(int(row[f"{place}_tokens"]) for row in found.each):
+            dollars += sums * prices[place] * (tokens[place].useful / made)
+    return dollars
+
+
+def formula(cpm_usd: float, r: Fraction | None, found: Groups, pi: Fraction | None) -> float | None:
+    """CPM * R * (1 + pi * rho) / alpha, dollars per million answer tokens; None where a factor is not known.
+
+    None too where pi is below 0, which the formula does not cover: the borrow lowered the bill.
+    """
+    if r is None or pi is None or pi < 0 or found.rho is None or not found.alpha:
+        return None
+    return formulas.cost_correct(cpm_usd, float(r), float(found.rho), float(found.alpha), float(pi))
+
+
+def formula_interval(
+    cpm_usd: float, cost: TokenCost, drawn: Resamples | None, line: str
+) -> tuple[Interval | None, Interval | None]:
+    """Intervals of `formula` on a line, dollars, and of the same over PPV; None where there is too little to bound one.
+
+    On `blended`, which makes it C3, pi moves with the borrowed share of each draw's tokens.
+    """
+    if drawn is None or (pi := cost.pi(line)) is None or pi < 0 or no_formula_interval(cost, line):
+        return None, None
+    return _intervals(_ratio(cpm_usd * drawn.r * (1 + _pi(cost, drawn, line) * drawn.rho), drawn.alpha), drawn)
+
+
+def no_formula_interval(cost: TokenCost, line: str) -> str | None:
+    """Why the formula has no interval on a line: pi is a price of a token over serving's own, but on its own line 1."""
+    return None if line == "serving" else cost.no_interval(line) or cost.no_interval("serving")
+
+
+def partials(cpm_usd: float, r: Fraction | None, found: Groups) -> formulas.Partials | None:
+    """The partials of the formula at pi = 1; None where a factor is not known or CPM is 0."""
+    if r is None or found.rho is None or not found.alpha or not cpm_usd:
+        return None
+    return formulas.cost_correct_partials(cpm_usd, float(r), float(found.rho), float(found.alpha))
+
+
+def cpm(book: PriceBook, at_ns: int) -> float:
+    """The price book's blended price of a million serving tokens at `at_ns`, UTC. Raises PriceBookError for none."""
+    prices = book.tokens_at(at_ns)
+    return formulas.blended_price(float(prices.input_usd_per_million), float(prices.output_usd_per_million))
+
+
+def _columns(group: Mapping[str, Any]) -> list[int]:
+    """A group's part of each sum of Resamples, in their order."""
+    judged = bool(group["judged"])
+    rates = {
+        "judged_groups": int(judged),
+        "judged_groups_trajectories": size(group) if judged else 0,
+    }
+    return [int(rates[name] if name in rates else group[name]) for name in _COLUMNS]
+
+
+def _pi(cost: TokenCost, drawn: Resamples, line: str) -> Floats | float:
+    """Price of a rollout token over serving's own, one for each draw."""
+    if line == "serving":
+        return 1.0
+    prices, serving = cost.price_draws(line), cost.price_draws("serving")["borrowed"]
+    if line == "dedicated":
+        return _ratio(prices["dedicated"], serving)
+    # How evenly borrowed tokens were made moves both sides of their ratio alike: the same draws.
+    borrowed = prices["borrowed"] / serving
+    # Where one of the two was never made, its share is 0 in every draw.
+    return (
+        borrowed if line == "opportunistic" else drawn.phi * borrowed + (1 - drawn.phi) * prices["dedicated"] / serving
+    )
+
+
+def _intervals(values: Floats, drawn: Resamples) -> tuple[Interval | None, Interval | None]:
+    """Of cost per accepted, and of it over PPV."""
+    return bootstrap.interval(values, drawn.units), bootstrap.interval(_ratio(values, drawn.ppv), drawn.units)
+
+
+def _ratio(numerator: Floats, denominator: Floats) -> Floats:
+    """Undefined, or infinite, where a draw has nothing to divide by."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(numerator / denominator, dtype=np.float64)

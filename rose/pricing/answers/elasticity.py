@@ -1,0 +1,188 @@
+"""How much more is accepted with more rollouts for an answer, and with more training: elasticities of alpha. All [D].
+
+- *in rollouts*, eta_n. Of a group of m trajectories k were accepted; the chance that at least one of n of them, drawn
+  without putting back, is accepted is 1 - C(m - k, n) / C(m, n), which is the mean over all subsets of n and unbiased
+  for what a smaller group would have had. alpha(n) is its mean over the judged groups, and eta_n the slope of ln
+  alpha against ln n between half the group size and the group size. A trajectory that was lost or went stale counts as
+  one of the m that was not accepted: it was paid for. Where tries are independent eta_n is below 1 always.
+- *in training compute*, eta_T. The slope of ln alpha against ln T over the steps, T being the time spent on updates
+  before the step's rollouts were made. Fitted with each step's groups as counts (alpha = a * T^eta by Poisson
+  likelihood), so that a step with nothing accepted has its weight and no logarithm of zero is taken. The first step,
+  before any training, has no T and is left out.
+
+Intervals: a bootstrap over groups for eta_n, over steps for eta_T, since steps scatter by more than their groups
+explain. Too little data gives no figure, and says what is missing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import accumulate
+from math import comb, log
+from typing import Any
+
+import numpy as np
+
+from rose.pricing.answers.cost_per_correct import Groups, size
+from rose.pricing.stats import bootstrap
+from rose.pricing.stats.bootstrap import Floats, Interval, Ints
+
+#: Judged groups that either elasticity takes at least, and of them with an accepted trajectory.
+GROUPS_MIN, SOLVED_MIN = 30, 5
+#: Steps after the first update that eta_T takes at least, and by how much the training before them must have grown.
+STEPS_MIN, GROWTH_MIN = 5, 2
+
+#: A chance as a whole number: sums of whole numbers are the same in any order. Good to nine digits.
+_WHOLE = 2**30
+#: An elasticity as steep as this is none: nothing was accepted but at one end.
+_STEEPEST = 50.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Elasticity:
+    """An elasticity of alpha, and one value of it for each resample; or why there is none."""
+
+    value: float | None
+    interval: Interval | None
+    draws: Floats | None
+    #: Groups, or steps, that were drawn.
+    units: int
+    #: What it was worked out from, or what is missing.
+    says: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """The judged groups of a step, how many had an accepted trajectory, and the training before them, nanoseconds."""
+
+    trained_ns: int
+    judged: int
+    solved: int
+
+
+def accepted_of(size: int, accepted: int, n: int) -> Fraction:
+    """Chance that at least one of n of a group's trajectories is accepted: the mean over all subsets of n of them.
+
+    Raises ValueError where the group has no such subset.
+    """
+    if not 0 <= accepted <= size or not 0 <= n <= size:
+        raise ValueError(f"no {n} of {size} trajectories of which {accepted} were accepted")
+    return 1 - Fraction(comb(size - accepted, n), comb(size, n))
+
+
+def of_rollouts(found: Groups) -> Elasticity:
+    """eta_n between half the usual group size and the whole; groups smaller than that are left out."""
+    sizes = [(size(row), int(row["accepted"])) for row in found.each if row["judged"]]
+    if not sizes:
+        return _none("no group was judged yet")
+    # The usual size; of two that are as usual, the smaller, which keeps more groups.
+    n = min(Counter(of for of, _ in sizes).items(), key=lambda item: (-item[1], item[0]))[0]
+    used = [(of, accepted) for of, accepted in sizes if of >= n]
+    if n < 2:
+        return _none("the usual group has 1 trajectory, so nothing says what fewer would have done")
+    if problem := _too_few(len(used), sum(accepted > 0 for _, accepted in used), f"of {n} or more trajectories"):
+        return _none(problem)
+    half = n // 2
+    whole = {pair: [round(accepted_of(*pair, of) * _WHOLE) for of in (half, n)] for pair in set(used)}
+    columns = np.array([whole[pair] for pair in used], dtype=np.int64)
+    drawn = bootstrap.sums(columns)
+    assert drawn is not None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        draws = np.log(drawn[:, 1] / drawn[:, 0]) / log(n / half)
+    low, high = (int(total) for total in columns.sum(axis=0))
+    return Elasticity(
+        value=bootstrap.rounded(log(high / low) / log(n / half)),
+        interval=bootstrap.interval(draws, len(used)),
+        draws=draws,
+        units=len(used),
+        says=f"{len(used):,} groups: at least one accepted in {low / len(used) / _WHOLE:.1%} of subsets of {half}, "
+        f"in {high / len(used) / _WHOLE:.1%} of {n}"
+        + (f"; {len(sizes) - len(used):,} smaller groups left out" if len(used) < len(sizes) else ""),
+    )
+
+
+def steps(found: Groups, training: Iterable[Mapping[str, Any]]) -> list[Step]:
+    """The steps that were judged, in order. `training` has `step` and `train_ns`, ascending by step."""
+    updates = [(int(row["step"]), int(row["train_ns"] or 0)) for row in training]
+    updated = [step for step, _ in updates]
+    until_ns = [0, *accumulate(ns for _, ns in updates)]
+    judged, solved = Counter[int](), Counter[int]()
+    for row in found.each:
+        if row["judged"] and row["step"] is not None:
+            judged[row["step"]] += 1
+            solved[row["step"]] += row["accepted"] > 0
+    return [
+        Step(
+            trained_ns=until_ns[bisect_left(updated, step)],
+            judged=judged[step],
+            solved=solved[step],
+        )
+        for step in sorted(judged)
+    ]
+
+
+def of_training(judged: Iterable[Step]) -> Elasticity:
+    """eta_T over the steps that came after an update."""
+    used = [step for step in judged if step.trained_ns > 0]
+    if len(used) < STEPS_MIN:
+        return _none(f"{len(used)} steps were judged after the first update, and it takes {STEPS_MIN}")
+    if problem := _too_few(sum(s.judged for s in used), sum(s.solved for s in used), "after the first update"):
+        return _none(problem)
+    growth = used[-1].trained_ns / used[0].trained_ns
+    if growth < GROWTH_MIN:
+        return _none(f"training grew {growth:.2g}-fold over the steps, and it takes {GROWTH_MIN}-fold")
+    trained = np.log(np.array([step.trained_ns for step in used], dtype=np.float64))
+    trained -= trained.mean()
+    counts, solved = (np.array([getattr(s, name) for s in used], dtype=np.int64) for name in ("judged", "solved"))
+    which = bootstrap.drawn_clusters(len(used))
+    draws = _slope(trained[which], counts[which], solved[which])
+    (value,) = _slope(trained[None], counts[None], solved[None])
+    if not np.isfinite(value):
+        return _none("answers were accepted at one end of the training only")
+    first, last = used[0], used[-1]
+    return Elasticity(
+        value=bootstrap.rounded(value),
+        interval=bootstrap.interval(draws, len(used)),
+        draws=draws,
+        units=len(used),
+        says=f"{len(used)} steps, {int(counts.sum()):,} groups; training before them grew {growth:.3g}-fold, alpha "
+        f"went from {first.solved / first.judged:.1%} to {last.solved / last.judged:.1%}",
+    )
+
+
+def _slope(x: Floats, judged: Ints, solved: Ints) -> Floats:
+    """Slope b of solved = judged * exp(a + b * x) by Poisson likelihood, for each row.
+
+    At its maximum the mean of x weighted by what was solved is the mean weighted by what the fit expects. The
+    likelihood is concave, so Newton's steps, kept short, get there. Infinite where they run away, undefined where x
+    does not vary or nothing was solved.
+    """
+    b = np.zeros(len(x))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        wanted = (solved * x).sum(axis=1) / solved.sum(axis=1)
+        for _ in range(100):
+            expected = judged * np.exp(b[:, None] * x)
+            expected /= expected.sum(axis=1, keepdims=True)
+            mean = (expected * x).sum(axis=1)
+            spread = (expected * (x - mean[:, None]) ** 2).sum(axis=1)
+            step = np.where(spread > 0, np.clip((wanted - mean) / spread, -1, 1), np.nan)
+            b = np.clip(b + step, -_STEEPEST, _STEEPEST)
+            if not (np.abs(step) > 1e-12).any():
+                break
+    return np.where(np.abs(b) == _STEEPEST, np.copysign(np.inf, b), b)
+
+
+def _too_few(groups: int, solved: int, which: str) -> str | None:
+    if groups < GROUPS_MIN:
+        return f"{groups} judged groups {which}, and it takes {GROUPS_MIN}"
+    if solved < SOLVED_MIN:
+        return f"{solved} groups {which} had an accepted trajectory, and it takes {SOLVED_MIN}"
+    return None
+
+
+def _none(missing: str) -> Elasticity:
+    return Elasticity(value=None, interval=None, draws=None, units=0, says=f"not enough data: {missing}")

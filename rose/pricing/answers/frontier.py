@@ -1,0 +1,235 @@
+"""Where the next dollar, or the next slack second, lowers the cost of a correct answer: inference or training.
+
+[A] The next dollar lowers cost per correct faster on inference than on training iff (eta_n - 1) / eta_T > D_I / D_T.
+[D] With D_I = p_I n and D_T = p_T T it is exact: the relative fall per dollar is (eta_n - 1) / D_I for inference and
+eta_T / D_T for training. What is compared is these two, so that an elasticity of 0 or below needs no rule of its own.
+
+From the ledger:
+
+- D_I: amortized dollars of the time that serving devices spent serving;
+- D_T: what training cost, with every useful rollout token at the dedicated price (two price lines): updates, syncs,
+  activation, transfer and energy of the dedicated devices, plus c_D times the useful tokens; psi is the latter's share;
+- D_T': the same with borrowed tokens at what they cost (three price lines), kappa3 = D_I / D_T' [D];
+- eta_n and eta_T: see `rose.pricing.answers.elasticity`. They were measured on training's own groups, and are taken to
+  hold for answers at inference.
+
+Slack that costs nothing has no price to weigh, [D]: a slack second goes to inference iff
+(eta_n / n) * (r_I / N) > eta_T * r_T / T. r_I is the rollouts that a borrowed second made, N the judged groups; a slack
+second spent on training is taken to be a device-second of updates, of which T were made.
+
+A direction is named only where the 95% intervals allow no other; else the answer is "not enough data to tell".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from rose.pricing import formulas
+from rose.pricing.answers.cost_per_correct import Groups, TokenCost
+from rose.pricing.answers.elasticity import Elasticity
+from rose.pricing.charges.allocation import Allocation
+from rose.pricing.money import NANO_USD_PER_USD, NS_PER_S
+from rose.pricing.run.tokens import Tokens
+from rose.pricing.stats import bootstrap
+from rose.pricing.stats.bootstrap import Floats, Interval, interval
+
+Side = Literal["inference", "training", "neither", "not enough data to tell"]
+UNKNOWN: Side = "not enough data to tell"
+
+_TRAINING_BUCKETS = ("train", "sync", "activation", "transfer", "energy")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spend:
+    """Dollars on both sides of the frontier. `rollouts` is every useful token at the dedicated price."""
+
+    inference_usd: Fraction
+    rollouts_usd: Fraction
+    other_training_usd: Fraction
+    borrowed_share: Fraction
+    #: c_O / c_D.
+    cost_ratio: Fraction
+
+    @property
+    def training_usd(self) -> Fraction:
+        """D_T."""
+        return self.rollouts_usd + self.other_training_usd
+
+    @property
+    def rollout_share(self) -> Fraction:
+        """psi."""
+        return self.rollouts_usd / self.training_usd
+
+    @property
+    def training_with_borrowing_usd(self) -> float:
+        """D_T'."""
+        return formulas.training_spend_with_borrowing(*self._training())
+
+    @property
+    def threshold(self) -> float:
+        """D_I / D_T: two price lines."""
+        return float(self.inference_usd / self.training_usd)
+
+    @property
+    def kappa3(self) -> float:
+        """D_I / D_T': three price lines."""
+        return formulas.third_line_threshold(float(self.inference_usd), *self._training())
+
+    def _training(self) -> tuple[float, float, float, float]:
+        return (
+            float(self.training_usd),
+            float(self.rollout_share),
+            float(self.borrowed_share),
+            float(self.cost_ratio),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slack:
+    """What a slack second would yield on either side."""
+
+    #: r_I: rollouts that a borrowed device-second made.
+    rollouts_per_s: Fraction
+    #: N.
+    answers: int
+    #: T, device-seconds of updates.
+    training_s: Fraction
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """Where it goes, and the relative fall in cost per correct that each side brings (for each dollar, or each slack
+    second); None where an elasticity is not known. `interval` is of the difference, inference less training."""
+
+    side: Side
+    gain_inference: float | None
+    gain_training: float | None
+    interval: Interval | None
+    says: str
+
+
+def spend(allocation: Allocation, cost: TokenCost) -> Spend | str:
+    """The dollars, or what is missing to give them."""
+    dedicated, opportunistic = cost.by_line["dedicated"], cost.by_line["opportunistic"]
+    inference = Fraction(allocation.of("serving").amortized_nano_usd()["serving"], NANO_USD_PER_USD)
+    if not inference:
+        return "not enough data: no serving device spent time on serving"
+    if not dedicated:
+        return "not enough data: no useful token was made on dedicated devices, whose price training is reckoned at"
+    if opportunistic is not None and opportunistic < 0:
+        return "does not apply: the borrow lowered the bill, so there is no price of a borrowed token to weigh"
+    bought = allocation.of("rollout", "train").amortized_nano_usd()
+    return Spend(
+        inference_usd=inference,
+        rollouts_usd=dedicated * cost.useful,
+        other_training_usd=Fraction(sum(bought[bucket] for bucket in _TRAINING_BUCKETS), NANO_USD_PER_USD),
+        borrowed_share=cost.borrowed_share or Fraction(0),
+        cost_ratio=(opportunistic or Fraction(0)) / dedicated,
+    )
+
+
+def slack(allocation: Allocation, tokens: Mapping[str, Tokens], found: Groups) -> Slack | str:
+    """What a slack second yields, or what is missing to say so."""
+    borrowed_ns = allocation.of("serving").bucket_ns()["rollout"]
+    training_ns = allocation.bucket_ns()["train"]
+    generated = sum(of.generated for of in tokens.values())
+    if not borrowed_ns or not tokens["borrowed"].generated:
+        return "not enough data: no rollout ran on a serving device"
+    if not training_ns or not found.judged_groups:
+        return "not enough data: " + ("no update was made" if not training_ns else "no group was judged yet")
+    # A trajectory that moved counts on each device by the tokens it made there.
+    rollouts = found.trajectories * Fraction(tokens["borrowed"].generated, generated)
+    return Slack(
+        rollouts_per_s=rollouts * NS_PER_S / borrowed_ns,
+        answers=found.judged_groups,
+        training_s=Fraction(training_ns, NS_PER_S),
+    )
+
+
+def left(eta_n: Elasticity, eta_t: Elasticity, of: Spend, n: float) -> float | None:
+    """(eta_n - 1) / eta_T; None where one is not known, or where training does not raise alpha and it says nothing."""
+    if eta_n.value is None or eta_t.value is None or eta_t.value <= 0:
+        return None
+    inference, training = float(of.inference_usd), float(of.training_usd)
+    # The units of n and T cancel: any will do for T.
+    return formulas.frontier(
+        n=n, training=1.0, eta_n=eta_n.value, eta_t=eta_t.value, usd_per_n=inference / n, usd_per_t=training
+    ).left
+
+
+def next_dollar(eta_n: Elasticity, eta_t: Elasticity, inference_usd: float, training_usd: float) -> Answer:
+    """Where the next dollar goes, at D_I and D_T, or at D_I and D_T'."""
+    return _weigh(_gain(eta_n, 1 / inference_usd, free=False), _gain(eta_t, 1 / training_usd), "dollar")
+
+
+def next_second(eta_n: Elasticity, eta_t: Elasticity, n: float, yields: Slack) -> Answer:
+    """Where slack that costs nothing goes; `n` is 1 + rho."""
+    per_second = float(yields.rollouts_per_s / yields.answers) / n
+    return _weigh(_gain(eta_n, per_second), _gain(eta_t, 1 / float(yields.training_s)), "slack second")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Gain:
+    """What one side brings: the figure, its resamples, and whether it lowers the cost (None: cannot be told)."""
+
+    value: float | None
+    draws: Floats | None
+    units: int
+    lowers: bool | None
+
+
+def _gain(eta: Elasticity, rate: float, *, free: bool = True) -> _Gain:
+    """Elasticity times the relative growth that is bought; rollouts that are paid for raise the cost by as much."""
+    if eta.value is None or eta.draws is None:
+        return _Gain(value=None, draws=None, units=0, lowers=None)
+    draws = (eta.draws - (0 if free else 1)) * rate
+    return _Gain(
+        value=bootstrap.rounded((eta.value - (0 if free else 1)) * rate), draws=draws, units=eta.units,
+        lowers=_sign(interval(draws, eta.units)),
+    )  # fmt: skip
+
+
+def _weigh(inference: _Gain, training: _Gain, what: str) -> Answer:
+    apart: Interval | None = None
+    side: Side = UNKNOWN
+    if inference.draws is not None and training.draws is not None:
+        apart = interval(inference.draws - training.draws, min(inference.units, training.units))
+        to_inference = _sign(apart)
+        if inference.lowers is False and training.lowers is False:
+            side = "neither"
+        elif to_inference and inference.lowers:
+            side = "inference"
+        elif to_inference is False and training.lowers:
+            side = "training"
+    return Answer(
+        side=side, gain_inference=inference.value, gain_training=training.value, interval=apart,
+        says=_says(side, inference, training, what),
+    )  # fmt: skip
+
+
+def _says(side: Side, inference: _Gain, training: _Gain, what: str) -> str:
+    """The answer for a reader who knows none of the symbols."""
+    told = {True: "lowers", False: "raises"}
+    first = {
+        "inference": f"The next {what} lowers cost per correct faster on inference than on training.",
+        "training": f"The next {what} lowers cost per correct faster on training than on inference.",
+        "neither": f"The next {what} lowers cost per correct on neither side.",
+        UNKNOWN: f"Where the next {what} lowers cost per correct faster: not enough data to tell.",
+    }[side]
+    known = [
+        f"{subject} {told[gain.lowers]} it"
+        for subject, gain in (("one more rollout for each answer", inference), ("more training", training))
+        if gain.lowers is not None
+    ]
+    rest = " and ".join(known)
+    return f"{first} {rest[0].upper()}{rest[1:]}." if rest else first
+
+
+def _sign(of: Interval | None) -> bool | None:
+    """True for an interval above 0, False for one below, None where it holds 0 or there is none."""
+    if of is None or (of.low <= 0 and (of.high is None or of.high >= 0)):
+        return None
+    return of.low > 0

@@ -1,0 +1,177 @@
+"""The frontier of one run as a document: elasticities, dollars, thresholds, and where the next dollar belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from rose.pricing import formulas
+from rose.pricing.answers import elasticity, frontier
+from rose.pricing.answers.elasticity import Elasticity
+from rose.pricing.answers.frontier import Answer, Slack, Spend
+from rose.pricing.document import BookFacts, RunFacts, to_json
+from rose.pricing.figures import AMORTIZED, BLENDED, Figure, Stamp
+from rose.pricing.query import rows
+from rose.pricing.run.priced import PricedRun
+from rose.pricing.stats import bootstrap
+
+#: The questions, in the order they are shown.
+TWO_LINES, THREE_LINES, FREE = "two price lines", "three price lines", "slack that costs nothing"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerRow:
+    """An answer: `inference`, `training`, `neither` or `not enough data to tell`, in a word and in a sentence.
+
+    The gains are relative falls in cost per correct, for each dollar more or for each slack second.
+    """
+
+    side: str
+    says: str
+    gain_inference: Figure
+    gain_training: Figure
+    #: Inference less training.
+    difference: Figure
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outlook:
+    """What `rose correct frontier` shows."""
+
+    stamp: Stamp
+    run: RunFacts
+    price_book: BookFacts
+    #: n, eta_n, eta_t, independent (best of n by the accept rate), left.
+    elasticities: Mapping[str, Figure]
+    #: What eta_n and eta_t were worked out from, or what is missing.
+    rests_on: Mapping[str, str]
+    #: inference, training, training_with_borrowing (dollars), psi, phi, cost_ratio, threshold, kappa3.
+    spend: Mapping[str, Figure]
+    #: What more rollouts do to cost per correct, in words.
+    rollouts: str
+    answers: Mapping[str, AnswerRow]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for `json.dumps`; amounts are whole nano-dollars."""
+        return to_json(self)
+
+
+def outlook(of: PricedRun) -> Outlook:
+    """The document of a run."""
+    eta_n = elasticity.of_rollouts(of.found)
+    eta_t = elasticity.of_training(elasticity.steps(of.found, rows(of.connection, "answers/step_training")))
+    dollars = frontier.spend(of.allocation, of.cost)
+    yields = frontier.slack(of.allocation, of.tokens, of.found)
+    independent = _independent(of)
+    return Outlook(
+        stamp=of.stamp,
+        run=of.run,
+        price_book=of.book_facts,
+        elasticities={
+            "n": of.make.part(
+                None if of.found.rho is None else 1 + of.found.rho, unit="ratio", why="not enough data: no verdict yet"
+            ),
+            "eta_n": of.number(eta_n.value, interval=eta_n.interval, why=eta_n.says, no_interval=bootstrap.TOO_FEW),
+            "eta_t": of.number(eta_t.value, interval=eta_t.interval, why=eta_t.says, no_interval=bootstrap.TOO_FEW),
+            "independent": of.number(independent, why="not enough data: all or none of the trajectories were accepted"),
+            "left": _left(of, eta_n, eta_t, dollars),
+        },
+        rests_on={"eta_n": eta_n.says, "eta_t": eta_t.says},
+        spend=_spend(of, dollars),
+        rollouts=_rollouts(eta_n, independent),
+        answers=_answers(of, eta_n, eta_t, dollars, yields),
+    )
+
+
+def _independent(of: PricedRun) -> float | None:
+    rho, rate = of.found.rho, of.found.accept_rate
+    if rho is None or rate is None or not 0 < rate < 1:
+        return None
+    return formulas.best_of_n_elasticity(float(rate), float(1 + rho))
+
+
+def _left(of: PricedRun, eta_n: Elasticity, eta_t: Elasticity, dollars: Spend | str) -> Figure:
+    if isinstance(dollars, str):
+        return of.number(None, why=dollars)
+    known = eta_n.value is not None and eta_t.value is not None
+    value = frontier.left(eta_n, eta_t, dollars, float(1 + (of.found.rho or 0)))
+    return of.number(
+        value,
+        why="does not apply: training did not raise alpha" if known else "not enough data: an elasticity is not known",
+    )
+
+
+def _spend(of: PricedRun, dollars: Spend | str) -> dict[str, Figure]:
+    names = ("inference", "training", "training_with_borrowing", "psi", "phi", "cost_ratio", "threshold", "kappa3")
+    if isinstance(dollars, str):
+        return {name: of.number(None, why=dollars) for name in names}
+    return {
+        "inference": of.make.money(dollars.inference_usd, AMORTIZED),
+        "training": of.make.money(dollars.training_usd, AMORTIZED),
+        "training_with_borrowing": of.make.money(Fraction(dollars.training_with_borrowing_usd), BLENDED),
+        "psi": of.make.part(dollars.rollout_share),
+        "phi": of.make.part(dollars.borrowed_share),
+        "cost_ratio": of.make.part(dollars.cost_ratio, unit="ratio"),
+        "threshold": of.number(dollars.threshold),
+        "kappa3": of.number(dollars.kappa3),
+    }
+
+
+def _rollouts(eta_n: Elasticity, independent: float | None) -> str:
+    """Whether more rollouts for each answer lower or raise what a correct one costs."""
+    if eta_n.value is None or eta_n.interval is None:
+        text = "What more rollouts do to cost per correct: not enough data to tell."
+    else:
+        low, high = eta_n.interval.low, eta_n.interval.high
+        raises, lowers = high is not None and high < 1, low > 1
+        does = "raise" if raises else "lower" if lowers else "may raise or lower"
+        text = (
+            f"More rollouts for each answer {does} cost per correct: 1% more of them bring {eta_n.value:.2g}% more "
+            "accepted answers, and they pay only above 1%."
+        )
+    if independent is not None:
+        text += f" Independent tries always stay below 1% (here they would bring {independent:.2g}%)."
+    return text
+
+
+def _answers(
+    of: PricedRun, eta_n: Elasticity, eta_t: Elasticity, dollars: Spend | str, yields: Slack | str
+) -> dict[str, AnswerRow]:
+    found: dict[str, AnswerRow] = {}
+    for name in (TWO_LINES, THREE_LINES):
+        if isinstance(dollars, str):
+            found[name] = _no_answer(of, dollars)
+            continue
+        training = float(dollars.training_usd) if name == TWO_LINES else dollars.training_with_borrowing_usd
+        found[name] = _answer(of, frontier.next_dollar(eta_n, eta_t, float(dollars.inference_usd), training))
+    if isinstance(yields, str):
+        found[FREE] = _no_answer(of, yields)
+    else:
+        found[FREE] = _answer(of, frontier.next_second(eta_n, eta_t, float(1 + (of.found.rho or 0)), yields))
+    return found
+
+
+def _answer(of: PricedRun, answer: Answer) -> AnswerRow:
+    inference, training = answer.gain_inference, answer.gain_training
+    unknown = "not enough data: its elasticity is not known"
+    return AnswerRow(
+        side=answer.side,
+        says=answer.says,
+        gain_inference=of.number(inference, why=unknown),
+        gain_training=of.number(training, why=unknown),
+        difference=of.number(
+            None if inference is None or training is None else inference - training,
+            interval=answer.interval,
+            why="not enough data: an elasticity is not known",
+        ),
+    )
+
+
+def _no_answer(of: PricedRun, why: str) -> AnswerRow:
+    none = of.number(None, why=why)
+    return AnswerRow(
+        side=frontier.UNKNOWN, says=why[0].upper() + why[1:] + ".", gain_inference=none, gain_training=none,
+        difference=none,
+    )  # fmt: skip

@@ -1,0 +1,265 @@
+"""Which verifier to buy: how well each reports probabilities, and what a correct answer costs with it.
+
+Scores, on probes whose truth y is known (1 correct, 0 not) and a reported probability p that the answer is correct.
+Both are strictly proper: a verifier's expected score is best where it reports what it believes.
+
+- Brier: the mean of (p - y)^2; 0 is best. It is the sum of Murphy's terms over ten bins of probability: reliability
+  (how far reports lie from what came true, 0 is best) - resolution (how far bins lie from the base rate, more is
+  better) + uncertainty (of the base rate alone) + what lies within the bins.
+- logarithmic: the mean of -ln of the probability given to what turned out, in nats; 0 is best. A report of 0 or 1 that
+  turned out wrong makes it infinite, and is reported so, not cut off; so verifiers are ranked by Brier.
+
+Cost, [D]: C = (g + v) / alpha dollars per accepted answer, with g what the run paid for each judged trajectory, v the
+verifier's own price of a verdict and alpha its accept rate on the probes; C / PPV is the cost per correct one. alpha
+and PPV hold for production if the probes are answers such as production makes. Which verifier is cheapest is named
+where a bootstrap over the probes, the same ones for all, gives it at least 95% of the draws; else it cannot be told
+yet. Probes of one group (trajectories of a run that share a task) are drawn together.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import fsum, log
+
+import numpy as np
+
+from rose.pricing.answers.probes import Probe
+from rose.pricing.stats import bootstrap
+from rose.pricing.stats.bootstrap import Floats, Interval
+
+#: Bins of probability of a calibration: [0, 0.1), ..., [0.9, 1].
+BINS = 10
+#: Shared probes below which no verifier is called the cheapest.
+PROBES_MIN = 30
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bin:
+    """Probes reported within [low, high): how many, the mean report, and the share that was correct."""
+
+    low: float
+    high: float
+    probes: int
+    reported: float
+    correct: float
+    #: What the mean leaves out: sum of (p - mean p)^2 - 2 (p - mean p) (y - mean y).
+    within: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scores:
+    """One verifier on a set of probes. Rates are None where there was nothing to divide by."""
+
+    probes: int
+    brier: float
+    #: None: infinite, for `certain_and_wrong` probes were reported as 0 or 1 and turned out otherwise.
+    logarithmic: float | None
+    certain_and_wrong: int
+    reliability: float
+    resolution: float
+    uncertainty: float
+    within_bins: float
+    calibration: tuple[Bin, ...]
+    accepted: int
+    correct: int
+    accepted_correct: int
+
+    @property
+    def accept_rate(self) -> Fraction:
+        """alpha at the verifier's threshold."""
+        return Fraction(self.accepted, self.probes)
+
+    @property
+    def tpr(self) -> Fraction | None:
+        """Accepted among the correct."""
+        return Fraction(self.accepted_correct, self.correct) if self.correct else None
+
+    @property
+    def fpr(self) -> Fraction | None:
+        """Accepted among the wrong."""
+        wrong = self.probes - self.correct
+        return Fraction(self.accepted - self.accepted_correct, wrong) if wrong else None
+
+    @property
+    def ppv(self) -> Fraction | None:
+        """Correct among the accepted."""
+        return Fraction(self.accepted_correct, self.accepted) if self.accepted else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verifier:
+    """A verifier's scores on the shared probes, and its cost per correct answer in dollars where that is known."""
+
+    name: str
+    #: Probes it saw, of which `scores.probes` were seen by all.
+    saw: int
+    scores: Scores
+    usd_per_verdict: Fraction | None
+    usd_per_correct: Fraction | None
+    interval: Interval | None
+    #: Share of the draws in which it was the cheapest; None where the costs of all are not known.
+    chance_cheapest: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Verifiers in the order of their Brier scores, and which one makes a correct answer cheapest, if that is known."""
+
+    verifiers: tuple[Verifier, ...]
+    #: Probes that all of them saw; only these are scored, unless there is none.
+    shared: int
+    cheapest: str | None
+    says: str
+
+
+def score(probes: Sequence[Probe]) -> Scores:
+    """The scores of one verifier. Raises ValueError for no probes."""
+    if not probes:
+        raise ValueError("no probes to score")
+    size = len(probes)
+    correct = sum(probe.correct for probe in probes)
+    brier = fsum((probe.probability - probe.correct) ** 2 for probe in probes) / size
+    given = [probe.probability if probe.correct else 1 - probe.probability for probe in probes]
+    wrong = sum(chance == 0 for chance in given)
+    bins = _calibration(probes)
+    rate = correct / size
+    return Scores(
+        probes=size,
+        brier=brier,
+        logarithmic=None if wrong else fsum(-log(chance) for chance in given) / size + 0.0,
+        certain_and_wrong=wrong,
+        reliability=sum(of.probes * (of.reported - of.correct) ** 2 for of in bins) / size,
+        resolution=sum(of.probes * (of.correct - rate) ** 2 for of in bins) / size,
+        uncertainty=rate * (1 - rate),
+        within_bins=sum(of.within for of in bins) / size,
+        calibration=bins,
+        accepted=sum(probe.accepted for probe in probes),
+        correct=correct,
+        accepted_correct=sum(probe.accepted and probe.correct for probe in probes),
+    )
+
+
+def compare(
+    probes: Iterable[Probe],
+    usd_per_trajectory: Fraction | None,
+    usd_per_verdict: Mapping[str, Fraction | None],
+    trajectory_draws: Floats | None = None,
+) -> Comparison:
+    """Score the verifiers and cost a correct answer with each.
+
+    `usd_per_trajectory` is g, `usd_per_verdict` v by verifier; None where it is not known. `trajectory_draws` are
+    values that g may have, one for each resample; without them it is held. Raises ValueError for no probes.
+    """
+    by_verifier: dict[str, dict[str, Probe]] = defaultdict(dict)
+    for probe in probes:
+        by_verifier[probe.verifier][probe.probe] = probe
+    if not by_verifier:
+        raise ValueError("no probes to compare verifiers on")
+    shared = sorted(set.intersection(*(set(of) for of in by_verifier.values())))
+    scored = {name: score([of[probe] for probe in shared or sorted(of)]) for name, of in sorted(by_verifier.items())}
+    paid = {
+        name: None if usd_per_trajectory is None or (own := usd_per_verdict[name]) is None else usd_per_trajectory + own
+        for name in scored
+    }
+    held = float(usd_per_trajectory or 0)
+    draws, units = _draws(by_verifier, shared, paid) if shared else ({}, 0)
+    if trajectory_draws is not None:
+        # Of the same draws, what g adds to them: (g + v) / alpha for another g.
+        draws = {
+            name: drawn * (1 + (trajectory_draws - held) / float(paid[name] or 1)) for name, drawn in draws.items()
+        }
+    chances = _chances(draws) if len(draws) == len(scored) > 1 else {}
+    verifiers = tuple(
+        Verifier(
+            name=name,
+            saw=len(by_verifier[name]),
+            scores=of,
+            usd_per_verdict=usd_per_verdict[name],
+            usd_per_correct=None
+            if (usd := paid[name]) is None or not of.accepted_correct
+            else usd * of.probes / of.accepted_correct,
+            interval=bootstrap.interval(draws[name], units) if name in draws else None,
+            chance_cheapest=chances.get(name),
+        )
+        for name, of in sorted(scored.items(), key=lambda item: (item[1].brier, item[0]))
+    )
+    cheapest, says = _cheapest(verifiers, len(shared))
+    return Comparison(verifiers=verifiers, shared=len(shared), cheapest=cheapest, says=says)
+
+
+def _calibration(probes: Sequence[Probe]) -> tuple[Bin, ...]:
+    members: dict[int, list[Probe]] = defaultdict(list)
+    for probe in probes:
+        members[min(int(probe.probability * BINS), BINS - 1)].append(probe)
+    return tuple(_bin(number, members[number]) for number in sorted(members))
+
+
+def _bin(number: int, probes: Sequence[Probe]) -> Bin:
+    reported = fsum(probe.probability for probe in probes) / len(probes)
+    correct = sum(probe.correct for probe in probes) / len(probes)
+    off = [(probe.probability - reported, probe.correct - correct) for probe in probes]
+    return Bin(
+        low=number / BINS,
+        high=(number + 1) / BINS,
+        probes=len(probes),
+        reported=reported,
+        correct=correct,
+        within=fsum(p * p - 2 * p * y for p, y in off),
+    )
+
+
+def _draws(
+    by_verifier: Mapping[str, Mapping[str, Probe]], shared: Sequence[str], paid: Mapping[str, Fraction | None]
+) -> tuple[dict[str, Floats], int]:
+    """Dollars per correct answer with each verifier whose price is known, over draws of the shared probes.
+
+    And the number of groups that were drawn.
+    """
+    names = sorted(by_verifier)
+    # The probes of each group, then those of them that each verifier accepted rightly.
+    groups: dict[str, list[int]] = defaultdict(lambda: [0] * (1 + len(names)))
+    for probe in shared:
+        said = [by_verifier[name][probe] for name in names]
+        right = [1, *(int(of.accepted and of.correct) for of in said)]
+        groups[said[0].group] = [total + own for total, own in zip(groups[said[0].group], right, strict=True)]
+    sums = bootstrap.sums(np.array(list(groups.values()), dtype=np.int64))
+    if sums is None:
+        return {}, len(groups)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        drawn = {
+            name: float(usd) * sums[:, 0] / sums[:, column]
+            for column, name in enumerate(names, start=1)
+            if (usd := paid[name]) is not None
+        }
+    return drawn, len(groups)
+
+
+def _chances(draws: Mapping[str, Floats]) -> dict[str, float]:
+    """Share of the draws in which each is the cheapest; verifiers that tie share a draw."""
+    # One that accepted nothing correct in a draw, free of charge or not, has no cost there: the worst.
+    costs = np.where(np.isfinite(found := np.stack(list(draws.values()))), found, np.inf)
+    least = costs.min(axis=0)
+    ties = (costs == least) & np.isfinite(costs)
+    shares = ties / np.maximum(ties.sum(axis=0), 1)
+    return dict(zip(draws, (float(share) for share in shares.mean(axis=1)), strict=True))
+
+
+def _cheapest(verifiers: Sequence[Verifier], shared: int) -> tuple[str | None, str]:
+    """Its name, if it can be told, and the answer in words."""
+    if len(verifiers) == 1:
+        return None, f"Only {verifiers[0].name} judged the probes: there is nothing to choose between."
+    cannot = "Which verifier makes a correct answer cheapest cannot be told yet"
+    if not shared:
+        return None, f"{cannot}: no probe was judged by all of them. Each is scored on its own, which do not compare."
+    if unpriced := [of.name for of in verifiers if of.usd_per_correct is None and of.scores.accepted_correct]:
+        return None, f"{cannot}: what an answer costs with {', '.join(unpriced)} is not known."
+    if shared < PROBES_MIN:
+        return None, f"{cannot}: {shared} probes were judged by all of them, and it takes {PROBES_MIN}."
+    best = max(verifiers, key=lambda of: of.chance_cheapest or 0)
+    chance = best.chance_cheapest or 0.0
+    if chance < bootstrap.CONFIDENCE:
+        return None, f"{cannot}: {best.name} is the cheapest in {chance:.0%} of the draws, and it takes 95%."
+    return best.name, f"{best.name} makes a correct answer cheapest, in {chance:.1%} of the draws of {shared:,} probes."

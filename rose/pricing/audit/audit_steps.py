@@ -1,0 +1,270 @@
+"""The links between a charge and its events, each worked out anew and compared with what was charged.
+
+Nothing here reads what the pricing of charges left behind: rates come from the price book's text, times and tokens from
+the ledger's events, and the divisions are made again by `rose.pricing.money.split`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import lcm
+from typing import Any
+
+import polars as pl
+
+from rose.events import BUCKETS
+from rose.pricing.audit.evidence import Evidence, Row
+from rose.pricing.charges.allocation import ALL_BUCKETS, UNACCOUNTED
+from rose.pricing.money import NANO_USD_PER_USD, charge_nano_usd, format_ns, format_usd, split
+from rose.pricing.price_books.entries import Entry, span_of
+from rose.pricing.price_books.pricebook import PriceBook
+
+_BYTES_PER_GB = 10**9
+_MW_NS_PER_KWH = 10**12 * 3_600_000
+_RECOMPUTED = "recomputed"
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """`said` is what was charged, `found` what it comes to when it is added up again.
+
+    `asked` is False for what must come out too, but is not what was asked for.
+    """
+
+    what: str
+    said: int
+    found: int
+    unit: str = "nano-dollars"
+    asked: bool = True
+
+    @property
+    def ok(self) -> bool:
+        return self.said == self.found
+
+    @property
+    def text(self) -> str:
+        if self.ok:
+            return f"{self.what} = {self.found:,} {self.unit}"
+        return f"{self.what} comes to {self.found:,} {self.unit}, and {self.said:,} is charged"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One link of the chain: what it says in words, and the sums that must come out."""
+
+    title: str
+    says: str
+    sums: tuple[Sum, ...] = ()
+
+
+def capacity(
+    rows: pl.DataFrame, asked: pl.DataFrame, book: PriceBook, hour_ns: int, evidence: Evidence
+) -> Iterator[Step]:
+    """The steps of device time: `rows` are all charges of kind capacity of one device-hour, `asked` some of them."""
+    whole = _by(rows, ("lease_id", "bucket"))
+    wanted = set(_by(asked, ("lease_id", "bucket")))
+    order = sorted(whole, key=lambda key: (*_nulls(key[:1]), ALL_BUCKETS.index(key[1])))
+    timed = {key: whole[key]["ns"] for key in order if whole[key]["ns"]}
+    shares: dict[tuple[Any, ...], int] = {}
+    if timed:
+        ns = sum(timed.values())
+        price = book.device_at(rows["device_class"][0], rows["pool"][0], hour_ns)
+        charge = charge_nano_usd(price.usd_per_hour, ns)
+        shares = split(charge, timed)
+        rate = f"${price.usd_per_hour}"
+        yield Step(
+            title="price",
+            says=f"{rate} for each hour of {price.device_class} ({price.commitment}){_entry(book, 'device', price)}",
+        )
+        yield Step(
+            title="device-hour",
+            says=f"{format_ns(ns)} provisioned in the hour cost {format_usd(charge)}, rounded once, half to even",
+            sums=(Sum(f"{rate} x {ns:,} ns / 3,600,000,000,000 ns", _total(rows, "cost_nano"), charge),),
+        )
+        says = "divided among leases and buckets by nanoseconds, the largest remainders rounded up"
+        named = {key: f"{charge:,} x {timed.get(key, 0):,} / {ns:,} ns ({_named(key)})" for key in order}
+    else:
+        says = "no time of the device was provisioned in the hour, so what was made in it costs nothing"
+        named = {key: f"no time ({_named(key)})" for key in order}
+    yield Step(
+        title="by time",
+        says=says,
+        sums=tuple(Sum(named[key], whole[key]["cost_nano"], shares.get(key, 0), asked=key in wanted) for key in order),
+    )
+    for lease_id, bucket in order:
+        if bucket == "rollout" and (lease_id, bucket) in wanted:
+            mine = (pl.col("bucket") == bucket) & pl.col("lease_id").eq_missing(lease_id)
+            nano = shares.get((lease_id, bucket), 0)
+            yield _rollout(rows.filter(mine), asked.filter(mine), lease_id, nano, book, hour_ns, evidence)
+    yield _slices(whole, wanted, evidence)
+
+
+def transfer(
+    rows: pl.DataFrame, asked: pl.DataFrame, book: PriceBook, hour_ns: int, evidence: Evidence
+) -> Iterator[Step]:
+    """The steps of weight syncs: `rows` are all charges of kind transfer of one device-hour."""
+    sent: Counter[tuple[Any, ...]] = Counter()
+    for event in evidence.syncs:
+        sent[event["route"], event["policy_version"]] += event["wire_bytes"]
+    charged, wanted = (_by(frame, ("route", "policy_version")) for frame in (rows, asked))
+    for route in sorted(set(asked["route"])):
+        price = book.transfer_at(route, hour_ns)
+        rate = Fraction(price.usd_per_gb) * NANO_USD_PER_USD / _BYTES_PER_GB
+        yield Step(
+            title="price",
+            says=f"${price.usd_per_gb} for each GB over the route {route}{_entry(book, 'transfer', price)}",
+            sums=tuple(
+                Sum(f"{row['bytes']:,} bytes at that price, rounded once", row["cost_nano"], round(row["bytes"] * rate))
+                for row in asked.filter(pl.col("route") == route).iter_rows(named=True)
+            ),
+        )
+    yield Step(
+        title="syncs",
+        says="bytes that the syncs of the hour moved, by route and policy version",
+        sums=tuple(
+            Sum(f"route {key[0]}, version {key[1]}", amounts["bytes"], sent[key], "bytes", key in wanted)
+            for key, amounts in charged.items()
+        ),
+    )
+
+
+def energy(
+    rows: pl.DataFrame, asked: pl.DataFrame, book: PriceBook, hour_ns: int, evidence: Evidence
+) -> Iterator[Step]:
+    """The steps of metered energy: `rows` are all charges of kind energy of one device-hour."""
+    price = book.electricity_at(hour_ns)
+    rate = Fraction(price.usd_per_kwh) * Fraction(price.pue) * NANO_USD_PER_USD / _MW_NS_PER_KWH
+    metered = _total(rows, "energy_mw_ns")
+    yield Step(
+        title="price",
+        says=f"${price.usd_per_kwh} per kWh x PUE {price.pue}{_entry(book, 'electricity', price)}",
+        sums=(Sum(f"{metered:,} mW ns at that price, rounded once", _total(rows, "cost_nano"), round(metered * rate)),),
+    )
+    yield Step(
+        title="readings",
+        says="mean power of each reading x its time in the hour",
+        sums=(Sum("energy", metered, sum(row["energy_mw_ns"] for row in evidence.readings), "mW ns"),),
+    )
+
+
+def _rollout(
+    rows: pl.DataFrame,
+    asked: pl.DataFrame,
+    lease_id: str | None,
+    nano: int,
+    book: PriceBook,
+    hour_ns: int,
+    evidence: Evidence,
+) -> Step:
+    """A lease's rollout time among what was made in it, by the tokens and serving's prices for them."""
+    prices = book.tokens_at(hour_ns)
+    made = [event for event in evidence.tokens if event["lease_id"] == lease_id]
+    again: Counter[tuple[Any, ...]] = Counter()
+    for event in made:
+        again[event["policy_version"], event["task"]] += event["recomputed_tokens"]
+    listed = {_fate(row): row for row in rows.iter_rows(named=True)}
+    for (version, task), tokens in again.items():
+        # A row without any amount is not in the books of a corrected period; its weight still counts.
+        key = (version, task, _RECOMPUTED, "recomputed after preemption")
+        if tokens and key not in listed:
+            listed[key] = {"tokens": 0, "cost_nano": 0}
+    rates = Fraction(prices.input_usd_per_million), Fraction(prices.output_usd_per_million)
+    # Where both are free, tokens count alike.
+    input_rate, output_rate = rates if any(rates) else (Fraction(1), Fraction(1))
+    weights = {
+        key: again[key[:2]] * input_rate if key[2] == _RECOMPUTED else listed[key]["tokens"] * output_rate
+        for key in sorted(listed, key=_nulls)
+    }
+    scale = lcm(*(weight.denominator for weight in weights.values()))
+    shares = split(nano, {key: int(weight * scale) for key, weight in weights.items()})
+    wanted = {_fate(row) for row in asked.iter_rows(named=True)}
+    sums = [
+        Sum(
+            f"{nano:,} x {_percent(weights, key)} ({key[2]}, version {key[0]}, task {key[1]}, "
+            f"{again[key[:2]] if key[2] == _RECOMPUTED else listed[key]['tokens']:,} tokens)",
+            listed[key]["cost_nano"],
+            shares[key],
+            asked=key in wanted,
+        )
+        for key in weights
+    ]
+    counted = sum(row["tokens"] for row in listed.values())
+    sums.append(Sum("tokens of the hour's turns and preemptions", counted, sum(e["tokens"] for e in made), "tokens"))
+    return Step(
+        title=f"rollout, {_lease(lease_id)}",
+        says=(
+            f"divided by tokens, a generated one weighing ${prices.output_usd_per_million} and a prompt token computed "
+            f"again ${prices.input_usd_per_million} per million{_entry(book, 'tokens', prices)}"
+        ),
+        sums=tuple(sums),
+    )
+
+
+def _slices(
+    charged: Mapping[tuple[Any, ...], Mapping[str, int]], wanted: set[tuple[Any, ...]], evidence: Evidence
+) -> Step:
+    found: Counter[tuple[Any, ...]] = Counter()
+    for row in evidence.slices:
+        for bucket in BUCKETS:
+            found[row["lease_id"], bucket] += row[bucket]
+    keys = [key for key in charged if key[1] != UNACCOUNTED] + [
+        key for key in found if found[key] and key not in charged
+    ]
+    return Step(
+        title="slices",
+        says=f"{len(evidence.slices):,} slices of the device report where the time went; the rest is unaccounted",
+        sums=tuple(
+            Sum(_named(key), charged[key]["ns"] if key in charged else 0, found[key], "ns", key in wanted)
+            for key in keys
+        ),
+    )
+
+
+def _entry(book: PriceBook, table: str, entry: Entry) -> str:
+    """`, 2026-03-01 on; source (date); price book ... line 12`."""
+    entries = list(book.entries(table))
+    nth = next(place for place, each in enumerate(entries) if each is entry)
+    header = re.compile(rf"\s*\[\[?\s*{table}\s*\]\]?\s*(#.*)?$")
+    lines = [number for number, line in enumerate(book.text.splitlines(), 1) if header.match(line)]
+    at = f", line {lines[nth]}" if nth < len(lines) else ""
+    return (
+        f", {span_of(*entry.days)}; source: {entry.source} ({entry.source_date}); price book {book.name} "
+        f"{book.version} ({book.sha256[:12]}){at}"
+    )
+
+
+def _by(rows: pl.DataFrame, keys: Iterable[str]) -> dict[tuple[Any, ...], dict[str, int]]:
+    names = ("ns", "tokens", "bytes", "cost_nano")
+    grouped = rows.group_by(*keys, maintain_order=True).agg(pl.col(name).sum() for name in names)
+    width = len(grouped.columns) - len(names)
+    return {row[:width]: dict(zip(names, map(int, row[width:]), strict=True)) for row in grouped.iter_rows()}
+
+
+def _total(rows: pl.DataFrame, name: str) -> int:
+    return int(rows[name].sum())
+
+
+def _named(key: tuple[Any, ...]) -> str:
+    return f"{key[1]}, {_lease(key[0])}"
+
+
+def _lease(lease_id: str | None) -> str:
+    return f"lease {lease_id}" if lease_id else "not lent"
+
+
+def _fate(row: Row) -> tuple[Any, ...]:
+    return row["policy_version"], row["task"], row["fate"], row["cause"]
+
+
+def _percent(weights: Mapping[tuple[Any, ...], Fraction], key: tuple[Any, ...]) -> str:
+    whole = sum(weights.values())
+    return f"{float(weights[key] / whole):.4%}" if whole else f"1 / {len(weights)}"
+
+
+def _nulls(values: Iterable[Any]) -> tuple[tuple[bool, Any], ...]:
+    """A key that sorts None first."""
+    return tuple((value is not None, value if value is not None else 0) for value in values)

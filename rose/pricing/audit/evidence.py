@@ -1,0 +1,151 @@
+"""The ledger's events behind one hour of one device, and the files they lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rose.events import BUCKETS
+from rose.ledger import catalog, examine, layout, segments
+from rose.ledger.layout import LedgerError
+from rose.ledger.verify import Report
+from rose.pricing.charges.state import cut
+from rose.pricing.money import NS_PER_HOUR
+from rose.pricing.query import rows, set_variables
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceHour:
+    """One UTC hour of one device of a run."""
+
+    run_id: str
+    provenance: str
+    device_id: str
+    hour_ns: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """Events of a device-hour: `slices` with their time in the hour by bucket, `tokens`, `syncs` and power `readings`.
+
+    `late` are events that were not on record when a closed period was priced; they are in none of the others.
+    """
+
+    slices: tuple[Row, ...]
+    tokens: tuple[Row, ...]
+    syncs: tuple[Row, ...]
+    readings: tuple[Row, ...]
+    late: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Span:
+    """Events of one writer: how many, from which seq to which, in which files, and whether its chain holds.
+
+    `holds` is None for a span that lies in the archive with a part.
+    """
+
+    writer: str
+    first_seq: int
+    last_seq: int
+    events: int
+    files: tuple[str, ...]
+    holds: bool | None
+
+
+def gather(root: Path, of: DeviceHour, mark: Mapping[str, tuple[int, str]] | None = None) -> Evidence:
+    """The events of a device-hour; those up to `mark` where one is given. Raises LedgerError."""
+    found: dict[str, list[Row]] = {}
+    with catalog.connect(root) as connection:
+        set_variables(
+            connection,
+            run_id=of.run_id,
+            provenance=of.provenance,
+            device_id=of.device_id,
+            from_ns=of.hour_ns,
+            to_ns=of.hour_ns + NS_PER_HOUR,
+        )
+        for name in ("hour_slices", "hour_tokens", "hour_invoiced"):
+            found[name] = rows(connection, f"closing/{name}")
+
+    def known(writer: str | None, seq: int | None) -> bool:
+        if mark is None:
+            return True
+        return writer is not None and seq is not None and writer in mark and seq <= mark[writer][0]
+
+    late = sum(not known(row["writer"], row["seq"]) for of_kind in found.values() for row in of_kind)
+    kept = {name: [row for row in each if known(row["writer"], row["seq"])] for name, each in found.items()}
+    for row in kept["hour_tokens"]:
+        if not known(row["ended_writer"], row["ended_seq"]):
+            row["task"] = None
+    return Evidence(
+        slices=tuple(_in_hour(row, of.hour_ns) for row in kept["hour_slices"]),
+        tokens=tuple(kept["hour_tokens"]),
+        syncs=tuple(row for row in kept["hour_invoiced"] if row["kind"] == "sync"),
+        readings=tuple(_reading(row, of.hour_ns) for row in kept["hour_invoiced"] if row["kind"] == "power"),
+        late=late,
+    )
+
+
+def spans(root: Path, events: Iterable[Row], verified: Report) -> list[Span]:
+    """Where events lie, by writer; `verified` is what the ledger's verification found. Raises LedgerError."""
+    by_writer: dict[str, list[int]] = {}
+    for row in events:
+        by_writer.setdefault(row["writer"], []).append(row["seq"])
+    bad = {of.writer for of in verified.writers if of.problems}
+    found = []
+    for writer, seqs in sorted(by_writer.items()):
+        files, archived = _files(root, writer, sorted(seqs))
+        found.append(
+            Span(
+                writer=writer,
+                first_seq=min(seqs),
+                last_seq=max(seqs),
+                events=len(seqs),
+                files=tuple(files),
+                holds=None if archived else writer not in bad,
+            )
+        )
+    return found
+
+
+def _in_hour(row: Row, hour_ns: int) -> Row:
+    """A slice with its time in the hour: what crosses the end of an hour is cut as the charges cut it."""
+    parts = dict(cut(row))
+    part = parts[hour_ns // NS_PER_HOUR]
+    return {key: row[key] for key in ("writer", "seq", "lease_id", "t0_ns", "t1_ns")} | {
+        bucket: part[bucket] for bucket in BUCKETS
+    }
+
+
+def _reading(row: Row, hour_ns: int) -> Row:
+    ns = min(row["t1_ns"], hour_ns + NS_PER_HOUR) - max(row["t0_ns"], hour_ns)
+    return {key: row[key] for key in ("writer", "seq", "t0_ns", "t1_ns", "power_mw")} | {
+        "energy_mw_ns": row["power_mw"] * ns
+    }
+
+
+def _files(root: Path, writer: str, seqs: list[int]) -> tuple[list[str], bool]:
+    """Files that hold some of these seqs, relative to the ledger, and whether any of them was archived."""
+    found, archived = [], False
+    for part in layout.chain(root, writer):
+        if part.state == "live":
+            folder = root / part.folder
+            if segments.end_seq(root, part) <= seqs[0]:
+                continue
+            for name in segments.segment_names(folder):
+                header = segments.read_header((folder / name).read_bytes())
+                if any(header.first_seq <= seq <= header.last_seq for seq in seqs):
+                    found.append(f"{part.folder}/{name}")
+            continue
+        said = examine.manifest((root / part.manifest).read_bytes()).said
+        if not said:
+            raise LedgerError(f"{part.manifest} is damaged; `rose ledger verify` says more")
+        if any(said["first_seq"] <= seq <= said["last_seq"] for seq in seqs):
+            archived |= part.state == "archived"
+            found.append(part.manifest if part.state == "archived" else f"{part.stem}.parquet")
+    return found, archived

@@ -1,0 +1,249 @@
+"""From any dollar to its events: the charge of a device-hour added up again, step by step, before the reader's eyes.
+
+amount <- its share of the device-hour's charge by largest remainder <- nanoseconds by bucket <- the price book's entry
+<- the ledger's events. The links are in `rose.pricing.audit.audit_steps`, the events in `rose.pricing.audit.evidence`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from rose.clock import utc
+from rose.ledger import layout, verify
+from rose.ledger.examine import Seen
+from rose.pricing import charges
+from rose.pricing.audit import audit_steps
+from rose.pricing.audit.audit_steps import Step
+from rose.pricing.audit.evidence import DeviceHour, Row, Span, gather, spans
+from rose.pricing.closing import charge_algebra, store
+from rose.pricing.closing.period import naive, nanoseconds
+from rose.pricing.closing.records import postings
+from rose.pricing.closing.store import Closed
+from rose.pricing.figures import AMORTIZED, Figure, Stamp
+from rose.pricing.money import NS_PER_HOUR, PricingError, format_usd
+from rose.pricing.price_books.pricebook import PriceBook
+
+#: Device-hours that are named where a question means several of them.
+_SHOWN = 8
+_KINDS = {"capacity": audit_steps.capacity, "transfer": audit_steps.transfer, "energy": audit_steps.energy}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """Which charges: a value for each column that matters. Run, device and hour must come down to one of each."""
+
+    hour_ns: int | None = None
+    run_id: str | None = None
+    device_id: str | None = None
+    bucket: str | None = None
+    lease_id: str | None = None
+    team: str | None = None
+    task: str | None = None
+    fate: str | None = None
+    policy_version: int | None = None
+
+    def of(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The rows that are meant."""
+        wanted = dataclasses.asdict(self)
+        hour_ns = wanted.pop("hour_ns")
+        chosen = [pl.col(name) == value for name, value in wanted.items() if value is not None]
+        if hour_ns is not None:
+            chosen.append(pl.col("hour") == naive(hour_ns))
+        return frame.filter(*chosen)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """The rows asked for, their amount, and the chain down to the ledger; `events` are the single ones."""
+
+    title: str
+    of: DeviceHour
+    amount: Figure
+    rows: tuple[Row, ...]
+    steps: tuple[Step, ...]
+    spans: tuple[Span, ...]
+    events: Mapping[str, tuple[Row, ...]]
+    notes: tuple[str, ...]
+
+    @property
+    def faults(self) -> list[str]:
+        """Sums that do not come out, and chains that do not hold; empty where everything re-adds."""
+        sums = [f"{step.title}: {each.text}" for step in self.steps for each in step.sums if not each.ok]
+        chains = [
+            f"the hash chain of writer {span.writer!r} does not hold: run `rose ledger verify`"
+            for span in self.spans
+            if span.holds is False
+        ]
+        return sums + chains
+
+    def to_json(self, with_events: bool) -> dict[str, Any]:
+        return {
+            "title": self.title,
+            "run_id": self.of.run_id,
+            "device_id": self.of.device_id,
+            "hour": utc(self.of.hour_ns),
+            "amount": self.amount.to_json(),
+            "rows": list(self.rows),
+            "steps": [
+                {
+                    "title": step.title,
+                    "says": step.says,
+                    "sums": [{**dataclasses.asdict(each), "ok": each.ok} for each in step.sums],
+                }
+                for step in self.steps
+            ],
+            "ledger": [dataclasses.asdict(span) for span in self.spans],
+            "events": {kind: list(rows) for kind, rows in self.events.items()} if with_events else None,
+            "notes": list(self.notes),
+            "faults": self.faults,
+        }
+
+
+def explain(
+    root: Path,
+    question: Question,
+    book: PriceBook,
+    *,
+    provenance: str | None = None,
+    allow_unverified: bool = False,
+) -> Explanation:
+    """The chain of a charge as the ledger is now, at the prices of `book`.
+
+    Raises PricingError where nothing is charged, or where the question means more than one device-hour: it then names
+    the largest. PriceBookError; LedgerError.
+    """
+    hour_ns, seen = question.hour_ns, Seen()
+    priced = charges.price(
+        root,
+        book,
+        from_ns=hour_ns,
+        to_ns=None if hour_ns is None else hour_ns + NS_PER_HOUR,
+        run_id=question.run_id,
+        provenance=provenance,
+        allow_unverified=allow_unverified,
+        seen=seen,
+    )
+    of, rows = _one(question, priced.frame)
+    notes = [
+        f"this hour is closed in {close_id}; `--close {close_id}` explains the booked figure"
+        for close_id, posted in postings(root).items()
+        if posted[0].provenance == of.provenance and posted[0].from_ns <= of.hour_ns < posted[0].to_ns
+    ]
+    stamp = Stamp(
+        from_ns=of.hour_ns,
+        to_ns=of.hour_ns + NS_PER_HOUR,
+        provenance=priced.provenance,
+        currency=book.currency,
+        verified=priced.verified,
+    )
+    return _chain(root, "as the ledger is now", of, rows, priced.frame, book, stamp, None, notes, seen)
+
+
+def explain_closed(root: Path, question: Question, close_id: str) -> list[Explanation]:
+    """The chain of a booked charge: as it was closed, and as it was last restated if there are corrections.
+
+    Each rests on the events that were on record when it was priced, and on the price book frozen with it. Raises
+    PricingError as `explain` does, and for a close that there is none of.
+    """
+    closed = store.read(root, close_id)
+    of, _ = _one(question, closed.frame if question.of(closed.charges.frame).is_empty() else closed.charges.frame)
+    stamp = dataclasses.replace(closed.stamp, from_ns=of.hour_ns, to_ns=of.hour_ns + NS_PER_HOUR)
+    first, *later = closed.posted
+    found, seen = [], Seen()
+    for posting, frame in [(first, closed.charges.frame), *((each, closed.frame) for each in later[-1:])]:
+        mine = question.of(_device_hour(of, frame))
+        title = f"as it was closed at {utc(posting.posted_ns)}"
+        notes = []
+        if posting.number:
+            title = f"as restated by correction {posting.number} at {utc(posting.posted_ns)}: {posting.reason}"
+            notes = [_corrections(closed, question, of)]
+        book = store.book_of(root, posting)
+        stamped = dataclasses.replace(stamp, verified=posting.verified)
+        found.append(_chain(root, title, of, mine, frame, book, stamped, posting.watermark, notes, seen))
+    return found
+
+
+def _one(question: Question, frame: pl.DataFrame) -> tuple[DeviceHour, pl.DataFrame]:
+    """The one device-hour that is meant, and the rows of it that are. Raises PricingError for none or several."""
+    rows = question.of(frame)
+    if rows.is_empty():
+        raise PricingError("no charge is like that; `rose books show --by run --by device` and `--by hour` list them")
+    keys = ("run_id", "provenance", "device_id", "hour")
+    hours = rows.group_by(keys).agg(pl.col("cost_nano").sum()).sort(
+        ["cost_nano", *keys], descending=[True, False, False, False, False]
+    )  # fmt: skip
+    if hours.height > 1:
+        listed = "\n".join(
+            f"  --run {row['run_id']} --device {row['device_id']} --hour {row['hour']:%Y-%m-%dT%H}: "
+            f"{format_usd(row['cost_nano'])}"
+            for row in hours.head(_SHOWN).iter_rows(named=True)
+        )
+        raise PricingError(f"{hours.height:,} device-hours are like that; name one. The largest:\n{listed}")
+    ((run_id, of, device_id, hour, _),) = hours.iter_rows()
+    return DeviceHour(run_id=run_id, provenance=of, device_id=device_id, hour_ns=nanoseconds(hour)), rows
+
+
+def _device_hour(of: DeviceHour, frame: pl.DataFrame) -> pl.DataFrame:
+    return Question(hour_ns=of.hour_ns, run_id=of.run_id, device_id=of.device_id).of(frame)
+
+
+def _chain(
+    root: Path,
+    title: str,
+    of: DeviceHour,
+    rows: pl.DataFrame,
+    frame: pl.DataFrame,
+    book: PriceBook,
+    stamp: Stamp,
+    mark: Mapping[str, tuple[int, str]] | None,
+    notes: list[str],
+    seen: Seen,
+) -> Explanation:
+    root = layout.check(root)
+    evidence = gather(root, of, mark)
+    whole = _device_hour(of, frame)
+    steps: list[Step] = []
+    for kind, links in _KINDS.items():
+        mine = pl.col("kind") == kind
+        if kind in rows["kind"]:
+            steps += links(whole.filter(mine), rows.filter(mine), book, of.hour_ns, evidence)
+    kinds, leases = set(rows["kind"]), set(rows.filter(pl.col("bucket") == "rollout")["lease_id"])
+    events = {
+        "slices": evidence.slices if "capacity" in kinds else (),
+        "tokens": tuple(row for row in evidence.tokens if row["lease_id"] in leases),
+        "syncs": evidence.syncs if "transfer" in kinds else (),
+        "readings": evidence.readings if "energy" in kinds else (),
+    }
+    if evidence.late:
+        notes = [*notes, f"{evidence.late} events of the hour came in later and are not in this figure"]
+    return Explanation(
+        title=title,
+        of=of,
+        amount=Figure(value=charge_algebra.total(rows), unit="nano_usd", view=AMORTIZED, stamp=stamp),
+        rows=tuple({**row, "hour": utc(of.hour_ns)} for row in rows.iter_rows(named=True)),
+        steps=tuple(steps),
+        spans=tuple(spans(root, (row for kind in events.values() for row in kind), verify.verify(root, seen=seen))),
+        events=events,
+        notes=tuple(notes),
+    )
+
+
+def _corrections(closed: Closed, question: Question, of: DeviceHour) -> str:
+    """How the closed amount became the restated one."""
+    before = charge_algebra.total(question.of(_device_hour(of, closed.charges.frame)))
+    posted = question.of(_device_hour(of, closed.corrections))
+    parts = [
+        f"correction {number}: {format_usd(int(nano))} ({reason})"
+        for number, reason, nano in posted.group_by("correction", "reason", maintain_order=True)
+        .agg(pl.col("cost_nano").sum())
+        .iter_rows()
+    ]
+    after = charge_algebra.total(question.of(_device_hour(of, closed.frame)))
+    assert before + charge_algebra.total(posted) == after
+    return f"closed {format_usd(before)}; {'; '.join(parts) or 'no correction of it'}; restated {format_usd(after)}"

@@ -1,0 +1,242 @@
+"""What lending drew in electricity: metered where power was read, from the price book's curve where it was not.
+
+[D] dP is the mean power while lent less the mean power while not lent, within the same fifth of serving load, the
+fifths weighted by their lent time. It is charged for all leased time. Where nothing can be compared, the extra power of
+a slice is the book's curve at the load with rollouts less the curve at the load without them. A device whose price
+includes its energy is charged none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from rose.pricing.borrowing.terms import Basis, Parts, Stretches, Term, add, basis_of, range_of, term
+from rose.pricing.money import NS_PER_S
+from rose.pricing.price_books.pricebook import PowerFigure, PriceBook
+from rose.pricing.stats.bootstrap import Interval
+from rose.pricing.stats.uncertainty import Clusters, Estimate, mean, ratio_variance, total
+
+_J_PER_KWH = 3_600_000
+_MW_NS_PER_J = 1000 * NS_PER_S
+#: Milliwatt-nanoseconds in a kilowatt-hour.
+MW_NS_PER_KWH = _J_PER_KWH * _MW_NS_PER_J
+
+#: Stretches of five minutes on each side of each fifth of load that an interval takes.
+STRETCHES_MIN = 3
+TOO_SHORT = "read for too short a time: it takes fifteen minutes on each side of each fifth of load"
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metered:
+    """Power readings of a device class on serving devices.
+
+    Baseline is what the devices would have drawn all the same: everything while not lent, and while lent the mean of
+    the same load not lent. `extra` is the rest. Energies are whole milliwatt-nanoseconds.
+    """
+
+    device_class: str
+    delta_mw: Fraction
+    #: 95%, milliwatts; None where a side has readings in fewer than `STRETCHES_MIN` stretches of five minutes.
+    interval: Interval | None
+    energy_mw_ns: int
+    baseline_mw_ns: int
+    extra_mw_ns: int
+    #: Lent time that was read, and the part of it with readings of the same load while not lent.
+    lent_ns: int
+    compared_ns: int
+
+    def __post_init__(self) -> None:
+        assert self.baseline_mw_ns + self.extra_mw_ns == self.energy_mw_ns
+
+
+def measure(device_class: str, readings: Iterable[Row]) -> Metered | None:
+    """Compare readings within load bins; None if no bin has both sides.
+
+    `readings` have `load_bin`, `lent`, `energy_mw_ns`, `duration_ns` and, for the interval, the columns of `Clusters`
+    (energy in milliwatt-seconds, time in seconds). Lent time of a bin that has no other side is taken to draw the mean
+    dP of the others.
+    """
+    by_bin: dict[int, dict[bool, Row]] = defaultdict(dict)
+    for row in readings:
+        by_bin[row["load_bin"]][row["lent"]] = row
+    both = [sides for sides in by_bin.values() if len(sides) == 2]
+    if not both:
+        return None
+    compared_ns = sum(int(sides[True]["duration_ns"]) for sides in both)
+    delta_mw = sum((_energy_beyond(sides[True], sides[False]) for sides in both), Fraction(0)) / compared_ns
+    energy = baseline = lent_ns = 0
+    for sides in by_bin.values():
+        energy += sum(int(row["energy_mw_ns"]) for row in sides.values())
+        if False in sides:
+            baseline += int(sides[False]["energy_mw_ns"])
+        if True in sides:
+            lent = sides[True]
+            lent_ns += int(lent["duration_ns"])
+            extra = _energy_beyond(lent, sides[False]) if False in sides else delta_mw * int(lent["duration_ns"])
+            baseline += int(lent["energy_mw_ns"]) - round(extra)
+    return Metered(
+        device_class=device_class,
+        delta_mw=delta_mw,
+        interval=_interval(both, compared_ns),
+        energy_mw_ns=energy,
+        baseline_mw_ns=baseline,
+        extra_mw_ns=energy - baseline,
+        lent_ns=lent_ns,
+        compared_ns=compared_ns,
+    )
+
+
+def metered(readings: Iterable[Row]) -> dict[str, Metered]:
+    """`measure` for each device class that can be compared."""
+    by_class: dict[str, list[Row]] = defaultdict(list)
+    for row in readings:
+        by_class[row["device_class"]].append(row)
+    found = {device_class: measure(device_class, of) for device_class, of in sorted(by_class.items())}
+    return {device_class: of for device_class, of in found.items() if of is not None}
+
+
+def load_points(book: PriceBook) -> list[float]:
+    """Loads strictly between 0 and 1 at which some power curve of the book bends."""
+    return sorted({float(load) for figure in book.power for load, _ in figure.points if 0 < load < 1})
+
+
+def energy(
+    lent: Sequence[Row], leased: Sequence[Row], readings: Mapping[str, Metered], stretches: Stretches, book: PriceBook
+) -> Term:
+    """The energy term. `lent` and `leased` are rows of `lent_time` and `leased_time`.
+
+    Raises PriceBookError for a class that must be assumed and has no power in the book.
+    """
+    drawing = {row["device_class"] for row in lent if row["busy_ns"] > row["base_ns"]}
+    classes = sorted(drawing | {row["device_class"] for row in leased if row["device_class"] is not None})
+    parts: Parts = {}
+    bases: list[Basis] = []
+    how: list[str] = []
+    estimates: list[Estimate] = []
+    no_interval: list[str] = []
+    tariff = range_of(map(book.electricity_at, stretches.starts_ns))
+    for device_class in classes:
+        rates = [_usd_per_joule(book, device_class, at_ns) for at_ns in stretches.starts_ns]
+        if any(rate is None for rate in rates):
+            whole = all(rate is None for rate in rates)
+            how.append(
+                f"{device_class}: the price of the device covers its energy{'' if whole else ' part of the time'}"
+            )
+            bases.append("price book")
+            if whole:
+                continue
+        if (measured := readings.get(device_class)) is not None:
+            leased_s = [Fraction(0)] * len(rates)
+            for row in (row for row in leased if row["device_class"] == device_class):
+                seconds = Fraction(row["leased_ns"], NS_PER_S)
+                leased_s[row["segment"]] += seconds
+                add(parts, row["lease_id"], measured.delta_mw / 1000 * seconds * (rates[row["segment"]] or 0))
+            usd_per_mw = sum(s * (rate or 0) for s, rate in zip(leased_s, rates, strict=True)) / 1000
+            estimate = _scaled(measured, Fraction(usd_per_mw))
+            if estimate is None:
+                no_interval.append(f"power of {device_class}: {TOO_SHORT}")
+            else:
+                estimates.append(estimate.widened(*tariff))
+            bases.append("measured")
+            how.append(_told(measured))
+        else:
+            figure = book.power_of(device_class)
+            usd = Fraction(0)
+            for row in (row for row in lent if row["device_class"] == device_class):
+                for segment, times in stretches.divide(row, "ns", "base_ns", "busy_ns"):
+                    joules = extra_joules(figure, load_points(book), row, times)
+                    cost = joules * (rates[segment] or 0)
+                    usd += cost
+                    add(parts, row["lease_id"], cost)
+            if figure.has_range:
+                known = Estimate(float(usd), float(usd), float(usd))
+                estimates.append(known.widened(*range_of([figure])).widened(*tariff))
+            else:
+                no_interval.append(f"power of {device_class} is assumed, and the price book gives no range for it")
+            bases.append("assumed")
+            how.append(f"{device_class}: {figure.load_w - figure.idle_w} W from idle to full load, assumed")
+    return term(
+        parts,
+        basis_of(bases),
+        ("; ".join(how) or "nothing was lent") + "; " + _tariffs(book, stretches),
+        interval=total(estimates),
+        no_interval="; ".join(no_interval) or None,
+    )
+
+
+def extra_joules(figure: PowerFigure, points: Sequence[float], row: Row, times: Mapping[str, Fraction]) -> Fraction:
+    """What the curve draws at the busy load less what it draws at the base load, over summed slices of one piece.
+
+    A curve is straight within a piece, so the sum over slices is the line at their summed times, exactly.
+    """
+    edges = [Fraction(0), *(Fraction(str(point)) for point in points), Fraction(1)]
+
+    def drawn(piece: int, working_ns: Fraction) -> Fraction:
+        low, high = edges[piece], edges[piece + 1]
+        from_w, to_w = figure.watts(low), figure.watts(high)
+        return from_w * times["ns"] + (to_w - from_w) / (high - low) * (working_ns - low * times["ns"])
+
+    return (drawn(row["busy_piece"], times["busy_ns"]) - drawn(row["base_piece"], times["base_ns"])) / NS_PER_S
+
+
+def _energy_beyond(lent: Row, unlent: Row) -> Fraction:
+    """Milliwatt-nanoseconds that lent readings have beyond the mean of unlent ones."""
+    mean_mw = Fraction(int(unlent["energy_mw_ns"]), int(unlent["duration_ns"]))
+    return int(lent["energy_mw_ns"]) - mean_mw * int(lent["duration_ns"])
+
+
+def _interval(both: Sequence[Mapping[bool, Row]], compared_ns: int) -> Interval | None:
+    """Means of stretches of five minutes, each bin and side by itself, weighted as dP weighs them."""
+    delta, variances = 0.0, []
+    for sides in both:
+        weight = int(sides[True]["duration_ns"]) / compared_ns
+        for lent, row in sides.items():
+            if "clusters" not in row:
+                return None
+            y, x = int(row["energy_mw_ns"]) / NS_PER_S, int(row["duration_ns"]) / NS_PER_S
+            clusters = Clusters.of(row)
+            variance = ratio_variance(y, x, clusters)
+            if variance is None or clusters.count < STRETCHES_MIN:
+                return None
+            delta += weight * y / x * (1 if lent else -1)
+            variances.append((weight**2 * variance, clusters.count - 1))
+    return total([mean(delta, variances)])
+
+
+def _scaled(measured: Metered, usd_per_mw: Fraction) -> Estimate | None:
+    if measured.interval is None or measured.interval.high is None:
+        return None
+    delta = Estimate(float(measured.delta_mw), measured.interval.low, measured.interval.high)
+    return delta.times(float(usd_per_mw))
+
+
+def _usd_per_joule(book: PriceBook, device_class: str, at_ns: int) -> Fraction | None:
+    """Tariff and PUE on one joule of a serving device; None where the device's price covers its energy."""
+    if book.device_at(device_class, "serving", at_ns).energy_included:
+        return None
+    electricity = book.electricity_at(at_ns)
+    return Fraction(electricity.usd_per_kwh) * Fraction(electricity.pue) / _J_PER_KWH
+
+
+def _told(measured: Metered) -> str:
+    kwh = [float(Fraction(e, MW_NS_PER_KWH)) for e in (measured.baseline_mw_ns, measured.extra_mw_ns)]
+    span = ""
+    if measured.interval is not None and measured.interval.high is not None:
+        span = f" ({measured.interval.low / 1000:+.1f} to {measured.interval.high / 1000:+.1f})"
+    return (
+        f"{measured.device_class}: {float(measured.delta_mw) / 1000:+.1f} W{span} while lent, metered; "
+        f"{kwh[0]:.6g} kWh would have been drawn anyway and {kwh[1]:.6g} kWh were extra"
+    )
+
+
+def _tariffs(book: PriceBook, stretches: Stretches) -> str:
+    told = dict.fromkeys(
+        f"PUE {price.pue}, ${price.usd_per_kwh}/kWh" for price in map(book.electricity_at, stretches.starts_ns)
+    )
+    return " then ".join(told)

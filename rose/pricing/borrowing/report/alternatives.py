@@ -1,0 +1,226 @@
+"""The borrow against its alternatives as figures, and in sentences: was it worth it, and what would change that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+from rose.pricing.borrowing import alternatives
+from rose.pricing.borrowing.alternatives import Comparison
+from rose.pricing.borrowing.marginal import Marginal
+from rose.pricing.borrowing.report.common import MILLION, Head, head
+from rose.pricing.borrowing.report.marginal import charged
+from rose.pricing.borrowing.savings import NOTHING, Alternative
+from rose.pricing.borrowing.scale_down import Span
+from rose.pricing.figures import AMORTIZED, MARGINAL, Figure, Figures
+from rose.pricing.money import NS_PER_HOUR, format_usd, nano_usd_of
+from rose.pricing.query import rows
+from rose.pricing.run.priced import priced
+from rose.pricing.stats.bootstrap import Interval
+
+_NO_TOKENS = "not enough data: no useful token was made on borrowed devices"
+_NOT_BOTH = (
+    "not enough data: it takes useful tokens on both borrowed and dedicated devices, and a borrow that cost money"
+)
+#: Names of what is moved until borrowing stops paying.
+PER_MILLION, PER_HOUR, WASTED = "charge for a million useful tokens", "charge for a device-hour", "wasted share"
+PER_GB, PROVISION = "price of a GB sent", "provision for a device-hour"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WayRow:
+    """Another way to the same tokens. `saved` is its cost less the borrow's: below zero where borrowing cost more."""
+
+    cost: Figure
+    per_million: Figure
+    saved: Figure
+    explained: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlipRow:
+    """One figure as it is, and where it would have to be for borrowing to cost as much as the first way."""
+
+    now: Figure
+    flips_at: Figure
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompareDocument:
+    head: Head
+    #: Useful tokens made on borrowed devices, and what the borrow is charged for them.
+    tokens: Figure
+    charged: Figure
+    charged_per_million: Figure
+    ways: Mapping[str, WayRow]
+    flips: Mapping[str, FlipRow]
+    #: [D] M = (1 + cost_ratio) / throughput_gain.
+    throughput_gain: Figure
+    cost_ratio: Figure
+    multiplier: Figure
+    says: tuple[str, ...]
+
+
+def build(
+    root: Path,
+    run_id: str | None = None,
+    price_book: str | Path = "example",
+    allow_unverified: bool = False,
+    *,
+    gave_back: Sequence[Span] = (),
+) -> CompareDocument:
+    """The comparison of a run. Raises what `rose.pricing.borrowing.report.marginal.build` raises."""
+    with priced(root, run_id, price_book, allow_unverified) as run:
+        m = charged(run, gave_back)
+        found = alternatives.compare(
+            run.charged, run.allocation, m, run.found, rows(run.connection, "borrowing/turn_lengths"), run.cost.spreads
+        )
+        make, times = run.make, found.multiplier
+        return CompareDocument(
+            head=head(run),
+            tokens=make.number(found.tokens, "tokens"),
+            charged=make.money(
+                found.charged_usd, MARGINAL, basis=m.basis, interval=_beyond(m), no_interval=m.no_interval
+            ),
+            charged_per_million=_per_million(make, found.charged_usd, found.tokens, MARGINAL, m.basis),
+            ways={way.name: _way(make, way, found.tokens) for way in found.alternatives},
+            flips=_flips(make, m, found),
+            throughput_gain=make.part(times.throughput_gain if times else None, unit="ratio", why=_NOT_BOTH),
+            cost_ratio=make.part(times.cost_ratio if times else None, unit="ratio", why=_NOT_BOTH),
+            multiplier=make.part(Fraction(times.m) if times else None, unit="ratio", why=_NOT_BOTH),
+            says=says(found, m),
+        )
+
+
+def _beyond(m: Marginal) -> Interval | None:
+    """m's interval with the avoidable device time, which is held, on top."""
+    if m.interval is None or m.interval.high is None:
+        return None
+    return Interval(low=m.interval.low + float(m.avoidable_usd), high=m.interval.high + float(m.avoidable_usd))
+
+
+def _per_million(make: Figures, usd: Fraction | None, tokens: int, view: str, basis: str) -> Figure:
+    each = None if usd is None or not tokens else usd * MILLION / tokens
+    return make.money(each, view, per="million useful tokens", basis=basis, why=_NO_TOKENS)
+
+
+def _way(make: Figures, way: Alternative, tokens: int) -> WayRow:
+    per_million = _per_million(make, way.usd, tokens, AMORTIZED, way.basis)
+    if way.name == NOTHING:
+        per_million = make.money(None, AMORTIZED, per="million useful tokens", why="does not apply: none would be made")
+    return WayRow(
+        cost=make.money(way.usd, AMORTIZED, basis=way.basis, why=way.why),
+        per_million=per_million,
+        saved=make.money(
+            way.saved_usd, MARGINAL, basis=way.basis, why=way.why, interval=way.interval, no_interval=way.no_interval
+        ),
+        explained=way.explained,
+    )
+
+
+def _flips(make: Figures, m: Marginal, found: Comparison) -> dict[str, FlipRow]:
+    flip = found.flip
+    if flip is None:
+        return {}
+    hours = Fraction(m.borrowed_ns, NS_PER_HOUR)
+    sent_gb = Fraction(m.sent_bytes, 10**9)
+    provision = m.terms["provision"]
+
+    def money(usd: Fraction | None, per: str, why: str | None = None) -> Figure:
+        return make.money(usd, MARGINAL, per=per, basis=m.basis, why=why)
+
+    return {
+        PER_MILLION: FlipRow(
+            now=_per_million(make, found.charged_usd, found.tokens, MARGINAL, m.basis),
+            flips_at=money(flip.usd_per_million_useful, "million useful tokens"),
+        ),
+        PER_HOUR: FlipRow(
+            now=money(found.charged_usd / hours, "device-hour"), flips_at=money(flip.usd_per_device_hour, "device-hour")
+        ),
+        WASTED: FlipRow(
+            now=make.part(found.borrowed.wasted_share),
+            flips_at=make.part(flip.wasted_share, why="no share of waste by itself"),
+        ),
+        PER_GB: FlipRow(
+            now=money(m.terms["transfer"].usd / sent_gb if sent_gb else None, "GB", "nothing was sent"),
+            flips_at=money(flip.usd_per_gb, "GB", "no price of a GB by itself" if sent_gb else "nothing was sent"),
+        ),
+        PROVISION: FlipRow(
+            now=money(None if provision.missing else provision.usd / hours, "device-hour", provision.missing),
+            flips_at=money(flip.provision_usd_per_device_hour, "device-hour"),
+        ),
+    }
+
+
+def says(found: Comparison, m: Marginal) -> tuple[str, ...]:
+    """Whether borrowing was worth it against each way, where it flips, and what the figures are without."""
+    if not found.tokens:
+        return (f"Nothing can be said: {_NO_TOKENS.removeprefix('not enough data: ')}.",)
+    lines = [_verdict(way, found) for way in found.alternatives]
+    if found.flip is not None and found.alternatives[0].saved_usd is not None:
+        lines.append(_turn(found.alternatives[0], found))
+    if (times := found.multiplier) is not None:
+        lines.append(
+            f"With the borrow a useful token cost {times.m:.3f} times what it cost without: throughput grew "
+            f"{float(times.throughput_gain):.3f} times, and the borrow cost {float(times.cost_ratio):.3f} times what "
+            f"the dedicated rollouts did. It is cheaper only while that is below "
+            f"{float(times.throughput_gain) - 1:.3f}."
+        )
+    if m.missing:
+        lines.append(f"All of this is without {' and '.join(m.missing)}, for which there is not enough data.")
+    return tuple(lines)
+
+
+def _verdict(way: Alternative, found: Comparison) -> str:
+    if way.saved_usd is None or way.usd is None:
+        return f"Against {way.name}: {way.why}."
+    if way.name == NOTHING:
+        each = _each(found.charged_usd, found)
+        return (
+            f"Against {way.name}: {_usd(found.charged_usd)} would not have been spent and {found.tokens:,} useful "
+            f"tokens not made. Borrowing was worth it only if a million of them are worth more than {each}."
+        )
+    span, judged = "", ""
+    if way.interval is not None and way.interval.high is not None:
+        low, high = (_usd(Fraction(end)) for end in (way.interval.low, way.interval.high))
+        span = f", 95% {low} to {high}"
+        # A draw without any borrowed token saves nothing, and speaks for neither side.
+        if way.interval.low >= 0 < way.saved_usd:
+            judged = "borrowing was worth it"
+        elif way.interval.high <= 0 > way.saved_usd:
+            judged = "borrowing was NOT worth it"
+        else:
+            judged = "borrowing was neither better nor worse as far as can be told"
+    else:
+        side = "cheaper" if way.saved_usd > 0 else "dearer" if way.saved_usd < 0 else "as dear"
+        judged = f"borrowing came out {side}, and how sure that is cannot be told ({way.no_interval})"
+    assumed = " (assumed)" if way.basis == "assumed" else ""
+    return (
+        f"Against {way.name}{assumed}: {judged}. A million useful tokens cost "
+        f"{_each(found.charged_usd, found)} borrowed and {_each(way.usd, found)} there; "
+        f"saved {_usd(way.saved_usd)}{span}."
+    )
+
+
+def _turn(way: Alternative, found: Comparison) -> str:
+    """The regime in which borrowing does not pay, with its numbers."""
+    flip = found.flip
+    assert flip is not None and way.saved_usd is not None  # noqa: PT018 - the caller looked
+    ends = [f"a borrowed device-hour is charged {_usd(flip.usd_per_device_hour)} or more in all"]
+    if flip.wasted_share is not None:
+        ends.append(f"{float(flip.wasted_share):.1%} or more of the borrowed tokens are wasted")
+    if flip.usd_per_gb is not None:
+        ends.append(f"sending a GB of weights costs {_usd(flip.usd_per_gb)} or more")
+    ends.append(f"missed budgets cost {_usd(flip.provision_usd_per_device_hour)} or more a borrowed device-hour")
+    verb = "stops paying" if way.saved_usd > 0 else "does not pay"
+    return f"Against {way.name}, borrowing {verb} as soon as one of these holds: {'; '.join(ends)}."
+
+
+def _each(usd: Fraction, found: Comparison) -> str:
+    return _usd(usd * MILLION / found.tokens)
+
+
+def _usd(usd: Fraction) -> str:
+    return format_usd(nano_usd_of(usd))

@@ -1,0 +1,143 @@
+"""What the terms of m are made of: dollars by lease, what they rest on, and the stretches between price changes.
+
+Dollars are kept as exact fractions until they are shown, so that leases add up to their run however it is divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, Literal, TypeVar
+
+from rose.pricing.money import NANO_USD_PER_USD, nano_usd_of
+from rose.pricing.price_books.entries import Entry
+from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.stats.bootstrap import Interval
+from rose.pricing.stats.uncertainty import Estimate, total
+
+K = TypeVar("K")
+
+Basis = Literal["measured", "assumed", "partly measured", "price book"]
+#: Dollars by lease; None stands for what no lease claims.
+Parts = dict[str | None, Fraction]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Term:
+    """One term of m, in dollars over the whole run, and how it was come by."""
+
+    usd: Fraction
+    basis: Basis
+    explained: str
+    #: 95%, in dollars; None where the term is known exactly, or `no_interval` says why there is none.
+    interval: Interval | None = None
+    no_interval: str | None = None
+    #: Why there is not enough data for it: `usd` is then 0 in sums, and no figure may show that 0.
+    missing: str | None = None
+    #: The same dollars by lease, where they were asked for so.
+    by_lease: Mapping[str | None, Fraction] = field(default_factory=dict)
+
+
+def term(
+    parts: Parts,
+    basis: Basis,
+    explained: str,
+    *,
+    interval: Interval | None = None,
+    no_interval: str | None = None,
+    missing: str | None = None,
+) -> Term:
+    """A term from its parts."""
+    usd = sum(parts.values(), Fraction(0))
+    return Term(
+        usd=usd, basis=basis, explained=explained, interval=None if no_interval else interval,
+        no_interval=no_interval, missing=missing, by_lease=parts,
+    )  # fmt: skip
+
+
+def add(parts: Parts, key: str | None, usd: Fraction) -> None:
+    """Add to a lease's part."""
+    parts[key] = parts.get(key, Fraction(0)) + usd
+
+
+def basis_of(bases: Iterable[Basis]) -> Basis:
+    """What a sum rests on, by what its parts rest on; a price of nothing in the book weighs nothing."""
+    found = set(bases)
+    if len(found - {"price book"}) == 1:
+        return (found - {"price book"}).pop()
+    if not found - {"price book"}:
+        return "price book" if found else "measured"
+    return "partly measured"
+
+
+def range_of(entries: Iterable[Entry]) -> tuple[float, float]:
+    """The widest range that entries of a price book give, as shares of their figures; (1, 1) where none does."""
+    low, high = 1.0, 1.0
+    for entry in entries:
+        if entry.low_share is not None and entry.high_share is not None:
+            low, high = min(low, float(entry.low_share)), max(high, float(entry.high_share))
+    return low, high
+
+
+def by_book(costs: Iterable[tuple[Fraction, Iterable[Entry]]]) -> Interval | None:
+    """Interval of costs that only the price book's own ranges make uncertain; None where it gives none."""
+    ranged = [(float(usd), range_of(entries)) for usd, entries in costs]
+    if all(low == high for _, (low, high) in ranged):
+        return None
+    return total(Estimate(usd, usd, usd).widened(low, high) for usd, (low, high) in ranged)
+
+
+def nano_by_key(parts: Mapping[K, Fraction], total: int | None = None) -> dict[K, int]:
+    """Whole nano-dollars of each part, by largest remainder: they sum to `total`, or the rounded sum of the parts.
+
+    `total` may differ from the parts' sum by less than a nano-dollar.
+    """
+    if not parts:
+        return {}
+    exact = {key: usd * NANO_USD_PER_USD for key, usd in parts.items()}
+    whole = {key: value.numerator // value.denominator for key, value in exact.items()}
+    total = nano_usd_of(sum(parts.values(), Fraction(0))) if total is None else total
+    left = total - sum(whole.values())
+    assert 0 <= left <= len(parts)
+    order = sorted(exact, key=lambda key: whole[key] - exact[key])
+    # Between none and one for each part, since every part was cut by less than one.
+    return whole | {key: whole[key] + 1 for key in order[:left]}
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Consecutive spans inside which no price changes: those of `PriceBook.stretches`."""
+
+    spans: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def over(cls, book: PriceBook, period_ns: tuple[int, int]) -> Stretches:
+        """Those of a period. One without length, of a run that has tokens and no device time, has one too."""
+        return cls(tuple(book.stretches(*period_ns)) or (period_ns,))
+
+    @property
+    def changes_ns(self) -> list[int]:
+        """Where one stretch ends and the next begins; what the queries count as `segment`."""
+        return [from_ns for from_ns, _ in self.spans[1:]]
+
+    @property
+    def starts_ns(self) -> list[int]:
+        """The instant at which to look up the prices of each."""
+        return [from_ns for from_ns, _ in self.spans]
+
+    def of(self, at_ns: int) -> int:
+        """Number of the stretch that an instant lies in; the first or last for one outside them all."""
+        return sum(change <= at_ns for change in self.changes_ns)
+
+    def divide(self, row: Mapping[str, Any], *names: str) -> Iterator[tuple[int, dict[str, Fraction]]]:
+        """The named times of a row by stretch. A slice that straddles changes is divided by the time on each side."""
+        if row["t0_ns"] is None:
+            yield row["segment"], {name: Fraction(row[name]) for name in names}
+            return
+        t0_ns, t1_ns = row["t0_ns"], row["t1_ns"]
+        edges = [t0_ns, *(change for change in self.changes_ns if t0_ns < change < t1_ns), t1_ns]
+        for offset, (from_ns, to_ns) in enumerate(pairwise(edges)):
+            share = Fraction(to_ns - from_ns, t1_ns - t0_ns)
+            yield row["segment"] + offset, {name: share * row[name] for name in names}

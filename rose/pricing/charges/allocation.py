@@ -1,0 +1,128 @@
+"""Where the device time of a run went, and the dollars that follow it, summed from its charges.
+
+Three views of the same dollars, never added together:
+
+- *amortized*: each device's provisioned time at its price, divided among the buckets by time. Time that no slice
+  reports is the bucket `unaccounted`, priced like the rest; weight syncs are `transfer`, metered energy that no device
+  price holds is `energy`. Sums to the fleet's bill.
+- *fully loaded*: the same dollars charged to the work they are there for (`rose.pricing.charges.loaded`). Sums to the
+  bill.
+- *marginal*: what the borrow added to the bill (`rose.pricing.borrowing.marginal`). Does not sum to the bill.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from rose.events import BUCKETS
+from rose.pricing.charges import WORK, Charges, fully_load
+
+UNACCOUNTED = "unaccounted"
+#: The buckets of device time and, last, the provisioned time that no slice reports.
+TIME_BUCKETS: tuple[str, ...] = (*BUCKETS, UNACCOUNTED)
+#: The rows of the amortized view: device time, and what is billed beside it.
+ALL_BUCKETS: tuple[str, ...] = (*TIME_BUCKETS, "transfer", "energy")
+
+
+#: Id, pool and class of a device.
+_Device = tuple[str, str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceCost:
+    """One device of a run, provisioned in [t0_ns, t1_ns) UTC: its time and dollars by bucket."""
+
+    device_id: str
+    pool: str
+    device_class: str
+    t0_ns: int
+    t1_ns: int
+    bucket_ns: Mapping[str, int]
+    amortized_nano_usd: Mapping[str, int]
+    fully_loaded_nano_usd: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        assert sum(self.bucket_ns.values()) == self.provisioned_ns
+        assert sum(self.fully_loaded_nano_usd.values()) == self.cost_nano_usd
+
+    @property
+    def provisioned_ns(self) -> int:
+        return self.t1_ns - self.t0_ns
+
+    @property
+    def cost_nano_usd(self) -> int:
+        """What the device cost while it was provisioned."""
+        return sum(self.amortized_nano_usd.values())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Allocation:
+    """The whole fleet over a run. `period` is from the first device's joining to the last one's leaving."""
+
+    devices: tuple[DeviceCost, ...]
+
+    @property
+    def period_ns(self) -> tuple[int, int]:
+        return min(d.t0_ns for d in self.devices), max(d.t1_ns for d in self.devices)
+
+    @property
+    def cost_nano_usd(self) -> int:
+        return sum(d.cost_nano_usd for d in self.devices)
+
+    def of(self, *pools: str) -> Allocation:
+        """The devices of some pools only."""
+        return Allocation(devices=tuple(d for d in self.devices if d.pool in pools))
+
+    def bucket_ns(self) -> dict[str, int]:
+        return _sum(TIME_BUCKETS, (d.bucket_ns for d in self.devices))
+
+    def amortized_nano_usd(self) -> dict[str, int]:
+        return _sum(ALL_BUCKETS, (d.amortized_nano_usd for d in self.devices))
+
+    def fully_loaded_nano_usd(self) -> dict[str, int]:
+        return _sum(WORK, (d.fully_loaded_nano_usd for d in self.devices))
+
+
+def allocate(charges: Charges) -> Allocation:
+    """Device time and dollars of the one run that `charges` are of, device by device.
+
+    What was billed for a device that never joined (a sync that was sent to it) is on a device of pool `unallocated`
+    with no time.
+    """
+    keys = ("device_id", "pool", "device_class")
+    bucket_ns, amortized, loaded = (defaultdict[_Device, Counter[str]](Counter) for _ in range(3))
+    summed = charges.frame.group_by(*keys, "bucket").agg(pl.col("ns", "cost_nano").sum())
+    for device_id, pool, device_class, bucket, ns, nano in summed.iter_rows():
+        bucket_ns[device_id, pool, device_class][bucket] += ns
+        amortized[device_id, pool, device_class][bucket] += nano
+    worked = fully_load(charges.frame).group_by(*keys, "work").agg(pl.col("loaded_nano").sum())
+    for device_id, pool, device_class, work, nano in worked.iter_rows():
+        loaded[device_id, pool, device_class][work] += nano
+    stays = {(stay.device_id, stay.pool, stay.device_class): (stay.t0_ns, stay.t1_ns) for stay in charges.stays}
+    devices = []
+    for device in sorted(stays.keys() | amortized.keys()):
+        t0_ns, t1_ns = stays.get(device, (charges.from_ns, charges.from_ns))
+        devices.append(
+            DeviceCost(
+                device_id=device[0],
+                pool=device[1],
+                device_class=device[2],
+                t0_ns=t0_ns,
+                t1_ns=t1_ns,
+                bucket_ns={bucket: bucket_ns[device][bucket] for bucket in TIME_BUCKETS},
+                amortized_nano_usd={bucket: amortized[device][bucket] for bucket in ALL_BUCKETS},
+                fully_loaded_nano_usd={work: loaded[device][work] for work in WORK},
+            )
+        )
+    return Allocation(devices=tuple(devices))
+
+
+def _sum(keys: Iterable[str], parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter(dict.fromkeys(keys, 0))
+    for part in parts:
+        total.update(part)
+    return dict(total)

@@ -1,0 +1,39 @@
+"""Whether a ledger may be priced: its hash chain holds, and all events of a run are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+
+from rose.ledger import verify
+from rose.ledger.examine import Seen
+from rose.ledger.growth import archive
+from rose.pricing.money import PricingError
+from rose.pricing.query import rows, set_variables
+
+
+def verified(root: Path, allow_unverified: bool, seen: Seen | None = None) -> bool:
+    """Whether the ledger verifies. Raises PricingError if it does not, unless `allow_unverified`: mark every figure."""
+    problems = verify.verify(root, seen=seen).problems
+    if problems and not allow_unverified:
+        raise PricingError(
+            f"ledger {root} does not verify, so its figures cannot be trusted:\n"
+            + "\n".join(f"  {problem}" for problem in problems[:10])
+            + "\n`--allow-unverified` gives figures that are marked so."
+        )
+    return not problems
+
+
+def refuse_archived(root: Path, connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
+    """Raises PricingError if events of the run were archived: half a run has figures that look like a whole one's."""
+    newest_us = archive.newest_us(root)
+    if newest_us is None:
+        return
+    set_variables(connection, run_id=run_id, archived_us=newest_us)
+    gone = int(rows(connection, "run/archived")[0]["events"] or 0)
+    if gone > 0:
+        raise PricingError(
+            f"{gone:,} events of run {run_id!r} were archived, so its figures would be of a part of it: bring them "
+            "back with `rose ledger restore --from ...`"
+        )

@@ -1,0 +1,98 @@
+"""Charges as frames that are added, subtracted and drilled into: integers only, so that every sum is exact.
+
+A row of the charges is its dimensions (what was charged, to whom, when), its amounts (integers that add up), and its
+reference to the ledger's events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from rose.pricing.charges.allocation import ALL_BUCKETS
+from rose.pricing.money import PricingError
+
+DIMENSIONS: tuple[str, ...] = (
+    "hour", "run_id", "provenance", "device_id", "pool", "device_class", "commitment", "lease_id", "kind", "bucket",
+    "team", "policy_version", "task", "fate", "cause", "route",
+)  # fmt: skip
+AMOUNTS: tuple[str, ...] = ("ns", "tokens", "bytes", "energy_mw_ns", "cost_nano")
+#: The ledger events a row was made from. They tell nothing apart: a row is known by its dimensions.
+REFERENCES: tuple[str, ...] = ("writer", "first_seq", "last_seq")
+
+UNALLOCATED = "unallocated"
+_PLACES = {bucket: place for place, bucket in enumerate((*ALL_BUCKETS, "transfer", "energy"))}
+#: What a drill-down can be made by, and the expression for it.
+_BY: Mapping[str, pl.Expr] = {
+    "team": pl.col("team"),
+    "run": pl.col("run_id"),
+    "device": pl.col("device_id"),
+    "device-class": pl.col("device_class"),
+    "pool": pl.col("pool"),
+    "commitment": pl.col("commitment"),
+    "lease": pl.col("lease_id"),
+    "kind": pl.col("kind"),
+    "bucket": pl.col("bucket"),
+    "policy-version": pl.col("policy_version"),
+    "task": pl.col("task"),
+    "fate": pl.col("fate"),
+    "cause": pl.col("cause"),
+    "route": pl.col("route"),
+    "day": pl.col("hour").dt.strftime("%Y-%m-%d"),
+    "hour": pl.col("hour").dt.strftime("%Y-%m-%dT%H"),
+    "work": pl.col("work"),
+}
+#: Every word `--by` takes, in the order in which they are listed.
+BY: tuple[str, ...] = tuple(_BY)
+
+
+def add(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """The rows of all frames, one for each combination of dimensions, amounts summed, in canonical order.
+
+    A row's reference is that of the first frame that has it. Rows whose every amount is 0 are left out.
+    """
+    columns = [*DIMENSIONS, *AMOUNTS, *REFERENCES]
+    found = pl.concat([frame.select(columns) for frame in frames])
+    summed = found.group_by(DIMENSIONS, maintain_order=True).agg(
+        *(pl.col(name).sum() for name in AMOUNTS), *(pl.col(name).first() for name in REFERENCES)
+    )
+    return canonical(summed.filter(pl.any_horizontal(pl.col(name) != 0 for name in AMOUNTS)))
+
+
+def difference(now: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
+    """Signed rows that make `before` into `now`: before + difference = now, by every dimension. Empty if they agree."""
+    return add([now, before.with_columns(-pl.col(name) for name in AMOUNTS)])
+
+
+def canonical(frame: pl.DataFrame) -> pl.DataFrame:
+    """In the order that charges are priced in, so that the same rows are the same bytes."""
+    place = pl.col("bucket").replace_strict(_PLACES, default=len(_PLACES), return_dtype=pl.Int64)
+    before = ("hour", "run_id", "provenance", "device_id", "lease_id")
+    after = ("policy_version", "task", "fate", "cause", "route")
+    # By the others only where a correction moved a row to another team, class or commitment.
+    return frame.sort(*before, place, *after, *DIMENSIONS, nulls_last=False)
+
+
+def drill(frame: pl.DataFrame, by: Sequence[str], amount: str = "cost_nano") -> list[dict[str, Any]]:
+    """Rows of `by`'s values with the sums of `amount`, `ns` and `tokens`, which sum to the frame's own; largest first.
+
+    What has no value in a dimension is in the row "unallocated". Raises PricingError for a dimension there is none of.
+    """
+    for name in by:
+        if name not in _BY or (name == "work" and "work" not in frame.columns):
+            known = ", ".join(each for each in BY if each != "work" or "work" in frame.columns)
+            raise PricingError(f"charges cannot be shown by {name!r}; give one of {known}")
+    if len(set(by)) < len(by):
+        raise PricingError(f"--by names {', '.join(by)}: give each dimension once")
+    keys = [_BY[name].cast(pl.String).fill_null(UNALLOCATED).alias(name) for name in by]
+    sums = [pl.col(name).sum().alias(f"sum_{name}") for name in (amount, "ns", "tokens")]
+    grouped = frame.group_by(keys).agg(sums) if by else frame.select(sums)
+    ordered = grouped.sort([f"sum_{amount}", *by], descending=[True, *(False for _ in by)])
+    return [{name.removeprefix("sum_"): value for name, value in row.items()} for row in ordered.iter_rows(named=True)]
+
+
+def total(frame: pl.DataFrame, amount: str = "cost_nano") -> int:
+    """The sum of a column of integers."""
+    return int(frame[amount].sum())

@@ -1,0 +1,224 @@
+"""The price book: a dated, versioned TOML file of what things cost, with the source of every figure.
+
+Rates are `Decimal` and are never rounded here. A price that is missing is refused, never taken as zero. Every time is
+UTC nanoseconds; an entry holds over [valid_from, valid_to) in whole UTC days.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Iterable, Sequence
+from importlib import resources
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import Field
+
+from rose.pricing.price_books import reader
+from rose.pricing.price_books.entries import (
+    TABLES,
+    DevicePrice,
+    Electricity,
+    Entry,
+    Header,
+    Lending,
+    Offer,
+    PowerFigure,
+    PriceBookError,
+    TokenPrices,
+    TransferPrice,
+    VerifierPrice,
+    day_of,
+)
+
+__all__ = [
+    "DevicePrice",
+    "Electricity",
+    "Lending",
+    "Offer",
+    "PowerFigure",
+    "PriceBook",
+    "PriceBookError",
+    "TokenPrices",
+    "TransferPrice",
+    "VerifierPrice",
+    "load",
+    "parse",
+    "shipped",
+]
+
+E = TypeVar("E", bound=Entry)
+
+
+class PriceBook(Header):
+    """The whole file, as `parse` found it good. Lookups refuse what is missing with PriceBookError."""
+
+    device: list[DevicePrice] = Field(min_length=1)
+    offer: list[Offer] = Field(default_factory=list)
+    power: list[PowerFigure] = Field(default_factory=list)
+    electricity_prices: list[Electricity] = Field(alias="electricity", min_length=1)
+    transfer: list[TransferPrice] = Field(default_factory=list)
+    lending_terms: list[Lending] = Field(alias="lending", min_length=1)
+    token_prices: list[TokenPrices] = Field(alias="tokens", min_length=1)
+    verifier: list[VerifierPrice] = Field(default_factory=list)
+
+    #: SHA-256 of the file's text: two books of one name and version that differ are told apart by it.
+    sha256: str = Field(default="", exclude=True)
+    #: Where it was read from, for error messages.
+    path: str = Field(default="", exclude=True)
+    #: The file's text.
+    text: str = Field(default="", exclude=True, repr=False)
+
+    def entries(self, table: str) -> Sequence[Entry]:
+        """Entries of a table of the file, in its order. Raises KeyError for a table that no book has."""
+        of: dict[str, Sequence[Entry]] = {
+            "device": self.device,
+            "offer": self.offer,
+            "power": self.power,
+            "electricity": self.electricity_prices,
+            "transfer": self.transfer,
+            "lending": self.lending_terms,
+            "tokens": self.token_prices,
+            "verifier": self.verifier,
+        }
+        return of[table]
+
+    def device_at(self, device_class: str, pool: str, ns: int) -> DevicePrice:
+        """Price of a device of a class in a pool at an instant; an entry for the pool goes before one without."""
+        return self._device_at(device_class, pool, ns)
+
+    def device_prices(
+        self, device_class: str, t0_ns: int, t1_ns: int, pool: str | None = None
+    ) -> list[tuple[int, int, DevicePrice]]:
+        """Prices of a class over [t0_ns, t1_ns), in order: (from_ns, to_ns, price), without a gap.
+
+        Without a pool only entries that are for every pool count. Raises PriceBookError where any part of the time
+        has no price.
+        """
+        covered: list[tuple[int, int, DevicePrice]] = []
+        for from_ns, to_ns in _cut(t0_ns, t1_ns, _edges_ns(p for p in self.device if p.device_class == device_class)):
+            price = self._device_at(device_class, pool, from_ns)
+            start_ns = covered.pop()[0] if covered and covered[-1][2] is price else from_ns
+            covered.append((start_ns, to_ns, price))
+        return covered
+
+    def offers_at(self, device_class: str, ns: int) -> tuple[Offer, ...]:
+        """Market prices of a class at an instant, in the file's order; none where the book names none."""
+        return tuple(offer for offer in self.offer if offer.device_class == device_class and offer.holds_at(ns))
+
+    def power_of(self, device_class: str) -> PowerFigure:
+        """Assumed power of a class. Raises PriceBookError if the book has none."""
+        for figure in self.power:
+            if figure.device_class == device_class:
+                return figure
+        raise PriceBookError(
+            f"price book {self.path} has no [[power]] for device class {device_class!r} and the ledger has no meter "
+            "readings of its devices; add one"
+        )
+
+    def electricity_at(self, ns: int) -> Electricity:
+        """Tariff and PUE at an instant."""
+        return self._at(self.electricity_prices, ns, "electricity")
+
+    def lending_at(self, ns: int) -> Lending:
+        """Terms of lending at an instant."""
+        return self._at(self.lending_terms, ns, "lending")
+
+    def tokens_at(self, ns: int) -> TokenPrices:
+        """Serving's token prices at an instant."""
+        return self._at(self.token_prices, ns, "tokens")
+
+    def transfer_at(self, route: str, ns: int) -> TransferPrice:
+        """Price of a route at an instant."""
+        return self._at([p for p in self.transfer if p.route == route], ns, "transfer", f"route {route!r}")
+
+    def verifier_at(self, name: str, ns: int) -> VerifierPrice:
+        """Price of a verifier's verdict at an instant."""
+        return self._at([p for p in self.verifier if p.name == name], ns, "verifier", f"verifier {name!r}")
+
+    def change_times_ns(self) -> list[int]:
+        """Every instant at which any entry begins or ends, ascending."""
+        return sorted(_edges_ns(chain.from_iterable(map(self.entries, TABLES))))
+
+    def stretches(self, t0_ns: int, t1_ns: int) -> list[tuple[int, int]]:
+        """[t0_ns, t1_ns) cut at every change: consecutive spans inside which no price of the book changes."""
+        return _cut(t0_ns, t1_ns, self.change_times_ns())
+
+    def _device_at(self, device_class: str, pool: str | None, ns: int) -> DevicePrice:
+        of_class = [price for price in self.device if price.device_class == device_class]
+        wanted = [price for price in of_class if price.pool is None or price.pool == pool]
+        holding = [price for price in wanted if price.holds_at(ns)]
+        if holding:
+            # At most two hold, one of them for the pool.
+            return max(holding, key=lambda price: price.pool is not None)
+        said = f"price book {self.path} has no price for device class {device_class!r}"
+        if not of_class:
+            known = ", ".join(sorted({price.device_class for price in self.device}))
+            raise PriceBookError(f'{said} (it has {known}); add a [[device]] with class = "{device_class}"')
+        if not wanted:
+            pools = ", ".join(sorted({str(price.pool) for price in of_class}))
+            where = "whatever its pool" if pool is None else f"in pool {pool!r}"
+            raise PriceBookError(f"{said} {where} (it has one for pool {pools}); add a [[device]] without a pool")
+        in_pool = "" if pool is None else f" in pool {pool!r}"
+        raise PriceBookError(
+            f"{said}{in_pool} on {day_of(ns)}; add a [[device]] whose valid_from and valid_to hold that day"
+        )
+
+    def _at(self, entries: Iterable[E], ns: int, table: str, what: str = "") -> E:
+        known = False
+        for entry in entries:
+            if entry.holds_at(ns):
+                return entry
+            known = True
+        header = f"[[{table}]]" if what or known else f"[{table}]"
+        of, on = f" for {what}" if what else "", f" on {day_of(ns)}" if known else ""
+        fix = "add one whose valid_from and valid_to hold that day" if known else "add one, 0 if it is free"
+        raise PriceBookError(f"price book {self.path} has no {header}{of}{on}; {fix}")
+
+
+def shipped() -> list[str]:
+    """Names of the books in the package."""
+    found = (item.name for item in resources.files("rose.pricing.price_books").iterdir())
+    return sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml"))
+
+
+def load(name_or_path: str | Path) -> PriceBook:
+    """Read and validate a price book: the name of one in the package, such as `example`, else a path.
+
+    Raises PriceBookError naming the file and, for each wrong field, its line, name and value.
+    """
+    names = shipped()
+    if str(name_or_path) in names:
+        file = f"{name_or_path}.toml"
+        text = resources.files("rose.pricing.price_books").joinpath(file).read_text("utf-8")
+        return parse(text, f"{name_or_path} (rose/pricing/books/{file})")
+    path = Path(name_or_path).expanduser()
+    try:
+        return parse(path.read_text(encoding="utf-8-sig"), str(path))
+    except OSError as error:
+        near = difflib.get_close_matches(str(name_or_path), names, n=1)
+        meant = f" Did you mean `{near[0]}`?" if near else ""
+        raise PriceBookError(
+            f"cannot read price book {path}: {error.strerror}.{meant} "
+            f"Give a TOML file, or a book that comes with ROSE: {', '.join(names)}."
+        ) from None
+    except UnicodeDecodeError as error:
+        raise PriceBookError(f"price book {path} is not UTF-8 text: {error}") from None
+
+
+def parse(text: str, source: str) -> PriceBook:
+    """Validate the text of a price book; `source` names it in errors. Raises PriceBookError with everything wrong."""
+    book = PriceBook.model_validate(reader.read(text, source))
+    return book.model_copy(update={"sha256": hashlib.sha256(text.encode()).hexdigest(), "path": source, "text": text})
+
+
+def _edges_ns(entries: Iterable[Entry]) -> set[int]:
+    return {ns for entry in entries for ns in (entry.from_ns, entry.to_ns) if ns is not None}
+
+
+def _cut(t0_ns: int, t1_ns: int, edges_ns: Iterable[int]) -> list[tuple[int, int]]:
+    if t0_ns >= t1_ns:
+        return []
+    return list(pairwise([t0_ns, *(ns for ns in sorted(edges_ns) if t0_ns < ns < t1_ns), t1_ns]))

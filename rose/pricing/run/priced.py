@@ -1,0 +1,165 @@
+"""One run of a ledger, verified, priced and counted: what the figures of a correct answer are worked out from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+
+from rose.ledger import catalog
+from rose.ledger.examine import Seen
+from rose.pricing import charges
+from rose.pricing.answers import cost_per_correct
+from rose.pricing.borrowing import alternatives
+from rose.pricing.borrowing.marginal import Marginal, marginal
+from rose.pricing.charges import preconditions
+from rose.pricing.charges.allocation import Allocation, allocate
+from rose.pricing.document import BookFacts, RunFacts
+from rose.pricing.figures import COUNT, NOT_ENOUGH_DATA, Figure, Figures, Stamp
+from rose.pricing.money import PricingError
+from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.query import rows, set_variables, snapshot
+from rose.pricing.run import token_spread, tokens
+from rose.pricing.run.token_spread import Spread
+from rose.pricing.run.tokens import Tokens
+from rose.pricing.stats.bootstrap import Interval
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PricedRun:
+    """A run and its dollars, tokens and groups. The connection has a snapshot of the run, for further queries."""
+
+    connection: duckdb.DuckDBPyConnection
+    run: RunFacts
+    book: PriceBook
+    #: When the run began, UTC: its token and verdict prices are those in force then.
+    began_ns: int
+    stamp: Stamp
+    charged: charges.Charges
+    allocation: Allocation
+    borrow: Marginal
+    tokens: Mapping[str, Tokens]
+    found: cost_per_correct.Groups
+    cost: cost_per_correct.TokenCost
+
+    @property
+    def make(self) -> Figures:
+        return Figures(self.stamp)
+
+    @property
+    def cpm_usd(self) -> float:
+        """Dollars per million tokens when the run began. Raises PriceBookError where the book has no such price."""
+        return cost_per_correct.cpm(self.book, self.began_ns)
+
+    def number(
+        self, value: float | None, unit: str = "ratio", *, interval: Interval | None = None, why: str | None = None,
+        no_interval: str | None = None, basis: str = "measured",
+    ) -> Figure:  # fmt: skip
+        """A share or a ratio with its interval; `why` says what is missing where there is no value."""
+        return Figure(
+            value=value,
+            unit=unit,
+            view=COUNT,
+            stamp=self.stamp,
+            basis=basis,
+            why=(why or NOT_ENOUGH_DATA) if value is None else None,
+            no_interval=no_interval if value is not None and interval is None else None,
+            low=None if value is None or interval is None else interval.low,
+            high=None if value is None or interval is None else interval.high,
+        )
+
+    @property
+    def book_facts(self) -> BookFacts:
+        book = self.book
+        return BookFacts(name=book.name, version=book.version, sha256=book.sha256, currency=book.currency)
+
+
+@contextmanager
+def priced(
+    root: Path,
+    run_id: str | None = None,
+    price_book: str | Path | PriceBook = "example",
+    allow_unverified: bool = False,
+    seen: Seen | None = None,
+) -> Iterator[PricedRun]:
+    """Price one run of the ledger at `root`, the newest if `run_id` is None; `seen` is for `verify`.
+
+    Raises PricingError for a ledger that does not verify (unless `allow_unverified`, which marks every figure), an
+    unknown run, a run of mixed provenance, a period with no device time, and device time that does not add up;
+    PriceBookError for a book that cannot be used or lacks a price that the run needs.
+    """
+    book = price_book if isinstance(price_book, PriceBook) else pricebook.load(price_book)
+    with closing(catalog.connect(root)) as connection:
+        run_id = newest_run(connection) if run_id is None else run_id
+        preconditions.refuse_archived(root, connection, run_id)
+        run, provenance = run_facts(connection, run_id)
+        charged = charges.price(root, book, run_id=run_id, allow_unverified=allow_unverified, seen=seen)
+        snapshot(connection, run_id)
+        set_variables(connection, run_id=run_id)
+        allocation = allocate(charged)
+        if not any(allocation.bucket_ns().values()):
+            raise PricingError(f"run {run_id} has no device time yet, so there is nothing to share its cost over")
+        from_ns, to_ns = allocation.period_ns
+        borrow = marginal(connection, run_id, allocation, book)
+        made = tokens.count(connection, run_id)
+        spreads = _spreads(connection, charged, allocation.period_ns)
+        yield PricedRun(
+            connection=connection,
+            run=run,
+            book=book,
+            began_ns=int(rows(connection, "run/began")[0]["began_ns"]),
+            stamp=Stamp(
+                from_ns=from_ns,
+                to_ns=to_ns,
+                provenance=provenance,
+                currency=book.currency,
+                verified=charged.verified,
+            ),
+            charged=charged,
+            allocation=allocation,
+            borrow=borrow,
+            tokens=made,
+            found=cost_per_correct.groups(connection, run_id),
+            cost=cost_per_correct.token_cost(allocation, made, borrow, spreads),
+        )
+
+
+def _spreads(
+    connection: duckdb.DuckDBPyConnection, charged: charges.Charges, period_ns: tuple[int, int]
+) -> dict[str, Spread]:
+    """How well the price of a token is known, by placement."""
+    set_variables(
+        connection, period_from_ns=period_ns[0], period_end_ns=period_ns[1], blocks=token_spread.BLOCKS
+    )  # fmt: skip
+    places: dict[tuple[str, str], list[alternatives.Made]] = {}
+    for (pool, device_class), made in alternatives.made(charged).items():
+        places.setdefault(("borrowed" if pool == "serving" else "dedicated", device_class), []).append(made)
+    sums = {key: alternatives.together(parts) for key, parts in places.items()}
+    usd_per_ns = {key: float(made.usd / made.rollout_ns) for key, made in sums.items() if made.rollout_ns}
+    return token_spread.spreads(rows(connection, "run/rollout_blocks"), usd_per_ns)
+
+
+def newest_run(connection: duckdb.DuckDBPyConnection) -> str:
+    """The run that began last. Raises PricingError for a ledger without runs."""
+    found = rows(connection, "run/newest")
+    if not found:
+        raise PricingError("the ledger holds no run yet; `rose demo` or `rose up` writes one")
+    return str(found[0]["run_id"])
+
+
+def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> tuple[RunFacts, str]:
+    """A run's facts and its provenance. Raises PricingError for an unknown run, and one of mixed provenance."""
+    set_variables(connection, run_id=run_id)
+    found = rows(connection, "run/facts")
+    if not found:
+        raise PricingError(f"the ledger has no run {run_id!r}; `rose ledger runs` lists those it has")
+    if len(kinds := rows(connection, "run/provenance")) != 1:
+        mix = ", ".join(f"{kind['events']} {kind['provenance']}" for kind in kinds)
+        raise PricingError(f"run {run_id} mixes events of different provenance ({mix}); no figure may be made of both")
+    (facts,) = found
+    provenance = str(facts.pop("provenance"))
+    return RunFacts(**facts), provenance

@@ -1,0 +1,190 @@
+"""The cost report of one run: every figure with its unit, view, currency, period and provenance.
+
+The same ledger and the same price book give the same report, to the byte: nothing in it depends on when it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+
+from rose.ledger.examine import Seen
+from rose.pricing.answers import cost_per_correct
+from rose.pricing.borrowing.marginal import Marginal
+from rose.pricing.borrowing.terms import Term
+from rose.pricing.charges.allocation import Allocation
+from rose.pricing.document import Borrow, DeviceRow, Report
+from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, Figures
+from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR
+from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.query import rows, set_variables
+from rose.pricing.run import price_lines
+from rose.pricing.run.operations import engines, latency, leases, preemptions, syncs
+from rose.pricing.run.priced import PricedRun, priced
+from rose.pricing.run.tokens import FATES, Tokens
+from rose.pricing.stats.bootstrap import Interval
+
+_MILLION = 10**6
+_NO_BORROW = "not enough data: no rollout ran on a serving device"
+_DEDICATED_MARGINAL = "does not apply: a dedicated device is paid for whether it works or not"
+
+
+def build(
+    root: Path,
+    run_id: str | None = None,
+    price_book: str | Path | PriceBook = "example",
+    allow_unverified: bool = False,
+    seen: Seen | None = None,
+) -> Report:
+    """Price one run of the ledger at `root` (the newest if `run_id` is None); `seen` is for `verify`.
+
+    Raises PricingError for a ledger that does not verify (unless `allow_unverified`, which marks every figure), an
+    unknown run, a run of mixed provenance, a period with no device time, and device time that does not add up;
+    PriceBookError for a book that cannot be used or lacks a price that the run needs.
+    """
+    with priced(root, run_id, price_book, allow_unverified, seen) as of:
+        return _build(of)
+
+
+def _build(of: PricedRun) -> Report:
+    make, allocation, borrow, tokens, connection = of.make, of.allocation, of.borrow, of.tokens, of.connection
+    drawn = cost_per_correct.resample(of.found)
+    c3, c3_per_correct = price_lines.c3(of, drawn)
+    set_variables(connection, period_end_ns=of.stamp.to_ns)
+    bucket_ns = allocation.bucket_ns()
+    provisioned_ns = sum(bucket_ns.values())
+    lent_ns = allocation.of("serving").bucket_ns()
+    return Report(
+        stamp=of.stamp,
+        run=of.run,
+        price_book=of.book_facts,
+        provisioned=make.number(provisioned_ns, "ns"),
+        device_time={bucket: make.number(ns, "ns") for bucket, ns in bucket_ns.items()},
+        device_share={bucket: make.part(ns, provisioned_ns) for bucket, ns in bucket_ns.items()},
+        devices=_devices(make, allocation),
+        amortized=_with_total(make, allocation.amortized_nano_usd(), AMORTIZED),
+        fully_loaded=_with_total(make, allocation.fully_loaded_nano_usd(), FULLY_LOADED),
+        marginal={
+            **{name: _term(make, term) for name, term in borrow.terms.items()},
+            "total": make.money(
+                borrow.usd, MARGINAL, basis=borrow.basis, interval=borrow.interval, no_interval=borrow.no_interval
+            ),
+        },
+        borrow=_borrow(make, borrow),
+        tokens={placement: _tokens(make, of) for placement, of in tokens.items()},
+        token_cost=_token_cost(make, allocation, tokens, borrow),
+        harvest_share=make.part(
+            lent_ns["rollout"],
+            lent_ns["rollout"] + lent_ns["idle"] + lent_ns["headroom"],
+            why="not enough data: serving devices had nothing to lend",
+        ),
+        saved=_saved(make, of.cost, tokens, borrow),
+        factors=price_lines.factors(of, drawn),
+        partials=price_lines.partials(of),
+        accept_by_step={
+            row["step"]: make.part(row["accepted"], row["judged"]) for row in rows(connection, "run/accept_by_step")
+        },
+        cost_per_correct=price_lines.price_lines(of, drawn),
+        c3=c3,
+        c3_per_correct=c3_per_correct,
+        leases=leases(make, rows(connection, "run/lease_totals")),
+        preemptions=preemptions(make, rows(connection, "run/preemption_totals")),
+        syncs=syncs(make, rows(connection, "run/sync_totals")),
+        engines=engines(make, rows(connection, "run/engine_ends")),
+        latency=latency(make, rows(connection, "run/serving_latency")),
+    )
+
+
+def _devices(make: Figures, allocation: Allocation) -> tuple[DeviceRow, ...]:
+    return tuple(
+        DeviceRow(
+            device_id=device.device_id,
+            pool=device.pool,
+            device_class=device.device_class,
+            provisioned=make.number(device.provisioned_ns, "ns"),
+            cost=make.amount(device.cost_nano_usd, AMORTIZED),
+            time={bucket: make.number(ns, "ns") for bucket, ns in device.bucket_ns.items()},
+        )
+        for device in allocation.devices
+    )
+
+
+def _with_total(make: Figures, nano_usd: Mapping[str, int], view: str) -> dict[str, Figure]:
+    parts = {bucket: make.amount(amount, view) for bucket, amount in nano_usd.items()}
+    return parts | {"total": make.amount(sum(nano_usd.values()), view)}
+
+
+def _term(make: Figures, term: Term) -> Figure:
+    usd = None if term.missing else term.usd
+    return make.money(
+        usd, MARGINAL, basis=term.basis, interval=term.interval, no_interval=term.no_interval, why=term.missing
+    )
+
+
+def _borrow(make: Figures, borrow: Marginal) -> Borrow:
+    def per_hour(
+        usd: Fraction | None, basis: str, interval: Interval | None, no_interval: str | None, why: str | None
+    ) -> Figure:
+        hours = Fraction(borrow.borrowed_ns, NS_PER_HOUR)
+        return make.money(
+            usd / hours if usd is not None and hours else None, MARGINAL, per="device-hour", basis=basis,
+            why=why or _NO_BORROW, interval=interval.over(float(hours)) if interval is not None and hours else None,
+            no_interval=no_interval,
+        )  # fmt: skip
+
+    per = {
+        name: per_hour(None if term.missing else term.usd, term.basis, term.interval, term.no_interval, term.missing)
+        for name, term in borrow.terms.items()
+    }
+    return Borrow(
+        idle_anyway=borrow.idle_anyway,
+        borrowed=make.number(borrow.borrowed_ns, "ns"),
+        per_device_hour={**per, "total": per_hour(borrow.usd, borrow.basis, borrow.interval, borrow.no_interval, None)},
+        explained={name: term.explained for name, term in borrow.terms.items()},
+    )
+
+
+def _tokens(make: Figures, of: Tokens) -> dict[str, Figure]:
+    return {
+        **{fate: make.number(of.by_fate[fate], "tokens") for fate in FATES},
+        "generated": make.number(of.generated, "tokens"),
+        "useful": make.number(of.useful, "tokens"),
+        "wasted_share": make.part(of.wasted_share),
+    }
+
+
+def _token_cost(
+    make: Figures, allocation: Allocation, tokens: Mapping[str, Tokens], borrow: Marginal
+) -> dict[str, dict[str, Figure]]:
+    """Dollars per million useful tokens: rollout dollars of a placement in a view over its useful tokens."""
+
+    def per_million(usd: Fraction, placement: str, view: str, basis: str = "measured") -> Figure:
+        useful = tokens[placement].useful
+        why = f"not enough data: no useful token was made on {placement} devices"
+        return make.money(usd * _MILLION / useful if useful else None, view, per="million tokens", basis=basis, why=why)
+
+    result = {}
+    for placement, pools in (("borrowed", ("serving",)), ("dedicated", ("rollout", "train"))):
+        devices = allocation.of(*pools)
+        loaded_usd = Fraction(devices.fully_loaded_nano_usd()["rollout"], NANO_USD_PER_USD)
+        result[placement] = {
+            MARGINAL: per_million(borrow.usd, placement, MARGINAL, borrow.basis)
+            if placement == "borrowed"
+            else make.money(None, MARGINAL, per="million tokens", why=_DEDICATED_MARGINAL),
+            AMORTIZED: per_million(cost_per_correct.rollout_usd(devices), placement, AMORTIZED),
+            FULLY_LOADED: per_million(loaded_usd, placement, FULLY_LOADED),
+        }
+    return result
+
+
+def _saved(make: Figures, cost: cost_per_correct.TokenCost, tokens: Mapping[str, Tokens], borrow: Marginal) -> Figure:
+    """The borrowed useful tokens at the dedicated devices' amortized price, less what the borrow cost.
+
+    Below zero where borrowing cost more. Without the idle-anyway gate the borrow costs its device time too.
+    """
+    dedicated, opportunistic = cost.by_line["dedicated"], cost.by_line["opportunistic"]
+    useful = tokens["borrowed"].useful
+    saved = None if dedicated is None or opportunistic is None else (dedicated - opportunistic) * useful
+    why = "not enough data: it takes useful tokens on both borrowed and dedicated devices to compare them"
+    return make.money(saved, MARGINAL, basis=borrow.basis, why=why)

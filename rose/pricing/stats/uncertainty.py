@@ -1,0 +1,143 @@
+"""Intervals of rates and means over events that come together: misses of a burst, power readings in a row.
+
+All are at 95%. Clusters (five or ten minutes of a device) are taken as independent of each other, events within one are
+not. Few clusters widen an interval: their spread is itself a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from rose.pricing.stats.bootstrap import RESAMPLES, Floats, Interval, rounded, student
+
+#: Standard normal quantile of a two-sided 95%.
+Z = 1.959963984540054
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """How many clusters there are, and sums over them of y * y, y * x and x * x."""
+
+    count: int
+    yy: float
+    yx: float
+    xx: float
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Clusters:
+        """From the columns `clusters`, `yy`, `yx` and `xx`."""
+        return cls(int(row["clusters"]), float(row["yy"]), float(row["yx"]), float(row["xx"]))
+
+
+def ratio_variance(y: float, x: float, clusters: Clusters) -> float | None:
+    """Variance of y / x, both summed over clusters: n / (n - 1) * sum of (y_k - x_k * y / x)^2 / x^2.
+
+    The textbook estimator for a ratio under cluster sampling. None for fewer than two clusters.
+    """
+    if clusters.count < 2 or x <= 0:
+        return None
+    mean = y / x
+    squares = max(0.0, clusters.yy - 2 * mean * clusters.yx + mean * mean * clusters.xx)
+    return clusters.count / (clusters.count - 1) * squares / (x * x)
+
+
+def effective_trials(successes: float, trials: float, clusters: Clusters, freedom: float | None = None) -> float:
+    """Independent trials that would tell as much: trials over the design effect, which is taken as at least 1.
+
+    The effect is that of the clusters times (t / z)^2, with a degree of freedom less than there are clusters, or with
+    those of the sum that the rate is part of (Korn and Graubard, 1998). Where nothing or everything succeeded it cannot
+    be seen, and each cluster counts as one trial.
+    """
+    rate = successes / trials
+    variance = ratio_variance(successes, trials, clusters)
+    if variance is None:
+        return 1.0
+    if not 0 < rate < 1:
+        return min(trials, float(clusters.count))
+    effect = variance * trials / (rate * (1 - rate)) * (student(freedom or clusters.count - 1) / Z) ** 2
+    return trials / max(1.0, effect)
+
+
+def wilson(rate: float, trials: float) -> tuple[float, float]:
+    """Wilson's score interval of a rate; never empty, and sound where nothing or everything succeeded."""
+    centre = (rate + Z * Z / (2 * trials)) / (1 + Z * Z / trials)
+    half = Z / (1 + Z * Z / trials) * sqrt(rate * (1 - rate) / trials + Z * Z / (4 * trials * trials))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A value with the ends of its own interval; equal to them where it is known exactly."""
+
+    value: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> Estimate:
+        """Scaled; a negative factor turns the interval round."""
+        low, high = sorted((self.low * factor, self.high * factor))
+        return Estimate(self.value * factor, low, high)
+
+    def widened(self, low_share: float, high_share: float) -> Estimate:
+        """Times a factor that is 1 and may be anything between two shares of it, independent of the value."""
+        below, above = sorted((self.value * low_share, self.value * high_share))
+        return Estimate(
+            self.value,
+            self.value - sqrt((self.value - self.low) ** 2 + (self.value - below) ** 2),
+            self.value + sqrt((self.high - self.value) ** 2 + (above - self.value) ** 2),
+        )
+
+    def plus(self, known: float) -> Estimate:
+        """With something on top that is known exactly."""
+        return Estimate(self.value + known, self.low + known, self.high + known)
+
+    def draws(self, seed: int) -> Floats:
+        """Values it may have, as many as a bootstrap has resamples: a normal of its own on each side."""
+        return self._at(np.random.default_rng(seed).standard_normal(RESAMPLES))
+
+    def draws_like(self, resampled: Floats) -> Floats:
+        """The same in the order of other values: each in the place that its resample has among the others."""
+        from scipy.special import ndtri
+
+        place = np.argsort(np.argsort(resampled, kind="stable"), kind="stable")
+        return self._at(np.asarray(ndtri((place + 0.5) / len(place)), dtype=np.float64))
+
+    def _at(self, z: Floats) -> Floats:
+        return self.value + np.where(z < 0, z * (self.value - self.low), z * (self.high - self.value)) / Z
+
+
+def total(estimates: Iterable[Estimate]) -> Interval | None:
+    """Interval of a sum of independent estimates, from theirs (the method of variance estimates recovery, MOVER).
+
+    low = sum - sqrt(sum of (value - low)^2), and the same upwards. With Wilson's intervals of two rates, one negated,
+    this is Newcombe's interval of their difference. None for no estimates.
+    """
+    parts = list(estimates)
+    if not parts:
+        return None
+    value = sum(part.value for part in parts)
+    below = sqrt(sum((part.value - part.low) ** 2 for part in parts))
+    above = sqrt(sum((part.high - part.value) ** 2 for part in parts))
+    return Interval(low=rounded(value - below), high=rounded(value + above))
+
+
+def welch(variances: Iterable[tuple[float, int]]) -> float | None:
+    """Degrees of freedom of a sum of independent means, by Welch and Satterthwaite: from the variance of each and its
+    own degrees of freedom. None where nothing varies."""
+    parts = list(variances)
+    squares = sum(variance**2 / freedom for variance, freedom in parts)
+    return sum(variance for variance, _ in parts) ** 2 / squares if squares else None
+
+
+def mean(value: float, variances: Sequence[tuple[float, int]]) -> Estimate:
+    """A sum of independent means with its interval by Student's t, from the variance of each and its freedom."""
+    freedom = welch(variances)
+    if freedom is None:
+        return Estimate(value, value, value)
+    half = student(freedom) * sqrt(sum(variance for variance, _ in variances))
+    return Estimate(value, value - half, value + half)

@@ -1,0 +1,36 @@
+-- `device_time` from the daily sums, for a run of many days: a bin is a UTC day, or several where there are
+-- more than 200.
+-- By hand: SET VARIABLE run_id = '...';
+WITH spent AS (
+    SELECT s.*, d.pool
+    FROM daily_device_time AS s
+    LEFT JOIN device AS d USING (run_id, device_id)
+    WHERE s.run_id = getvariable('run_id')
+),
+span AS (
+    SELECT min(day) AS first, (max(day) - min(day)) // 200 + 1 AS days, count(DISTINCT device_id) <= 6 AS few
+    FROM spent
+),
+binned AS (
+    SELECT
+        CASE WHEN few THEN device_id || ' (' || coalesce(pool, 'unknown') || ')'
+             ELSE 'all of pool ' || coalesce(pool, 'unknown') END AS lane,
+        (day - first) // days AS bin,
+        CAST(min(day) AS TIMESTAMP) AS t0,
+        CAST(max(day) + 1 AS TIMESTAMP) AS t1,
+        CAST(sum(serving_ns) AS BIGINT) AS serving,
+        CAST(sum(rollout_ns) AS BIGINT) AS rollout,
+        CAST(sum(train_ns) AS BIGINT) AS train,
+        CAST(sum(sync_ns) AS BIGINT) AS sync,
+        CAST(sum(activation_ns) AS BIGINT) AS activation,
+        CAST(sum(headroom_ns) AS BIGINT) AS headroom,
+        CAST(sum(idle_ns) AS BIGINT) AS idle
+    FROM spent, span
+    GROUP BY ALL
+),
+bucketed AS (
+    UNPIVOT binned ON serving, rollout, train, sync, activation, headroom, idle INTO NAME bucket VALUE ns
+)
+SELECT lane, bin, t0, t1, bucket, ns, ns / nullif(sum(ns) OVER (PARTITION BY lane, bin), 0) AS share
+FROM bucketed
+ORDER BY lane, bin, bucket;

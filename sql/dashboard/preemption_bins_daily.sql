@@ -1,0 +1,13 @@
+-- `preemption_bins` from the daily sums, for a run of many days: a bin is a UTC day.
+-- By hand: SET VARIABLE run_id = '...';
+SELECT
+    coalesce(device_id, 'unknown') AS device_id,
+    action,
+    CAST(day AS TIMESTAMP) AS t,
+    CAST(sum(preemptions) AS BIGINT) AS preemptions,
+    coalesce(sum(duration_ns), 0) / 1e6 AS waited_ms,
+    coalesce(sum(tokens_lost), 0) AS tokens_lost
+FROM daily_preemption
+WHERE run_id = getvariable('run_id')
+GROUP BY ALL
+ORDER BY ALL;

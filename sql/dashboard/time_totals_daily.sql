@@ -1,0 +1,35 @@
+-- `time_totals` from the daily sums, for a run of many days.
+-- By hand: SET VARIABLE run_id = '...';
+WITH used AS (
+    SELECT
+        device_id,
+        sum(serving_ns) AS serving,
+        sum(rollout_ns) AS rollout,
+        sum(train_ns) AS train,
+        sum(sync_ns) AS sync,
+        sum(activation_ns) AS activation,
+        sum(headroom_ns) AS headroom,
+        sum(idle_ns) AS idle,
+        sum(ns) AS ns
+    FROM daily_device_time
+    WHERE run_id = getvariable('run_id')
+    GROUP BY device_id
+),
+ended AS (SELECT max(ended_at) AS ended_at FROM run WHERE run_id = getvariable('run_id')),
+known AS (
+    SELECT
+        d.device_id, d.pool, d.device_class, used.* EXCLUDE (device_id, ns),
+        -- Until the end of its slices, which leave no gap, or of a run that is over. greatest() passes over NULL.
+        greatest(d.joined_ns, coalesce(d.left_ns, greatest(d.joined_ns + used.ns, 1000 * epoch_us(ended.ended_at))))
+            - d.joined_ns AS provisioned
+    FROM device AS d
+    CROSS JOIN ended
+    LEFT JOIN used USING (device_id)
+    WHERE d.run_id = getvariable('run_id')
+)
+SELECT
+    device_id, pool, device_class,
+    CAST(provisioned AS BIGINT) AS provisioned,
+    CAST(coalesce(COLUMNS(* EXCLUDE (device_id, pool, device_class, provisioned)), 0) AS BIGINT)
+FROM known
+ORDER BY device_id;

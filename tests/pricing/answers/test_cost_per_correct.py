@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rose.ledger import catalog
+from rose.pricing import charges, formulas
+from rose.pricing.answers import cost_per_correct
+from rose.pricing.answers.cost_per_correct import Groups, Interval, Resamples, TokenCost
+from rose.pricing.borrowing.marginal import marginal
+from rose.pricing.charges.allocation import allocate
+from rose.pricing.price_books import pricebook
+from rose.pricing.run import tokens
+from rose.pricing.run.token_spread import UNKNOWN, Spread
+from rose.pricing.run.tokens import Tokens
+from rose.pricing.stats import bootstrap
+from rose.pricing.stats.uncertainty import Estimate
+from tests.pricing import reference
+
+BOOK = pricebook.load("example")
+
+Found = tuple[Groups, TokenCost, dict[str, Tokens]]
+
+
+#: Prices of a token that are known exactly.
+EXACT = {"borrowed": Spread(0, 1), "dedicated": Spread(0, 1)}
+#: Midnight UTC at which the sample's run begins.
+RUN_NS = 1_780_272_000 * 10**9
+#: Priced once: nothing changes it.
+PRICED: list[Found] = []
+
+
+@pytest.fixture
+def found(request: pytest.FixtureRequest) -> Found:
+    if not PRICED:
+        sample: Path = request.getfixturevalue("sample")
+        allocation = allocate(charges.price(sample, BOOK, run_id="run"))
+        with closing(catalog.connect(sample)) as connection:
+            made = tokens.count(connection, "run")
+            borrow = marginal(connection, "run", allocation, BOOK)
+            cost = cost_per_correct.token_cost(allocation, made, borrow, EXACT)
+            PRICED.append((cost_per_correct.groups(connection, "run"), cost, made))
+    return PRICED[0]
+
+
+#: What the sample's borrow added to the bill; tests/pricing/borrowing/test_marginal.py has it by hand.
+BORROW_USD = Fraction(413 * 1584) * Fraction(5, 4) / 36_000_000 + Fraction(4, 100)
+
+
+def test_rates_of_the_sample(found: Found) -> None:
+    groups, _, _ = found
+    # Nine trajectories in three groups; g0 and g1 have an accepted one. Stale t2 is not judged, lost t3 neither.
+    assert groups.rho == 2
+    assert groups.alpha == Fraction(2, 3)
+    assert groups.accept_rate == Fraction(3, 6)
+    assert groups.ppv == Fraction(1, 2)
+    assert groups.r == 4
+    # No rejection is charged twice: (1 + rho) / alpha is trajectories over solved groups.
+    assert (1 + groups.rho) / groups.alpha == Fraction(9, 2)
+
+
+def test_token_prices_of_the_sample(found: Found) -> None:
+    _, cost, made = found
+    assert cost.by_line == {
+        "serving": Fraction(94, 100) / 1400,
+        "dedicated": Fraction(141, 100) / 5600,
+        "opportunistic": BORROW_USD / 1400,
+        "blended": (Fraction(141, 100) + BORROW_USD) / 7000,
+    }
+    assert cost.borrowed_share == Fraction(1, 5)
+    # The same as p / (tau * (1 - w)), and the blend as the formula of the third price line has it.
+    borrowed = made["borrowed"]
+    assert borrowed.wasted_share is not None
+    c = reference.useful_token_cost(2.35 / 3600, borrowed.generated / 1440, float(borrowed.wasted_share))
+    assert float(cost.by_line["serving"] or 0) == pytest.approx(c)
+    serving, dedicated, opportunistic = (float(cost.by_line[line] or 0) for line in cost_per_correct.LINES[:3])
+    pi = formulas.rollout_price_ratio(serving, dedicated, opportunistic, 0.2)
+    assert float(cost.pi("blended") or 0) == pytest.approx(pi)
+
+
+def test_cost_per_accepted_is_a_sum_over_a_sum(found: Found) -> None:
+    groups, cost, _ = found
+    measured = cost_per_correct.measured(cost, groups)
+    assert measured["blended"] == (Fraction(141, 100) + BORROW_USD) / 3
+    assert measured["dedicated"] == Fraction(141, 100) / 5600 * 7000 / 3
+    assert cost_per_correct.measured(cost, replace(groups, accepted=0))["blended"] is None
+
+
+def test_the_formula_at_each_line(found: Found) -> None:
+    groups, cost, _ = found
+    r = Fraction(4)
+    assert cost_per_correct.formula(2.0, r, groups, Fraction(1)) == pytest.approx(2 * 4 * 3 / (2 / 3))
+    pi = cost.pi("opportunistic")
+    assert pi is not None
+    assert cost_per_correct.formula(2.0, r, groups, pi) == pytest.approx(2 * 4 * (1 + float(pi) * 2) / (2 / 3))
+    assert cost_per_correct.formula(2.0, None, groups, pi) is None
+    assert cost_per_correct.formula(2.0, r, replace(groups, solved_groups=0), pi) is None
+    assert cost_per_correct.formula(2.0, r, replace(groups, judged_groups=0), pi) is None
+    partials = cost_per_correct.partials(2.0, r, groups)
+    assert partials is not None
+    assert partials.alpha == pytest.approx(-36 / (2 / 3))
+
+
+def test_the_interval_is_seeded_and_holds_the_figure(found: Found) -> None:
+    groups, cost, made = found
+    many = replace(groups, each=[*groups.each] * 30)
+    interval, over_ppv = cost_per_correct.measured_interval(
+        cost, made, many, cost_per_correct.resample(many), "blended"
+    )
+    assert interval is not None
+    assert interval.high is not None
+    figure = float(cost_per_correct.measured(cost, groups)["blended"] or 0)
+    # Thirty copies of the groups: a thirtieth of each dollar, over the accepted of one copy.
+    assert interval.low < figure / 30 < interval.high
+    assert over_ppv is not None
+    assert over_ppv.low < 2 * figure / 30
+    again = cost_per_correct.measured_interval(cost, made, many, cost_per_correct.resample(many), "blended")
+    assert again == (interval, over_ppv)
+    assert cost_per_correct.resample(replace(groups, each=groups.each[:1])) is None
+    assert cost_per_correct.measured_interval(cost, made, groups, None, "blended") == (None, None)
+
+
+def test_resamples_with_nothing_accepted_leave_the_top_open(found: Found) -> None:
+    groups, cost, made = found
+    g0, _, g2 = groups.each
+    rare = replace(groups, each=[g0, *[g2] * 7])
+    interval, _ = cost_per_correct.measured_interval(cost, made, rare, cost_per_correct.resample(rare), "dedicated")
+    assert interval is not None
+    assert interval.high is None
+    assert bootstrap.interval(np.full(10, np.nan), 100) is None
+    few = cost_per_correct.measured_interval(cost, made, groups, cost_per_correct.resample(groups), "dedicated")
+    assert few == (None, None)  # three groups
+
+
+def test_the_bootstrap_agrees_with_theory(found: Found) -> None:
+    groups, cost, made = found
+    accepted = np.random.default_rng(1).binomial(8, 0.5, size=400)
+    each = [dict(groups.each[0]) | {"accepted": int(n), "borrowed_tokens": 0, "dedicated_tokens": 1} for n in accepted]
+    many = replace(groups, each=each)
+    interval, _ = cost_per_correct.measured_interval(cost, made, many, cost_per_correct.resample(many), "dedicated")
+    assert interval is not None
+    assert interval.high is not None
+    # Every group costs the same, so the ratio spreads as one over the mean of the accepted does.
+    dollars = float((cost.by_line["dedicated"] or 0) * made["dedicated"].useful)
+    mean, error = accepted.mean(), accepted.std() / 20
+    assert interval.low == pytest.approx(dollars / 400 / (mean + 1.96 * error), rel=0.01)
+    assert interval.high == pytest.approx(dollars / 400 / (mean - 1.96 * error), rel=0.01)
+
+
+def test_each_group_has_its_tokens_and_they_are_those_of_the_run(found: Found) -> None:
+    groups, _, made = found
+    g0, g1, g2 = groups.each
+    # g0: t0 and the 400 of t1 on the borrowed device, 600 of t1 after its move; t2 was stale and t3 lost.
+    assert (g0["borrowed_tokens"], g0["borrowed_useful"]) == (3400, 1400)
+    assert (g0["dedicated_tokens"], g0["dedicated_useful"]) == (600, 600)
+    assert (g1["dedicated_useful"], g2["dedicated_useful"]) == (4000, 1000)
+    assert (g0["output_tokens"], g0["answer_tokens"]) == (3000, 750)
+    assert [row["step"] for row in groups.each] == [1, 2, 1]
+    for place in ("borrowed", "dedicated"):
+        assert sum(row[f"{place}_useful"] for row in groups.each) == made[place].useful
+
+
+def one_draw(**sums: float) -> Resamples:
+    names = [name for name in Resamples.__slots__ if name != "units"]
+    return Resamples(**{name: np.array([float(sums.get(name, 0))]) for name in names}, units=100)
+
+
+def golden_cost() -> TokenCost:
+    lines: dict[str, Fraction | None] = {"serving": Fraction(2), "dedicated": Fraction(2)}
+    lines |= {"opportunistic": Fraction(1, 5), "blended": Fraction(1)}
+    return TokenCost(
+        by_line=lines, paid={}, borrowed_share=Fraction(1, 2), useful=100, borrow=Estimate(2.0, 2.0, 2.0),
+        no_borrow_interval=None, spreads=EXACT,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("phi", "cost"), [(0, 640), (0.5, 370), (1, 100)])
+def test_a_draw_of_c3_is_the_golden_figure_of_the_third_price_line(phi: float, cost: float) -> None:
+    drawn = one_draw(
+        judged_groups=4, judged_groups_trajectories=64, alpha=0.5, output_tokens=10, answer_tokens=1,
+        borrowed_useful=100 * phi, dedicated_useful=100 - 100 * phi, ppv=0.25,
+    )  # fmt: skip
+    interval, over_ppv = cost_per_correct.formula_interval(2.0, golden_cost(), drawn, "blended")
+    assert interval == Interval(low=pytest.approx(cost), high=pytest.approx(cost))
+    assert over_ppv == Interval(low=pytest.approx(4 * cost), high=pytest.approx(4 * cost))
+    # On a line of one price, pi is that price over serving's, whatever was borrowed.
+    fixed, _ = cost_per_correct.formula_interval(2.0, golden_cost(), drawn, "opportunistic")
+    assert fixed == Interval(low=pytest.approx(100), high=pytest.approx(100))
+
+
+def test_the_interval_of_c3_holds_c3(found: Found) -> None:
+    groups, cost, _ = found
+    many = replace(groups, each=[*groups.each] * 30)
+    interval, over_ppv = cost_per_correct.formula_interval(2.0, cost, cost_per_correct.resample(many), "blended")
+    figure = cost_per_correct.formula(2.0, groups.r, groups, cost.pi("blended"))
+    assert interval is not None
+    assert figure is not None
+    assert interval.holds(figure)
+    assert over_ppv is not None
+    assert over_ppv.holds(2 * figure)
+    assert cost_per_correct.formula_interval(2.0, cost, None, "blended") == (None, None)
+
+
+def test_the_order_of_the_groups_moves_no_interval(found: Found) -> None:
+    groups, cost, made = found
+    each = [*groups.each] * 5
+    for line in cost_per_correct.LINES:
+        once, again = (
+            (
+                cost_per_correct.measured_interval(cost, made, of, cost_per_correct.resample(of), line),
+                cost_per_correct.formula_interval(2.0, cost, cost_per_correct.resample(of), line),
+            )
+            for of in (replace(groups, each=each), replace(groups, each=each[::-1]))
+        )
+        assert once == again
+
+
+def test_a_borrow_that_lowered_the_bill_has_no_formula(found: Found) -> None:
+    groups, cost, _ = found
+    cheap = replace(cost, by_line={**cost.by_line, "blended": Fraction(-1)})
+    assert cost_per_correct.formula(2.0, groups.r, groups, cheap.pi("blended")) is None
+    many = replace(groups, each=[*groups.each] * 3)
+    assert cost_per_correct.formula_interval(2.0, cheap, cost_per_correct.resample(many), "blended") == (None, None)
+
+
+def test_token_prices_are_those_in_force_when_the_run_began() -> None:
+    tokens_entry = BOOK.text[BOOK.text.index("[tokens]") :].partition("\n\n")[0]
+    # The same prices until June 2026, twice as much from then on.
+    dated = [
+        tokens_entry.replace("[tokens]", "[[tokens]]\nvalid_to = 2026-06-01"),
+        tokens_entry.replace("[tokens]", "[[tokens]]\nvalid_from = 2026-06-01").replace("= 3.00", "= 7.00"),
+    ]
+    book = pricebook.parse(BOOK.text.replace(tokens_entry, "\n\n".join(dated)), "dated.toml")
+    assert cost_per_correct.cpm(book, RUN_NS - 1) == 2
+    assert cost_per_correct.cpm(book, RUN_NS) == 4
+    assert cost_per_correct.cpm(BOOK, RUN_NS) == 2
+
+
+def test_a_token_s_price_moves_the_cost_and_one_that_is_not_known_leaves_no_interval(found: Found) -> None:
+    groups, cost, made = found
+    many = replace(groups, each=[*groups.each] * 30)
+    drawn = cost_per_correct.resample(many)
+
+    def width(of: TokenCost) -> float:
+        interval, _ = cost_per_correct.measured_interval(of, made, many, drawn, "dedicated")
+        assert interval is not None
+        assert interval.high is not None
+        return interval.high - interval.low
+
+    moving = replace(cost, spreads={"borrowed": Spread(0, 1), "dedicated": Spread(0.5, 9)})
+    assert width(moving) > 1.5 * width(cost)
+    unknown = replace(cost, spreads={"borrowed": Spread(0, 1)})
+    assert cost_per_correct.measured_interval(unknown, made, many, drawn, "dedicated") == (None, None)
+    assert unknown.no_interval("dedicated") == unknown.no_interval("blended") == UNKNOWN
+    assert unknown.no_interval("opportunistic") is None
+
+
+def test_a_borrow_without_an_interval_leaves_none_to_what_rests_on_it(found: Found) -> None:
+    groups, cost, made = found
+    many = replace(groups, each=[*groups.each] * 30)
+    vague = replace(cost, borrow=None, no_borrow_interval="energy: a guess")
+    for line, why in (("opportunistic", "energy: a guess"), ("blended", "energy: a guess"), ("dedicated", None)):
+        assert vague.no_interval(line) == why
+        interval, _ = cost_per_correct.measured_interval(vague, made, many, cost_per_correct.resample(many), line)
+        assert (interval is None) == (why is not None)
+        assert (cost_per_correct.formula_interval(2.0, vague, cost_per_correct.resample(many), line)[0] is None) == (
+            why is not None
+        )
+
+
+def test_a_share_of_everything_is_not_certain() -> None:
+    groups = [{"judged": 8, "accepted": 8, "audited": 4, "audited_correct": 4}] * 12
+    found = Groups(
+        trajectories=96, judged_groups=12, judged_groups_trajectories=96, solved_groups=12, judged=96, accepted=96,
+        audited=48, audited_correct=48, each=groups,
+    )  # fmt: skip
+    for columns in (("solved", "one"), ("accepted", "judged"), ("audited_correct", "audited")):
+        interval = cost_per_correct.share_interval(found, *columns)
+        assert interval is not None
+        assert (interval.low, interval.high) == (pytest.approx(0.7575, abs=1e-4), 1.0)
+    nothing = replace(found, each=[{**groups[0], "audited": 0, "audited_correct": 0}])
+    assert cost_per_correct.share_interval(nothing, "audited_correct", "audited") is None

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import combinations
+from math import comb, log
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rose.pricing import formulas
+from rose.pricing.answers import elasticity
+from rose.pricing.answers.cost_per_correct import Groups
+from rose.pricing.answers.elasticity import Step
+
+
+def groups(pairs: list[tuple[int, int]], step: int | None = 0) -> Groups:
+    """Judged groups of (trajectories, accepted)."""
+    each: list[dict[str, Any]] = [
+        {"trajectories": size, "judged": size, "accepted": accepted, "step": step} for size, accepted in pairs
+    ]
+    return Groups(
+        trajectories=0, judged_groups=0, judged_groups_trajectories=0, solved_groups=0, judged=0, accepted=0, audited=0,
+        audited_correct=0, each=each,
+    )  # fmt: skip
+
+
+@given(st.integers(0, 8).flatmap(lambda m: st.tuples(st.just(m), st.integers(0, m), st.integers(0, m))))
+def test_the_chance_is_the_mean_over_all_subsets(drawn: tuple[int, int, int]) -> None:
+    size, accepted, n = drawn
+    subsets = list(combinations([True] * accepted + [False] * (size - accepted), n))
+    assert elasticity.accepted_of(size, accepted, n) == Fraction(sum(map(any, subsets)), len(subsets))
+
+
+@pytest.mark.parametrize(("size", "accepted", "n"), [(4, 5, 2), (4, 1, 5), (4, -1, 2), (4, 1, -1)])
+def test_there_is_no_chance_without_such_a_subset(size: int, accepted: int, n: int) -> None:
+    with pytest.raises(ValueError, match="trajectories of which"):
+        elasticity.accepted_of(size, accepted, n)
+
+
+def test_rollouts_by_hand() -> None:
+    # alpha(4) = 30 / 40. Of two of four, one accepted is in 3 of 6 pairs and two accepted in 5 of 6.
+    found = elasticity.of_rollouts(groups([(4, 0)] * 10 + [(4, 1)] * 20 + [(4, 2)] * 10))
+    half = (20 / 2 + 10 * 5 / 6) / 40
+    assert found.value == pytest.approx(log(0.75 / half) / log(2), abs=1e-8)
+    assert found.interval is not None
+    assert found.interval.holds(found.value or 0)
+    assert "40 groups: at least one accepted in 45.8% of subsets of 2, in 75.0% of 4" in found.says
+
+
+def test_independent_tries_have_the_elasticity_of_best_of_n() -> None:
+    random = np.random.default_rng(3)
+    found = elasticity.of_rollouts(groups([(8, int(k)) for k in random.binomial(8, 0.2, size=4000)]))
+    # The slope between 4 and 8 lies between the elasticities at its ends, and is the one of the curve itself.
+    alpha = {n: 1 - 0.8**n for n in (4, 8)}
+    assert found.value == pytest.approx(log(alpha[8] / alpha[4]) / log(2), abs=0.02)
+    assert formulas.best_of_n_elasticity(0.2, 8) < (found.value or 0) < formulas.best_of_n_elasticity(0.2, 4) < 1
+    assert found.interval is not None
+    assert found.interval.high is not None
+    assert found.interval.high < 1
+
+
+@settings(max_examples=15)
+@given(st.randoms())
+def test_the_order_of_the_groups_makes_no_difference(random: Any) -> None:
+    pairs = [(8, k % 4) for k in range(60)] + [(10, 3), (10, 0)]
+    shuffled = list(pairs)
+    random.shuffle(shuffled)
+    once, again = elasticity.of_rollouts(groups(pairs)), elasticity.of_rollouts(groups(shuffled))
+    assert (once.value, once.interval, once.says) == (again.value, again.interval, again.says)
+
+
+def test_larger_groups_count_by_their_subsets_and_smaller_ones_are_left_out() -> None:
+    pairs = [(4, 1)] * 40 + [(6, 1)] * 4 + [(2, 2)] * 3
+    found = elasticity.of_rollouts(groups(pairs))
+    whole = (40 + 4 * (1 - comb(5, 4) / comb(6, 4))) / 44
+    half = (40 * 0.5 + 4 * (1 - comb(5, 2) / comb(6, 2))) / 44
+    assert found.value == pytest.approx(log(whole / half) / log(2), abs=1e-8)
+    assert "3 smaller groups left out" in found.says
+    # Of two usual sizes the smaller keeps more groups.
+    assert (
+        "in 75.0% of subsets of 1, in 91.7% of 2" in elasticity.of_rollouts(groups([(2, 2)] * 30 + [(4, 2)] * 30)).says
+    )
+
+
+def test_a_lost_trajectory_counts_as_one_that_was_not_accepted() -> None:
+    found = groups([(4, 1)] * 40)
+    for row in found.each:
+        row["judged"] = 3  # type: ignore[index]
+    assert "subsets of 2, in 100.0% of 4" in elasticity.of_rollouts(found).says
+
+
+@pytest.mark.parametrize(
+    ("pairs", "says"),
+    [
+        ([], "no group was judged yet"),
+        ([(4, 1)] * 29, "29 judged groups of 4 or more trajectories, and it takes 30"),
+        ([(4, 0)] * 60 + [(4, 1)] * 4, "4 groups of 4 or more trajectories had an accepted trajectory"),
+        ([(1, 1)] * 60, "the usual group has 1 trajectory"),
+    ],
+)
+def test_too_little_gives_no_elasticity_in_rollouts(pairs: list[tuple[int, int]], says: str) -> None:
+    found = elasticity.of_rollouts(groups(pairs))
+    assert (found.value, found.interval, found.draws) == (None, None, None)
+    assert found.says.startswith("not enough data: ")
+    assert says in found.says
+
+
+def power_law(eta: float, count: int = 10, judged: int = 100_000) -> list[Step]:
+    return [Step(trained_ns=10**9 * t, judged=judged, solved=round(judged * 0.1 * t**eta)) for t in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("eta", [-0.5, 0, 0.3, 0.9])
+def test_training_s_elasticity_is_the_exponent_of_a_power_law(eta: float) -> None:
+    found = elasticity.of_training([Step(trained_ns=0, judged=50, solved=1), *power_law(eta)])
+    assert found.value == pytest.approx(eta, abs=1e-4)
+    assert found.interval is not None
+    assert found.interval.low == pytest.approx(eta, abs=0.05)
+    assert "10 steps, 1,000,000 groups; training before them grew 10-fold" in found.says
+
+
+def test_a_step_with_nothing_accepted_has_its_weight() -> None:
+    some = power_law(0.5, judged=1000)
+    none = [Step(trained_ns=step.trained_ns, judged=1000, solved=0) for step in some[:1]]
+    with_none = elasticity.of_training(none + some[1:])
+    assert with_none.value is not None
+    assert with_none.value > 0.5
+
+
+def test_flat_noise_is_told_from_nothing() -> None:
+    random = np.random.default_rng(5)
+    noisy = [Step(trained_ns=10**9 * t, judged=28, solved=int(random.binomial(28, 0.6))) for t in range(1, 12)]
+    found = elasticity.of_training(noisy)
+    assert found.interval is not None
+    assert found.interval.holds(0)
+
+
+def test_steps_that_scatter_beyond_their_groups_widen_the_interval() -> None:
+    even = [Step(trained_ns=10**9 * t, judged=200, solved=100) for t in range(1, 12)]
+    uneven = [Step(trained_ns=s.trained_ns, judged=200, solved=60 if n % 2 else 140) for n, s in enumerate(even)]
+    widths = []
+    for of in (even, uneven):
+        interval = elasticity.of_training(of).interval
+        assert interval is not None
+        assert interval.high is not None
+        widths.append(interval.high - interval.low)
+    assert widths[1] > 3 * widths[0]
+
+
+@pytest.mark.parametrize(
+    ("judged", "says"),
+    [
+        (power_law(0.3)[:4], "4 steps were judged after the first update, and it takes 5"),
+        ([Step(trained_ns=10**9 * t, judged=2, solved=1) for t in range(1, 7)], "12 judged groups"),
+        ([Step(trained_ns=10**9 * t, judged=20, solved=int(t < 3)) for t in range(1, 7)], "2 groups after the first"),
+        ([Step(trained_ns=10**9 * t, judged=20, solved=9) for t in range(10, 19)], "training grew 1.8-fold"),
+        ([Step(trained_ns=10**9 * t, judged=20, solved=9 * (t == 6)) for t in range(1, 7)], "at one end"),
+    ],
+)
+def test_too_little_gives_no_elasticity_in_training(judged: list[Step], says: str) -> None:
+    found = elasticity.of_training(judged)
+    assert found.value is None
+    assert says in found.says
+
+
+def test_a_step_was_made_with_the_updates_before_it() -> None:
+    found = Groups(
+        trajectories=0, judged_groups=0, judged_groups_trajectories=0, solved_groups=0, judged=0, accepted=0, audited=0,
+        audited_correct=0,
+        each=[
+            {"step": step, "judged": judged, "accepted": accepted}
+            for step, judged, accepted in [(0, 4, 1), (0, 4, 0), (1, 4, 4), (3, 4, 2), (3, 0, 0), (None, 4, 1)]
+        ],
+    )  # fmt: skip
+    training = [{"step": 0, "train_ns": 5}, {"step": 1, "train_ns": 7}, {"step": 2, "train_ns": None}]
+    assert elasticity.steps(found, training) == [
+        Step(trained_ns=0, judged=2, solved=1),
+        Step(trained_ns=5, judged=1, solved=1),
+        Step(trained_ns=12, judged=1, solved=1),
+    ]

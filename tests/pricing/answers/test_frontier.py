@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from rose.pricing import formulas
+from rose.pricing.answers import frontier
+from rose.pricing.answers.cost_per_correct import Groups, TokenCost
+from rose.pricing.answers.elasticity import Elasticity
+from rose.pricing.answers.frontier import Slack, Spend
+from rose.pricing.charges.allocation import ALL_BUCKETS, TIME_BUCKETS, Allocation, DeviceCost
+from rose.pricing.run.token_spread import Spread
+from rose.pricing.run.tokens import FATES, Tokens
+from rose.pricing.stats import bootstrap
+from rose.pricing.stats.uncertainty import Estimate
+from tests.pricing import reference
+
+S = 10**9
+
+
+def eta(value: float, spread: float = 0) -> Elasticity:
+    """An elasticity known within `spread` either way."""
+    draws = np.linspace(value - spread, value + spread, bootstrap.RESAMPLES)
+    return Elasticity(value=value, interval=bootstrap.interval(draws, 100), draws=draws, units=100, says="made up")
+
+
+UNKNOWN = Elasticity(value=None, interval=None, draws=None, units=0, says="not enough data: none")
+
+
+def golden_spend(phi: float = 0, ratio: float = 0.1) -> Spend:
+    """D_I 40, D_T 60, psi 0.7."""
+    return Spend(
+        inference_usd=Fraction(40),
+        rollouts_usd=Fraction(42),
+        other_training_usd=Fraction(18),
+        borrowed_share=Fraction(phi),
+        cost_ratio=Fraction(ratio),
+    )
+
+
+@pytest.mark.parametrize(
+    ("phi", "ratio", "kappa"), [(0, 0.1, 0.6667), (0.5, 0.1, 0.9732), (1, 0.1, 1.8018), (1, 0, 2.2222)]
+)
+def test_the_golden_thresholds(phi: float, ratio: float, kappa: float) -> None:
+    spend = golden_spend(phi, ratio)
+    assert spend.rollout_share == Fraction(7, 10)
+    assert spend.threshold == pytest.approx(0.6667, abs=5e-5)
+    assert spend.kappa3 == pytest.approx(kappa, abs=5e-5)
+
+
+def test_the_golden_gains() -> None:
+    # n 8 at 2 each, T 100 at 0.5 each.
+    spend = Spend(
+        inference_usd=Fraction(16), rollouts_usd=Fraction(30), other_training_usd=Fraction(20),
+        borrowed_share=Fraction(0), cost_ratio=Fraction(1),
+    )  # fmt: skip
+    assert frontier.left(eta(1.4), eta(0.3), spend, 8) == pytest.approx(1.3333, abs=5e-5)
+    assert spend.threshold == pytest.approx(0.32)
+    answer = frontier.next_dollar(eta(1.4), eta(0.3), 16, 50)
+    assert (answer.side, answer.gain_inference, answer.gain_training) == ("inference", 0.025, 0.006)
+    assert answer.says == (
+        "The next dollar lowers cost per correct faster on inference than on training. "
+        "One more rollout for each answer lowers it and more training lowers it."
+    )
+
+
+@given(st.floats(0.01, 3), st.floats(0.01, 2), st.floats(0.1, 100), st.floats(0.1, 100))
+def test_where_both_are_known_the_answer_is_the_author_s(
+    eta_n: float, eta_t: float, inference: float, training: float
+) -> None:
+    expected = formulas.frontier(
+        n=8, training=100, eta_n=eta_n, eta_t=eta_t, usd_per_n=inference / 8, usd_per_t=training / 100
+    )
+    assume(abs(expected.left - expected.right) > 1e-6)
+    answer = frontier.next_dollar(eta(eta_n), eta(eta_t), inference, training)
+    assert answer.side == ("inference" if expected.to_inference else "training")
+    assert answer.gain_inference == pytest.approx(expected.gain_inference_per_usd)
+    assert answer.gain_training == pytest.approx(expected.gain_training_per_usd)
+
+
+@given(st.floats(0.01, 2), st.floats(-1, 1), st.floats(1, 64), st.floats(0.01, 9), st.integers(1, 9999))
+def test_free_slack_goes_where_the_formula_says(
+    eta_n: float, eta_t: float, n: float, rollouts: float, answers: int
+) -> None:
+    yields = Slack(rollouts_per_s=Fraction(rollouts), answers=answers, training_s=Fraction(500))
+    to_inference = reference.slack_to_inference(
+        eta_n=eta_n, n=n, rollouts_per_s=rollouts, answers=answers, eta_t=eta_t, compute_per_s=1, training=500
+    )
+    answer = frontier.next_second(eta(eta_n), eta(eta_t), n, yields)
+    assume(answer.gain_inference != answer.gain_training)
+    assert answer.side == ("inference" if to_inference else "training")
+
+
+@given(st.floats(0.01, 0.99), st.floats(1, 64), st.floats(0.1, 100), st.floats(0.1, 100))
+def test_more_independent_tries_are_never_worth_a_dollar(p: float, n: float, inference: float, training: float) -> None:
+    independent = formulas.best_of_n_elasticity(p, n)
+    answer = frontier.next_dollar(eta(independent), eta(0.001), inference, training)
+    assert answer.side == "training"
+    assert "one more rollout for each answer raises it" in answer.says.lower()
+
+
+@pytest.mark.parametrize(
+    ("eta_n", "eta_t", "side", "says"),
+    [
+        (eta(0.5, 0.1), eta(0.3, 0.1), "training", "One more rollout for each answer raises it and more training low"),
+        (eta(0.5, 0.1), eta(-0.3, 0.1), "neither", "lowers cost per correct on neither side"),
+        (
+            eta(0.5, 0.1),
+            eta(0.1, 0.5),
+            frontier.UNKNOWN,
+            "not enough data to tell. One more rollout for each answer ra",
+        ),
+        (eta(1.2, 0.9), eta(0.3, 0.1), frontier.UNKNOWN, "not enough data to tell. More training lowers it."),
+        (eta(1.31, 0.2), eta(0.3, 0.1), frontier.UNKNOWN, "lowers it and more training lowers it."),
+        (eta(1.5, 0.1), UNKNOWN, frontier.UNKNOWN, "not enough data to tell. One more rollout for each answer lowers"),
+        (UNKNOWN, UNKNOWN, frontier.UNKNOWN, "Where the next dollar lowers cost per correct faster: not enough data"),
+    ],
+)
+def test_a_direction_is_named_only_where_the_intervals_allow_no_other(
+    eta_n: Elasticity, eta_t: Elasticity, side: str, says: str
+) -> None:
+    answer = frontier.next_dollar(eta_n, eta_t, 1.0, 1.0)
+    assert answer.side == side
+    assert says in answer.says
+
+
+def test_the_quotient_is_given_only_where_training_raises_alpha() -> None:
+    assert frontier.left(eta(0.5), eta(0.25), golden_spend(), 8) == pytest.approx(-2)
+    assert frontier.left(eta(0.5), eta(-0.25), golden_spend(), 8) is None
+    assert frontier.left(UNKNOWN, eta(0.25), golden_spend(), 8) is None
+
+
+def device(pool: str, **nano: int) -> DeviceCost:
+    time = {bucket: nano.get(bucket, 0) if bucket in TIME_BUCKETS else 0 for bucket in TIME_BUCKETS}
+    return DeviceCost(
+        device_id=pool, pool=pool, device_class="c", t0_ns=0, t1_ns=sum(time.values()), bucket_ns=time,
+        amortized_nano_usd={bucket: nano.get(bucket, 0) for bucket in ALL_BUCKETS},
+        fully_loaded_nano_usd={"serving": sum(nano.values())},
+    )  # fmt: skip
+
+
+def run() -> tuple[Allocation, dict[str, Tokens], TokenCost]:
+    """A nano-dollar for each nanosecond; 40 useful tokens borrowed for 2 dollars, 60 dedicated for 12."""
+    allocation = Allocation(
+        devices=(
+            device("serving", serving=30 * S, rollout=8 * S, headroom=5 * S, idle=5 * S, transfer=3 * S),
+            device("rollout", rollout=12 * S, train=6 * S, sync=1 * S, idle=4 * S, transfer=2 * S, energy=1 * S),
+        )
+    )
+    none = dict.fromkeys(FATES, 0)
+    tokens = {
+        "borrowed": Tokens(none | {"accepted": 40, "lost": 10}),
+        "dedicated": Tokens(none | {"rejected": 60}),
+        "unallocated": Tokens(none | {"lost": 90}),
+    }
+    lines: dict[str, Fraction | None] = {
+        "serving": Fraction(8, 40), "dedicated": Fraction(12, 60), "opportunistic": Fraction(2, 40),
+        "blended": Fraction(14, 100),
+    }  # fmt: skip
+    paid = {"borrowed": Fraction(2), "dedicated": Fraction(12)}
+    return allocation, tokens, TokenCost(
+        by_line=lines, paid=paid, borrowed_share=Fraction(2, 5), useful=100, borrow=Estimate(2.0, 2.0, 2.0),
+        no_borrow_interval=None, spreads={"borrowed": Spread(0, 1), "dedicated": Spread(0, 1)},
+    )  # fmt: skip
+
+
+def test_the_dollars_on_both_sides() -> None:
+    allocation, _, cost = run()
+    spend = frontier.spend(allocation, cost)
+    assert isinstance(spend, Spend)
+    assert spend.inference_usd == 30
+    # 100 tokens at 0.2, and train, sync, transfer and energy of the dedicated device.
+    assert (spend.rollouts_usd, spend.other_training_usd, spend.training_usd) == (20, 10, 30)
+    assert (spend.rollout_share, spend.borrowed_share, spend.cost_ratio) == (Fraction(2, 3), Fraction(2, 5), 0.25)
+    # With borrowing, training cost what was paid for it: 12 + 2 + 10.
+    assert spend.training_with_borrowing_usd == pytest.approx(24)
+    assert spend.kappa3 == pytest.approx(30 / 24)
+
+
+@given(*[st.integers(1, 10**12) for _ in range(3)], st.integers(0, 10**6), st.integers(1, 10**6))
+def test_with_borrowing_training_cost_what_was_paid(
+    dedicated: int, borrowed: int, other: int, borrowed_tokens: int, dedicated_tokens: int
+) -> None:
+    useful = borrowed_tokens + dedicated_tokens
+    paid = borrowed if borrowed_tokens else 0
+    c_d = Fraction(dedicated, dedicated_tokens)
+    c_o = Fraction(borrowed, borrowed_tokens) if borrowed_tokens else Fraction(0)
+    spend = Spend(
+        inference_usd=Fraction(1), rollouts_usd=c_d * useful, other_training_usd=Fraction(other),
+        borrowed_share=Fraction(borrowed_tokens, useful), cost_ratio=c_o / c_d,
+    )  # fmt: skip
+    assert spend.training_with_borrowing_usd == pytest.approx(dedicated + paid + other)
+
+
+def test_what_is_missing_is_said_and_not_taken_as_nothing() -> None:
+    allocation, _, cost = run()
+    no_serving = Allocation(devices=allocation.devices[1:])
+    assert "no serving device spent time on serving" in str(frontier.spend(no_serving, cost))
+    for line, usd, says in (
+        ("dedicated", None, "no useful token was made on dedicated devices"),
+        ("opportunistic", Fraction(-1), "the borrow lowered the bill"),
+    ):
+        changed = replace(cost, by_line={**cost.by_line, line: usd})
+        assert says in str(frontier.spend(allocation, changed))
+
+
+def test_what_a_slack_second_yields() -> None:
+    allocation, tokens, _ = run()
+    found = Groups(
+        trajectories=38, judged_groups=4, judged_groups_trajectories=38, solved_groups=2, judged=38, accepted=2,
+        audited=0, audited_correct=0, each=[],
+    )  # fmt: skip
+    # 50 of the 200 tokens were made in the 8 borrowed seconds: 9.5 of the 38 trajectories.
+    yields = frontier.slack(allocation, tokens, found)
+    assert yields == Slack(rollouts_per_s=Fraction(19, 16), answers=4, training_s=Fraction(6))
+    assert "no group was judged" in str(frontier.slack(allocation, tokens, replace(found, judged_groups=0)))
+    assert "no update was made" in str(frontier.slack(allocation.of("serving"), tokens, found))
+    assert "no rollout ran on a serving device" in str(frontier.slack(allocation.of("rollout"), tokens, found))

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rose.pricing import formulas
+from rose.pricing.answers import levers
+from rose.pricing.answers.cost_per_correct import Groups, Resamples, TokenCost
+from rose.pricing.answers.levers import Factors
+from rose.pricing.run.token_spread import Spread
+from rose.pricing.run.tokens import FATES, Tokens
+from rose.pricing.stats.uncertainty import Estimate
+
+#: The golden figures of the third price line, at phi = 0.5: C3 = 370.
+GOLDEN = Factors(
+    cpm=2, r=10, one_plus_rho=16, alpha=0.5, phi=0.5, waste=0.2, c_serving=2, c_dedicated=2, c_opportunistic=0.2
+)
+price = st.floats(0.01, 100)
+anything = st.builds(
+    Factors, cpm=price, r=st.floats(1.1, 50), one_plus_rho=st.floats(1.5, 64), alpha=st.floats(0.05, 0.9),
+    phi=st.floats(0.1, 0.9), waste=st.floats(0.01, 0.8), c_serving=price, c_dedicated=price, c_opportunistic=price,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("phi", "cost"), [(0, 640), (0.5, 370), (1, 100)])
+def test_the_golden_figures(phi: float, cost: float) -> None:
+    assert replace(GOLDEN, phi=phi).cost == pytest.approx(cost)
+    # C3 is a straight line in phi, from 640 to 100.
+    assert GOLDEN.derivative("phi") == pytest.approx(-540)
+
+
+@given(anything, st.sampled_from(sorted(levers.WORDS)))
+def test_derivatives_are_those_of_c3(at: Factors, name: str) -> None:
+    value = getattr(at, name)
+    up, down = (at.moved(name, value * (1 + h)).cost for h in (1e-6, -1e-6))
+    assert at.derivative(name) == pytest.approx((up - down) / (2e-6 * value), rel=1e-4, abs=1e-6 * at.cost / value)
+
+
+@given(anything)
+def test_where_rollout_tokens_cost_what_serving_s_do_the_partials_are_the_author_s(at: Factors) -> None:
+    same = replace(at, c_dedicated=at.c_serving, c_opportunistic=at.c_serving)
+    partials = formulas.cost_correct_partials(same.cpm, same.r, same.one_plus_rho - 1, same.alpha)
+    for name in ("alpha", "cpm", "r", "one_plus_rho"):
+        assert same.derivative(name) == pytest.approx(getattr(partials, name))
+
+
+@given(anything, st.dictionaries(st.sampled_from(sorted(levers.WORDS)), st.floats(0.001, 0.05)))
+def test_levers_are_ranked_by_what_they_save_and_no_move_is_for_the_worse(
+    at: Factors, errors: dict[str, float]
+) -> None:
+    ranked = levers.levers(at, errors)
+    assert {lever.name for lever in ranked} == set(levers.WORDS)
+    saved = [lever.tenth.saves for lever in ranked]
+    assert saved == sorted(saved, reverse=True) or saved == pytest.approx(sorted(saved, reverse=True))
+    for lever in ranked:
+        for move in filter(None, (lever.tenth, lever.error)):
+            assert move.saves >= -1e-9 * at.cost
+            assert move.saves == pytest.approx(at.cost - at.moved(lever.name, move.to).cost)
+    elasticities = {lever.name: lever.elasticity for lever in ranked}
+    assert elasticities["cpm"] == pytest.approx(1)
+    assert elasticities["r"] == pytest.approx(1)
+    assert elasticities["alpha"] == pytest.approx(-1)
+
+
+def test_a_tenth_of_each_by_hand() -> None:
+    of = {lever.name: lever for lever in levers.levers(GOLDEN, {"alpha": 0.05})}
+    assert of["alpha"].tenth.to == pytest.approx(0.55)
+    assert of["alpha"].tenth.saves == pytest.approx(370 - 370 / 1.1)
+    assert of["cpm"].tenth.saves == pytest.approx(370 - 370 / 1.1)
+    assert of["phi"].tenth.saves == pytest.approx(0.05 * 540)
+    # A waste of 0.2 / 1.1 instead of 0.2: rollout tokens cost 0.8 / (1 - 0.2 / 1.1) of what they did.
+    assert of["waste"].tenth.saves == pytest.approx(330 * (1 - 0.8 / (1 - 0.2 / 1.1)))
+    assert of["alpha"].error is not None
+    assert of["alpha"].error.saves == pytest.approx(370 - 370 / 1.1)
+    assert of["cpm"].error is None
+
+
+def test_a_move_stops_at_the_factor_s_end() -> None:
+    of = {lever.name: lever for lever in levers.levers(replace(GOLDEN, alpha=0.95, phi=1, waste=0, r=1.05), {})}
+    assert (of["alpha"].tenth.to, of["alpha"].tenth.cut_short) == (1, True)
+    assert (of["r"].tenth.to, of["r"].tenth.cut_short) == (1, True)
+    assert of["phi"].tenth.saves == 0
+    assert of["waste"].tenth.saves == 0
+    assert not of["cpm"].tenth.cut_short
+
+
+def test_the_answer_in_words() -> None:
+    text = levers.in_words(levers.levers(GOLDEN, {"alpha": 0.01}))
+    assert "a tenth more of the share of groups with an accepted answer (alpha)" in text.lower()
+    assert "a tenth off the price of a million tokens (CPM)" in text
+    assert "saves $33.64 on each million answer tokens" in text
+    assert "Least certain is the share of groups with an accepted answer" in text
+    dear = levers.in_words(levers.levers(replace(GOLDEN, c_opportunistic=3), {}))
+    assert "Borrowing more would raise the cost" in dear
+    assert "Least certain" not in dear
+
+
+def test_the_factors_of_a_run() -> None:
+    cost = TokenCost(
+        by_line={
+            "serving": Fraction(2), "dedicated": Fraction(2), "opportunistic": Fraction(1, 5), "blended": Fraction(1),
+        },
+        paid={}, borrowed_share=Fraction(1, 2), useful=80, borrow=Estimate(2.0, 2.0, 2.0), no_borrow_interval=None,
+        spreads={"borrowed": Spread(0, 1), "dedicated": Spread(0, 1)},
+    )  # fmt: skip
+    none = dict.fromkeys(FATES, 0)
+    tokens = {
+        "borrowed": Tokens(none | {"accepted": 40, "lost": 15}),
+        "dedicated": Tokens(none | {"rejected": 40, "stale": 5}),
+        "unallocated": Tokens(none | {"lost": 1000}),
+    }
+    each = [{"output_tokens": 100, "answer_tokens": 10}]
+    found = Groups(
+        trajectories=64, judged_groups=4, judged_groups_trajectories=64, solved_groups=2, judged=64, accepted=2,
+        audited=0, audited_correct=0, each=each,
+    )  # fmt: skip
+    assert levers.factors(2, cost, tokens, found) == GOLDEN
+    assert levers.factors(2, cost, tokens, replace(found, solved_groups=0)) is None
+    assert levers.factors(2, replace(cost, by_line={**cost.by_line, "serving": None}), tokens, found) is None
+    cheap = replace(cost, by_line={**cost.by_line, "blended": Fraction(-1)})
+    assert levers.factors(2, cheap, tokens, found) is None
+
+
+def test_standard_errors_are_those_of_the_draws() -> None:
+    sums = {name: np.array([4.0, 4.0, 4.0]) for name in Resamples.__slots__ if name != "units"}
+    sums |= {"alpha": np.array([0.25, 0.5, 0.75]), "borrowed_useful": np.array([1.0, 2.0, 3.0])}
+    sums |= {"dedicated_useful": np.array([1.0, 2.0, 3.0])}
+    # Of the run's 10 tokens turns made 8, and 4 were useful: a preemption threw 2 away.
+    each = [{"borrowed_useful": 2, "dedicated_useful": 2, "borrowed_tokens": 4, "dedicated_tokens": 4}]
+    found = Groups(
+        trajectories=4, judged_groups=4, judged_groups_trajectories=4, solved_groups=2, judged=4, accepted=2,
+        audited=0, audited_correct=0, each=each,
+    )  # fmt: skip
+    errors = levers.standard_errors(Resamples(**sums, units=3), found, replace(GOLDEN, waste=0.6))
+    assert errors["alpha"] == pytest.approx(0.25)
+    assert errors["cpm"] is None
+    assert errors["one_plus_rho"] == errors["phi"] == errors["r"] == 0
+    assert errors["waste"] == pytest.approx(0.2)
+    assert set(levers.standard_errors(None, found, GOLDEN).values()) == {None}

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+from fractions import Fraction
+from math import log
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rose.pricing.answers import verifiers
+from rose.pricing.answers.probes import Probe
+
+
+def reports(
+    pairs: list[tuple[float, bool]], name: str = "v", start: int = 0, threshold: float = 0.5, group: str | None = None
+) -> list[Probe]:
+    """Probes of one verifier from (probability, correct)."""
+    return [
+        Probe(f"p{n}", name, probability, correct, probability >= threshold, group or f"p{n}")
+        for n, (probability, correct) in enumerate(pairs, start)
+    ]
+
+
+@given(st.integers(1, 30).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))), st.floats(0.001, 0.999))
+def test_scores_are_best_where_the_true_chance_is_reported(drawn: tuple[int, int], other: float) -> None:
+    size, correct = drawn
+    truths = [True] * correct + [False] * (size - correct)
+
+    def scored(probability: float) -> verifiers.Scores:
+        return verifiers.score(reports([(probability, truth) for truth in truths]))
+
+    honest, dishonest = scored(correct / size), scored(other)
+    off = abs(other - correct / size)
+    assert dishonest.brier == pytest.approx(honest.brier + off**2)
+    assert honest.logarithmic is not None
+    assert dishonest.logarithmic is not None
+    # Strictly: worse by at least twice the square of how far off it is (Pinsker).
+    assert dishonest.logarithmic >= honest.logarithmic + 2 * off**2 - 1e-9
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size=60))
+def test_murphy_s_terms_sum_to_brier(pairs: list[tuple[float, bool]]) -> None:
+    scores = verifiers.score(reports(pairs))
+    terms = scores.reliability - scores.resolution + scores.uncertainty + scores.within_bins
+    assert terms == pytest.approx(scores.brier, abs=1e-12)
+    assert sum(of.probes for of in scores.calibration) == len(pairs)
+    assert scores.reliability >= 0
+    assert 0 <= scores.resolution <= scores.uncertainty + 1e-12
+
+
+def test_scores_by_hand() -> None:
+    scores = verifiers.score(reports([(0.9, True), (0.9, False), (0.2, False), (0.2, True), (0.6, True)]))
+    assert scores.brier == pytest.approx((0.01 + 0.81 + 0.04 + 0.64 + 0.16) / 5)
+    assert scores.logarithmic == pytest.approx(-(2 * log(0.9 * 0.1) / 2 + log(0.8) + log(0.2) + log(0.6)) / 5)
+    assert (scores.accept_rate, scores.tpr, scores.fpr) == (Fraction(3, 5), Fraction(2, 3), Fraction(1, 2))
+    assert scores.ppv == Fraction(2, 3)
+    high = scores.calibration[-1]
+    assert (high.low, high.high, high.probes, high.correct) == (0.9, 1.0, 2, 0.5)
+    assert high.reported == pytest.approx(0.9)
+
+
+def test_certainty_that_turns_out_wrong_is_infinite_and_not_cut_off() -> None:
+    scores = verifiers.score(reports([(1.0, False), (0.0, True), (1.0, True), (0.0, False)]))
+    assert (scores.logarithmic, scores.certain_and_wrong) == (None, 2)
+    assert scores.brier == 0.5
+    sure = verifiers.score(reports([(1.0, True), (0.0, False)]))
+    assert (sure.logarithmic, sure.certain_and_wrong, sure.brier) == (0, 0, 0)
+
+
+def test_rates_that_have_nothing_to_divide_by_are_none() -> None:
+    scores = verifiers.score(reports([(0.1, False)]))
+    assert (scores.tpr, scores.ppv, scores.fpr) == (None, None, 0)
+    assert verifiers.score(reports([(0.1, True)])).fpr is None
+    with pytest.raises(ValueError, match="no probes"):
+        verifiers.score([])
+
+
+def noisy(name: str, right: float, count: int = 300) -> list[Probe]:
+    """A verifier that reports 0.9 or 0.1, and is right in so many of the cases; every other answer is correct."""
+    pairs = [(0.9 if (n % 2 == 0) == ((n // 2) % 100 < 100 * right) else 0.1, n % 2 == 0) for n in range(count)]
+    return reports(pairs, name)
+
+
+PRICE = Fraction(1, 100)
+
+
+def test_the_cost_of_a_correct_answer_has_the_verdict_s_price_in_it() -> None:
+    found = verifiers.compare(noisy("v", 0.9, 200), Fraction(4, 100), {"v": PRICE})
+    (v,) = found.verifiers
+    # 0.05 a judged trajectory; alpha 0.5 and PPV 0.9.
+    assert v.usd_per_correct == Fraction(5, 100) / Fraction(1, 2) / Fraction(9, 10)
+    assert v.interval is not None
+    assert v.interval.holds(float(v.usd_per_correct))
+    assert (found.cheapest, v.chance_cheapest) == (None, None)
+    assert "Only v judged the probes" in found.says
+
+
+def test_a_better_verifier_is_the_cheapest_until_its_price_outweighs_it() -> None:
+    both = noisy("good", 0.9) + noisy("poor", 0.6)
+    found = verifiers.compare(both, Fraction(4, 100), {"good": PRICE, "poor": PRICE})
+    assert [v.name for v in found.verifiers] == ["good", "poor"]
+    assert found.cheapest == "good"
+    assert found.shared == 300
+    dear = verifiers.compare(both, Fraction(4, 100), {"good": 10 * PRICE, "poor": PRICE})
+    assert [v.name for v in dear.verifiers] == ["good", "poor"]  # by Brier, whatever it costs
+    assert dear.cheapest == "poor"
+    chances = [v.chance_cheapest or 0 for v in dear.verifiers]
+    assert sum(chances) == pytest.approx(1)
+
+
+def test_what_cannot_be_told_yet_is_not_told() -> None:
+    alike = verifiers.compare(noisy("a", 0.9) + noisy("b", 0.88), PRICE, {"a": PRICE, "b": PRICE})
+    assert alike.cheapest is None
+    assert "cannot be told yet: a is the cheapest in" in alike.says
+    twins = verifiers.compare(noisy("a", 0.9) + noisy("b", 0.9), PRICE, {"a": PRICE, "b": PRICE})
+    assert [v.chance_cheapest for v in twins.verifiers] == [0.5, 0.5]
+    few = noisy("a", 0.9, 20) + noisy("b", 0.1, 20)
+    assert "20 probes were judged by all of them, and it takes 30" in (
+        verifiers.compare(few, PRICE, {"a": PRICE, "b": PRICE}).says
+    )
+    unpriced = verifiers.compare(noisy("a", 0.9) + noisy("b", 0.6), PRICE, {"a": PRICE, "b": None})
+    assert "what an answer costs with b is not known" in unpriced.says
+    assert [v.chance_cheapest for v in unpriced.verifiers] == [None, None]
+    no_run = verifiers.compare(noisy("a", 0.9) + noisy("b", 0.6), None, {"a": PRICE, "b": PRICE})
+    assert "with a, b is not known" in no_run.says
+
+
+def test_verifiers_are_compared_on_the_probes_that_all_of_them_saw() -> None:
+    good, poor = noisy("good", 0.9), noisy("poor", 0.6)
+    found = verifiers.compare(good + poor[:100], PRICE, {"good": PRICE, "poor": PRICE})
+    assert found.shared == 100
+    assert {v.name: (v.saw, v.scores.probes) for v in found.verifiers} == {"good": (300, 100), "poor": (100, 100)}
+    apart = verifiers.compare(good[:100] + poor[100:], PRICE, {"good": PRICE, "poor": PRICE})
+    assert (apart.shared, apart.cheapest) == (0, None)
+    assert "no probe was judged by all of them" in apart.says
+    assert {v.name: v.scores.probes for v in apart.verifiers} == {"good": 100, "poor": 200}
+    with pytest.raises(ValueError, match="no probes"):
+        verifiers.compare([], PRICE, {})
+
+
+def test_one_that_accepts_nothing_correct_is_never_the_cheapest() -> None:
+    blind = reports([(0.1, n % 2 == 0) for n in range(300)], "blind")
+    found = verifiers.compare(noisy("good", 0.9) + blind, PRICE, {"good": PRICE, "blind": Fraction(0)})
+    assert found.cheapest == "good"
+    cost = {v.name: (v.usd_per_correct, v.interval, v.chance_cheapest) for v in found.verifiers}
+    assert cost["blind"] == (None, None, 0)
+    free = verifiers.compare(noisy("good", 0.9) + blind, Fraction(0), {"good": PRICE, "blind": Fraction(0)})
+    assert free.cheapest == "good"
+
+
+@settings(max_examples=15)
+@given(st.randoms())
+def test_the_order_of_the_probes_makes_no_difference(random: Any) -> None:
+    both = noisy("a", 0.9, 60) + noisy("b", 0.7, 60)
+    shuffled = list(both)
+    random.shuffle(shuffled)
+    prices: dict[str, Fraction | None] = {"a": PRICE, "b": PRICE}
+    assert verifiers.compare(shuffled, PRICE, prices) == verifiers.compare(both, PRICE, prices)
+
+
+def test_probes_of_one_group_are_drawn_together() -> None:
+    random = np.random.default_rng(2)
+    easy = [bool(group) for group in random.integers(0, 2, size=40)]
+    pairs = [(0.9 if of else 0.1, of) for of in easy for _ in range(8)]
+    apart = reports(pairs)
+    together = [
+        Probe(of.probe, of.verifier, of.probability, of.correct, of.accepted, f"g{n // 8}")
+        for n, of in enumerate(apart)
+    ]
+    widths = []
+    for probes in (apart, together):
+        (v,) = verifiers.compare(probes, PRICE, {"v": PRICE}).verifiers
+        assert v.interval is not None
+        assert v.interval.high is not None
+        widths.append(v.interval.high - v.interval.low)
+    assert widths[1] > 2 * widths[0]

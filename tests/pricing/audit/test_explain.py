@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+
+from rose.pricing import charges
+from rose.pricing.audit.explain import Explanation, Question, explain, explain_closed
+from rose.pricing.closing import charge_algebra
+from rose.pricing.closing.period import nanoseconds
+from rose.pricing.closing.restate import restate
+from rose.pricing.money import PricingError
+from rose.pricing.price_books import pricebook
+from tests.pricing import random_ledger
+from tests.pricing.closing.conftest import (
+    BILL_NANO,
+    BOOK,
+    CLOSE_ID,
+    DAY_NS,
+    DEARER,
+    HOUR_NS,
+    NEXT_DAY_US,
+    T0_NS,
+    late_slice,
+    write,
+)
+
+HOUR = Question(hour_ns=T0_NS)
+
+
+def sums(of: Explanation) -> list[str]:
+    return [each.text for step in of.steps for each in step.sums]
+
+
+def test_a_whole_device_hour_goes_back_to_its_events(fleet: Path) -> None:
+    made = explain(fleet, Question(), BOOK)
+    assert (made.amount.value, made.faults, made.notes) == (BILL_NANO, [], ())
+    assert len(made.rows) == 8
+    assert [step.title for step in made.steps] == [
+        "price", "device-hour", "by time", "rollout, lease L1", "slices", "price", "syncs", "price", "readings",
+    ]  # fmt: skip
+    price, hour, *_ = made.steps
+    assert price.says == (
+        "$3.60 for each hour of h100-sxm (1-year reserved), from 2026-01-01 on; source: contract 17 (2026-01-01); "
+        f"price book by hand 1 ({BOOK.sha256[:12]}), line 6"
+    )
+    assert hour.sums[0].text == "$3.60 x 3,600,000,000,000 ns / 3,600,000,000,000 ns = 3,600,000,000 nano-dollars"
+    assert (
+        "3,600,000,000 x 900,000,000,000 / 3,600,000,000,000 ns (rollout, lease L1) = 900,000,000 nano-dollars"
+        in sums(made)
+    )
+    # 300 tokens at $3 and 40 again at $1: 600 of 940 to the accepted ones.
+    assert "900,000,000 x 63.8298% (accepted, version 3, task maze, 200 tokens) = 574,468,085 nano-dollars" in sums(
+        made
+    )
+    assert "900,000,000 x 4.2553% (recomputed, version 3, task maze, 40 tokens) = 38,297,872 nano-dollars" in sums(made)
+    assert "10,000,000,000 bytes at that price, rounded once = 200,000,000 nano-dollars" in sums(made)
+    assert [(span.writer, span.events, span.holds) for span in made.spans] == [("test", 8, True)]
+
+
+def test_what_was_asked_for_is_told_from_what_must_re_add_too(fleet: Path) -> None:
+    made = explain(fleet, Question(bucket="rollout", fate="rejected"), BOOK)
+    assert made.amount.value == 287_234_043
+    asked = [each.text for step in made.steps for each in step.sums if each.asked]
+    assert any("rejected" in text for text in asked)
+    assert not any("accepted, version" in text or "idle" in text for text in asked)
+    assert {kind for kind, rows in made.events.items() if rows} == {"slices", "tokens"}
+    idle = explain(fleet, Question(bucket="idle"), BOOK)
+    assert (idle.amount.value, {kind for kind, rows in idle.events.items() if rows}) == (600_000_000, {"slices"})
+
+
+def test_a_figure_that_does_not_re_add_says_so(fleet: Path) -> None:
+    """What one ledger says is held against what another charged."""
+    from rose.pricing.audit import audit_steps
+    from rose.pricing.audit.evidence import DeviceHour, gather
+
+    of = DeviceHour(run_id="run", provenance="live", device_id="s0", hour_ns=T0_NS)
+    frame = charges.price(fleet, BOOK, from_ns=T0_NS, to_ns=T0_NS + HOUR_NS).frame.filter(kind="capacity")
+    write(fleet, [late_slice()], "late")
+    steps = list(audit_steps.capacity(frame, frame, BOOK, T0_NS, gather(fleet, of)))
+    (wrong,) = [each for step in steps for each in step.sums if not each.ok]
+    assert wrong.text == "idle, not lent comes to 900,000,000,000 ns, and 600,000,000,000 is charged"
+    steps = list(audit_steps.capacity(frame, frame, DEARER, T0_NS, gather(fleet, of)))
+    assert any("comes to 3,960,000,000 nano-dollars, and 3,600,000,000 is charged" in each.text
+               for step in steps for each in step.sums)  # fmt: skip
+
+
+def test_a_broken_chain_is_a_fault(fleet: Path) -> None:
+    (fleet / "live" / "test" / "000000" / "foreign").write_text("")
+    made = explain(fleet, HOUR, BOOK, allow_unverified=True)
+    assert made.faults == ["the hash chain of writer 'test' does not hold: run `rose ledger verify`"]
+    assert "UNVERIFIED LEDGER" in str(made.amount.stamp)
+
+
+def test_a_question_that_means_several_hours_names_them(weeks: Path) -> None:
+    with pytest.raises(
+        PricingError, match=r"480 device-hours are like that; name one. The largest:\n  --run run --device"
+    ):
+        explain(weeks, Question(run_id="run"), BOOK)
+    with pytest.raises(PricingError, match="no charge is like that"):
+        explain(weeks, Question(hour_ns=T0_NS + DAY_NS, bucket="train"), BOOK)
+
+
+def test_a_booked_figure_is_explained_as_closed_and_as_restated(closed: Path) -> None:
+    note = explain(closed, HOUR, BOOK).notes[0]
+    assert note == f"this hour is closed in {CLOSE_ID}; `--close {CLOSE_ID}` explains the booked figure"
+    (only,) = explain_closed(closed, Question(bucket="idle"), CLOSE_ID)
+    assert (only.amount.value, only.faults) == (600_000_000, [])
+    write(closed, [late_slice()], "late")
+    restate(closed, CLOSE_ID, "cut off", DEARER, now_us=NEXT_DAY_US + 1)
+    before, after = explain_closed(closed, Question(bucket="idle"), CLOSE_ID)
+    # Each re-adds with the events and prices of its own time.
+    assert (before.amount.value, before.faults) == (600_000_000, [])
+    assert before.notes == ("1 events of the hour came in later and are not in this figure",)
+    assert (after.amount.value, after.faults) == (990_000_000, [])
+    assert after.notes == ("closed $0.600; correction 1: $0.390 (cut off); restated $0.990",)
+    assert "$3.96 for each hour" in after.steps[0].says
+    # What is only in the corrections, or only in the close, can be asked for too.
+    gone, zero = explain_closed(closed, Question(bucket="unaccounted"), CLOSE_ID)
+    assert (gone.amount.value, zero.amount.value) == (300_000_000, 0)
+    assert zero.notes[0].startswith("closed $0.300; correction 1: -$0.300 (cut off); restated $0.00")
+
+
+_AWKWARD = pricebook.parse(random_ledger.BOOK, "awkward.toml")
+
+
+@settings(
+    deadline=None, max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(random_ledger.ledgers(portions=1))
+def test_every_charge_of_any_ledger_re_adds(tmp_path_factory: pytest.TempPathFactory, made: random_ledger.Made) -> None:
+    root = tmp_path_factory.mktemp("any") / "ledger"
+    assume(any(t1_ns > t0_ns for _, t0_ns, t1_ns in made.stays().values()))
+    made.write(root)
+    frame = charges.price(root, _AWKWARD).frame
+    hours = frame.select("run_id", "device_id", "hour").unique(maintain_order=True).head(2)
+    total = 0
+    for run_id, device_id, hour in hours.iter_rows():
+        asked = Question(run_id=run_id, device_id=device_id, hour_ns=nanoseconds(hour))
+        found = explain(root, asked, _AWKWARD)
+        assert found.faults == []
+        total += int(found.amount.value or 0)
+    assert total == charge_algebra.total(frame.join(hours, on=["run_id", "device_id", "hour"]))

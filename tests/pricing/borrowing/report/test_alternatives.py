@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import dataclasses
+import io
+from fractions import Fraction
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rose.pricing.borrowing import alternatives as counterfactual
+from rose.pricing.borrowing.report import alternatives as compare
+from rose.pricing.borrowing.report import tables
+from rose.pricing.borrowing.savings import DEDICATED, NOTHING, Alternative
+from rose.pricing.borrowing.scale_down import Span
+from rose.pricing.run.priced import priced
+from rose.pricing.stats.bootstrap import Interval
+
+EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
+T0_NS = 1_780_272_000 * 10**9
+S = 10**9
+
+
+def printed(document: compare.CompareDocument) -> str:
+    console = Console(width=100, file=io.StringIO(), record=True)
+    for part in tables.compare(document):
+        console.print(part)
+    return " ".join(console.export_text().split())
+
+
+def test_it_is_said_whether_borrowing_paid_and_where_it_would_not(sample: Path) -> None:
+    found = compare.build(sample, "run")
+    assert found.tokens.value == 1400
+    charged, dedicated = found.charged.value, found.ways[DEDICATED]
+    assert charged is not None
+    assert dedicated.cost.value is not None
+    assert dedicated.saved.value == dedicated.cost.value - charged
+    flips = found.flips
+    assert flips[compare.PER_MILLION].flips_at.value == dedicated.per_million.value
+    assert flips[compare.WASTED].now.value == 0.6
+    assert flips[compare.PER_GB].now.text == "$0.0200"
+    text = printed(found)
+    # Three groups bound nothing, so neither does the answer.
+    assert "Against dedicated devices: borrowing came out cheaper, and how sure that is cannot be told" in text
+    assert "No interval: " in text
+    assert "borrowing stops paying as soon as one of these holds" in text
+    assert f"Against {NOTHING}: $" in text
+    assert "It is cheaper only while that is below 0.250." in text
+
+
+def test_a_loss_is_called_one(sample: Path, tmp_path: Path) -> None:
+    book = tmp_path / "book.toml"
+    dear = EXAMPLE.replace('route = "inter-region"\nusd_per_gb = 0.02', 'route = "inter-region"\nusd_per_gb = 5')
+    book.write_text(dear, encoding="utf-8")
+    text = " ".join(compare.build(sample, "run", book).says)
+    assert "Against dedicated devices: borrowing came out dearer, and how sure that is cannot be told" in text
+    assert "borrowing does not pay as soon as" in text
+    assert "tokens are wasted" not in text
+
+
+def test_a_device_that_would_have_been_given_back_is_in_the_charge(sample: Path) -> None:
+    found = compare.build(sample, "run", gave_back=[Span("s0", T0_NS, T0_NS + 3600 * S)])
+    assert found.charged.value is not None
+    # The whole hour at $2.35, energy and transfer on top.
+    assert found.charged.value > 2_350_000_000
+    assert "Against dedicated devices: borrowing came out dearer" in " ".join(found.says)
+
+
+def way(low: float | None, high: float | None) -> Alternative:
+    interval = None if low is None else Interval(low=low, high=high)
+    return Alternative(
+        name=DEDICATED, usd=Fraction(5), basis="measured", explained="", follows="dedicated", saved_usd=Fraction(3),
+        interval=interval, no_interval=None if interval else "energy: a guess",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "judged"),
+    [
+        (1.0, 4.0, "borrowing was worth it"),
+        (-1.0, 4.0, "borrowing was neither better nor worse as far as can be told"),
+        (None, None, "borrowing came out cheaper, and how sure that is cannot be told (energy: a guess)"),
+    ],
+)
+def test_a_judgement_rests_on_the_interval(low: float | None, high: float | None, judged: str, sample: Path) -> None:
+    with priced(sample, "run") as run:
+        found = counterfactual.compare(run.charged, run.allocation, run.borrow, run.found, [], run.cost.spreads)
+        one = dataclasses.replace(found, alternatives=(way(low, high),), flip=None, multiplier=None)
+        (line,) = compare.says(one, run.borrow)
+    assert line.startswith(f"Against dedicated devices: {judged}.")

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import io
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from rose import events
+from rose.pricing.borrowing.marginal import TERMS
+from rose.pricing.borrowing.report import marginal, tables
+from rose.pricing.borrowing.scale_down import Span
+from rose.pricing.document import to_json
+from rose.pricing.money import PricingError
+
+EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
+T0_NS = 1_780_272_000 * 10**9
+S = 10**9
+
+
+@pytest.fixture
+def every_term(tmp_path: Path) -> Path:
+    """A price book that charges all of them, at rates that do not come out even."""
+    text = EXAMPLE.replace("scheduler_usd_per_lease_s = 0\n", "scheduler_usd_per_lease_s = 0.000333333333\n")
+    text = text.replace("kv_recompute_usd_per_million_tokens = 0\n", "kv_recompute_usd_per_million_tokens = 7.77\n")
+    path = tmp_path / "book.toml"
+    path.write_text(text.replace("violation_usd = 0\n", "violation_usd = 0.111111111\n"), encoding="utf-8")
+    return path
+
+
+def test_every_column_sums_to_the_nano_dollar(sample: Path, every_term: Path) -> None:
+    span = Span("s0", T0_NS + 1, T0_NS + 1999 * S)
+    found = marginal.build(sample, "run", every_term, by_lease=True, gave_back=[span])
+    assert sum(row.in_all.value or 0 for row in found.terms.values()) == found.total.in_all.value
+    for name in TERMS:
+        assert sum(lease.terms[name].value or 0 for lease in found.leases) == found.terms[name].in_all.value
+    assert sum(lease.total.value or 0 for lease in found.leases) == found.total.in_all.value
+    assert sum(lease.avoidable.value or 0 for lease in found.leases) == found.avoidable.value
+    assert found.charged.value == (found.total.in_all.value or 0) + (found.avoidable.value or 0)
+    assert sum(lease.borrowed.value or 0 for lease in found.leases) == found.borrowed.value == 1440 * S
+    assert found.leases[-1].lease_id is None
+    assert "In the spans given it would not" in found.gate
+
+
+def test_a_term_without_data_is_no_zero(sample: Path, every_term: Path, write_ledger: Any) -> None:
+    """All requests of the sample that were not lent go to another device, so nothing compares."""
+    made = [
+        events.Device(action="joined", device_id="s9", t_ns=T0_NS, pool="serving", device_class="h100-sxm"),
+        events.DeviceSlice(
+            device_id="s9", t0_ns=T0_NS, t1_ns=T0_NS + 1800 * S, serving_ns=1800 * S, rollout_ns=0, train_ns=0,
+            sync_ns=0, activation_ns=0, headroom_ns=0, idle_ns=0,
+        ),
+        events.Run(action="started", name="alone", at_us=T0_NS // 1000),
+        events.Request(
+            request_id="q", device_id="s9", lease_id="L", outcome="failed", prompt_tokens=1, output_tokens=0,
+            ttft_ns=None, tpot_mean_ns=None, tpot_max_ns=None, e2e_ns=S, ttft_budget_ns=1, tpot_budget_ns=1,
+            send_delay_ns=0, at_us=T0_NS // 1000 + 9_000_000,
+        ),
+    ]  # fmt: skip
+    write_ledger(made, root=sample, writer="alone", run_id="alone")
+    found = marginal.build(sample, "alone", every_term)
+    provision = found.terms["provision"]
+    assert (provision.in_all.value, provision.per_device_hour.value) == (None, None)
+    assert provision.in_all.text.startswith("not enough data")
+    assert found.total.rests_on == "not enough data for provision, which it is without"
+    assert found.total.per_device_hour.text == "not enough data: no rollout ran on a serving device"
+
+
+def test_the_same_ledger_gives_the_same_bytes(sample: Path, every_term: Path) -> None:
+    first = to_json(marginal.build(sample, "run", every_term, by_lease=True))
+    assert first == to_json(marginal.build(sample, "run", every_term, by_lease=True))
+
+
+def test_a_span_of_a_device_that_lends_nothing_is_refused(sample: Path) -> None:
+    with pytest.raises(PricingError, match="'r0', which would have been given back, is no serving device"):
+        marginal.build(sample, "run", gave_back=[Span("r0", T0_NS, T0_NS + S)])
+
+
+def test_the_tables_say_what_each_term_rests_on(sample: Path, every_term: Path) -> None:
+    console = Console(width=100, file=io.StringIO(), record=True)
+    for part in tables.price(marginal.build(sample, "run", every_term, by_lease=True)):
+        console.print(part)
+    text = " ".join(console.export_text().split())
+    assert "[marginal; USD, replay]" in text
+    assert "413 W from idle to full load, assumed" in text
+    assert "no lease" in text
+    assert "name such spans with --gave-back" in text

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from rose import events
+from rose.pricing.borrowing.report import spikes, tables
+from rose.pricing.document import to_json
+
+T0_NS = 1_780_272_000 * 10**9
+S = 10**9
+
+
+def minutes(made: Sequence[events.Event], count: int) -> list[events.Event]:
+    """The sample with its serving device's slices cut into minutes: load rises, and demand falls."""
+    kept = [event for event in made if not isinstance(event, events.DeviceSlice) or event.device_id != "s0"]
+    for n in range(count):
+        serving_s, rollout_s = n, (59 - n) // 2
+        kept.append(
+            events.DeviceSlice(
+                device_id="s0", lease_id="L1", t0_ns=T0_NS + n * 60 * S, t1_ns=T0_NS + (n + 1) * 60 * S,
+                serving_ns=serving_s * S, rollout_ns=rollout_s * S, train_ns=0, sync_ns=0, activation_ns=0,
+                headroom_ns=0, idle_ns=(60 - serving_s - rollout_s) * S,
+            )
+        )  # fmt: skip
+    return kept
+
+
+def test_every_figure_says_that_it_is_simulated(sample_made: Sequence[events.Event], write_ledger: Any) -> None:
+    found = spikes.build(write_ledger(minutes(sample_made, 60)), "run")
+    assert (found.windows.value, found.window.value) == (60, 60 * S)
+    # Demand falls by half a step for each step of load, so two windows at a time share a rank.
+    assert found.observed_r.value == pytest.approx(-1, abs=0.01)
+    document = to_json(found)
+    for row in document["by_r"].values():
+        assert {(figure["provenance"], figure["basis"]) for figure in row.values()} == {("simulated", "simulated")}
+    assert document["dedicated"]["provenance"] == "replay"
+    assert list(document["by_r"]) == ["0", "0.25", "0.5", "0.75", "1"]
+    worst = found.by_r["1"]
+    # Sorted, n serving seconds meet n // 2 rollout seconds: from n = 41 on they are more than a minute.
+    beyond = [max(0, n + n // 2 - 60) for n in range(60)]
+    assert worst.attainment.value == pytest.approx(sum(x == 0 for x in beyond) / 60)
+    assert worst.wasted_share.value == pytest.approx(sum(beyond) / sum(n // 2 for n in range(60)))
+    assert found.by_r["0"].c3.value is not None
+    assert found.says.startswith("none in [0, 1]: borrowing is cheaper")
+    console = Console(width=100, file=io.StringIO(), record=True)
+    for part in tables.spikes(found):
+        console.print(part)
+    assert "[marginal; USD, simulated]" in console.export_text()
+
+
+def test_too_little_is_said(sample: Path, write_ledger: Any) -> None:
+    device = events.Device(action="joined", device_id="s0", t_ns=T0_NS, pool="serving", device_class="h100-sxm")
+    made = [
+        events.Run(action="started", name="short", at_us=T0_NS // 1000),
+        device,
+        events.DeviceSlice(
+            device_id="s0", t0_ns=T0_NS, t1_ns=T0_NS + 60 * S, serving_ns=60 * S, rollout_ns=0, train_ns=0, sync_ns=0,
+            activation_ns=0, headroom_ns=0, idle_ns=0,
+        ),
+    ]  # fmt: skip
+    write_ledger(made, root=sample, writer="short", run_id="short")
+    found = spikes.build(sample, "short")
+    assert (found.by_r, found.r_star.value) == ({}, None)
+    assert found.says == found.r_star.text == "not enough data: no token was made on borrowed devices"
+    (_, said) = tables.spikes(found)
+    assert said == found.says
+
+
+def test_half_an_hour_less_a_minute_is_too_short(sample_made: Sequence[events.Event], write_ledger: Any) -> None:
+    found = spikes.build(write_ledger(minutes(sample_made, 29)), "run")
+    assert found.says == "not enough data: 29 windows of 60 s, and it takes 30"

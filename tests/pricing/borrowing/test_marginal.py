@@ -1,0 +1,373 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import closing
+from fractions import Fraction
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from rose import events
+from rose.ledger import catalog
+from rose.ledger.writer import LedgerWriter
+from rose.pricing import charges
+from rose.pricing.borrowing.marginal import TERMS, Marginal, marginal
+from rose.pricing.borrowing.scale_down import Span
+from rose.pricing.charges.allocation import ALL_BUCKETS, TIME_BUCKETS, Allocation, DeviceCost, allocate
+from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
+from rose.pricing.query import snapshot
+from tests.pricing import reference
+
+EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
+T0_NS = 1_780_272_000 * 10**9
+S = 10**9
+MIDNIGHT_NS = T0_NS + 86_400 * S
+SOURCED = 'source = "made up"\nsource_date = 2026-01-01\n'
+
+
+def book(*changes: tuple[str, str]) -> PriceBook:
+    text = EXAMPLE
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    return pricebook.parse(text, "book.toml")
+
+
+def priced(root: Path, prices: PriceBook, gave_back: Sequence[Span] = (), by_lease: bool = False) -> Marginal:
+    allocation = allocate(charges.price(root, prices, run_id="run"))
+    with closing(catalog.connect(root)) as connection:
+        return marginal(connection, "run", allocation, prices, gave_back, by_lease=by_lease)
+
+
+def test_the_sample_by_hand(sample: Path) -> None:
+    found = priced(sample, book())
+    assert found.borrowed_ns == 1440 * S
+    # (680 - 267) W over 1584 s of rollout, sync and activation; PUE 1.25 at $0.10/kWh.
+    assert found.terms["energy"].usd == Fraction(413 * 1584) * Fraction(5, 4) / 3_600_000 / 10
+    assert (found.terms["energy"].basis, found.terms["provision"].basis) == ("assumed", "price book")
+    # 2 GB to the serving device; what the dedicated one received is not the borrow's.
+    assert found.terms["transfer"].usd == Fraction(4, 100)
+    assert found.sent_bytes == 2 * 10**9
+    assert found.usd == found.charged_usd == sum(term.usd for term in found.terms.values())
+    assert found.usd_per_device_hour() == found.usd / Fraction(1440, 3600)
+    assert (found.basis, found.missing, found.leases, found.no_interval) == ("partly measured", (), (), None)
+    # Energy is a guess, and the book says how good a one: watts from 70% to 120%, the tariff from 60% to 160%.
+    energy_usd, usd = float(found.terms["energy"].usd), float(found.usd)
+    assert found.interval is not None
+    assert found.interval.low == pytest.approx(usd - energy_usd * math.hypot(0.3, 0.4))
+    assert found.interval.high == pytest.approx(usd + energy_usd * math.hypot(0.2, 0.6))
+    bare = priced(sample, book(("low_share = 0.7\nhigh_share = 1.2\n", "")))
+    assert (bare.interval, bare.estimate) == (None, None)
+    assert bare.no_interval == "energy: power of h100-sxm is assumed, and the price book gives no range for it"
+    energy = reference.energy_usd_per_device_s(413 * 1584 / 1440, 1.25, 0.10)
+    transfer = reference.transfer_usd_per_device_s(2, 0.02, 1440)
+    assert float(found.usd / 1440) == pytest.approx(energy + transfer)
+
+
+@pytest.mark.parametrize(("gb", "usd_per_hour"), [(16, 0.48), (1.6, 0.048)])
+def test_transfer_is_the_first_cost_to_watch(gb: float, usd_per_hour: float) -> None:
+    # One copy of the weights every 300 s for eight devices.
+    assert reference.transfer_usd_per_device_s(gb, 0.02, 8 * 300) * 3600 == pytest.approx(usd_per_hour)
+
+
+def test_every_term_is_charged_when_the_book_sets_it(sample: Path) -> None:
+    prices = book(
+        ("scheduler_usd_per_lease_s = 0", "scheduler_usd_per_lease_s = 0.001"),
+        ("kv_recompute_usd_per_million_tokens = 0", "kv_recompute_usd_per_million_tokens = 2"),
+        ("violation_usd = 0", "violation_usd = 0.5"),
+    )
+    found = priced(sample, prices, by_lease=True)
+    # L1 to L3 lasted 3000 s; L4 is open and counts to the end of the hour, not to its expiry after it.
+    assert found.terms["scheduler"].usd == Fraction(3600, 1000)
+    # The attempt after the preempted one had 450 uncached prompt tokens.
+    assert found.terms["kv_recompute"].usd == Fraction(900, 10**6)
+    # One of three lent requests missed its budget, none of two unlent ones, all in the same load bin.
+    assert found.terms["provision"].usd == Fraction(1, 2)
+    assert found.terms["provision"].basis == "measured"
+    # Some lease of the sample was taken back, so what lent requests missed is no fair comparison.
+    assert found.interval is None
+    assert found.no_interval is not None
+    assert found.no_interval.startswith("provision: confounded: a lease was taken back")
+    leases = {lease.lease_id: lease for lease in found.leases}
+    # The sync under no lease served L1 to L4, by the time each was in force after it: 1170, 1200, 600 and 600 s.
+    assert [leases[name].terms["transfer"] for name in ("L1", "L2", "L3", "L4")] == [
+        Fraction(part * 2, 100 * 10**9) for part in (655_462_185, 672_268_907, 336_134_454, 336_134_454)
+    ]
+    assert leases["L1"].terms["provision"] == Fraction(1, 2)
+    assert leases["L2"].terms["scheduler"] == Fraction(12, 10)
+    # Slices of the sample carry no lease, and neither does the attempt that was preempted.
+    assert leases[None].terms["energy"] == found.terms["energy"].usd
+    assert leases[None].borrowed_ns == found.borrowed_ns
+
+
+def test_a_route_or_a_power_figure_the_book_lacks_is_refused(sample: Path) -> None:
+    with pytest.raises(PriceBookError, match="route 'inter-region'"):
+        priced(sample, book(('route = "inter-region"', 'route = "by ship"')))
+    without_power = EXAMPLE.replace('[[power]]\nclass = "h100-sxm"', '[[power]]\nclass = "other"')
+    with pytest.raises(PriceBookError, match=r"\[\[power\]\] for device class 'h100-sxm'"):
+        priced(sample, pricebook.parse(without_power, "book.toml"))
+
+
+def test_metered_power_is_compared_within_a_load_bin(sample: Path, write_ledger: Any) -> None:
+    # The sample leases the whole hour, so the unlent side comes from a second serving device with the same load.
+    second = [
+        events.Device(action="joined", device_id="s1", t_ns=T0_NS, pool="serving", device_class="h100-sxm"),
+        events.DeviceSlice(
+            device_id="s1", t0_ns=T0_NS, t1_ns=T0_NS + 100 * S, serving_ns=40 * S, rollout_ns=0, train_ns=0, sync_ns=0,
+            activation_ns=0, headroom_ns=0, idle_ns=60 * S,
+        ),
+        events.Power(device_id="s1", t0_ns=T0_NS, t1_ns=T0_NS + 100 * S, power_mw=300_000, source="rapl"),
+        events.Power(device_id="s0", t0_ns=T0_NS, t1_ns=T0_NS + 60 * S, power_mw=520_000, source="rapl"),
+        events.Power(device_id="s0", t0_ns=T0_NS + 60 * S, t1_ns=T0_NS + 80 * S, power_mw=400_000, source="rapl"),
+        # What nothing metered is in no mean.
+        events.Power(
+            device_id="s0", t0_ns=T0_NS + 80 * S, t1_ns=T0_NS + 3600 * S, power_mw=None, source=events.NOT_MEASURED
+        ),
+    ]  # fmt: skip
+    write_ledger(second, root=sample, writer="second")
+    found = priced(sample, book())
+    # Lent (60 * 520 + 20 * 400) / 80 = 490 W, unlent 300 W: 190 W over 3600 leased seconds.
+    assert found.terms["energy"].usd == Fraction(190 * 3600) * Fraction(5, 4) / 3_600_000 / 10
+    assert found.terms["energy"].basis == "measured"
+    assert "+190.0 W while lent, metered" in found.terms["energy"].explained
+    meter = found.metered["h100-sxm"]
+    assert meter.energy_mw_ns == (300_000 * 100 + 520_000 * 60 + 400_000 * 20) * S
+    assert (meter.baseline_mw_ns, meter.extra_mw_ns) == (300_000 * 180 * S, 190_000 * 80 * S)
+
+
+def test_a_lease_that_blocked_a_scale_down_is_charged_the_device(sample: Path) -> None:
+    span = Span("s0", T0_NS + 1000 * S, T0_NS + 1300 * S)
+    found = priced(sample, book(), [span], by_lease=True)
+    assert found.idle_anyway
+    assert found.gave_back_ns == 300 * S
+    price = Fraction(book().device_at("h100-sxm", "serving", T0_NS).usd_per_hour)
+    assert found.avoidable_usd == price * 300 / 3600
+    assert found.charged_usd == found.usd + found.avoidable_usd
+    assert {lease.lease_id: lease.avoidable_usd for lease in found.leases if lease.avoidable_usd} == {
+        "L1": price * 200 / 3600,
+        "L2": price * 100 / 3600,
+    }
+
+
+def test_without_the_gate_borrowed_time_is_charged_its_amortized_price(sample: Path) -> None:
+    span = Span("s0", T0_NS, T0_NS + 3600 * S)
+    found = priced(sample, book(("idle_anyway = true", "idle_anyway = false")), [span])
+    assert not found.idle_anyway
+    # A span adds nothing where the book says of all time that it was there for the leases.
+    assert found.gave_back_ns == 0
+    assert found.avoidable_usd == Fraction(book().device_at("h100-sxm", "serving", T0_NS).usd_per_hour) * 1440 / 3600
+
+
+# Property: leases sum to the run, and a change to the same price changes nothing -------------------------------------
+
+
+def terms_of_lending(change: str, after: str) -> str:
+    """A book with every term above 0, whose lending, tariff and route change at MIDNIGHT_NS to what `after` says."""
+    device = f'usd_per_hour = 2.3\ncommitment = "reserved"\nvalid_from = 2020-01-01\n{SOURCED}'
+    tables = {
+        "electricity": ("usd_per_kwh = 0.1\npue = 1.25\n", f"usd_per_kwh = 0.{after}1\npue = 1.25\n"),
+        "transfer": ('route = "loopback"\nusd_per_gb = 0.02\n', f'route = "loopback"\nusd_per_gb = 0.{after}02\n'),
+        "lending": tuple(
+            f"idle_anyway = true\nscheduler_usd_per_lease_s = 0.{x}001\nkv_recompute_usd_per_million_tokens = 0.{x}3\n"
+            f"violation_usd = 0.{x}7\n" for x in ("", after)
+        ),
+    }  # fmt: skip
+    text = f'name = "n"\nversion = "1"\ncurrency = "USD"\n[[device]]\nclass = "owned"\n{device}'
+    text += f'[[power]]\nclass = "owned"\npoints = [[0.0, 100], [0.3, 400], [1.0, 500]]\n{SOURCED}'
+    text += f"[[tokens]]\ninput_usd_per_million = 1\noutput_usd_per_million = 1\n{SOURCED}"
+    for table, (before, later) in tables.items():
+        if change:
+            text += f"[[{table}]]\n{before}valid_to = {change}\n{SOURCED}"
+            text += f"[[{table}]]\n{later}valid_from = {change}\n{SOURCED}"
+        else:
+            text += f"[[{table}]]\n{before}{SOURCED}"
+    return text
+
+
+ONE, SAME, OTHER = (
+    pricebook.parse(terms_of_lending(*given_), "book") for given_ in (("", ""), ("2026-06-02", ""), ("2026-06-02", "3"))
+)
+
+
+@st.composite
+def borrows(draw: st.DrawFn) -> list[events.Event]:
+    """A serving device around a midnight: leased and not, metered or not, with syncs, requests and cut turns."""
+    at_ns = MIDNIGHT_NS - draw(st.integers(1, 120)) * S
+    made: list[events.Event] = [
+        events.Device(action="joined", device_id="s0", t_ns=at_ns, pool="serving", device_class="owned")
+    ]
+    for n in range(draw(st.integers(3, 8))):
+        lease_id = draw(st.sampled_from([None, "L1", "L2", f"L{n}"]))
+        times = [draw(st.integers(0, 40 * S)) for _ in range(4)]
+        end_ns = at_ns + sum(times) + 1000
+        if lease_id is not None:
+            made += [lease_event(action, lease_id, ns) for action, ns in (("granted", at_ns), ("released", end_ns))]
+        made.append(
+            events.DeviceSlice(
+                device_id="s0", lease_id=lease_id, t0_ns=at_ns, t1_ns=end_ns, serving_ns=times[0], rollout_ns=times[1],
+                train_ns=0, sync_ns=times[2], activation_ns=1000, headroom_ns=0, idle_ns=times[3],
+            )
+        )  # fmt: skip
+        for k in range(draw(st.integers(0, 3))):
+            when_ns = draw(st.integers(at_ns, end_ns - 1))
+            made.append(asked_for(f"{n}/{k}", lease_id, when_ns, draw(st.booleans())))
+        if draw(st.booleans()):
+            made.append(
+                events.Power(
+                    device_id="s0", t0_ns=at_ns, t1_ns=end_ns, power_mw=draw(st.integers(0, 700_000)), source="rapl"
+                )
+            )  # fmt: skip
+        if draw(st.booleans()):
+            made.append(
+                events.Sync(
+                    device_id="s0", lease_id=draw(st.sampled_from([None, lease_id])), ok=True, base_version=None,
+                    encoding="dense", wire_bytes=draw(st.integers(0, 10**11)), dense_bytes=1, total_ns=1, source="r",
+                    route="loopback", at_us=draw(st.integers(at_ns, end_ns)) // 1000,
+                )
+            )  # fmt: skip
+        if draw(st.booleans()):
+            made += [cut_turn(n, attempt, lease_id, end_ns) for attempt in (0, 1)]
+        at_ns = end_ns
+    return made
+
+
+def lease_event(action: Any, lease_id: str, ns: int) -> events.Lease:
+    return events.Lease(
+        action=action, lease_id=lease_id, device_id="s0", kv_budget_bytes=1, compute_share=1.0, at_us=ns // 1000,
+        expires_at_us=ns // 1000 + 10**6,
+    )  # fmt: skip
+
+
+def asked_for(name: str, lease_id: str | None, arrival_ns: int, late: bool) -> events.Request:
+    return events.Request(
+        request_id=name, device_id="s0", lease_id=lease_id, outcome="completed", prompt_tokens=1, output_tokens=1,
+        ttft_ns=2 if late else 0, tpot_mean_ns=None, tpot_max_ns=None, e2e_ns=1000, ttft_budget_ns=1, tpot_budget_ns=1,
+        send_delay_ns=0, at_us=arrival_ns // 1000 + 1,
+    )  # fmt: skip
+
+
+def cut_turn(n: int, attempt: int, lease_id: str | None, ns: int) -> events.Turn:
+    return events.Turn(
+        trajectory_id=f"t{n}", group_id="g", step=1, turn=0, attempt=attempt, device_id="s0", lease_id=lease_id,
+        outcome="completed" if attempt else "preempted", placement="lease", prompt_tokens=100 + n, cached_tokens=n,
+        output_tokens=1, answer_tokens=1, queue_ns=0, duration_ns=1, at_us=ns // 1000 + attempt,
+    )  # fmt: skip
+
+
+def fleet_of(made: list[events.Event]) -> Allocation:
+    """The one device as `allocate` would have it; m takes nothing from it but the period."""
+    slices = [event for event in made if isinstance(event, events.DeviceSlice)]
+    t0_ns, t1_ns = slices[0].t0_ns, slices[-1].t1_ns
+    return Allocation(
+        devices=(
+            DeviceCost(
+                device_id="s0", pool="serving", device_class="owned", t0_ns=t0_ns, t1_ns=t1_ns,
+                bucket_ns=dict.fromkeys(TIME_BUCKETS, 0) | {"idle": t1_ns - t0_ns},
+                amortized_nano_usd=dict.fromkeys(ALL_BUCKETS, 0), fully_loaded_nano_usd={},
+            ),
+        )
+    )  # fmt: skip
+
+
+@given(borrows())
+@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+def test_leases_sum_to_the_run_and_an_equal_price_is_no_change(
+    tmp_path_factory: pytest.TempPathFactory, made: list[events.Event]
+) -> None:
+    root, allocation = tmp_path_factory.mktemp("ledger"), fleet_of(made)
+    with LedgerWriter.open(root, "test", "run", "simulated") as writer:
+        for event in made:
+            writer.record(event, durable=False)
+    span = Span("s0", allocation.period_ns[0] + 5 * S, MIDNIGHT_NS + 20 * S)
+    with closing(catalog.connect(root)) as connection:
+        snapshot(connection, "run")
+        whole, same, other, each = (
+            marginal(connection, "run", allocation, prices, [span], by_lease=by_lease)
+            for prices, by_lease in ((ONE, False), (SAME, False), (OTHER, False), (OTHER, True))
+        )
+    for name in TERMS:
+        assert whole.terms[name].usd == same.terms[name].usd, name
+        assert each.terms[name].usd == other.terms[name].usd, name
+        assert sum((lease.terms[name] for lease in each.leases), Fraction(0)) == other.terms[name].usd, name
+    assert whole.avoidable_usd == same.avoidable_usd == other.avoidable_usd
+    assert sum((lease.avoidable_usd for lease in each.leases), Fraction(0)) == other.avoidable_usd
+    assert sum(lease.borrowed_ns for lease in each.leases) == other.borrowed_ns == whole.borrowed_ns
+    assert sum(other.nano_usd.values()) == round(other.usd * 10**9)
+    for meter in other.metered.values():
+        readings = [event for event in made if isinstance(event, events.Power)]
+        assert meter.energy_mw_ns == sum(r.power_mw * (r.t1_ns - r.t0_ns) for r in readings)
+
+
+@given(borrows())
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+def test_each_side_of_a_change_is_charged_at_its_own_price(
+    tmp_path_factory: pytest.TempPathFactory, made: list[events.Event]
+) -> None:
+    """By hand: a sync at its instant, a lease and the assumed power of a slice by the time on each side."""
+    made = [event for event in made if not isinstance(event, events.Power)]
+    allocation = fleet_of(made)
+    assume(allocation.period_ns[1] > MIDNIGHT_NS)
+    root = tmp_path_factory.mktemp("ledger")
+    with LedgerWriter.open(root, "test", "run", "simulated") as writer:
+        for event in made:
+            writer.record(event, durable=False)
+    with closing(catalog.connect(root)) as connection:
+        snapshot(connection, "run")
+        found = marginal(connection, "run", allocation, OTHER)
+        spans = connection.execute(
+            "SELECT epoch_ns(granted_at), epoch_ns(closed_at) FROM lease WHERE closed_at > granted_at"
+        ).fetchall()
+    rates = {False: Fraction(2, 100), True: Fraction(302, 1000)}
+    assert found.terms["transfer"].usd == sum(
+        rates[e.at_us * 1000 >= MIDNIGHT_NS] * e.wire_bytes / 10**9 for e in made if isinstance(e, events.Sync)
+    )
+    assert found.terms["scheduler"].usd == sum(
+        (
+            Fraction(1, 1000) * max(0, min(t1, MIDNIGHT_NS) - t0)
+            + Fraction(3001, 10_000) * max(0, t1 - max(t0, MIDNIGHT_NS))
+        )
+        / S
+        for t0, t1 in spans
+    )
+    curve, usd = OTHER.power_of("owned"), Fraction(0)
+    for e in made:
+        if isinstance(e, events.DeviceSlice):
+            ns = e.t1_ns - e.t0_ns
+            base, busy = Fraction(e.serving_ns, ns), Fraction(ns - e.idle_ns, ns)
+            before = Fraction(max(0, min(e.t1_ns, MIDNIGHT_NS) - e.t0_ns), ns)
+            tariff = before * Fraction(1, 10) + (1 - before) * Fraction(31, 100)
+            usd += (curve.watts(busy) - curve.watts(base)) * ns / S * Fraction(5, 4) / 3_600_000 * tariff
+    # A load at which the curve bends may be told by the last digit of a float to lie on either side.
+    assert float(found.terms["energy"].usd) == pytest.approx(float(usd), rel=1e-12)
+
+
+def test_tokens_without_device_time_have_prices_too(write_ledger: Any) -> None:
+    def turn(device_id: str, attempt: int, **fields: Any) -> events.Turn:
+        given: dict[str, Any] = {
+            "outcome": "completed", "placement": "lease", "prompt_tokens": 2_000_000, "cached_tokens": 0,
+            "output_tokens": 5, "answer_tokens": 1, "queue_ns": 0, "duration_ns": 1, "policy_version": 3,
+        }  # fmt: skip
+        return events.Turn(
+            **(given | fields), device_id=device_id, trajectory_id="t", group_id="g", step=1, turn=0, attempt=attempt,
+            at_us=T0_NS // 1000 + attempt,
+        )  # fmt: skip
+
+    def joined(device_id: str, pool: Any) -> events.Device:
+        return events.Device(
+            action="joined", device_id=device_id, t_ns=T0_NS, pool=pool, device_class="h100-sxm", at_us=T0_NS // 1000
+        )
+
+    begun = [
+        events.Run(action="started", name="n", at_us=T0_NS // 1000),
+        joined("s", "serving"),
+        joined("r", "rollout"),
+    ]
+    root = write_ledger([*begun, turn("s", 0, outcome="preempted"), turn("r", 1)], run_id="run")
+    prices = book(("kv_recompute_usd_per_million_tokens = 0", "kv_recompute_usd_per_million_tokens = 3"))
+    assert priced(root, prices).terms["kv_recompute"].usd == 6

@@ -1,0 +1,385 @@
+from __future__ import annotations
+
+import math
+from contextlib import closing
+from datetime import date, timedelta
+from fractions import Fraction
+from importlib import resources
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import sql
+from rose import events
+from rose.ledger import catalog
+from rose.ledger.writer import LedgerWriter
+from rose.pricing import formulas
+from rose.pricing.borrowing.provision import accrue, rates, realised, realised_by_day, roll_forward
+from rose.pricing.borrowing.terms import Stretches
+from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.query import rows, set_variables, snapshot
+from tests.pricing import reference
+
+EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
+DAY = date(2026, 6, 1)
+T0_NS = 1_780_272_000 * 10**9
+S = 10**9
+STRETCHES = Stretches(((T0_NS, T0_NS + 30 * 86_400 * S),))
+
+
+def penalty(usd: str) -> PriceBook:
+    return pricebook.parse(EXAMPLE.replace("violation_usd = 0\n", f"violation_usd = {usd}\n"), "book")
+
+
+# Realised ------------------------------------------------------------------------------------------------------------
+
+
+def served(load_bin: int | None, lent: bool, requests: int, misses: int, **more: Any) -> dict[str, Any]:
+    return {
+        "lease_id": None, "day": DAY, "load_bin": load_bin, "lent": lent, "requests": requests, "violations": misses,
+        **more,
+    }  # fmt: skip
+
+
+def test_fewer_missed_budgets_while_lent_give_a_negative_provision() -> None:
+    bins = [served(0, True, 100, 2), served(0, False, 100, 1), served(1, True, 50, 0), served(1, False, 25, 1)]
+    found = realised([*bins, served(2, True, 10, 10), served(None, True, 3, 0)], [], STRETCHES, penalty("2"))
+    assert found.usd == -2
+    assert "150 lent requests compared, 13 had nothing to compare with" in found.explained
+    assert float(found.usd) == pytest.approx(reference.realised_violations_usd([(100, 0.02, 0.01), (50, 0, 0.04)], 2))
+    assert found.interval is not None
+    assert found.interval.high is not None
+    assert found.interval.low < -2 < 0 < found.interval.high
+
+
+def test_leases_and_days_each_sum_to_what_was_realised() -> None:
+    next_day = DAY + timedelta(days=1)
+    bins = [
+        served(0, True, 10, 3, lease_id="L1"), served(0, True, 7, 0, lease_id="L2", day=next_day),
+        served(0, False, 9, 1), served(0, False, 4, 2, day=next_day),
+    ]  # fmt: skip
+    found = realised(bins, [], STRETCHES, penalty("0.7"))
+    rate = Fraction(3, 13)
+    assert found.by_lease == {"L1": (3 - 10 * rate) * Fraction(7, 10), "L2": -7 * rate * Fraction(7, 10)}
+    assert realised_by_day(bins, STRETCHES, penalty("0.7")) == {
+        DAY: found.by_lease["L1"],
+        next_day: found.by_lease["L2"],
+    }
+    assert found.usd == sum(found.by_lease.values())
+
+
+def test_nothing_to_compare_with_is_not_enough_data_and_no_penalty_is_a_price() -> None:
+    found = realised([served(0, True, 100, 2), served(1, False, 100, 1)], [], STRETCHES, penalty("2"))
+    assert found.missing is not None
+    assert "not enough data" in found.missing
+    free = realised([served(0, True, 100, 2)], [], STRETCHES, penalty("0"))
+    assert (free.usd, free.basis, free.missing) == (0, "price book", None)
+    # No request at all came while lent: none can have been late for it.
+    assert realised([served(1, False, 100, 1)], [], STRETCHES, penalty("2")).missing is None
+
+
+def test_misses_that_come_together_widen_the_interval() -> None:
+    bins = [served(0, True, 100, 50), served(0, False, 100, 20)]
+    apart = realised(bins, [], STRETCHES, penalty("1")).interval
+    clumped = {"clusters": 10, "yy": 500.0, "yx": 500.0, "xx": 1000.0, "load_bin": 0, "lent": True}
+    together = realised(bins, [clumped], STRETCHES, penalty("1")).interval
+    assert apart is not None
+    assert together is not None
+    assert together.low < apart.low < 30 < (apart.high or 0) < (together.high or 0)
+
+
+# Rates and accrual ---------------------------------------------------------------------------------------------------
+
+
+def risk(load_bin: int, windows: int, bursts: int, day: date = DAY) -> dict[str, Any]:
+    return {"day": day, "bin": load_bin, "windows": windows, "bursts": bursts}
+
+
+def burst(
+    load_bin: int, lent: bool, bursts: int, misses: int, squares: int | None = None, day: date = DAY
+) -> dict[str, Any]:
+    """Bursts of one bin and side; all misses are in one of them unless `squares` says otherwise."""
+    squares = misses * misses if squares is None else squares
+    return {"day": day, "bin": load_bin, "lent": lent, "bursts": bursts, "misses": misses, "squares": squares}
+
+
+def lent(seconds: int, load_bin: int | None, day: date = DAY, lease_id: str = "L") -> dict[str, Any]:
+    return {"day": day, "lease_id": lease_id, "bin": load_bin, "lent_ns": seconds * S}
+
+
+def test_the_provision_of_a_lent_second() -> None:
+    # 10 bursts in 100 windows of 10 s, and 3 more misses in each while lent; $0.5 a miss.
+    found = rates([risk(1, 100, 10)], [burst(1, True, 5, 20, 80), burst(1, False, 5, 5, 5)])
+    assert found[1].hazard_per_s == Fraction(1, 100)
+    assert found[1].extra == 3
+    assert found[1].misses_per_s is not None
+    per_s = float(found[1].misses_per_s) * 0.5
+    assert per_s == pytest.approx(
+        reference.provision_usd_per_device_s(burst_hazard=0.01, extra_violations=3, penalty_usd=0.5)
+    )
+    assert (found[1].pooled, found[1].why) == ((), None)
+    # Every burst missed as many as every other on its side, which does not say how far the next one lies from them.
+    assert found[1].extra_interval is None
+    spread = rates([risk(1, 100, 10)], [burst(1, True, 5, 20, 90), burst(1, False, 5, 5, 9)])[1].extra_interval
+    assert spread is not None
+    assert spread.holds(3)
+    (day,) = accrue(
+        [lent(60, 1), lent(30, 4, lease_id="M")], [risk(1, 100, 10)],
+        [burst(1, True, 5, 20, 80), burst(1, False, 5, 5, 5)], STRETCHES, penalty("0.5"),
+    )  # fmt: skip
+    # In the top fifth the burst is there already.
+    assert day.by_lease == {"L": Fraction(9, 10), "M": 0}
+    assert not day.from_earlier_days
+
+
+def test_a_bin_with_too_few_bursts_takes_those_of_all_and_says_so() -> None:
+    bursts = [burst(1, True, 5, 20, 90), burst(1, False, 9, 9, 9), burst(2, True, 1, 1, 1)]
+    found = rates([risk(1, 100, 10), risk(2, 20, 2)], bursts)
+    assert found[2].pooled == ("hazard", "extra")
+    assert found[2].hazard_per_s == Fraction(12, 1200)
+    assert found[2].extra == Fraction(21, 6) - 1
+    assert found[1].pooled == ()
+    assert found[0].windows == 0
+
+
+@pytest.mark.parametrize(
+    ("risks", "bursts", "said"),
+    [
+        ([], [], "0 windows"),
+        ([risk(0, 29, 5)], [burst(0, True, 9, 9), burst(0, False, 9, 9)], "29 windows"),
+        ([risk(0, 90, 0)], [], "0 bursts began on lent devices and 0 on devices not lent"),
+        ([risk(0, 90, 9)], [burst(0, True, 9, 9)], "9 bursts began on lent devices and 0 on devices not lent"),
+    ],
+)
+def test_too_little_is_said_and_never_zero(risks: list[Any], bursts: list[Any], said: str) -> None:
+    found = rates(risks, bursts)[0]
+    assert found.misses_per_s is None
+    assert found.why is not None
+    assert found.why.startswith("not enough data")
+    assert said in found.why
+    (day,) = accrue([lent(10, 0)], risks, bursts, STRETCHES, penalty("1"))
+    assert (day.usd, day.why) == (None, found.why)
+    (free,) = accrue([lent(10, 0)], risks, bursts, STRETCHES, penalty("0"))
+    assert (free.usd, free.why) == (0, None)
+
+
+def test_what_comes_later_changes_no_accrual() -> None:
+    days = [DAY + timedelta(days=n) for n in range(3)]
+    risks = [risk(0, 50, 5 + n, day) for n, day in enumerate(days)]
+    bursts = [
+        burst(0, side, 5, (3 + n) * 5 if side else 5, 500, day) for n, day in enumerate(days) for side in (True, False)
+    ]
+    lents = [lent(100, 0, day) for day in days] + [lent(7, None, days[2])]
+    found = accrue(lents, risks, bursts, STRETCHES, penalty("1"))
+    assert [of.from_earlier_days for of in found] == [False, True, True]
+    assert [of.unknown_ns for of in found] == [0, 0, 7 * S]
+    for n in range(3):
+        cut = [[row for row in made if row["day"] <= days[n]] for made in (risks, bursts, lents)]
+        assert accrue(cut[2], cut[0], cut[1], STRETCHES, penalty("1"))[-1] == found[n]
+    # The second day has the first one's rates: 5 bursts in 500 s, 2 more misses each.
+    assert found[1].usd == Fraction(5, 500) * 2 * 100
+
+
+usd = st.fractions(-5, 5, max_denominator=10**10)
+
+
+@given(st.integers(0, 3), st.lists(st.tuples(usd, usd), max_size=6))
+@settings(deadline=None, max_examples=50)
+def test_the_balance_rolls_forward_exactly(unknown: int, moves: list[tuple[Fraction, Fraction]]) -> None:
+    days = [DAY + timedelta(days=n) for n in range(unknown + len(moves))]
+    accrued: dict[date, Fraction | None] = dict.fromkeys(days[:unknown])
+    accrued |= {day: move[0] for day, move in zip(days[unknown:], moves, strict=True)}
+    spent = {day: Fraction(1, 3) for day in days[:unknown]}
+    spent |= {day: move[1] for day, move in zip(days[unknown:], moves, strict=True)}
+    found = roll_forward(accrued, spent)
+    assert [balance.day for balance in found] == days
+    assert all(balance.closing is None and balance.opening is None for balance in found[:unknown])
+    held = 0
+    for balance in found[unknown:]:
+        assert balance.opening == held
+        assert balance.accrued is not None
+        assert balance.released is not None
+        assert balance.closing == balance.opening + balance.accrued - balance.realised - balance.released
+        # Only what was provided on earlier days and not used is released, and all of that.
+        assert balance.released == max(0, balance.opening - balance.realised)
+        held = balance.closing
+    assert sum(balance.realised for balance in found) == round(sum(spent.values(), Fraction(0)) * 10**9)
+
+
+def test_a_day_is_held_to_the_end_of_the_next() -> None:
+    days = [DAY + timedelta(days=n) for n in range(4)]
+    found = roll_forward(
+        dict(zip(days, map(Fraction, (10, 5, 0, 0)), strict=True)), {days[1]: Fraction(4), days[3]: Fraction(2)}
+    )
+    assert [b.released for b in found] == [0, 6 * 10**9, 5 * 10**9, 0]
+    # The last day's cost was provided for by nobody and stays as a debt.
+    assert [b.closing for b in found] == [10 * 10**9, 5 * 10**9, 0, -2 * 10**9]
+    with pytest.raises(ValueError, match="no accrual"):
+        roll_forward({days[0]: Fraction(1), days[1]: None}, {})
+
+
+@pytest.mark.parametrize(("tau_ratio", "wasted", "usd"), [(1, 0, 2.294), (0.6, 0.1, 1.213), (0.4, 0.2, 0.696)])
+def test_break_even_provision(tau_ratio: float, wasted: float, usd: float) -> None:
+    assert formulas.break_even_provision(2.35, 0.056, tau_ratio, wasted, 0) == pytest.approx(usd, abs=5e-4)
+
+
+# What a burst is, in a ledger ----------------------------------------------------------------------------------------
+
+H = 10 * S
+
+
+def windows_of(slices: list[tuple[int, int, int, bool]]) -> dict[int, tuple[int, bool]]:
+    """Bin and lent by window number, from (t0, t1, serving, lent): the definition, without SQL."""
+    found: dict[int, tuple[int, bool]] = {}
+    for number in range(T0_NS // H, T0_NS // H + 40):
+        covered = serving = held = Fraction(0)
+        for t0, t1, busy, is_lent in slices:
+            ns = min(t1, (number + 1) * H) - max(t0, number * H)
+            if ns > 0:
+                covered += ns
+                serving += Fraction(busy * ns, t1 - t0)
+                held += ns if is_lent else 0
+        if 2 * covered >= H:
+            found[number] = (min(4, int(5 * serving / covered)), 2 * held >= covered)
+    return found
+
+
+slices = st.lists(
+    st.tuples(
+        st.sampled_from([1, 3, 5, 10, 10, 10, 20, 30]), st.sampled_from([0, 1, 3, 5, 7, 8, 10, 10, 10]), st.booleans(),
+        st.sampled_from([0, 0, 0, 0, 4, 20]),
+    ),
+    min_size=5, max_size=18,
+)  # fmt: skip
+
+
+@given(slices, st.lists(st.tuples(st.integers(0, 360), st.booleans()), max_size=12))
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_windows_and_bursts_are_as_defined(
+    tmp_path_factory: pytest.TempPathFactory, drawn: list[tuple[int, int, bool, int]], asked: list[tuple[int, bool]]
+) -> None:
+    made: list[events.Event] = [
+        events.Device(action="joined", device_id="s0", t_ns=T0_NS, pool="serving", device_class="h100-sxm")
+    ]
+    placed: list[tuple[int, int, int, bool]] = []
+    at_ns = T0_NS
+    for seconds, tenths, is_lent, gap in drawn:
+        t1_ns = at_ns + seconds * S
+        busy = seconds * S * tenths // 10
+        placed.append((at_ns, t1_ns, busy, is_lent))
+        made.append(
+            events.DeviceSlice(
+                device_id="s0", lease_id="L" if is_lent else None, t0_ns=at_ns, t1_ns=t1_ns, serving_ns=busy,
+                rollout_ns=0, train_ns=0, sync_ns=0, activation_ns=0, headroom_ns=0, idle_ns=seconds * S - busy,
+            )
+        )  # fmt: skip
+        at_ns = t1_ns + gap * S
+    for n, (second, late) in enumerate(asked):
+        made.append(asked_for(n, second, late))
+    root = tmp_path_factory.mktemp("ledger")
+    with LedgerWriter.open(root, "test", "run", "simulated") as writer:
+        for event in made:
+            writer.record(event, durable=False)
+    with closing(catalog.connect(root)) as connection:
+        snapshot(connection, "run")
+        set_variables(connection, run_id="run", horizon_ns=H, by_lease=False)
+        connection.execute(sql.read("borrowing/serving_windows.sql"))
+        found = {
+            name: rows(connection, f"borrowing/{name}") for name in ("burst_risk", "burst_violations", "lent_windows")
+        }
+    windows = windows_of(placed)
+    at_risk = [(b, windows[n + 1][0] == 4) for n, (b, _) in windows.items() if b < 4 and n + 1 in windows]
+    assert {(r["bin"], r["windows"], r["bursts"]) for r in found["burst_risk"]} == {
+        (b, len(of), sum(of)) for b, of in by_key(at_risk).items()
+    }
+    bursts = []
+    for n, (b, _) in windows.items():
+        if b == 4 and windows.get(n - 1, (4, False))[0] < 4:
+            end = next(m for m in range(n, n + 41) if windows.get(m, (0, False))[0] != 4)
+            misses = sum(late and n * H <= T0_NS + second * S < end * H for second, late in asked)
+            bursts.append((windows[n - 1], misses))
+    assert {((r["bin"], r["lent"]), r["bursts"], r["misses"], r["squares"]) for r in found["burst_violations"]} == {
+        (key, len(of), sum(of), sum(m * m for m in of)) for key, of in by_key(bursts).items()
+    }
+    assert sum(row["lent_ns"] for row in found["lent_windows"]) == sum(t1 - t0 for t0, t1, _, on in placed if on)
+
+
+def by_key(pairs: list[tuple[Any, Any]]) -> dict[Any, list[Any]]:
+    ordered = sorted(pairs, key=lambda pair: pair[0])
+    return {key: [value for _, value in of] for key, of in groupby(ordered, key=lambda pair: pair[0])}
+
+
+def asked_for(n: int, second: int, late: bool) -> events.Request:
+    """A request that arrives at a second after T0; its event comes when it is answered, a second later."""
+    return events.Request(
+        request_id=f"q{n}", device_id="s0", outcome="completed", prompt_tokens=1, output_tokens=1,
+        ttft_ns=2 * S if late else 1, tpot_mean_ns=None, tpot_max_ns=None, e2e_ns=S, ttft_budget_ns=S,
+        tpot_budget_ns=S, send_delay_ns=0, at_us=T0_NS // 1000 + (second + 1) * 10**6,
+    )  # fmt: skip
+
+
+def test_a_ledger_s_own_folder_is_used(sample: Path) -> None:
+    """The queries run on the fixture as they do by hand: its requests arrive in slices that carry no lease."""
+    with closing(catalog.connect(sample)) as connection:
+        set_variables(connection, run_id="run", by_lease=True)
+        found = rows(connection, "borrowing/violations_by_load")
+    assert {(row["lease_id"], row["load_bin"], row["requests"], row["violations"]) for row in found} == {
+        (None, 2, 2, 0),
+        ("L1", 2, 3, 1),
+    }
+
+
+def test_a_request_counts_where_it_arrived_and_not_where_it_ended(tmp_path: Path) -> None:
+    made: list[events.Event] = [
+        events.Device(action="joined", device_id="s0", t_ns=T0_NS, pool="serving", device_class="h100-sxm")
+    ]
+    for n, tenths in enumerate((1, 9)):
+        made.append(
+            events.DeviceSlice(
+                device_id="s0", t0_ns=T0_NS + n * H, t1_ns=T0_NS + (n + 1) * H, serving_ns=tenths * S, rollout_ns=0,
+                train_ns=0, sync_ns=0, activation_ns=0, headroom_ns=0, idle_ns=(10 - tenths) * S,
+            )
+        )  # fmt: skip
+    # Each is answered a second after it came: in the next slice, after the last one, and one came before the first.
+    made += [asked_for(n, second, late=True) for n, second in enumerate((9, 19, 20, -1))]
+    with LedgerWriter.open(tmp_path / "ledger", "test", "run", "simulated") as writer:
+        for event in made:
+            writer.record(event, durable=False)
+    with closing(catalog.connect(tmp_path / "ledger")) as connection:
+        set_variables(connection, run_id="run", by_lease=False)
+        found = {
+            (str(row["day"]), row["load_bin"]): row["requests"]
+            for row in rows(connection, "borrowing/violations_by_load")
+        }
+        spread = {row["load_bin"]: row["clusters"] for row in rows(connection, "borrowing/violation_spread")}
+    assert found == {("2026-05-31", None): 1, ("2026-06-01", 0): 1, ("2026-06-01", 4): 1, ("2026-06-01", None): 1}
+    assert spread == {0: 1, 4: 1}
+
+
+def test_leases_that_were_taken_back_leave_no_fair_comparison() -> None:
+    bins = [served(1, True, 100, 10), served(1, False, 100, 2)]
+    fair = realised(bins, [], STRETCHES, penalty("1"))
+    assert (fair.no_interval, fair.interval is None) == (None, False)
+    found = realised(bins, [], STRETCHES, penalty("1"), taken_back=2)
+    assert (found.usd, found.interval) == (fair.usd, None)
+    assert found.no_interval == (
+        "confounded: 2 leases were taken back as load rose, so time after them is no fair comparison"
+    )
+
+
+def test_requests_with_nothing_to_compare_leave_room_for_any_rate() -> None:
+    bins = [served(1, True, 100, 10), served(1, False, 100, 2)]
+    alone = realised([*bins, served(3, True, 50, 20)], [], STRETCHES, penalty("1"))
+    compared = realised(bins, [], STRETCHES, penalty("1")).interval
+    assert alone.usd == 8
+    assert alone.interval is not None
+    assert compared is not None
+    assert compared.high is not None
+    # Their device might have missed all 50 budgets without lending, or none.
+    assert alone.interval.low == pytest.approx(8 - math.hypot(8 - compared.low, 30))
+    assert alone.interval.high == pytest.approx(8 + math.hypot(compared.high - 8, 20))

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rose import events
+from rose.pricing import charges
+from rose.pricing.charges.allocation import Allocation, allocate
+from rose.pricing.money import PricingError
+from rose.pricing.price_books import pricebook
+
+T0_NS = 1_780_272_000 * 10**9  # 2026-06-01 UTC
+MARCH_NS = 1_772_323_200 * 10**9  # 2026-03-01 UTC: the example's H100 goes from 1.70 to 2.35
+S = 10**9
+BOOK = pricebook.load("example")
+
+
+def run_events(*more: events.Event) -> list[events.Event]:
+    return [events.Run(action="started", name="n", at_us=1), *more]
+
+
+def device(
+    device_id: str, t0_ns: int, t1_ns: int | None, pool: Any = "serving", cls: str = "h100-sxm"
+) -> list[events.Event]:
+    joined = events.Device(action="joined", device_id=device_id, t_ns=t0_ns, pool=pool, device_class=cls, at_us=2)
+    return [joined] if t1_ns is None else [joined, replace(joined, action="left", t_ns=t1_ns, at_us=3)]
+
+
+def slice_(device_id: str, t0_ns: int, **ns: int) -> events.DeviceSlice:
+    by: dict[str, Any] = {f"{bucket}_ns": ns.get(bucket, 0) for bucket in events.BUCKETS}
+    return events.DeviceSlice(device_id=device_id, t0_ns=t0_ns, t1_ns=t0_ns + sum(ns.values()), **by)
+
+
+def allocated(root: Path) -> Allocation:
+    return allocate(charges.price(root, BOOK, run_id="run"))
+
+
+def test_time_and_dollars_of_the_sample(sample: Path) -> None:
+    found = allocated(sample)
+    # Two hours at 2.35, and 2 GB of weights between regions at 0.02.
+    assert found.cost_nano_usd == 4_740_000_000
+    assert found.amortized_nano_usd() == {
+        "serving": 940_000_000, "rollout": 2_350_000_000, "train": 705_000_000, "sync": 94_000_000,
+        "activation": 47_000_000, "headroom": 141_000_000, "idle": 423_000_000, "unaccounted": 0,
+        "transfer": 40_000_000, "energy": 0,
+    }  # fmt: skip
+    # s0: serving 0.94 + headroom 0.141 = 1.081 and rollout 0.94 + 0.047 + 0.047 = 1.034 share 0.235 of idle.
+    loaded = found.of("serving").fully_loaded_nano_usd()
+    # Shared out row by row, so that a row may have a nano-dollar more than its bucket would.
+    assert loaded["serving"] == 1_081_000_000 + 235_000_000 * 1081 // 2115 + 1
+    assert loaded["serving"] + loaded["rollout"] == 2_350_000_000 + 40_000_000
+
+
+def test_time_that_no_slice_reports_is_shown_and_paid_for(write_ledger: Any) -> None:
+    hour = 3600 * 10**9
+    root = write_ledger(run_events(*device("a", T0_NS, T0_NS + hour), slice_("a", T0_NS + 10 * S, idle=hour - 15 * S)))
+    found = allocated(root)
+    assert found.bucket_ns()["unaccounted"] == 15 * S
+    assert sum(found.bucket_ns().values()) == hour
+    assert found.cost_nano_usd == 2_350_000_000
+    assert found.amortized_nano_usd()["unaccounted"] == 9_791_667  # 15 s at 2.35 $/h
+    assert found.fully_loaded_nano_usd()["unaccounted"] == 9_791_667
+
+
+def test_a_device_that_has_not_left_counts_to_its_last_slice_and_to_the_end_of_an_ended_run(write_ledger: Any) -> None:
+    made = run_events(*device("a", T0_NS, None), slice_("a", T0_NS, serving=5_000_000))
+    root = write_ledger(made)
+    assert allocated(root).bucket_ns()["unaccounted"] == 0
+    write_ledger([events.Run(action="failed", name="n", at_us=T0_NS // 1000 + 7_000)], root=root, writer="second")
+    assert allocated(root).bucket_ns()["unaccounted"] == 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("slices", "fault"),
+    [
+        ([slice_("a", T0_NS, idle=10), slice_("a", T0_NS + 9, idle=10)], "overlaps a slice that ends at"),
+        ([slice_("a", T0_NS, idle=90), slice_("a", T0_NS + 5, idle=5), slice_("a", T0_NS + 20, idle=5)], "overlaps"),
+        ([slice_("a", T0_NS - 1, idle=10)], "outside the device's provisioned time"),
+        ([slice_("a", T0_NS + 95, idle=10)], "outside the device's provisioned time"),
+        ([slice_("b", T0_NS, idle=10)], "b: slice .* outside the device's provisioned time"),
+    ],
+)
+def test_time_that_would_be_paid_twice_is_refused(write_ledger: Any, slices: list[events.Event], fault: str) -> None:
+    root = write_ledger(run_events(*device("a", T0_NS, T0_NS + 100), *slices))
+    with pytest.raises(PricingError, match=fault):
+        allocated(root)
+
+
+def test_a_slice_over_a_price_change_is_split_by_time(write_ledger: Any) -> None:
+    hour = 3600 * 10**9
+    begun = MARCH_NS - hour
+    made = run_events(*device("a", begun, begun + 4 * hour), slice_("a", begun, serving=2 * hour, rollout=2 * hour))
+    found = allocated(write_ledger(made))
+    # An hour at 1.70 and three at 2.35, each half serving and half rollout.
+    assert found.cost_nano_usd == 1_700_000_000 + 3 * 2_350_000_000
+    assert found.amortized_nano_usd()["serving"] == found.amortized_nano_usd()["rollout"] == 4_375_000_000
+
+
+def test_a_run_without_device_time_or_without_a_price_is_refused(write_ledger: Any) -> None:
+    root = write_ledger(run_events(*device("a", T0_NS, None)))
+    with pytest.raises(PricingError, match="no provisioned device time"):
+        allocated(root)
+    root = write_ledger(run_events(*device("b", T0_NS, T0_NS + 1, cls="abacus")), writer="b", root=root)
+    with pytest.raises(PricingError, match="'abacus'"):
+        allocated(root)

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import combinations
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rose.pricing.closing import charge_algebra
+from rose.pricing.closing.charge_algebra import AMOUNTS, DIMENSIONS
+from rose.pricing.money import PricingError
+from tests.pricing.closing.conftest import charges_of, frames_of_charges
+
+
+def sums(frame: pl.DataFrame, keys: Iterable[str]) -> dict[tuple[Any, ...], tuple[int, ...]]:
+    """Amounts by the values of some columns, added up in plain Python; what is 0 everywhere is left out."""
+    found: dict[tuple[Any, ...], Counter[str]] = {}
+    for row in frame.iter_rows(named=True):
+        of = found.setdefault(tuple(row[key] for key in keys), Counter())
+        for name in AMOUNTS:
+            of[name] += row[name]
+    return {key: amounts for key, of in found.items() if any(amounts := tuple(of[name] for name in AMOUNTS))}
+
+
+@settings(deadline=None, max_examples=30)
+@given(frames_of_charges(), frames_of_charges())
+def test_before_and_difference_are_now_by_every_dimension(before: pl.DataFrame, now: pl.DataFrame) -> None:
+    difference = charge_algebra.difference(now, before)
+    after = charge_algebra.add([difference, before])
+    assert sums(after, DIMENSIONS) == sums(now, DIMENSIONS)
+    for keys in (*combinations(DIMENSIONS, 1), ("team", "bucket", "hour"), ()):
+        both = pl.concat([before, difference])
+        assert sums(both, keys) == sums(now, keys)
+    assert all(any(row[name] for name in AMOUNTS) for row in difference.iter_rows(named=True))
+
+
+@settings(deadline=None, max_examples=20)
+@given(frames_of_charges(), st.randoms())
+def test_what_is_the_same_has_no_difference_in_whatever_order(frame: pl.DataFrame, random: Any) -> None:
+    order = list(range(frame.height))
+    random.shuffle(order)
+    assert charge_algebra.difference(frame[order], frame).is_empty()
+    assert charge_algebra.add([frame[order]]).equals(charge_algebra.add([frame]))
+
+
+@settings(deadline=None, max_examples=20)
+@given(frames_of_charges(), st.lists(st.sampled_from(charge_algebra.BY[:-1]), max_size=3, unique=True))
+def test_a_drill_down_sums_to_its_parent_with_an_explicit_unallocated(frame: pl.DataFrame, by: list[str]) -> None:
+    rows = charge_algebra.drill(frame, by)
+    for name in ("cost_nano", "ns", "tokens"):
+        assert sum(row[name] for row in rows) == charge_algebra.total(frame, name)
+    assert all(isinstance(row[each], str) for row in rows for each in by)
+    assert [row["cost_nano"] for row in rows] == sorted((row["cost_nano"] for row in rows), reverse=True)
+    # Each row is a drill-down's parent again.
+    for row in rows if len(by) > 1 else []:
+        parent = next(of for of in charge_algebra.drill(frame, by[:1]) if of[by[0]] == row[by[0]])
+        children = [of for of in rows if of[by[0]] == row[by[0]]]
+        assert sum(of["cost_nano"] for of in children) == parent["cost_nano"]
+
+
+def test_null_and_the_missing_tag_are_one_row() -> None:
+    frame = charges_of(
+        [{"team": "unallocated", "cost_nano": 1}, {"team": "chat", "cost_nano": 2}, {"task": "maze", "cost_nano": 4}]
+    )
+    assert [(row["team"], row["cost_nano"]) for row in charge_algebra.drill(frame, ["team"])] == [
+        ("chat", 6), ("unallocated", 1),
+    ]  # fmt: skip
+    assert [(row["task"], row["cost_nano"]) for row in charge_algebra.drill(frame, ["task"])] == [
+        ("maze", 4), ("unallocated", 3),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("by", "says"), [(["teem"], "by 'teem'; give one of team"), (["work"], "by 'work'"),
+                                          (["team", "team"], "each dimension once")])  # fmt: skip
+def test_what_is_no_dimension_is_refused(by: list[str], says: str) -> None:
+    with pytest.raises(PricingError, match=says):
+        charge_algebra.drill(charges_of([{"cost_nano": 1}]), by)
+
+
+def test_a_moved_row_is_taken_back_and_charged_anew() -> None:
+    before = charges_of([{"team": "chat", "cost_nano": 5, "ns": 7, "writer": "old", "first_seq": 1}])
+    now = charges_of([{"team": "research", "cost_nano": 6, "ns": 7, "writer": "new", "first_seq": 2}])
+    rows = {row["team"]: row for row in charge_algebra.difference(now, before).iter_rows(named=True)}
+    assert (rows["chat"]["cost_nano"], rows["chat"]["ns"], rows["chat"]["writer"]) == (-5, -7, "old")
+    assert (rows["research"]["cost_nano"], rows["research"]["ns"], rows["research"]["writer"]) == (6, 7, "new")

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from rose.pricing.price_books.entries import PowerFigure, TransferPrice, day_of, midnight_ns, span_of
+
+CITED: dict[str, Any] = {"source": "by hand", "source_date": date(2026, 5, 1)}
+shares = st.decimals(0, 1, places=3, allow_nan=False).map(abs)
+
+
+def power(**given_: Any) -> PowerFigure:
+    return PowerFigure.model_validate({"class": "h100-sxm", **given_, **CITED})
+
+
+def test_watts_lie_on_straight_lines_between_the_points() -> None:
+    figure = power(points=[[Decimal("0.0"), 267], [Decimal("0.5"), 520], [Decimal("1.0"), 680]])
+    assert [figure.watts(Fraction(n, 4)) for n in range(5)] == [267, Fraction(787, 2), 520, 600, 680]
+    assert figure.watts(Fraction(1, 6)) == 267 + Fraction(253, 3)
+    assert (figure.idle_w, figure.load_w) == (267, 680)
+    for load in (Fraction(-1, 10), Fraction(11, 10)):
+        with pytest.raises(ValueError, match="load must be from 0 to 1"):
+            figure.watts(load)
+
+
+def test_idle_and_load_are_two_points() -> None:
+    figure = power(idle_w=267, load_w=680)
+    assert figure.points == ((0, 267), (1, 680))
+    assert figure.watts(Fraction(1, 2)) == Fraction(947, 2)
+
+
+@given(
+    st.dictionaries(shares, st.integers(0, 1000), max_size=5),
+    st.integers(0, 100), st.lists(st.fractions(0, 1), min_size=2, max_size=6),
+)  # fmt: skip
+def test_watts_never_fall_and_pass_through_every_point(
+    between: dict[Decimal, int], idle_w: int, loads: list[Fraction]
+) -> None:
+    rising, points = idle_w, []
+    for load, more in sorted({Decimal(0): 0, **between, Decimal(1): 5}.items()):
+        rising += more
+        points.append([load, rising])
+    figure = power(points=points)
+    assert [figure.watts(Fraction(load)) for load, _ in points] == [watts for _, watts in points]
+    watts = [figure.watts(load) for load in sorted(loads)]
+    assert all(low <= high for low, high in pairwise(watts))
+
+
+@pytest.mark.parametrize(
+    ("given_", "says"),
+    [
+        ({"points": [[0, 1]]}, "two or more pairs"),
+        ({"points": [[0, 1], [1]]}, "pair of load and watts"),
+        ({"points": [[0, 1], [2, 2]]}, "load from 0.0 to 1.0"),
+        ({"points": [[Decimal("0.1"), 1], [1, 2]]}, "must begin at load 0.0 and end at 1.0, not at 0.1 and 1"),
+        ({"points": [[0, 1], [Decimal("0.9"), 2]]}, "not at 0 and 0.9"),
+        ({"points": [[0, 1], [Decimal("0.5"), 2], [Decimal("0.5"), 3], [1, 4]]}, "ascending order of load"),
+        ({"points": [[0, 1], [Decimal("0.5"), 3], [1, 2]]}, "must not fall as load grows: 2 W at load 1 after 3 W"),
+        ({"points": [[0, 1], [1, 2]], "idle_w": 1}, "keep one of the two forms"),
+        ({"idle_w": 1}, "needs idle_w and load_w, or points"),
+        ({}, "needs idle_w and load_w, or points"),
+        ({"idle_w": 680, "load_w": 267}, "load_w 267 must be at least idle_w 680"),
+    ],
+)
+def test_power_that_makes_no_sense_is_refused(given_: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        power(**given_)
+
+
+def test_an_entry_holds_from_its_first_day_until_before_its_last() -> None:
+    first, end = date(2026, 3, 1), date(2026, 4, 1)
+    price = TransferPrice.model_validate({"route": "r", "usd_per_gb": 1, "valid_from": first, "valid_to": end, **CITED})
+    assert (price.from_ns, price.to_ns) == (midnight_ns(first), midnight_ns(end))
+    from_ns, to_ns = midnight_ns(first), midnight_ns(end)
+    assert from_ns is not None
+    assert to_ns is not None
+    held = [price.holds_at(at) for at in (from_ns - 1, from_ns, to_ns - 1, to_ns)]
+    assert held == [False, True, True, False]
+    assert [day_of(at) for at in (from_ns - 1, from_ns, to_ns - 1)] == [date(2026, 2, 28), first, date(2026, 3, 31)]
+    always = TransferPrice.model_validate({"route": "r", "usd_per_gb": 1, **CITED})
+    assert (always.from_ns, always.to_ns) == (None, None)
+    assert always.holds_at(-(10**18))
+    assert always.holds_at(10**19)
+
+
+def test_days_in_words() -> None:
+    first, end = date(2026, 3, 1), date(2026, 4, 1)
+    assert span_of(None, None) == "always"
+    assert span_of(first, None) == "from 2026-03-01 on"
+    assert span_of(None, end) == "until 2026-04-01"
+    assert span_of(first, end) == "2026-03-01 until 2026-04-01"

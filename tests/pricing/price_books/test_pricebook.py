@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from decimal import Decimal
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
+
+EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
+DAY_NS = 86_400 * 10**9
+CITED = 'source = "by hand"\nsource_date = 2026-05-01\n'
+DATED = (
+    EXAMPLE.replace("[electricity]\n", "[[electricity]]\nvalid_to = 2026-07-01\n")
+    + f"\n[[electricity]]\nvalid_from = 2026-09-01\nusd_per_kwh = 0.2\npue = 1.5\n{CITED}"
+    + f'\n[[transfer]]\nroute = "ship"\nvalid_from = 2026-06-01\nusd_per_gb = 1\n{CITED}'
+    + f'\n[[device]]\nclass = "h100-sxm"\npool = "rollout"\nusd_per_hour = 9\ncommitment = "spot"\n'
+    f"energy_included = true\nvalid_from = 2026-06-01\nvalid_to = 2026-07-01\n{CITED}"
+    + f'\n[[device]]\nclass = "tpu"\npool = "train"\nusd_per_hour = 3\ncommitment = "c"\n'
+    f"valid_from = 2026-01-01\n{CITED}"
+)
+
+
+def ns(year: int, month: int, day: int) -> int:
+    return int(datetime(year, month, day, tzinfo=UTC).timestamp()) * 10**9
+
+
+def dated() -> PriceBook:
+    return pricebook.parse(DATED, "dated.toml")
+
+
+def test_the_example_has_what_a_demonstration_needs_and_exact_rates() -> None:
+    book = pricebook.load("example")
+    assert {"cpu-core", "h100-sxm", "h200"} <= {price.device_class for price in book.device}
+    may = ns(2026, 5, 1)
+    assert book.device_at("h100-sxm", "serving", may).usd_per_hour == Decimal("2.35")
+    assert book.transfer_at("inter-region", may).usd_per_gb == Decimal("0.02")
+    assert "no market price" in book.device_at("cpu-core", "rollout", may).source
+    assert [offer.usd_per_hour for offer in book.offers_at("h100-sxm", may)] == [
+        Decimal("1.99"), Decimal("5.00"), Decimal("1.00"),
+    ]  # fmt: skip
+    assert book.offers_at("h100-sxm", may - 1) == ()
+    assert book.offers_at("b200", may) == ()
+    assert all("no market price" in offer.source for offer in book.offers_at("cpu-core", may))
+    assert book.verifier_at("frozenlake-goal", may).usd_per_verdict == 0
+
+
+def test_the_demonstration_is_priced_as_ever() -> None:
+    """Figures of a book that screens and recorded runs were made with."""
+    book, at_ns = pricebook.load("example"), ns(2026, 11, 21)
+    assert book.device_at("cpu-core", "serving", at_ns).usd_per_hour == Decimal("0.0235")
+    assert book.device_at("h100-sxm", "serving", ns(2026, 2, 28)).usd_per_hour == Decimal("1.70")
+    assert (book.electricity_at(at_ns).usd_per_kwh, book.electricity_at(at_ns).pue) == (
+        Decimal("0.10"),
+        Decimal("1.25"),
+    )
+    lending, tokens, power = book.lending_at(at_ns), book.tokens_at(at_ns), book.power_of("cpu-core")
+    charged = (lending.scheduler_usd_per_lease_s, lending.kv_recompute_usd_per_million_tokens, lending.violation_usd)
+    assert (lending.idle_anyway, *charged) == (True, 0, 0, 0)
+    assert (tokens.input_usd_per_million, tokens.output_usd_per_million) == (1, 3)
+    assert (power.idle_w, power.load_w) == (1, 8)
+    assert book.change_times_ns() == [ns(2020, 1, 1), ns(2025, 10, 1), ns(2026, 3, 1), ns(2026, 5, 1)]
+
+
+@pytest.mark.parametrize("name", pricebook.shipped())
+def test_every_shipped_book_prices_the_demonstration_and_cites_each_figure(name: str) -> None:
+    book, at_ns = pricebook.load(name), ns(2026, 11, 21)
+    assert book.name == name
+    for pool in ("serving", "rollout", "train"):
+        assert book.device_at("cpu-core", pool, at_ns).usd_per_hour > 0
+        assert book.device_at("h100-sxm", pool, at_ns).usd_per_hour > 0
+    for device_class in {price.device_class for price in book.device}:
+        assert book.power_of(device_class).load_w > 0
+        assert book.offers_at(device_class, at_ns)
+    for route in ("loopback", "intra-zone", "inter-region", "internet"):
+        assert book.transfer_at(route, at_ns).usd_per_gb >= 0
+    assert book.verifier_at("frozenlake-goal", at_ns).usd_per_verdict == 0
+    for table in ("device", "offer", "power"):
+        for entry in book.entries(table):
+            assert entry.source.startswith(("example: ", "assumption")), entry
+
+
+def test_rent_covers_power_and_owned_hardware_does_not() -> None:
+    rented, owned = pricebook.load("example-rented"), pricebook.load("example-owned")
+    assert all(price.energy_included for price in rented.device)
+    assert rented.electricity_at(0).usd_per_kwh == 0
+    assert not any(price.energy_included for price in owned.device)
+    assert owned.electricity_at(0).usd_per_kwh > 0
+    assert owned.device_at("h100-sxm", "serving", ns(2026, 6, 1)).usd_per_hour == Decimal("1.64")
+
+
+def test_the_time_around_a_price_change_is_covered_by_both_prices() -> None:
+    change, book = ns(2026, 3, 1), pricebook.load("example")
+    covered = book.device_prices("h100-sxm", change - 5, change + 7)
+    assert [(from_ns - change, to_ns - change) for from_ns, to_ns, _ in covered] == [(-5, 0), (0, 7)]
+    assert [price.usd_per_hour for _, _, price in covered] == [Decimal("1.70"), Decimal("2.35")]
+    assert [price for _, _, price in covered] == [
+        book.device_at("h100-sxm", "serving", at) for at in (change - 1, change)
+    ]
+    assert book.stretches(change - 5, change + 7) == [(change - 5, change), (change, change + 7)]
+    assert book.stretches(change, change) == book.device_prices("h100-sxm", change, change) == []
+
+
+def test_a_price_for_a_pool_goes_before_the_one_for_the_class() -> None:
+    book, june, july = dated(), ns(2026, 6, 1), ns(2026, 7, 1)
+    assert book.device_at("h100-sxm", "rollout", june).usd_per_hour == 9
+    assert book.device_at("h100-sxm", "rollout", june).energy_included
+    assert book.device_at("h100-sxm", "serving", june).usd_per_hour == Decimal("2.35")
+    covered = book.device_prices("h100-sxm", june - DAY_NS, july + DAY_NS, "rollout")
+    assert [(to_ns - from_ns, price.pool) for from_ns, to_ns, price in covered] == [
+        (DAY_NS, None), (30 * DAY_NS, "rollout"), (DAY_NS, None),
+    ]  # fmt: skip
+    # A change that does not concern the class cuts nothing.
+    assert len(book.device_prices("h100-sxm", june - DAY_NS, july + DAY_NS)) == 1
+
+
+def test_dated_tables_hold_on_their_days_only() -> None:
+    book = dated()
+    assert book.electricity_at(ns(2026, 7, 1) - 1).usd_per_kwh == Decimal("0.10")
+    assert book.electricity_at(ns(2026, 9, 1)).pue == Decimal("1.5")
+    assert {ns(2026, 7, 1), ns(2026, 9, 1)} <= set(book.change_times_ns())
+    with pytest.raises(PriceBookError, match=r"dated\.toml has no \[\[electricity\]\] on 2026-07-01; add one whose"):
+        book.electricity_at(ns(2026, 7, 1))
+    with pytest.raises(PriceBookError, match=r"no \[\[transfer\]\] for route 'ship' on 2026-05-31"):
+        book.transfer_at("ship", ns(2026, 6, 1) - 1)
+    # What has no dates holds always.
+    assert book.lending_at(0) == book.lending_at(ns(2026, 9, 1))
+    assert book.transfer_at("ship", ns(2026, 6, 1)).usd_per_gb == 1
+
+
+def test_a_missing_price_is_refused_with_what_and_when() -> None:
+    book, june = dated(), ns(2026, 6, 1)
+    with pytest.raises(PriceBookError, match=r"'b200' \(it has cpu-core, h100-sxm, h200, tpu\); add a \[\[device\]\]"):
+        book.device_prices("b200", june, june + 1)
+    with pytest.raises(PriceBookError, match="'h100-sxm' on 2025-09-30"):
+        book.device_prices("h100-sxm", ns(2025, 9, 30), ns(2025, 10, 2))
+    with pytest.raises(PriceBookError, match="'h100-sxm' in pool 'rollout' on 2025-09-30"):
+        book.device_at("h100-sxm", "rollout", ns(2025, 9, 30))
+    with pytest.raises(PriceBookError, match=r"'tpu' in pool 'serving' \(it has one for pool train\)"):
+        book.device_at("tpu", "serving", june)
+    with pytest.raises(PriceBookError, match=r"'tpu' whatever its pool \(it has one for pool train\)"):
+        book.device_prices("tpu", june, june + 1)
+    assert book.device_at("tpu", "train", june).usd_per_hour == 3
+    with pytest.raises(PriceBookError, match=r"\[\[power\]\] for device class 'b200'"):
+        book.power_of("b200")
+    with pytest.raises(PriceBookError, match=r"\[\[transfer\]\] for route 'pigeon'; add one, 0 if it is free"):
+        book.transfer_at("pigeon", june)
+    with pytest.raises(PriceBookError, match="for verifier 'judge'"):
+        book.verifier_at("judge", june)
+    with pytest.raises(KeyError):
+        book.entries("people")
+
+
+def test_a_hole_between_two_prices_is_refused() -> None:
+    book = pricebook.parse(EXAMPLE.replace("valid_to = 2026-03-01", "valid_to = 2026-02-01"), "book.toml")
+    with pytest.raises(PriceBookError, match="on 2026-02-01"):
+        book.device_prices("h100-sxm", ns(2026, 1, 1), ns(2026, 4, 1))
+
+
+def test_a_book_is_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "book.toml"
+    ours = EXAMPLE.replace('name = "example"', 'name = "ours"')
+    path.write_text(ours)
+    book = pricebook.load(path)
+    assert (book.name, book.text, book.path) == ("ours", ours, str(path))
+    assert book.sha256 == hashlib.sha256(ours.encode()).hexdigest() == pricebook.parse(ours, "elsewhere").sha256
+    assert book.sha256 != pricebook.load("example").sha256
+    assert not {"text", "sha256", "path"} & book.model_dump().keys()
+    assert ours not in repr(book)
+    path.write_bytes(b"\xef\xbb\xbf" + ours.encode())
+    assert pricebook.load(path).sha256 == book.sha256  # an editor's byte order mark is no part of the text
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(PriceBookError, match="not UTF-8"):
+        pricebook.load(path)
+
+
+def test_a_name_that_is_no_book_lists_those_there_are(tmp_path: Path) -> None:
+    assert {"example", "example-owned", "example-rented"} <= set(pricebook.shipped())
+    with pytest.raises(PriceBookError, match=r"cannot read price book .*nowhere\.toml: No such file.*example-rented"):
+        pricebook.load(tmp_path / "nowhere.toml")
+    with pytest.raises(PriceBookError, match=r"Did you mean `example-rented`\? Give a TOML file, or .* example-owned"):
+        pricebook.load("example-rent")

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rose import events
+from rose.pricing.money import PricingError
+from rose.pricing.price_books.pricebook import PriceBookError
+from rose.pricing.run import report
+from rose.pricing.run.priced import priced
+from rose.pricing.stats.bootstrap import Interval
+
+T0_NS = 1_780_272_000 * 10**9  # 2026-06-01 UTC
+
+
+def test_a_run_is_priced_as_the_report_prices_it(sample: Path) -> None:
+    built = report.build(sample)
+    with priced(sample) as of:
+        assert (of.run, of.stamp, of.book_facts) == (built.run, built.stamp, built.price_book)
+        assert of.began_ns == T0_NS
+        assert of.cpm_usd == 2
+        assert of.allocation.cost_nano_usd == built.amortized["total"].value
+        blended = built.cost_per_correct["blended"].measured
+        assert of.make.money(sum(of.cost.paid.values()) / of.found.accepted, "").value == blended.value
+        figure = of.number(0.5, "share", interval=Interval(low=0.25, high=None))
+        assert (figure.text, figure.stamp) == ("50.0%", of.stamp)
+        assert figure.interval_text == "25.0% to unbounded"
+        nothing = of.number(None, interval=Interval(low=0.25, high=1))
+        assert (nothing.text, nothing.interval_text) == ("not enough data", "")
+
+
+def test_what_cannot_be_priced_is_refused(sample: Path) -> None:
+    with pytest.raises(PricingError, match="no run ''"), priced(sample, ""):
+        pass
+    with pytest.raises(PricingError, match="no run 'nope'"), priced(sample, "nope"):
+        pass
+    with pytest.raises(PriceBookError, match="cannot read price book"), priced(sample, price_book="nowhere.toml"):
+        pass
+
+
+def test_a_run_of_tokens_without_device_time_is_refused(write_ledger: Callable[..., Path]) -> None:
+    turn = events.Turn(
+        trajectory_id="t", group_id="g", step=0, turn=0, attempt=0, device_id="d0", policy_version=1, duration_ns=1,
+        outcome="completed", placement="lease", prompt_tokens=5, cached_tokens=0, output_tokens=3, answer_tokens=1,
+        queue_ns=0, at_us=T0_NS // 1000,
+    )  # fmt: skip
+    joined = events.Device(
+        action="joined", device_id="d0", t_ns=T0_NS, pool="serving", device_class="h100-sxm", at_us=T0_NS // 1000
+    )
+    root = write_ledger([joined, turn, events.Run(action="ended", name="r", at_us=T0_NS // 1000)])
+    with pytest.raises(PricingError, match="has no device time yet"), priced(root):
+        pass
+
+
+def test_a_changed_ledger_is_refused_unless_its_figures_are_marked(sample: Path) -> None:
+    segment = sorted((sample / "live").rglob("*.parquet"))[-1]
+    # A byte that no reader of Parquet minds: it is in the name of the software that wrote the file.
+    segment.write_bytes(segment.read_bytes().replace(b"parquet-cpp", b"qarquet-cpp"))
+    with pytest.raises(PricingError, match="does not verify"), priced(sample):
+        pass
+    with priced(sample, allow_unverified=True) as of:
+        assert not of.stamp.verified

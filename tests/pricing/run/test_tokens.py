@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from contextlib import closing
+from fractions import Fraction
+from pathlib import Path
+
+from rose import events
+from rose.ledger import catalog
+from rose.pricing.run.tokens import Tokens, count
+
+
+def counted(root: Path) -> dict[str, Tokens]:
+    with closing(catalog.connect(root)) as connection:
+        return count(connection, "run")
+
+
+def test_tokens_of_the_sample_by_place_and_fate(sample: Path) -> None:
+    found = counted(sample)
+    assert found["borrowed"].by_fate == {"accepted": 1000, "rejected": 400, "stale": 1000, "lost": 1100, "open": 0}
+    assert found["dedicated"].by_fate == {"accepted": 2000, "rejected": 2600, "stale": 0, "lost": 0, "open": 1000}
+    assert found["unallocated"].generated == 0
+    assert (found["borrowed"].useful, found["borrowed"].wasted_share) == (1400, Fraction(3, 5))
+
+
+def test_a_later_verdict_stands_and_a_retried_event_counts_once(sample: Path, write_ledger: object) -> None:
+    assert callable(write_ledger)
+    again = events.Verdict(
+        trajectory_id="t0", group_id="g0", step=1, verifier="v", reward=0.0, threshold=1.0, accepted=False,
+        at_us=2_000_000_000_000_000,
+    )  # fmt: skip
+    turn = events.Turn(
+        event_id="retried", trajectory_id="t0", group_id="g0", step=1, turn=1, attempt=0, device_id="s0",
+        outcome="completed", placement="prefix", prompt_tokens=1, cached_tokens=1, output_tokens=7, answer_tokens=1,
+        queue_ns=0, duration_ns=1,
+    )  # fmt: skip
+    write_ledger([again, turn, turn], root=sample, writer="second")
+    assert counted(sample)["borrowed"].by_fate["rejected"] == 1400 + 7
+
+
+def test_tokens_of_an_unknown_device_are_kept_apart(sample: Path, write_ledger: object) -> None:
+    assert callable(write_ledger)
+    turn = events.Turn(
+        trajectory_id="t9", group_id="g3", step=1, turn=0, attempt=0, device_id="elsewhere", outcome="completed",
+        placement="queue", prompt_tokens=1, cached_tokens=0, output_tokens=11, answer_tokens=1, queue_ns=0,
+        duration_ns=1,
+    )  # fmt: skip
+    write_ledger([turn], root=sample, writer="second")
+    assert counted(sample)["unallocated"].by_fate["open"] == 11
+
+
+def test_no_share_is_wasted_of_nothing() -> None:
+    assert Tokens(dict.fromkeys(("accepted", "rejected", "stale", "lost", "open"), 0)).wasted_share is None

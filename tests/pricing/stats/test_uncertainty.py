@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rose.pricing.stats.uncertainty import (
+    Clusters,
+    Estimate,
+    effective_trials,
+    mean,
+    ratio_variance,
+    total,
+    welch,
+    wilson,
+)
+
+
+def clusters_of(pairs: list[tuple[float, float]]) -> Clusters:
+    return Clusters(
+        len(pairs), sum(y * y for y, _ in pairs), sum(y * x for y, x in pairs), sum(x * x for _, x in pairs)
+    )
+
+
+def test_newcombe_s_own_example() -> None:
+    # 56 of 70 against 48 of 80: the published interval of the difference is 0.0524 to 0.3339.
+    parts = [Estimate(56 / 70, *wilson(56 / 70, 70)), Estimate(48 / 80, *wilson(48 / 80, 80)).times(-1)]
+    found = total(parts)
+    assert found is not None
+    assert (found.low, found.high) == (pytest.approx(0.0524, abs=5e-5), pytest.approx(0.3339, abs=5e-5))
+
+
+def test_no_miss_in_a_few_requests_is_not_certainty() -> None:
+    low, high = wilson(0, 10)
+    assert low == 0
+    assert high == pytest.approx(0.2775, abs=5e-5)
+    assert wilson(1, 10) == pytest.approx((1 - 0.2775, 1), abs=5e-5)
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(1, 100)), min_size=2, max_size=10))
+@settings(deadline=None)
+def test_the_variance_of_a_ratio_is_that_of_its_residuals(pairs: list[tuple[float, float]]) -> None:
+    y, x = sum(y for y, _ in pairs), sum(x for _, x in pairs)
+    expected = len(pairs) / (len(pairs) - 1) * sum((b - a * y / x) ** 2 for b, a in pairs) / x**2
+    assert ratio_variance(y, x, clusters_of(pairs)) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+def test_one_cluster_says_nothing_of_the_spread() -> None:
+    assert ratio_variance(3, 4, clusters_of([(3, 4)])) is None
+    # One cluster counts as one trial.
+    assert effective_trials(3, 4, clusters_of([(3, 4)])) == 1
+
+
+def test_misses_that_come_together_count_for_less() -> None:
+    together = clusters_of([(10.0, 10.0)] * 5 + [(0.0, 10.0)] * 5)
+    apart = clusters_of([(5.0, 10.0)] * 10)
+    # Each cluster of ten tells as much as one request, but for n / (n - 1) and (z / t)^2 with 9 degrees of freedom.
+    assert effective_trials(50, 100, together) == pytest.approx(9 * (1.96 / 2.262) ** 2, rel=1e-3)
+    assert effective_trials(50, 100, together, freedom=1e9) == pytest.approx(9)
+    assert effective_trials(50, 100, apart) == 100
+
+
+def test_where_nothing_was_missed_each_cluster_counts_as_one_trial() -> None:
+    assert effective_trials(0, 100, clusters_of([(0.0, 10.0)] * 10)) == 10
+    assert effective_trials(100, 100, clusters_of([(10.0, 10.0)] * 10)) == 10
+
+
+def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+    """Readings of a minute share a level of their own: taken as independent, the interval would be far too narrow."""
+    draw = random.Random(1)
+    hits = 0
+    for _ in range(300):
+        minutes = []
+        for _ in range(15):
+            level = draw.gauss(500, 20)
+            minutes.append((sum(draw.gauss(level, 5) for _ in range(20)), 20.0))
+        y, x = sum(y for y, _ in minutes), sum(x for _, x in minutes)
+        variance = ratio_variance(y, x, clusters_of(minutes))
+        assert variance is not None
+        found = mean(y / x, [(variance, len(minutes) - 1)])
+        hits += found.low <= 500 <= found.high
+    assert 0.88 <= hits / 300 <= 0.98
+
+
+def test_a_sum_of_nothing_has_no_interval_and_a_sign_turns_one_round() -> None:
+    assert total([]) is None
+    assert Estimate(1, 0, 3).times(-2) == Estimate(-2, -6, 0)
+    one = total([Estimate(1.0, 0.0, 3.0)])
+    assert one is not None
+    assert (one.low, one.high) == (0, 3)
+
+
+def test_few_readings_have_the_tails_of_student_s_t() -> None:
+    assert mean(10.0, [(4.0, 2)]).high == pytest.approx(10 + 4.303 * 2, rel=1e-4)
+    assert mean(10.0, []) == mean(10.0, [(0.0, 5)]) == Estimate(10.0, 10.0, 10.0)
+    # Two alike add their degrees of freedom; one that varies little hardly counts.
+    assert welch([(4.0, 5), (4.0, 5)]) == pytest.approx(10)
+    assert welch([(4.0, 5), (1e-9, 5)]) == pytest.approx(5)
+
+
+def test_a_factor_that_is_not_known_widens_and_keeps_the_value() -> None:
+    assert Estimate(10.0, 10.0, 10.0).widened(0.7, 1.2) == Estimate(10.0, 7.0, 12.0)
+    assert Estimate(-10.0, -10.0, -10.0).widened(0.7, 1.2) == Estimate(-10.0, -12.0, -7.0)
+    both = Estimate(10.0, 6.0, 13.0).widened(0.7, 1.4)
+    assert (both.low, both.high) == (pytest.approx(10 - 5), pytest.approx(10 + 5))
+    assert Estimate(1.0, 0.0, 3.0).plus(2) == Estimate(3.0, 2.0, 5.0)
+
+
+def test_draws_of_an_estimate_spread_as_its_interval_says() -> None:
+    drawn = np.sort(Estimate(1.0, 0.0, 4.0).draws(seed=7))
+    assert (drawn[50], drawn[1000], drawn[1949]) == pytest.approx((0, 1, 4), abs=0.3)
+    assert (Estimate(1.0, 0.9, 1.0).draws(seed=7) <= 1).all()
+    order = np.array([3.0, 1.0, 2.0])
+    assert list(np.argsort(Estimate(1.0, 0.0, 2.0).draws_like(order))) == [1, 2, 0]

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from rose.events import Device
+from rose.ledger.upkeep import books
+from rose.pricing.closing import period
+from rose.pricing.closing.period import Period
+from rose.pricing.money import PricingError
+from rose.pricing.watch import budget
+from tests.pricing.closing.conftest import BOOK, DAY_NS, HOUR_NS, T0_NS, begun, close, slice_, write
+
+JUNE = period.of_month("2026-06")
+USD = 10**9
+
+
+def at_us(days: float) -> int:
+    return (T0_NS + int(days * DAY_NS)) // 1000
+
+
+def test_the_last_budget_that_was_set_holds_and_the_others_stay(fleet: Path) -> None:
+    assert budget.set_budget(fleet, "research", "1,000.50", JUNE, by="ann") == 1_000_500_000_000
+    budget.set_budget(fleet, "research", "$900", JUNE, by="bob")
+    budget.set_budget(fleet, "chat", "0", JUNE)
+    budget.set_budget(fleet, "research", "7", period.of_month("2026-07"))
+    assert budget.budgets(fleet, JUNE) == {"chat": 0, "research": 900 * USD}
+    with books.connect(fleet) as connection:
+        kept = connection.execute(
+            "SELECT set_by, budget_nano FROM budget WHERE team = 'research' ORDER BY set_at"
+        ).fetchall()
+    assert [row[1] for row in kept] == [1_000_500_000_000, 900 * USD, 7 * USD]
+    assert kept[0][0] == "ann"
+
+
+@pytest.mark.parametrize(
+    ("team", "usd", "says"),
+    [("x", "lots", "'lots' is no amount"), ("x", "-1", "must be 0 or more"), ("x", "0.0000000001", "9 decimals"),
+     ("x", "nan", "is no amount"), ("x", "1e30", "0 or more dollars"), (" ", "1", "no name")],
+)  # fmt: skip
+def test_what_is_no_budget_is_refused(fleet: Path, team: str, usd: str, says: str) -> None:
+    with pytest.raises(PricingError, match=says):
+        budget.set_budget(fleet, team, usd, JUNE)
+    assert budget.budgets(fleet, JUNE) == {}
+
+
+def test_what_is_spent_is_exact_and_open_or_closed(weeks: Path) -> None:
+    close(weeks, Period(T0_NS, T0_NS + 5 * DAY_NS), now_us=at_us(6))
+    budget.set_budget(weeks, "research", "100", JUNE)
+    budget.set_budget(weeks, "chat", "1000", JUNE)
+    budget.set_budget(weeks, "nobody", "5", JUNE)
+    # At noon of the 16th: 15 whole days, on one of which research worked 3 h, and an hour of the 16th.
+    chat, nobody, research = budget.show(weeks, JUNE, BOOK, now_us=at_us(15.5))
+    assert research.spent.value == (15 + 2 + 1) * 3_600_000_000
+    assert research.closed.value == 5 * 3_600_000_000
+    assert research.open.value == 13 * 3_600_000_000
+    assert research.left.value == 100 * USD - 64_800_000_000
+    # Up to 13:00: 15 days, less what research had, and 12 h of the 16th.
+    assert chat.spent.value == (15 * 24 - 17 + 12) * 3_600_000_000
+    assert chat.known
+    assert research.known
+    assert research.forecast.why == "not enough days: 15 whole days are known, and it takes 28"
+    assert (nobody.spent.value, nobody.known, nobody.over.value) == (0, False, None)
+    assert nobody.forecast.text == "no charge names this team: check how it is spelt"
+    assert (research.forecast.stamp.from_ns, research.spent.stamp.to_ns) == (T0_NS, T0_NS + 15 * DAY_NS + 13 * HOUR_NS)
+    assert research.to_json()["spent"]["value"] == 64_800_000_000
+
+
+def test_a_new_month_rests_on_the_last_one_and_a_short_history_says_so(weeks: Path) -> None:
+    budget.set_budget(weeks, "chat", "1000", JUNE)
+    (chat,) = budget.show(weeks, JUNE, BOOK, now_us=at_us(2.5))
+    assert chat.forecast.value is None
+    assert chat.forecast.why == "not enough days: 2 whole days are known, and it takes 28"
+    assert chat.over.value is None
+    budget.set_budget(weeks, "chat", "1000", period.of_month("2026-07"))
+    with pytest.raises(PricingError, match="has not begun"):
+        budget.show(weeks, period.of_month("2026-07"), BOOK, now_us=at_us(2.5))
+    (july,) = budget.show(weeks, period.of_month("2026-07"), BOOK, now_us=at_us(32))
+    assert july.spent.value == 0
+    assert july.forecast.basis == (
+        "estimated: level, trend, weekdays and autocorrelation of 32 days in dollars, 4000 draws"
+    )
+    assert july.forecast.low is not None
+    assert july.forecast.high is not None
+    assert july.forecast.low <= (july.forecast.value or 0) <= july.forecast.high
+
+
+def test_a_month_that_is_over_is_forecast_as_it_was(weeks: Path) -> None:
+    budget.set_budget(weeks, "research", "50", JUNE)
+    (research,) = budget.show(weeks, JUNE, BOOK, now_us=at_us(40))
+    assert research.forecast.value == research.spent.value == 22 * 3_600_000_000
+    assert research.over.value == 1.0
+
+
+def test_without_a_budget_there_is_nothing_to_show(fleet: Path) -> None:
+    with pytest.raises(PricingError, match="no budget is set for 2026-06"):
+        budget.show(fleet, JUNE, BOOK)
+
+
+def test_a_day_that_began_late_is_no_whole_day(tmp_path: Path) -> None:
+    # The fleet began at 06:00 of the first day: of three days that are over, two are whole.
+    started, joined = begun()
+    assert isinstance(joined, Device)
+    late = [started, dataclasses.replace(joined, t_ns=T0_NS + 6 * HOUR_NS)]
+    root = write(tmp_path / "ledger", [*late, *(slice_(6 * 3600 + n * 86_400, idle=86_400) for n in range(3))])
+    budget.set_budget(root, "chat", "1000", JUNE)
+    (chat,) = budget.show(root, JUNE, BOOK, now_us=at_us(3.0))
+    assert chat.forecast.why == "not enough days: 2 whole days are known, and it takes 28"
+
+
+def test_the_fleet_and_every_team_are_forecast_with_a_budget_or_without(weeks: Path) -> None:
+    july = period.of_month("2026-07")
+    fleet, chat, research = budget.expected(weeks, july, BOOK, now_us=at_us(32))
+    assert [row.team for row in (fleet, chat, research)] == [None, "chat", "research"]
+    assert all(row.forecast.value is not None and row.spent.value == 0 for row in (fleet, chat, research))
+    (alone,) = budget.expected(weeks, july, BOOK, "chat", now_us=at_us(32))
+    assert alone == chat
+    june = budget.expected(weeks, JUNE, BOOK, now_us=at_us(40))
+    assert june[0].forecast.value == june[0].spent.value == sum(int(row.spent.value or 0) for row in june[1:])
+    assert june[0].to_json()["team"] is None
+
+
+def test_a_team_that_no_charge_names_is_an_error(weeks: Path) -> None:
+    with pytest.raises(PricingError, match=r"no charge of the time read names team 'reserch'; did you mean 'research'"):
+        budget.expected(weeks, JUNE, BOOK, "reserch", now_us=at_us(40))
+    with pytest.raises(PricingError, match="they name chat, research"):
+        budget.expected(weeks, JUNE, BOOK, "x", now_us=at_us(40))

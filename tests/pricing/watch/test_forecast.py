@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import date, timedelta
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rose.pricing.watch.forecast import DAYS_MIN, forecast
+
+MONDAY = date(2026, 6, 1)
+DAYS = [MONDAY + timedelta(days=n) for n in range(100)]
+WHOLE = Fraction(1)
+USD = 10**9
+
+
+def rest(known: int, days: int = 10) -> list[tuple[date, Fraction]]:
+    return [(day, WHOLE) for day in DAYS[known : known + days]]
+
+
+def test_alike_days_are_forecast_without_a_doubt() -> None:
+    history = dict.fromkeys(DAYS[:30], 5 * USD)
+    made = forecast(history, 50 * USD, rest(30, 20), 149 * USD)
+    assert (made.expected_nano, made.low_nano, made.high_nano) == (150 * USD,) * 3
+    assert made.over_share == 1.0
+    assert made.method == "level, trend, weekdays and autocorrelation of 30 days in logarithms, 4000 draws"
+    assert forecast(history, 50 * USD, rest(30, 20), 150 * USD).over_share == 0.0
+    assert forecast(history, 50 * USD, rest(30, 20)).over_share is None
+    # A third of a day costs a third of one.
+    assert forecast(history, 0, [(DAYS[30], Fraction(1, 3))], 0).expected_nano == pytest.approx(5 * USD / 3)
+
+
+def test_weekdays_are_told_apart_and_a_free_day_has_no_logarithm() -> None:
+    history = {day: (7 if day.weekday() < 5 else 0) * USD for day in DAYS[:28]}
+    made = forecast(history, 0, rest(28, 7), 34 * USD)
+    assert (made.low_nano, made.expected_nano, made.high_nano) == (35 * USD,) * 3
+    assert "in dollars" in made.method
+
+
+def test_growth_goes_on() -> None:
+    history = {day: round(100 * USD * 1.02**n) for n, day in enumerate(DAYS[:56])}
+    made = forecast(history, 0, rest(56))
+    assert made.expected_nano == pytest.approx(sum(100 * USD * 1.02**n for n in range(56, 66)), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("costs", "why"),
+    [
+        ([USD] * 27, "not enough days: 27 whole days are known, and it takes 28"),
+        ([0] * 31 + [USD] * 9, "not enough days: 9 of 40 cost anything, and it takes 10"),
+    ],
+)
+def test_too_few_days_say_nothing(costs: list[int], why: str) -> None:
+    made = forecast(dict(zip(DAYS, costs, strict=False)), USD, rest(len(costs)), 5 * USD)
+    assert made.expected_nano is made.low_nano is made.high_nano is made.over_share is None
+    assert made.method == why
+
+
+def test_a_month_that_is_over_is_what_was_spent() -> None:
+    assert forecast({}, 7, [], 7).over_share == 0.0
+    made = forecast({}, 8, [], 7)
+    assert (made.expected_nano, made.over_share, made.method) == (8, 1.0, "the month is over")
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    st.lists(st.integers(0, 10**15), min_size=DAYS_MIN, max_size=56),
+    st.integers(0, 10**16),
+    st.integers(1, 30),
+    st.integers(0, 10**17),
+)
+def test_a_forecast_lies_where_it_can(costs: list[int], spent: int, left: int, budget: int) -> None:
+    history = dict(zip(DAYS, costs, strict=False))
+    made = forecast(history, spent, rest(len(costs), left), budget)
+    assert made == forecast(history, spent, rest(len(costs), left), budget)
+    if sum(cost > 0 for cost in costs) < 10:
+        assert made.expected_nano is None
+        return
+    assert made.low_nano is not None
+    assert made.expected_nano is not None
+    assert made.high_nano is not None
+    assert made.over_share is not None
+    assert spent <= made.low_nano <= made.expected_nano <= made.high_nano
+    assert 0 <= made.over_share <= 1
+    if spent > budget:
+        assert made.over_share == 1
+
+
+def test_the_command_line_does_not_load_what_fits() -> None:
+    code = "import sys, rose.cli, rose.pricing.watch.budget; sys.exit('statsmodels' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
