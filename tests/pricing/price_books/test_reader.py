@@ -140,7 +140,7 @@ def test_a_long_price_overlaps_every_later_one() -> None:
 
 
 def test_the_faults_that_the_documentation_shows_are_those_that_are_said() -> None:
-    document = (Path(__file__).parents[2] / "docs" / "price-books.md").read_text(encoding="utf-8")
+    document = (Path(__file__).parents[3] / "docs" / "price-books.md").read_text(encoding="utf-8")
     shown = re.findall(r"^```text\n(.*?)^```$", document, re.DOTALL | re.MULTILINE)[0]
     (book, *_) = re.findall(r"^```toml\n(.*?)^```$", document, re.DOTALL | re.MULTILINE)
     wrong = book.replace("usd_per_hour = 2.10", 'usd_per_hour = "2.10"').replace("idle_w = 1\n", "idle_watts = 1\n")
