@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import ClassVar
 
 import pytest
 
@@ -43,7 +44,10 @@ class Remote:
 class Actor:
     """A process with one thread, as Ray's actors have."""
 
+    started: ClassVar[list[Actor]] = []
+
     def __init__(self):
+        self.started.append(self)
         self.pipe, other = FORK.Pipe()
         self.process = FORK.Process(target=serve, args=(other,), daemon=True)
         self.process.start()
@@ -77,6 +81,16 @@ class Processes:
     def kill(self, actor):
         actor.process.kill()
         actor.process.join()
+
+
+@pytest.fixture(autouse=True)
+def no_process_stays():
+    """A worker of the suite ends without its exit handlers, and with them what `daemon` promises."""
+    yield
+    for actor in Actor.started:
+        actor.process.kill()
+        actor.process.join()
+    Actor.started.clear()
 
 
 @pytest.fixture
