@@ -42,7 +42,7 @@ def test_the_report_of_the_sample(sample: Path) -> None:
     # 1400 useful borrowed tokens at the dedicated price of 1.41 / 5600 each, less 0.062715.
     assert out["saved"]["value"] == 352_500_000 - 62_715_000
     assert out["factors"]["r"]["value"] == 4
-    assert {step: figure["value"] for step, figure in out["run/accept_by_step"].items()} == {"1": 1 / 3, "2": 2 / 3}
+    assert {step: figure["value"] for step, figure in out["accept_by_step"].items()} == {"1": 1 / 3, "2": 2 / 3}
     assert [out["leases"][key]["value"] for key in ("granted", "released", "preempted", "expired", "open")] == [
         4,
         1,
