@@ -80,6 +80,12 @@ def _fields() -> dict[str, rows.Field]:
     return {each.name: each for kind in KINDS for each in rows.fields_of(kind)}
 
 
+@functools.cache
+def _amounts() -> frozenset[str]:
+    ranges = {name: field.range for name, field in _fields().items() if field.range is not None}
+    return frozenset(name for name, one in ranges.items() if (one.least, one.most) == (0, AMOUNT_MAX))
+
+
 def fits(given: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether a type is a narrower or wider form of a column's: no number comes out of a text or a truth."""
     kind = given.value_type if pa.types.is_dictionary(given) else given
@@ -109,24 +115,22 @@ def _check_kinds(columns: Columns) -> None:
     events = is_kind.sum(axis=0)
     names = tuple(columns)
     own, required, absent = _expected(tuple(kinds), names)
-    valid = np.stack([_valid(column) for column in columns.values()])
+    masks, mask_of = _masks(columns)
     # Events of each kind that have a value in each column; float32 counts exactly up to 2^24.
-    filled = valid.astype(np.float32) @ is_kind.astype(np.float32)
+    filled = (masks.astype(np.float32) @ is_kind.astype(np.float32))[mask_of]
     wrong = ((filled > 0) & ~own) | ((filled < events) & required)
     if wrong.any():
         index, code = np.argwhere(wrong)[0]
-        bad = is_kind[:, code] & (valid[index] != own[index, code])
+        bad = is_kind[:, code] & (masks[mask_of[index]] != own[index, code])
         wanted = "a value" if own[index, code] else f"empty in an event of kind {kinds[code]!r}"
         raise _wrong(columns, names[index], bad, wanted)
     if absent:
         raise LedgerError("event {!r}: column {!r} is missing".format(*absent))
-    for name in names:
-        allowed = [_literals(kind).get(name, ()) for kind in kinds]
-        if any(allowed):
-            _check_allowed(columns, name, codes, allowed)
-    _check_all_values(columns, valid)
+    for index, allowed in _allowed(tuple(kinds), names):
+        _check_allowed(columns, names[index], codes, masks[mask_of[index]], allowed)
+    _check_all_values(columns, masks, mask_of)
     for index, kind in enumerate(kinds):
-        _check_rules(columns, kind, codes == index)
+        _check_rules(columns, kind, is_kind[:, index])
     if Power.kind in kinds:
         _check_power(columns, codes == kinds.index(Power.kind))
 
@@ -144,37 +148,42 @@ def _expected(kinds: tuple[str, ...], names: tuple[str, ...]) -> tuple[Any, Any,
     return own, required, None
 
 
-@functools.cache
-def _literals(kind: str) -> dict[str, tuple[str, ...]]:
-    return {each.name: each.allowed for each in rows.fields_of(kind) if each.allowed}
+@functools.lru_cache(maxsize=256)
+def _allowed(kinds: tuple[str, ...], names: tuple[str, ...]) -> list[tuple[int, list[tuple[str, ...]]]]:
+    """Places of the columns that some kind allows a few values alone, and those of each kind; none where all are."""
+    literals = [{each.name: each.allowed for each in rows.fields_of(kind)} for kind in kinds]
+    found = ((index, [of_kind.get(name, ()) for of_kind in literals]) for index, name in enumerate(names))
+    return [(index, allowed) for index, allowed in found if any(allowed)]
 
 
-def _check_allowed(columns: Columns, name: str, codes: Any, allowed: list[tuple[str, ...]]) -> None:
+def _check_allowed(columns: Columns, name: str, codes: Any, valid: Any, allowed: list[tuple[str, ...]]) -> None:
     encoded = columns[name].dictionary_encode()
     values = encoded.dictionary.to_pylist()
-    indices = encoded.indices.fill_null(len(values)).to_numpy()
-    for pair in np.unique(codes * (len(values) + 1) + indices).tolist():
-        code, index = divmod(pair, len(values) + 1)
-        if index < len(values) and allowed[code] and values[index] not in allowed[code]:
+    # Where there is no value, there may be any index.
+    indices = np.where(valid, np.frombuffer(encoded.indices.buffers()[1], np.int32, len(codes)), len(values))
+    counts = np.bincount(codes * (len(values) + 1) + indices, minlength=len(allowed) * (len(values) + 1))
+    for code, index in np.argwhere(counts.reshape(len(allowed), -1)[:, :-1]).tolist():
+        if allowed[code] and values[index] not in allowed[code]:
             raise _wrong(columns, name, (codes == code) & (indices == index), f"one of {', '.join(allowed[code])}")
 
 
-def _check_all_values(columns: Columns, valid: Any) -> None:
+def _check_all_values(columns: Columns, masks: Any, mask_of: list[int]) -> None:
     """Most integers are amounts, and all of a row are in range together if their bits are: one look for all of them."""
     amounts = []
-    bits = np.zeros(valid.shape[1], np.int64)
-    for index, (name, column) in enumerate(columns.items()):
-        if (field := _fields().get(name)) is None or column.null_count == len(column):
+    bits = np.zeros(masks.shape[1], np.int64)
+    fields = _fields()
+    for (name, column), mask in zip(columns.items(), mask_of, strict=True):
+        if (field := fields.get(name)) is None or column.null_count == len(column):
             continue
-        if field.range is not None and (field.range.least, field.range.most) == (0, AMOUNT_MAX):
-            amounts.append((field, valid[index]))
+        if name in _amounts():
+            amounts.append((field, mask))
             np.bitwise_or(bits, _numbers(column, np.int64), out=bits)
         else:
-            _check_values(columns, field, valid[index])
+            _check_values(columns, field, masks[mask])
     if (bits.view(np.uint64) > AMOUNT_MAX).any():
         # Or there is anything where a row has no value.
-        for field, has_value in amounts:
-            _check_values(columns, field, has_value)
+        for field, mask in amounts:
+            _check_values(columns, field, masks[mask])
 
 
 def _check_values(columns: Columns, field: rows.Field, valid: Any) -> None:
@@ -228,8 +237,29 @@ def _valid(column: pa.Array) -> Any:
     bitmap = column.buffers()[0]
     if bitmap is None:
         return np.zeros(len(column), dtype=bool)
-    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")
-    return bits[column.offset : column.offset + len(column)].astype(bool)
+    first, last = column.offset, column.offset + len(column)
+    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8)[first // 8 : (last + 7) // 8], bitorder="little")
+    return bits[first % 8 : first % 8 + len(column)].view(bool)
+
+
+def _masks(columns: Columns) -> tuple[Any, list[int]]:
+    """The different answers to which rows have a value, bool[answers, rows], and the place of each column's.
+
+    The columns of one kind share one, so a third of them are left to look at.
+    """
+    places: dict[tuple[int, bytes], int] = {}
+    masks: list[Any] = []
+    mask_of = []
+    for column in columns.values():
+        bitmap, first = column.buffers()[0] if column.null_count else None, column.offset
+        if bitmap is None:
+            key = column.null_count, b""
+        else:
+            key = first % 8, memoryview(bitmap)[first // 8 : (first + len(column) + 7) // 8].tobytes()
+        if (place := places.setdefault(key, len(masks))) == len(masks):
+            masks.append(_valid(column))
+        mask_of.append(place)
+    return np.stack(masks), mask_of
 
 
 def _numbers(column: pa.Array, of: type[np.int64 | np.float64]) -> Any:

@@ -293,10 +293,10 @@ def _next(tail: Tail, table: pa.Table) -> tuple[Tail, str, bytes]:
         header = replace(header, key=tail.key.public, signature=tail.key.sign(link_message(chain)))
     fields = {name: getattr(header, name) for name in Header.__slots__}
     buffer = io.BytesIO()
-    # In a file of a few rows a dictionary for each column costs more than it saves.
-    dictionary = table.num_rows > 1000
+    # In a file of a few rows a dictionary costs more than it saves, and so does one of numbers in any.
+    dictionary = [each.name for each in table.schema if pa.types.is_string(each.type)] if table.num_rows > 1000 else []
     with pq.ParquetWriter(
-        buffer, table.schema, compression="zstd", store_schema=False, use_dictionary=dictionary
+        buffer, table.schema, compression="zstd", store_schema=False, use_dictionary=dictionary or False
     ) as file:
         file.write_table(table)
         file.add_key_value_metadata({_METADATA_KEY: json.dumps(fields).encode()})

@@ -20,8 +20,8 @@ from rose.ledger import batch, catalog, layout, rows, segments
 from rose.ledger.layout import LedgerError
 from rose.ledger.overflow import Overflow
 
-#: A flush starts early once this many events wait: larger segments are no faster.
-_BATCH_EVENTS = 8192
+#: A flush starts early once this many events wait: half as many cost an eighth more each, twice as many save nothing.
+_BATCH_EVENTS = 16384
 #: How long a flush waits, where several callers want one, for more of them to share its file; a file costs more.
 _LINGER_S = 0.001
 

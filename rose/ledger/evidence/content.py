@@ -24,8 +24,15 @@ from rose.ledger.layout import LedgerError
 _ROWS_TAG = b"rose rows 1\n"
 _CHAIN_TAG = "rose segment 1"
 _SIGNATURE_TAG = b"rose segment signature 1\n"
-#: The types that events have, and how NumPy reads those of fixed width.
-_TYPES = {pa.int64(): "<i8", pa.float64(): "<f8", pa.bool_(): "?", pa.string(): ""}
+#: The types that events have, by Arrow's number, which is found ten times as fast as the type itself: the name, and how
+#: NumPy reads those of fixed width.
+_TYPES = {
+    pa.int64().id: ("int64", "<i8"),
+    pa.float64().id: ("double", "<f8"),
+    pa.bool_().id: ("bool", "?"),
+    pa.string().id: ("string", ""),
+}
+_TEXTS = (pa.string().id, pa.large_string().id)
 
 
 def rows_sha256(table: pa.Table) -> str:
@@ -143,8 +150,11 @@ class _Ranges:
                 if np.any(places[1:] < places[:-1]):
                     order = np.argsort(places, kind="stable")
                     places, picked = places[order], picked[order]
-        ends = self._bounds if places is None else np.searchsorted(places, self._bounds).tolist()
         kind, values, text, offsets = self._values(array, picked)
+        if len(self.digests) == 1:
+            ends = [0, len(values)]
+        else:
+            ends = self._bounds if places is None else np.searchsorted(places, self._bounds).tolist()
         head = f"{len(name)} {name} {kind} ".encode()
         for digest, (first_row, last_row), (first, last) in zip(
             self.digests, itertools.pairwise(self._bounds), itertools.pairwise(ends), strict=True
@@ -164,9 +174,9 @@ class _Ranges:
 
     def _values(self, array: pa.Array, picked: Any | None) -> tuple[str, Any, memoryview | None, Any]:
         """Of the picked rows: the type's name, the values or the lengths of texts; and texts, and where each begins."""
-        if not _is_text(array.type):
+        if array.type.id not in _TEXTS:
             values = _fixed(array)
-            return str(array.type), values if picked is None else values[picked], None, ()
+            return _TYPES[array.type.id][0], values if picked is None else values[picked], None, ()
         offsets = _offsets(array)
         lengths = np.diff(offsets)
         if picked is not None:
@@ -193,29 +203,25 @@ class _Ranges:
 def _plain(name: str, column: pa.ChunkedArray) -> pa.Array:
     """The column as one array of a type that events have; texts beyond 2 GiB with offsets of 8 bytes."""
     kind = column.type
-    if kind not in _TYPES:
+    if kind.id not in _TYPES:
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
             kind = pa.string()
-        if kind not in _TYPES:
+        if kind.id not in _TYPES:
             raise LedgerError(f"column {name!r} is of type {column.type}, which no event has")
-    if kind == pa.string() and column.nbytes >= 2**31:
+    if kind.id in _TEXTS and column.nbytes >= 2**31:
         kind = pa.large_string()
     if kind != column.type:
         column = column.cast(kind)
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return kind in (pa.string(), pa.large_string())
-
-
 def _fixed(array: pa.Array) -> Any:
     """The values of an array of a type of fixed width, as they are hashed; anything where there is none."""
-    if pa.types.is_boolean(array.type):
+    if array.type.id == pa.bool_().id:
         return _bits(array, 1)
     # An array without rows may have no buffer.
-    return np.frombuffer(array.buffers()[1] or b"", _TYPES[array.type], len(array), 8 * array.offset)
+    return np.frombuffer(array.buffers()[1] or b"", _TYPES[array.type.id][1], len(array), 8 * array.offset)
 
 
 def _bits(array: pa.Array, buffer: int) -> Any:
@@ -231,5 +237,5 @@ def _packed(array: pa.Array, buffer: int) -> tuple[Any, int]:
 
 def _offsets(array: pa.Array) -> Any:
     """Where each text begins among the characters, and where the last one ends."""
-    dtype, width = ("<i4", 4) if array.type == pa.string() else ("<i8", 8)
+    dtype, width = ("<i4", 4) if array.type.id == pa.string().id else ("<i8", 8)
     return np.frombuffer(array.buffers()[1], dtype, len(array) + 1, width * array.offset)
