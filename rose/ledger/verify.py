@@ -7,6 +7,7 @@ the files of another.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,6 +43,8 @@ __all__ = [
     "verify",
 ]
 
+#: Writers at once: decoding and hashing leave the interpreter to another thread, and one's file takes some 200 MB.
+_THREADS = 2
 #: Its events prove what was frozen of closed periods.
 CLOSING_WRITER = "closing"
 
@@ -86,10 +89,17 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
         full = not seen.known
         records = Records(root, seen)
         expected = Expected(root, records, before)
-        writers = [
-            _verify_writer(root, writer, expected, records, seen, (marks or {}).get(writer, ()))
-            for writer in expected.writers
-        ]
+        pool = ThreadPoolExecutor(_THREADS, "verify")
+        try:
+            writers = list(
+                pool.map(
+                    lambda writer: _verify_writer(root, writer, expected, records, seen, (marks or {}).get(writer, ())),
+                    expected.writers,
+                )
+            )
+        finally:
+            # Whoever interrupts it waits for the file that is being read, and not for the rest.
+            pool.shutdown(cancel_futures=True)
         edited, moved = views.faults(root, seen)
         folder = [*_folder(root, expected, seen), *edited]
         notes = [*moved, *_notes(expected, [found for found, _ in writers])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from rose.ledger import examine
@@ -14,10 +15,14 @@ ARCHIVE_WRITER, ARCHIVED_ACTION, RESTORED_ACTION = "archive", "archived", "resto
 
 
 class Records:
-    """The records of compaction and archive as they are on disk; read again where one seems to be missing."""
+    """The records of compaction and archive as they are on disk; read again where one seems to be missing.
+
+    Threads may share it.
+    """
 
     def __init__(self, root: Path, seen: Seen) -> None:
         self._root, self._seen = root, seen
+        self._mutex = threading.Lock()
         self._read()
 
     def _read(self) -> None:
@@ -39,10 +44,11 @@ class Records:
 
     def lack(self, part: Part, manifest_sha256: str) -> str | None:
         """Which event is missing for `part` to stand where it does. Events are on disk before what they allow."""
-        if (fault := self._lack(part, manifest_sha256)) is not None:
-            self._read()
-            fault = self._lack(part, manifest_sha256)
-        return fault
+        with self._mutex:
+            if (fault := self._lack(part, manifest_sha256)) is not None:
+                self._read()
+                fault = self._lack(part, manifest_sha256)
+            return fault
 
     def _lack(self, part: Part, manifest_sha256: str) -> str | None:
         if manifest_sha256 not in self._compacted:

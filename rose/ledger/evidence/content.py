@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -121,83 +122,98 @@ class _Joined:
         return hashlib.sha256(b"".join(self._pieces)).hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """The rows in which some columns have a value."""
+
+    #: In the order of seq; None for all, as they lie.
+    rows: Any
+    #: Whether each of them lies after the one before it.
+    in_place: bool
+    #: Where each range begins among them, and where the last ends.
+    bounds: list[int]
+    #: Of each range, a bit for each of its rows; None where all have a value.
+    bits: list[Any]
+
+
 class _Ranges:
     """The digests of some ranges of rows, to which one column after another is added."""
 
     def __init__(self, seqs: Any, cuts: Sequence[int]) -> None:
-        #: The rows in the order of seq, and the place of each row in that; None if they lie so.
-        self._order, self._ranks = None, None
+        #: The rows in the order of seq; None if they lie so.
+        self._order = None
         if np.any(seqs[1:] < seqs[:-1]):
             self._order = np.argsort(seqs, kind="stable")
-            self._ranks = np.argsort(self._order)
             seqs = seqs[self._order]
         self._bounds = [0, *np.searchsorted(seqs, cuts).tolist(), len(seqs)] if cuts else [0, len(seqs)]
         counts = [last - first for first, last in itertools.pairwise(self._bounds)]
         digest = _Joined if len(counts) == 1 else hashlib.sha256
         self.digests = [digest(_ROWS_TAG + count.to_bytes(8, "little")) for count in counts]
-        #: Which rows have a value, by the bits that say so: the columns of one kind share them.
-        self._indexes: dict[tuple[bytes, int], tuple[Any, Any]] = {}
+        self._all = _Filled(self._order, self._order is None, self._bounds, [None] * len(counts))
+        #: By the bits that say which rows have a value: the columns of one kind share them.
+        self._filled: dict[tuple[bytes, int], _Filled] = {}
 
     def add(self, name: str, array: pa.Array) -> None:
         """Add a column that has a value, its rows as those of `seqs`."""
-        places, picked, mask = None, self._order, None
-        if array.null_count:
-            picked, mask = self._index(array)
-            places = picked
-            if self._ranks is not None:
-                # Merged files are sorted by kind: a column of one kind's has its values in the order of seq already.
-                places = self._ranks[places]
-                if np.any(places[1:] < places[:-1]):
-                    order = np.argsort(places, kind="stable")
-                    places, picked = places[order], picked[order]
-        kind, values, text, offsets = self._values(array, picked)
-        if len(self.digests) == 1:
-            ends = [0, len(values)]
-        else:
-            ends = self._bounds if places is None else np.searchsorted(places, self._bounds).tolist()
+        filled = self._filled_in(array) if array.null_count else self._all
+        kind, values, text, offsets = _values(array, filled)
         head = f"{len(name)} {name} {kind} ".encode()
-        for digest, (first_row, last_row), (first, last) in zip(
-            self.digests, itertools.pairwise(self._bounds), itertools.pairwise(ends), strict=True
-        ):
+        ends = itertools.pairwise(filled.bounds)
+        for digest, bits, (first, last) in zip(self.digests, filled.bits, ends, strict=True):
             if first == last:
                 continue
             digest.update(head + (last - first).to_bytes(8, "little"))
-            if len(self.digests) == 1 and self._order is None and mask is not None:
-                digest.update(mask)
-            elif places is not None and last - first < last_row - first_row:
-                valid = np.zeros(last_row - first_row, np.uint8)
-                valid[places[first:last] - first_row] = 1
-                digest.update(np.packbits(valid, bitorder="little").data)
+            if bits is not None:
+                digest.update(bits)
             digest.update(values[first:last].data)
             if text is not None:
                 digest.update(text[offsets[first] : offsets[last]])
 
-    def _values(self, array: pa.Array, picked: Any | None) -> tuple[str, Any, memoryview | None, Any]:
-        """Of the picked rows: the type's name, the values or the lengths of texts; and texts, and where each begins."""
-        if array.type.id not in _TEXTS:
-            values = _fixed(array)
-            return _TYPES[array.type.id][0], values if picked is None else values[picked], None, ()
-        offsets = _offsets(array)
-        lengths = np.diff(offsets)
-        if picked is not None:
-            if len(self.digests) == 1 and self._order is None and not lengths.sum() - lengths[picked].sum():
-                # Nothing lies between the texts.
-                lengths, offsets = lengths[picked], {0: offsets[0], len(picked): offsets[-1]}
-            else:
-                array = array.take(pa.array(picked))
-                offsets = _offsets(array)
-                lengths = np.diff(offsets)
-        data = array.buffers()[2]
-        return "string", lengths.astype("<i4", copy=False), memoryview(b"" if data is None else data), offsets
-
-    def _index(self, array: pa.Array) -> tuple[Any, Any]:
-        """The rows that have a value, and the same as bits."""
+    def _filled_in(self, array: pa.Array) -> _Filled:
         packed, skipped = _packed(array, 0)
         key = packed.tobytes(), skipped
-        if (found := self._indexes.get(key)) is None:
-            bits = _bits(array, 0)
-            found = self._indexes[key] = np.flatnonzero(bits.view(np.bool_)), np.packbits(bits, bitorder="little").data
-        return found
+        if (known := self._filled.get(key)) is None:
+            known = self._filled[key] = self._filled_by(_bits(array, 0))
+        return known
+
+    def _filled_by(self, bits: Any) -> _Filled:
+        order = self._order
+        bits = bits if order is None else bits[order]
+        places = np.flatnonzero(bits.view(np.bool_))
+        rows = places if order is None else order[places]
+        in_place = order is None or not np.any(rows[1:] < rows[:-1])
+        if len(self.digests) == 1:
+            return _Filled(rows, in_place, [0, len(rows)], [np.packbits(bits, bitorder="little").data])
+        bounds = np.searchsorted(places, self._bounds).tolist()
+        ranges = zip(itertools.pairwise(self._bounds), itertools.pairwise(bounds), strict=True)
+        packed = [
+            np.packbits(bits[first_row:last_row], bitorder="little").data
+            if last - first < last_row - first_row
+            else None
+            for (first_row, last_row), (first, last) in ranges
+        ]
+        return _Filled(rows, in_place, bounds, packed)
+
+
+def _values(array: pa.Array, filled: _Filled) -> tuple[str, Any, memoryview | None, Any]:
+    """Of the filled rows: the type's name, the values or the lengths of texts; and texts, and where each begins."""
+    rows = filled.rows
+    if array.type.id not in _TEXTS:
+        values = _fixed(array)
+        return _TYPES[array.type.id][0], values if rows is None else values[rows], None, ()
+    offsets = _offsets(array)
+    lengths = np.diff(offsets)
+    if rows is not None:
+        picked = lengths[rows]
+        if filled.in_place and lengths.sum() == picked.sum():
+            # Nothing lies between the texts.
+            lengths, offsets = picked, np.append(offsets[rows], offsets[-1])
+        else:
+            array = array.take(pa.array(rows))
+            offsets = _offsets(array)
+            lengths = np.diff(offsets)
+    data = array.buffers()[2]
+    return "string", lengths.astype("<i4", copy=False), memoryview(b"" if data is None else data), offsets
 
 
 def _plain(name: str, column: pa.ChunkedArray) -> pa.Array:
