@@ -19,10 +19,12 @@ import numpy as np
 
 from benchmarks.ledger import scale, traffic
 from benchmarks.report import Report
+from rose.ledger.evidence import receipt as receipts
 from rose.ledger.hosts import gateway
 from rose.ledger.writer import LedgerWriter
 
-ROUNDS, ROUNDS_QUICK = 7, 3
+ROUNDS, ROUNDS_QUICK = 7, 1
+EVENTS_QUICK = 20_000
 #: What a witness that comes every five minutes has to follow, of a writer that flushes every two seconds.
 SEGMENTS_BETWEEN = 150
 TARGET_S = 1
@@ -46,11 +48,10 @@ class _Taken:
 def measure(report: Report, folder: Path) -> None:
     """Receipts, a witness's first checkpoint, and its next ones after new segments of one writer."""
     rounds = ROUNDS_QUICK if report.quick else ROUNDS
-    events = scale.EVENTS_QUICK if report.quick else scale.EVENTS
     root = folder.parent / "scale" / "ledger"
     if not root.exists():
         root = folder / "ledger"
-        scale.fill(root, events)
+        scale.fill(root, EVENTS_QUICK if report.quick else scale.EVENTS)
     rng = np.random.default_rng(5)
     taken: dict[str, _Taken] = {}
     with gateway.serve(root, "127.0.0.1", 0) as url, LedgerWriter.open(root, "host-0", "r", "simulated") as writer:
@@ -69,7 +70,7 @@ def measure(report: Report, folder: Path) -> None:
     for name, one in taken.items():
         report.claim(f"rose ledger {name}", statistics.median(one.wall_s), "s", TARGET_S, "lower")
     report.detail["witness"] = {
-        "events": events,
+        "events": receipts.take(root).events,
         "segments_between": SEGMENTS_BETWEEN,
         **{name: one.to_json() for name, one in taken.items()},
     }
