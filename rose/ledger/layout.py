@@ -335,6 +335,6 @@ def is_number(name: str) -> bool:
 def names(folder: Path) -> list[str]:
     """Names of what lies in `folder`; none if there is none."""
     try:
-        return [path.name for path in folder.iterdir()]
+        return os.listdir(folder)  # noqa: PTH208 - a path of each name takes five times as long
     except (FileNotFoundError, NotADirectoryError):
         return []

@@ -177,6 +177,27 @@ def test_a_table_that_is_no_events_is_refused_by_column_value_and_row(table: pa.
     assert says in str(caught.value)
 
 
+@given(st.integers(0, 9), st.data())
+def test_a_part_of_a_table_is_checked_like_the_whole(first: int, data: st.DataObject) -> None:
+    """Where its rows do not begin at a byte of the bits that say which have a value."""
+    rows_count = data.draw(st.integers(1, 20))
+    kinds = data.draw(st.lists(st.sampled_from(["power", "device_slice"]), min_size=30, max_size=30))
+    table = pa.concat_tables([_power().slice(0, 1), _slices([10] * 3).slice(0, 1)], promote_options="default")
+    whole = table.take(pa.array([0 if kind == "power" else 1 for kind in kinds])).combine_chunks()
+    part = whole.slice(first, rows_count)
+    assert batch.checked(part).to_pylist() == [
+        {name: value for name, value in row.items() if name in batch.checked(part).column_names}
+        for row in part.to_pylist()
+    ]
+    row = data.draw(st.integers(0, rows_count - 1))
+    name, wrong = ("source", "a guess") if kinds[first + row] == "power" else ("idle_ns", -1)
+    values = whole[name].to_pylist()
+    values[first + row] = wrong
+    spoilt = whole.set_column(whole.column_names.index(name), name, pa.array(values)).slice(first, rows_count)
+    with pytest.raises(LedgerError, match=f"{name} must be .* in row {row}$"):
+        batch.checked(spoilt)
+
+
 def test_slices_that_sum_and_empty_columns_are_taken() -> None:
     table = _slices([10, 10, 10]).append_column("lease_id", pa.array([None] * 3, pa.string()))
     assert "lease_id" not in batch.checked(table).column_names
