@@ -265,9 +265,8 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
     def _turn(self) -> Iterator[None]:
         """The right to read files of the ledger, which few have at a time. Raises FlightUnavailableError."""
         if not self._turns.acquire(timeout=self._limits.wait_s):
-            raise flight.FlightUnavailableError(
-                f"the gateway is busy: {self._limits.queries} queries are running; ask again in a while"
-            )
+            busy = f"the gateway is busy: {self._limits.queries} queries are running; ask again in a while"
+            raise flight.FlightUnavailableError(busy, busy.encode())
         try:
             yield
         finally:

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import pyarrow as pa
+
+# gRPC's own lines on stderr repeat what the errors here say.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 from pyarrow import flight
 
 from rose.ledger.layout import LedgerError
 from rose.ledger.reading.query import QueryError, Result, python_rows
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 #: A token, or what gives it at each call.
 Secret = str | Callable[[], str] | None
 #: What a call may take beyond the work it asks for.
 _CALL_S = 30.0
+#: What gRPC says where no call was made, and what that means for the gateway at `{url}`.
+_NOT_REACHED = (
+    ("Connection refused", "no gateway answers at {url}: check the address, and that `rose ledger serve` runs there"),
+    ("lookup failed|resolving", "no gateway answers at {url}: the host's name has no address; check how it is written"),
+    ("certificate verify failed", "the certificate of {url} is not trusted; name the one to trust with --tls-ca"),
+    ("not in peer certificate", "the certificate of {url} is for another host; use a name that is in it"),
+    ("wrong version number", "the gateway at {url} does not use TLS; write grpc:// instead of grpc+tls://"),
+    ("Socket closed", "{url} ended the connection; if the gateway uses TLS, write grpc+tls:// instead of grpc://"),
+)
 
 
 class GatewayError(LedgerError):
@@ -136,10 +148,16 @@ class Gateway:
             yield
         except (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError) as error:
             raise GatewayError(f"{self.url}: {_message(error)}") from error
-        except (flight.FlightUnavailableError, flight.FlightTimedOutError) as error:
-            raise GatewayAwayError(f"{self.url}: {_message(error)}") from error
+        except flight.FlightTimedOutError as error:
+            raise GatewayAwayError(
+                f"the gateway at {self.url} did not answer in time; try again, and check the address if it never does"
+            ) from error
+        except flight.FlightUnavailableError as error:
+            raise GatewayAwayError(_unavailable(self.url, error)) from error
         except flight.FlightError as error:
             raise refused(_message(error)) from error
+        except pa.ArrowNotImplementedError as error:
+            raise GatewayError(f"what answers at {self.url} is not a gateway; check the address") from error
 
 
 def query(
@@ -167,9 +185,21 @@ def _options(timeout_s: float) -> flight.FlightCallOptions:
 
 
 def _message(error: flight.FlightError) -> str:
-    """What the gateway said: the text around it is gRPC's."""
-    said: bytes = error.extra_info
-    return said.decode() if said else str(error).partition(". Detail:")[0]
+    """The gateway's own words: the text around them is gRPC's."""
+    words: bytes = error.extra_info
+    return words.decode() if words else str(error).rpartition("with message: ")[2].partition(". Detail:")[0]
+
+
+def _unavailable(url: str, error: flight.FlightUnavailableError) -> str:
+    """Why the gateway at `url` could not be asked, and what to do."""
+    message = _message(error)
+    if error.extra_info:
+        return f"{url}: {message}"
+    for pattern, meaning in _NOT_REACHED:
+        if re.search(pattern, message):
+            return meaning.format(url=url)
+    cause = re.split(r"last error: [A-Z_]+: |\. gRPC client debug", f"{message}. gRPC client debug")[-2]
+    return f"the gateway at {url} cannot be asked now; try again ({cause})"
 
 
 class _Bearer(flight.ClientMiddlewareFactory):  # type: ignore[misc]

@@ -243,10 +243,12 @@ def test_tls_with_a_certificate_of_one_s_own(tmp_path, certificate):
         assert url.startswith("grpc+tls://")
         assert remote.query(url, "SELECT 1", token=TOKEN, tls_ca=cert).rows == [(1,)]
         # Neither without the certificate, nor in clear.
-        with pytest.raises(remote.GatewayAwayError):
+        with pytest.raises(remote.GatewayAwayError, match="not trusted; name the one to trust with --tls-ca"):
             remote.query(url, "SELECT 1", token=TOKEN)
-        with pytest.raises(remote.GatewayAwayError):
+        with pytest.raises(remote.GatewayAwayError, match=r"if the gateway uses TLS, write grpc\+tls://"):
             remote.query(url.replace("+tls", ""), "SELECT 1", token=TOKEN)
+        with pytest.raises(remote.GatewayAwayError, match="is for another host; use a name that is in it"):
+            remote.query(url.replace("127.0.0.1", "localhost"), "SELECT 1", token=TOKEN, tls_ca=cert)
 
 
 def test_a_host_that_ships_a_damaged_event_goes_on_and_the_gateway_records_it(tmp_path, lease):
