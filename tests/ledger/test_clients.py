@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -13,13 +14,16 @@ from typing import Any
 import duckdb
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
+from rose import cli
 from rose.ledger import catalog, segments
 from rose.ledger.growth import compaction
 from rose.ledger.growth.export import export
 from rose.ledger.writer import LedgerWriter
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "reading.md"
+SAMPLE = Path(__file__).parents[2] / "sample_traces" / "ledger"
 LEASES = 40
 #: Names DuckDB's JDBC driver, a jar, where there is one.
 JAR = "DUCKDB_JDBC_JAR"
@@ -40,6 +44,23 @@ def root(tmp_path_factory: pytest.TempPathFactory, lease: Callable[..., Any]) ->
     catalog.connect(root).close()
     assert list((root / "compacted").rglob("*.parquet"))
     return root
+
+
+def test_the_recipes_run_on_the_sample_ledger_as_a_clone_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they need that a clone lacks, the first command of the document makes."""
+    pytest.importorskip("pandas")
+    brought = shutil.ignore_patterns("ledger.duckdb", "locks", "logs")
+    shutil.copytree(SAMPLE, tmp_path / "sample_traces" / "ledger", ignore=brought)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ROSE_LEDGER", raising=False)
+    document = DOCUMENT.read_text(encoding="utf-8")
+    first, *_ = re.findall(r"^```\w+\n(.*?)^```$", document, re.DOTALL | re.MULTILINE)
+    done = CliRunner().invoke(cli.app, shlex.split(first)[1:])
+    assert done.exit_code == 0, done.output
+    for recipe in re.findall(r"^```python\n(.*?)^```$", document, re.DOTALL | re.MULTILINE):
+        exec(compile(recipe, DOCUMENT.name, "exec"), {})
 
 
 def test_polars_reads_all_of_it(root: Path, tmp_path: Path) -> None:
