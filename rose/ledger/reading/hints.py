@@ -10,7 +10,16 @@ import duckdb
 
 from rose.ledger import catalog
 
-_NO_COLUMN = re.compile(r'does not have a column named "([^"]+)"')
+#: DuckDB's ways to say that a column is not known, each with its name in quotes.
+_NO_COLUMN = re.compile(
+    r'does not have a column named "([^"]+)"|Referenced column "([^"]+)" not found'
+    r'|Column "([^"]+)" (?:does not exist on (?:left|right) side of join|in \w+ list not found)'
+)
+#: What it suggests instead, near or not.
+_CANDIDATES = re.compile(r"\nCandidate bindings: [^\n]*")
+#: Views that have the columns of all kinds, and so tell nothing; and how many others are named.
+_VIEWS_OF_ALL = ("event", "faulty_event")
+_VIEWS_MAX = 4
 #: What is no word of SQL, though it may hold one.
 _QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/", re.DOTALL)
 #: AT also begins AT TIME ZONE and, of a table, AT (VERSION => ...).
@@ -23,15 +32,43 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
-def hint(connection: duckdb.DuckDBPyConnection, message: str, text: str) -> str:
-    """What to add to a message of DuckDB's about `text`, a statement on the ledger that `connection` reads."""
+def explained(connection: duckdb.DuckDBPyConnection, message: str, text: str) -> str:
+    """A message of DuckDB's about `text`, a statement on the ledger that `connection` reads, with what helps."""
     code = _QUOTED.sub(" ", text)
     if "Parser Error" in message and _BARE_AT.search(code):
-        return "\nAT is a reserved word of DuckDB: the column is event_time"
-    # Of a column without its table DuckDB names the candidates itself.
-    if column := _NO_COLUMN.search(message):
-        views = {word for word in re.findall(r"\w+", code.lower()) if word in catalog.VIEWS}
-        columns = [row[0] for view in sorted(views) for row in connection.execute(f"DESCRIBE {view}").fetchall()]
-        if near := did_you_mean(column[1], dict.fromkeys(columns)):
-            return f"\n{near.removeprefix('; ').capitalize()}"
+        return f"{message}\nAT is a reserved word of DuckDB: the column is event_time"
+    if unknown := _NO_COLUMN.search(message):
+        column = next(name for name in unknown.groups() if name)
+        if hint := _column_hint(connection, column.lower(), {word.lower() for word in re.findall(r"\w+", code)}):
+            return f"{_CANDIDATES.sub('', message)}\n{hint}"
+    return message
+
+
+def _column_hint(connection: duckdb.DuckDBPyConnection, column: str, words: set[str]) -> str:
+    """What a column may be that no view among the statement's words has: one of theirs, or another view's."""
+    columns: dict[str, list[str]] = {view: [] for view in catalog.VIEWS}
+    listed = "SELECT table_name, column_name FROM duckdb_columns() WHERE database_name = 'ledger'"
+    for view, name in connection.execute(listed).fetchall():
+        if view in columns:
+            columns[view].append(name)
+    own = {name for view in columns.keys() & words for name in columns[view]}
+    if column in own:
+        # It is there, but not where it was asked for: DuckDB knows better.
+        return ""
+    if views := _views_with(column, columns):
+        return f"{column} is a column of {views}"
+    if near := did_you_mean(column, sorted(own)):
+        return near.removeprefix("; ").capitalize()
+    elsewhere = sorted({name for names in columns.values() for name in names} - own)
+    if nearest := difflib.get_close_matches(column, elsewhere, n=1, cutoff=0.75):
+        return f"Did you mean {nearest[0]}, a column of {_views_with(nearest[0], columns)}?"
     return ""
+
+
+def _views_with(column: str, columns: dict[str, list[str]]) -> str:
+    """The views that have a column, in the order of the reference."""
+    views = [view for view in columns if column in columns[view] and view not in _VIEWS_OF_ALL]
+    if not views:
+        views = [view for view in _VIEWS_OF_ALL if column in columns[view]]
+    names = views[:_VIEWS_MAX] if len(views) <= _VIEWS_MAX else [*views[: _VIEWS_MAX - 1], "others"]
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

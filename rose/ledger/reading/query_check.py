@@ -215,11 +215,11 @@ def _kind(statement: duckdb.Statement) -> str:
         return statement.type.name
     except ValueError:
         # DuckDB has more kinds than its Python package has names for.
-        return "foreign"
+        return "non-SELECT"
 
 
 def explained(connection: duckdb.DuckDBPyConnection, message: str, text: str) -> str:
     """One of DuckDB's messages about `text`, with what helps to mend it."""
     if "Permission Error" in message:
         return f"{message}\n{_ALLOWED}"
-    return f"{message}{hints.hint(connection, message, text)}"
+    return hints.explained(connection, message, text)

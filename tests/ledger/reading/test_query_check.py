@@ -90,6 +90,13 @@ def test_a_function_that_binds_sql_of_its_own_is_refused(connection):
     assert "'json_serialize_plan' is not allowed" in refuses(connection, text)
 
 
+def test_a_statement_of_a_kind_that_duckdb_s_python_package_has_no_name_for_is_refused(connection):
+    (statement,) = connection.extract_statements("UPDATE EXTENSIONS")
+    with pytest.raises(ValueError, match="is not a valid StatementType"):
+        _ = statement.type
+    assert "a non-SELECT statement was given. Allowed is" in refuses(connection, "UPDATE EXTENSIONS")
+
+
 def test_half_a_character_is_named(connection):
     """JSON can bring it, and no text of DuckDB's can hold it."""
     assert "half a character (a surrogate) at 8" in refuses(connection, "SELECT '\ud800'")

@@ -76,6 +76,12 @@ def test_a_query_that_takes_more_memory_than_it_may_is_ended(root):
         query(root, "SELECT length(repeat('x', 4000000000))", memory_limit_gb=0.1)
 
 
+def test_a_result_for_which_arrow_gets_no_memory_is_refused(root):
+    """DuckDB needs next to none: what is too large is the copy in which the rows are handed over."""
+    with pytest.raises(QueryError, match=r"Out of Memory: the query needed more than 0.05 GB; narrow it"):
+        query(root, "SELECT repeat('x', 10000) FROM range(25000)", limit=25000, memory_limit_gb=0.05)
+
+
 @pytest.mark.parametrize(
     "text",
     [
