@@ -20,6 +20,7 @@ from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent import AgentSpec, DeviceAgent
 from rose.runtime.coserving.leasing import lease_id_of
 from rose.runtime.coserving.page import ArbiterPage, Party, Span
+from rose.runtime.notices import AgentReport, DeathWatch
 from rose.runtime.rollout.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class AgentActor:
 
     def __init__(self, place: Place, spec: AgentSpec) -> None:
         self._writer = place.settle(f"agent-{spec.device.id}")
-        self._agent = DeviceAgent(spec, self._writer.record, lambda: self._writer.failure)
+        self._watch = DeathWatch(self._writer.record)
+        self._agent = DeviceAgent(spec, self._watch.record, lambda: self._writer.failure)
 
     def start(self) -> None:
         self._agent.start()
@@ -85,8 +87,9 @@ class AgentActor:
         event = self._agent.sync(version, url, None, step)
         return (True, 0, 0, None) if event is None else (event.ok, event.wire_bytes, event.dense_bytes, event.reason)
 
-    def check(self) -> str | None:
-        return self._agent.check()
+    def check(self) -> AgentReport:
+        """How the device is. Raises what its agent raises that cannot go on."""
+        return AgentReport(self._agent.check(), self._watch.deaths)
 
     def stop(self) -> None:
         self._agent.stop()

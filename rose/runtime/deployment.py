@@ -32,6 +32,7 @@ from rose.runtime.engines.forkserver import ForkServer
 from rose.runtime.engines.ports import free_port
 from rose.runtime.fleet import FleetPlan
 from rose.runtime.memory_plan import MemoryPlan, trainer_device
+from rose.runtime.notices import Notices
 from rose.runtime.rl_loop import LoopParts, RlLoop
 from rose.runtime.scheduling.client import ControlClient
 from rose.runtime.serving import ServingEngines
@@ -40,8 +41,6 @@ from rose.runtime.traffic.trace import FittedTrace, fit, open_trace
 from rose.runtime.training import warm_start
 
 _STOP_TIMEOUT_S = 30.0
-#: Why nothing is lent is said once it has been so for this long: a device may be late for a moment.
-_SAY_AFTER_S = 5.0
 
 
 @dataclass(slots=True)
@@ -85,10 +84,7 @@ class Deployment:
         self._supervisor = Supervisor(self._cluster, say)
         self._stop = False
         self._upkeep_ends = False
-        #: Why devices lend nothing although they could, since when, and as last said.
-        self._refusals: frozenset[str] = frozenset()
-        self._refused_at = 0.0
-        self._said_refusals: frozenset[str] = frozenset()
+        self._notices = Notices(say)
         self._fitted: FittedTrace | None = None
         #: Bytes that were free on GPUs before anything was started, by device id.
         self._free_bytes: dict[str, int] = {}
@@ -340,18 +336,13 @@ class Deployment:
     # ------------------------------------------------------------------ watch and stop
 
     def _tend(self) -> None:
-        """Called while anything is waited for: ends the run if it was asked to or serving is gone, and says what
-        lending waits for."""
+        """Called while anything is waited for: ends the run if it was asked to or serving is gone, and says which
+        engines died and what lending waits for."""
         if self._stop:
             raise KeyboardInterrupt
         if self._parts.serving is not None:
             self._parts.serving.check()
-        refusals = frozenset(str(part.report) for part in self._parts.agents if part.report is not None)
-        if refusals != self._refusals:
-            self._refusals, self._refused_at = refusals, time.monotonic()
-        if refusals != self._said_refusals and time.monotonic() - self._refused_at > _SAY_AFTER_S:
-            self._said_refusals = refusals
-            self._say(f"not lending, serving goes on: {'; '.join(sorted(refusals))}" if refusals else "lending again")
+        self._notices.look([part.report for part in self._parts.agents])
 
     def _stop_all(self, writer: LedgerWriter) -> None:
         """Stop in the order that leaves the ledger whole: traffic, rollouts, engines with their accounts, Ray; serving,

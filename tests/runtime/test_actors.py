@@ -5,8 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+
+from rose.clock import Anchor
+from rose.events import Engine
+from rose.ledger import catalog
+from rose.runtime import actors
+from rose.runtime.notices import AgentReport
 
 #: A trainer's process, whose trainer only notes where it is to be.
 TRAINER = """
@@ -71,3 +78,23 @@ def test_an_actor_sees_the_gpus_that_the_deployment_sees():
     # As older versions of Ray do by themselves: an actor that asks for no GPU sees none.
     hidden = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
     assert "visible 0,1\n" in run(ACTOR, CUDA_VISIBLE_DEVICES="0,1", **hidden)
+
+
+def test_an_agent_that_is_asked_how_its_device_is_names_the_engines_that_died(tmp_path, monkeypatch):
+    """With an agent that only sees its engine die; the place is this process's own."""
+    died = Engine(device_id="d", engine_id="e", action="died", role="rollout", model="m", pid=7, reason="killed")
+
+    def agent(spec, record, failure):
+        record(died)
+        return SimpleNamespace(check=lambda: "d: the rollout engine died", stop=lambda: None)
+
+    monkeypatch.setattr(actors, "DeviceAgent", agent)
+    monkeypatch.setattr(actors.Place, "take", lambda place: None)
+    place = actors.Place(ledger=tmp_path / "ledger", run_id="r", anchor=Anchor.take())
+    actor = actors.AgentActor(place, SimpleNamespace(device=SimpleNamespace(id="d")))
+    assert actor.check() == AgentReport(
+        "d: the rollout engine died", ("engine e (process 7) died and is started again: killed",)
+    )
+    actor.stop()
+    with catalog.connect(tmp_path / "ledger") as connection:
+        assert connection.execute("SELECT engine_id, action FROM engine").fetchall() == [("e", "died")]
