@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,7 +26,7 @@ from rose.runtime.actors import BACKGROUND_NICE, TRAINER_NICE, Place, StepReport
 from rose.runtime.cluster import Cluster
 from rose.runtime.coserving.agent import AgentSpec
 from rose.runtime.coserving.lease_file import LeaseFile
-from rose.runtime.engines import models
+from rose.runtime.engines import leftovers, models
 from rose.runtime.engines.forkserver import ForkServer
 from rose.runtime.engines.ports import free_port
 from rose.runtime.fleet import FleetPlan
@@ -107,6 +106,8 @@ class Deployment:
         preflight.check(self._config)
         for orphan in run_folder.remove_orphans(self._folder.parent):
             self._say(f"removed {orphan}, which a run that was killed had left")
+        if count := leftovers.remove_unused():
+            self._say(f"removed {count} files of shared memory that killed engines had left")
         trace = open_trace(self._config.traffic)
         self._fitted = None if trace is None else fit(trace, self._config.traffic)
         outcome = Outcome(self._run_id)
@@ -364,7 +365,8 @@ class Deployment:
             for event in LeaseFile(self._folder / device.id / "page", self._run_id).read().completed():
                 with suppress(LedgerError):  # It waits in the writer's queue.
                     writer.record(event)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        with suppress(OSError):
+            run_folder.remove(self._folder)
 
     def _run_event(self, action: Literal["started", "ended", "failed"], reason: str | None = None) -> Run:
         fitted = self._fitted

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +21,8 @@ from rose.runtime.engines import leftovers
 
 _SHARED_MEMORY = Path("/dev/shm")
 _OWNER = "owner"
+#: A run's folder, by the name of its run, whether it carries a lock or is of a version that knew none.
+_NAME = re.compile(r"rose-.+-\d{8}T\d{6}Z")
 
 
 def path(run_id: str) -> Path:
@@ -60,5 +64,33 @@ def remove_orphans(where: Path) -> Iterator[Path]:
             with file.open() as owner:
                 fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 leftovers.remove_noted(Path(owner.read()))
-                shutil.rmtree(file.parent)
+                remove(file.parent)
             yield file.parent
+    for folder in sorted(where.glob("rose-*")):
+        with suppress(OSError):
+            if _NAME.fullmatch(folder.name) and _is_unused(folder):
+                shutil.rmtree(folder)
+                yield folder
+
+
+def remove(folder: Path) -> None:
+    """Remove the folder of a run that has ended: its lock last, so that one who is killed here leaves it in place.
+
+    Raises OSError if something of it cannot be removed.
+    """
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif entry.name != _OWNER:
+            entry.unlink()
+    shutil.rmtree(folder)
+
+
+def _is_unused(folder: Path) -> bool:
+    """Whether a folder without a lock is this user's, was made a while ago, and holds no file that a process has."""
+    status = folder.lstat()
+    if folder.is_symlink() or status.st_uid != os.getuid() or (folder / _OWNER).exists():
+        return False
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    settled = time.time() - status.st_mtime > leftovers.UNUSED_AFTER_S
+    return settled and all(leftovers.is_unused(path) for path in files)

@@ -15,7 +15,7 @@ import pytest
 from rose.errors import UserError
 from rose.runtime import run_folder
 from rose.runtime.engines.leftovers import Segments
-from tests.runtime.engines.test_leftovers import MAKES
+from tests.runtime.engines.test_leftovers import MAKES, age
 
 
 @contextmanager
@@ -58,6 +58,42 @@ def test_what_is_not_known_to_be_a_run_s_stays(tmp_path):
     (tmp_path / "rose-link").symlink_to(tmp_path / "other")
     assert list(run_folder.remove_orphans(tmp_path)) == []
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_folder_of_a_run_without_a_lock_is_removed_once_nobody_has_a_file_of_it(tmp_path):
+    """Of a version that knew no lock, or one whose removal was cut short."""
+    folder = tmp_path / "rose-fleet-20260601T120000Z"
+    page = folder / "gpu-0" / "page"
+    page.parent.mkdir(parents=True)
+    page.touch()
+    assert list(run_folder.remove_orphans(tmp_path)) == [], "it may be a run that begins"
+    age(page)
+    age(folder)
+    with page.open("rb"):
+        assert list(run_folder.remove_orphans(tmp_path)) == []
+    age(page)
+    assert list(run_folder.remove_orphans(tmp_path)) == [folder]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_keeps_its_lock_until_everything_else_is_gone(tmp_path):
+    folder = tmp_path / "rose-a"
+    with run_folder.claim(folder, tmp_path):
+        stays = folder / "gpu-0"
+        stays.mkdir()
+        (stays / "page").touch()
+        os.mkfifo(folder / "socket")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(run_folder.shutil, "rmtree", refuse)
+            with pytest.raises(OSError, match="gpu-0"):
+                run_folder.remove(folder)
+        assert (folder / "owner").exists()
+        run_folder.remove(folder)
+    assert not folder.exists()
+
+
+def refuse(path):
+    raise OSError(f"{path} is not removed")
 
 
 def test_what_the_engines_of_a_killed_run_left_goes_with_its_folder(tmp_path):

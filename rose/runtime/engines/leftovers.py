@@ -6,8 +6,12 @@ that is stopped leaves its load file. Who kills a process group also kills what 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import signal
+import stat
+import time
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +26,8 @@ _NAMED = re.compile(r"sgl_shm_[a-z]+_(\d+)_\w+")
 #: number tells which one it is.
 _SEMAPHORE = re.compile(r"sem\.mp-\w+")
 _MAPPED = re.compile(rf" (\d+) +{_SHARED_MEMORY}/sem\.\w")
+#: What is younger may be on its way from one process to another, and nobody's for a moment.
+UNUSED_AFTER_S = 600.0
 
 
 def shift_logs(log: Path) -> None:
@@ -71,6 +77,43 @@ def remove_noted(logs: Path) -> None:
     """Remove what the engines of a run left whose logs are in that folder. Call it when all of them have ended."""
     for note in logs.glob(".*.segments"):
         Segments(logs / f"{note.stem[1:]}.log").remove()
+
+
+def remove_unused() -> int:
+    """Remove this user's segments and semaphores that no process has, whoever left them; returns how many there were.
+
+    For those of runs that nobody noted: of older versions, of tests, of SGLang without ROSE.
+    """
+    removed = 0
+    for path in sorted(_SHARED_MEMORY.iterdir()):
+        creator = _creator(path.name)
+        known = _LOADS.fullmatch(path.name) or _SEMAPHORE.fullmatch(path.name) or creator is not None
+        if known and not (creator and Path("/proc", creator).exists()) and is_unused(path):
+            path.unlink(missing_ok=True)
+            removed += 1
+    return removed
+
+
+def is_unused(path: Path) -> bool:
+    """Whether no process on this host, in whichever container, has a file of this user's open or mapped.
+
+    The kernel tells by granting a lease on it: only to who has it alone. False of a file that may be in use, that is
+    young, or that is no regular file of this user's.
+    """
+    with suppress(OSError):
+        status = path.lstat()
+        ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
+        if not ours or time.time() - max(status.st_mtime, status.st_atime) < UNUSED_AFTER_S:
+            return False
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            # Whoever opens it now waits until it is closed here; the usual signal of that would end this process.
+            fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            return True
+        finally:
+            os.close(descriptor)
+    return False
 
 
 def segments(group: int) -> set[Path]:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from multiprocessing import resource_tracker, shared_memory
 from pathlib import Path
@@ -11,7 +12,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rose.runtime.engines.leftovers import LOGS_KEPT, Segments, remove_noted, segments, shift_logs
+from rose.runtime.engines import leftovers
+from rose.runtime.engines.leftovers import (
+    LOGS_KEPT,
+    UNUSED_AFTER_S,
+    Segments,
+    is_unused,
+    remove_noted,
+    remove_unused,
+    segments,
+    shift_logs,
+)
 from rose.runtime.engines.sglang import EngineProcess
 from tests.runtime.engines.conftest import ENVIRONMENT
 from tests.runtime.engines.test_sglang import make_spec
@@ -116,6 +127,67 @@ def test_a_semaphore_is_removed_when_the_last_of_those_that_share_it_has_ended(t
     (tmp_path / ".engine.segments").write_text(path.name)
     remove_noted(tmp_path)
     assert not path.exists()
+
+
+@pytest.fixture
+def left(monkeypatch):
+    """Files as a process left them that was killed long ago, in a folder that stands for /dev/shm itself."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        monkeypatch.setattr(leftovers, "_SHARED_MEMORY", Path(folder))
+        names = ("sglang_loads_0123456789ab_left.shm", "sgl_shm_mq_4194999_0a1b2c3d", "sem.mp-lefthere")
+        made = [Path(folder, name) for name in names]
+        for path in made:
+            path.write_bytes(bytes(32))
+            age(path)
+        yield made
+
+
+def age(path):
+    then_s = time.time() - UNUSED_AFTER_S - 1
+    os.utime(path, (then_s, then_s))
+
+
+HAS = """
+import mmap, sys
+with open(sys.argv[1], "r+b") as file:
+    mapped = mmap.mmap(file.fileno(), 32)
+print("mapped", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_no_process_has_is_unused(left):
+    path = left[0]
+    assert is_unused(path)
+    maker = subprocess.Popen([sys.executable, "-c", HAS, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert maker.stdout.readline() == b"mapped\n"
+        assert not is_unused(path), "closed, and mapped still"
+    finally:
+        maker.kill()
+        maker.wait()
+    age(path)
+    assert is_unused(path)
+    with path.open("rb"):
+        assert not is_unused(path)
+    path.touch()
+    assert not is_unused(path), "it is young"
+    assert not is_unused(path.with_name("gone"))
+    assert not is_unused(path.parent)
+
+
+def test_segments_that_nobody_noted_are_removed_once_no_process_has_them(left):
+    loads, queue, semaphore = left
+    unknown = semaphore.with_name("sem.mp-lefthere.copy")
+    ours = queue.with_name(f"sgl_shm_mq_{os.getpid()}_0a1b2c3d")
+    for path in (unknown, ours):
+        path.touch()
+        age(path)
+    with semaphore.open("rb"):
+        assert remove_unused() == 2
+    assert [path.exists() for path in (loads, queue, semaphore)] == [False, False, True]
+    assert unknown.exists(), "nothing says whose it is"
+    assert ours.exists(), "its creator lives"
 
 
 def shares(pid, path):
