@@ -49,7 +49,7 @@ def checked(table: pa.Table) -> pa.Table:
     for name, given in zip(table.column_names, table.columns, strict=True):
         wanted = _types().get(name)
         if wanted is None or name in columns:
-            raise LedgerError(f"column {name!r} is not one that an event brings along, or it comes twice")
+            raise LedgerError(f"column {name!r} is not a column of events, or appears twice")
         try:
             columns[name] = _whole(_cast(given, wanted))
         except pa.ArrowException as error:

@@ -145,7 +145,9 @@ def connect(root: Path | str, *, until: sources.Span | None = None) -> duckdb.Du
             connection.execute("DETACH ledger")
             own = _attach_new(connection, root)
         else:
-            raise LedgerError(f"{root / layout.CATALOG} is not what was just put there: who else writes it? Try again")
+            raise LedgerError(
+                f"{root / layout.CATALOG} is not what was just written there; another program writes it too. Try again"
+            )
         # Only now: what a catalog defines goes before DuckDB's own, in the comparison too.
         connection.execute("USE ledger")
         if until is not None:
@@ -298,8 +300,8 @@ def _attach_new(connection: duckdb.DuckDBPyConnection, root: Path) -> bool:
             catalog_file.attach(connection, _build(root, sources.selects(root)))
         except OSError as error:
             raise LedgerError(
-                f"{root / layout.CATALOG} does not read what lies there now and cannot be replaced "
-                f"({refusal.strerror}): {layout.way_out(refusal)}. Nor can it be read without that: {error.strerror}"
+                f"{root / layout.CATALOG} does not show the ledger as it is now and cannot be replaced "
+                f"({refusal.strerror}): {layout.way_out(refusal)}. It cannot be read as it is, either: {error.strerror}"
             ) from error
         return True
     return False

@@ -23,7 +23,7 @@ from rose.ledger.layout import LedgerError, Part
 
 CHANGED = "its bytes were changed after it was written"
 UNCHAINED = "it has no digest of its rows, and what was written before it has one: it was forged"
-_OTHER_ROWS = "its rows are not those of the digest that its writer made of them: they were replaced"
+_OTHER_ROWS = "its rows do not match the digest of its writer: they were replaced"
 #: What events of these actions say at least, and of which type: it is relied on.
 _DETAILS: dict[str, dict[str, type]] = {
     "compacted": {"sha256": str, "manifest_sha256": str},

@@ -105,7 +105,7 @@ def check(root: Path | str) -> Path:
         ) from error
     if version != FORMAT_VERSION:
         raise LedgerError(
-            f"{root} is a ledger of format {version!r} and this is a reader of format {FORMAT_VERSION}; "
+            f"{root} is a ledger of format {version!r} and this version of ROSE reads format {FORMAT_VERSION}; "
             "use the version of ROSE that wrote it, or a newer one"
         )
     return root
@@ -314,7 +314,7 @@ def way_out(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "make room there"
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return "this needs to write there: mount it for writing, give this user the right, or use a copy"
+        return "this needs to write there: mount it for writing, give this user the right to, or use a copy"
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
         return "if it was moved or removed, put it back, or open it where it is now"
     return "see to its disk"

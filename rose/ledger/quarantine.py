@@ -60,7 +60,7 @@ def _relative(root: Path, path: str) -> str:
     inside = given.resolve() if given.is_absolute() else (root / given).resolve()
     if not inside.is_relative_to(root) or inside.relative_to(root).parts[:1] not in (("live",), ("compacted",)):
         raise LedgerError(
-            f"{path} is no file of the ledger's live/ or compacted/; name it as `rose ledger verify` does"
+            f"{path} is not a file of the ledger's live/ or compacted/; name it as `rose ledger verify` does"
         )
     name = inside.relative_to(root).as_posix()
     return name.replace(".json", ".parquet") if name.startswith("compacted/") else name

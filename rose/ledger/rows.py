@@ -81,7 +81,7 @@ def encode(event: Event) -> tuple[Any, ...]:
     try:
         quick = _quick(event.kind)
     except AttributeError:
-        raise LedgerError(f"{event!r} is no event; record one of the classes in rose.events") from None
+        raise LedgerError(f"{event!r} is not an event; record one of the classes in rose.events") from None
     values = quick(event)
     if values is not None:
         return values

@@ -166,8 +166,8 @@ def check_key(tail: Tail) -> None:
     """Raises LedgerError if what `tail` goes on from is signed, and this user has no key."""
     if tail.signed_by and tail.key is None:
         raise LedgerError(
-            f"writer {tail.writer!r} signs what it writes, with the key {tail.signed_by}, and there is none here: put "
-            f"the key's file back, name it in {keys.VARIABLE}, or make its folder one that this user may write to"
+            f"writer {tail.writer!r} signs what it writes, with the key {tail.signed_by}, and that key is not here: "
+            f"put its file back, name it in {keys.VARIABLE}, or make its folder one that this user may write to"
         )
 
 
@@ -225,10 +225,10 @@ def read_header(content: bytes) -> Header:
         raise LedgerError(f"not a segment: {error}") from error
     texts = (header.writer, header.previous_sha256, header.rows_sha256, header.chain_sha256, header.key)
     if not all(isinstance(text, str) for text in (*texts, header.signature)):
-        raise LedgerError("not a segment: a name, digest, key or signature in its header is no text")
+        raise LedgerError("not a segment: a name, digest, key or signature in its header is not text")
     numbers = (header.epoch, header.index, header.first_seq, header.last_seq)
     if not all(type(number) is int and -1 <= number < 2**63 for number in numbers):
-        raise LedgerError("not a segment: a number in its header is none that counts")
+        raise LedgerError("not a segment: a number in its header is not valid")
     return header
 
 

@@ -157,13 +157,13 @@ def _notes(expected: Expected, writers: Sequence[WriterReport]) -> list[str]:
     ]
     return [
         *(
-            f"writer {writer} is signed by {key}, and no key that is known says that it signs this writer here: it may "
-            f"be of another ledger; `rose ledger endorse {key} --writer {writer}` says that it is not"
+            f"writer {writer} is signed by {key}, which no known key endorsed for this writer: it may come from "
+            f"another ledger; if it belongs here, run `rose ledger endorse {key} --writer {writer}`"
             for writer, key in loose
         ),
         *(
-            f"key {key}, of {', '.join(names)}, was taken on first use and is endorsed by no other: "
-            f"`rose ledger endorse {key}` says that it is known"
+            f"key {key}, of {', '.join(names)}, was trusted on first use, and no other key endorsed it: "
+            f"if it is known to you, run `rose ledger endorse {key}`"
             for key, names in signers.items()
         ),
     ]

@@ -130,7 +130,7 @@ def test_power_may_be_missing_where_it_was_not_measured() -> None:
 @pytest.mark.parametrize(
     ("table", "says"),
     [
-        (_power(power=[1, 1, 1]), "column 'power' is not one that an event brings along"),
+        (_power(power=[1, 1, 1]), "column 'power' is not a column of events"),
         (_power(seq=[1, 2, 3]), "column 'seq' is not one"),
         (_power().drop("run_id"), "column 'run_id' is missing; every event has kind, run_id, provenance, at_us"),
         (_power().drop("source"), "event 'power': column 'source' is missing"),

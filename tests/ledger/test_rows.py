@@ -94,7 +94,7 @@ def test_an_event_of_no_known_kind_is_refused() -> None:
 
 @pytest.mark.parametrize("given", [{}, None, "lease"])
 def test_what_is_no_event_is_refused(given: Any) -> None:
-    with pytest.raises(LedgerError, match=r"is no event; record one of the classes in rose\.events"):
+    with pytest.raises(LedgerError, match=r"is not an event; record one of the classes in rose\.events"):
         rows.encode(given)
 
 

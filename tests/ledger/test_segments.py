@@ -73,7 +73,7 @@ def test_each_segment_names_the_one_before_it_across_epochs(tmp_path: Path, leas
 def test_each_segment_signs_the_link_of_its_content(tmp_path: Path, lease: Any) -> None:
     root = layout.create(tmp_path)
     tail = segments.append(root, segments.first_epoch(root, "w"), _one(0, lease))
-    with pytest.raises(LedgerError, match="put the key's file back"):
+    with pytest.raises(LedgerError, match="put its file back"):
         segments.begin_epoch(root, replace(tail, key=None))
     tail = segments.begin_epoch(root, replace(tail, key=None, signed_by=""))
     paths = sorted(root.glob("live/w/*/*.parquet"))
@@ -92,7 +92,7 @@ def test_each_segment_signs_the_link_of_its_content(tmp_path: Path, lease: Any) 
         replace(headers[0], key=""),
         replace(headers[1], chain_sha256=link),
     ):
-        assert "its signature is not one by the key" in str(segments.link(forged, "").signature_fault())
+        assert "its signature is not by the key" in str(segments.link(forged, "").signature_fault())
 
 
 def test_the_chain_of_content_goes_on_from_segments_that_have_none(tmp_path: Path, lease: Any) -> None:
@@ -117,7 +117,7 @@ def test_a_writer_does_not_go_on_from_a_segment_that_another_signed(tmp_path: Pa
             return "00" * 64
 
     segments.append(root, replace(tail, key=Forger(tail.key.public)), _one(0, lease))  # type: ignore[arg-type]
-    with pytest.raises(LedgerError, match="its signature is not one by the key"):
+    with pytest.raises(LedgerError, match="its signature is not by the key"):
         segments.recover(root, "w")
 
 

@@ -221,7 +221,7 @@ ACTS: dict[str, tuple[Act, str]] = {
     "a writer removed": (lambda root: _remove_writer(root, "b"), "live/b: every segment of the writer is missing"),
     "a writer removed, and the registry": (
         _without_registry(lambda root: _remove_writer(root, "b")),
-        "it is missing, and was there when the ledger was verified last",
+        "it is missing, and was there when the ledger was last verified",
     ),
     "a merged writer removed, with all that speaks of it but events": (
         _without_record(_without_registry(lambda root: _remove_writer(root, "a"))),
@@ -233,7 +233,7 @@ ACTS: dict[str, tuple[Act, str]] = {
         ),
         "writers.jsonl: line 1 does not follow",
     ),
-    "the head set back": (_set_back, "was there when the ledger was verified last"),
+    "the head set back": (_set_back, "was there when the ledger was last verified"),
     "the roll-ups removed": (lambda root: shutil.rmtree(root / FOLDER), "rollup: the newest generation"),
     "the newest roll-up removed": (
         lambda root: shutil.rmtree(root / FOLDER / "000001"),

@@ -126,7 +126,7 @@ def _rows(root: Path) -> list[tuple[int, int, str, str | None]]:
             found += _rows_of(path, _expected_sha256(root, part, path), stamp)
     found.sort(key=lambda row: row[0])
     if [row[0] for row in found] != list(range(len(found))):
-        raise _unreadable("an event is missing, or there twice")
+        raise _unreadable("an event is missing or appears twice")
     head = segments.read_head(root, CONTROLS_WRITER).segment
     if head is None:
         # Whoever writes the very first segment is about to write it.
@@ -165,7 +165,7 @@ def _record(ledger_id: str, seq: int, at_us: int, action: str, detail_json: str 
         detail = json.loads(detail_json or "")
         body, by, key = detail["body"], detail["by"], detail["key"]
         if not (isinstance(body, dict) and isinstance(by, str) and isinstance(key, str)):
-            raise TypeError("body, by or key is of another type")
+            raise TypeError("body, by or key has the wrong type")
         fits = keys.check(key, _message(ledger_id, action, body, by), detail["signature"])
     except (ValueError, KeyError, TypeError):
         return Record(seq, at_us, action, {}, "", "", "it is not of the form that `rose` writes")

@@ -203,12 +203,12 @@ def _propose(state: State, record: Record) -> str | None:
     body, key = record.body, record.key
     act, request, content = body["act"], body["request"], body["content"]
     if not (isinstance(act, str) and isinstance(request, dict) and isinstance(content, dict)):
-        return "act, request or content is of another type"
+        return "act, request or content has the wrong type"
     if repeated := request.keys() & content.keys():
-        return f"its content repeats {min(repeated)!r} of the request, so that one could be read for the other"
+        return f"its content repeats {min(repeated)!r} of its request, so that one could be taken for the other"
     name = proposal_id(body, key)
     if name in state.proposals:
-        return "it is there twice"
+        return "it appears twice"
     state.proposals[name] = Proposal(name, act, request, content, _signed(record))
     return None
 
@@ -252,7 +252,7 @@ def _add_hold(state: State, record: Record) -> str | None:
     run_id, since_us, until_us, reason = body["run"], body["since_us"], body["until_us"], body["reason"]
     times = [time for time in (since_us, until_us) if time is not None]
     if not all(isinstance(time, int) for time in times) or not isinstance(run_id, str | None):
-        return "its run or its times are of another type"
+        return "its run or its times have the wrong type"
     if (run_id is None) == (not times):
         return "it holds neither a run nor a period, or both"
     name = sha256_of([body, record.key])

@@ -116,7 +116,7 @@ class Chain:
             self._problem(f"live/{writer}", f"it ends at seq {last_seq}, and seq {end} was merged or summed up")
         known = expected.verified.get(writer)
         if known is not None and not self._stands(known):
-            self._problem(known, "it is missing, and was there when the ledger was verified last")
+            self._problem(known, "it is missing, and was there when the ledger was last verified")
         foreign = expected.registered is not None and writer not in expected.registered
         now = {line.writer for line in registry.lines_or_none(self.root) or ()} if foreign else set()
         if foreign and report.events and writer not in now:
@@ -285,7 +285,7 @@ class Chain:
         """Why nothing that a manifest says can be trusted; None if it can."""
         if (fault := self.records.lack(part, manifest.sha256)) is not None:
             return fault
-        return None if manifest.said else "an event of the compaction names it, and it is no manifest: it was forged"
+        return None if manifest.said else "an event of the compaction names it, and it is not a manifest: it was forged"
 
     def _rows(self, part: Part, manifest: examine.Manifest) -> None:
         # What is right depends on the manifest, so a new one means a new look.
@@ -339,7 +339,7 @@ class Chain:
         if last is None or last.key != signer.key:
             self.report.signers.append(signer)
             if last is None and not signer.key and registry.begins_signed(self.expected.lines, self.report.writer):
-                what = f"nobody signed it, and {registry.FILE} says that its writer signed from the first"
+                what = f"nobody signed it, and {registry.FILE} says that its writer signed from the start"
                 self._problem(signer.segment, f"{what}: it was forged")
             if last is not None and not signer.key:
                 what = "nobody signed it, and what was written before it is signed: it was forged, or written where the"

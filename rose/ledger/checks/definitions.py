@@ -34,7 +34,7 @@ def differences(connection: duckdb.DuckDBPyConnection, expected: Mapping[str, st
         del missing[name]
         texts = [f"CREATE VIEW {text} AS {expected[name]};" for text in (name, f'"{name}"')]
         if _ordered(definition.rstrip()) not in map(_ordered, texts):
-            found.append(f"view {name} is not what this version of ROSE makes of the files that lie here")
+            found.append(f"view {name} is not what this version of ROSE makes of the files here")
     return [*found, *(f"view {name} is missing" for name in missing)]
 
 

@@ -36,7 +36,7 @@ def _foreign(root: Path, folder: str, known: Callable[[str], object], *, folders
         own = known(name) and path.is_dir() == folders
         # What is gone by now was a leftover that its owner removed, or a file that was merged.
         if not own and not layout.LEFTOVER_NAME.fullmatch(name) and path.exists():
-            found.append(f"{folder}/{name}: a foreign name; nothing of the ledger is called that")
+            found.append(f"{folder}/{name}: a foreign name: no file of a ledger has it")
     return found
 
 

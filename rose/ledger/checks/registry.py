@@ -57,13 +57,15 @@ def endorse(root: Path, key: str, by: Key, writer: str | None = None) -> list[st
     Raises LedgerError if `by` is not endorsed itself, or if the registry does not name the writer; OSError.
     """
     if not keys.is_public(key):
-        raise LedgerError(f"{key!r} is no public key, which has 64 hexadecimal digits; `rose ledger keys` lists them")
+        raise LedgerError(
+            f"{key!r} is not a public key, which has 64 hexadecimal digits; `rose ledger keys` lists them"
+        )
     ledger_id = layout.give_id(root)
     with layout.locked(root / "locks" / ".writers.lock"):
         known = lines(root) or ()
         if by.public not in endorsed(known):
             raise LedgerError(
-                f"the key {by.public} of this user is not one that the ledger knows, or is endorsed by nobody; run "
+                f"the key {by.public} of this user is unknown to the ledger, or nobody endorsed it; run "
                 "this where a writer with an endorsed key runs (`rose ledger keys`)"
             )
         names = {line.writer for line in known if line.key == key} if writer is None else {writer}

@@ -91,7 +91,7 @@ def host_and_port(listen: str, example: str) -> tuple[str, int]:
     """The two parts of an address to listen on. Fails on text that is none, naming `example`."""
     host, colon, port = listen.rpartition(":")
     if not (colon and host and port.isdecimal() and int(port) < 65536):
-        fail(f"--listen {listen!r} is no address; give HOST:PORT, such as {example}")
+        fail(f"--listen {listen!r} is not an address; give HOST:PORT, such as {example}")
     return host.strip("[]"), int(port)
 
 
@@ -109,7 +109,7 @@ def read_token(file: Path | None, variable: str) -> str | None:
 def seconds(text: str) -> float:
     """Seconds of a duration such as 30s, 5m, 12h or 90d. Fails on any other text."""
     if not (match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)) or float(match[1]) == 0:
-        fail(f"{text!r} is no duration; give a number above 0 with s, m, h or d behind it, such as 5m or 90d")
+        fail(f"{text!r} is not a duration; give a number above 0 followed by s, m, h or d, such as 5m or 90d")
     return float(match[1]) * _UNITS_S[match[2]]
 
 

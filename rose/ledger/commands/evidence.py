@@ -97,7 +97,7 @@ def receipt(
         if store is not None:
             store.write(path.name, content)
             if store.read(path.name) != content:
-                fail(f"{store.url(path.name)} is not what was written there; {path} stands")
+                fail(f"{store.url(path.name)} is not what was written there; {path} is kept")
             facts |= {"copy": store.url(path.name), "locked_until": store.hold(path.name)}
         if anchor is not None:
             try:

@@ -36,7 +36,7 @@ def verify(
         bool, typer.Option("--incremental", help="Trust files that the last verification read, by size and times.")
     ] = False,
     against: Annotated[
-        list[Path] | None, typer.Option("--against", help="A receipt, or a folder of such; may be repeated.")
+        list[Path] | None, typer.Option("--against", help="A receipt, or a folder of them; may be repeated.")
     ] = None,
     key: Annotated[str | None, typer.Option(help="Public key that must have signed the receipts.")] = None,
     as_json: JsonOption = False,
@@ -95,13 +95,15 @@ def _signed_text(writers: Sequence[WriterReport]) -> str:
     keys = {signer.key for w in writers for signer in w.signers if signer.key}
     text = f"{signed:,} of {events:,} events are signed, by {len(keys)} key{'' if len(keys) == 1 else 's'}."
     if unsigned := [w.writer for w in writers if w.signed_events < w.events]:
-        text += f" Not signed, or not from the first: {', '.join(unsigned)}."
+        text += f" Not signed, or not from the start: {', '.join(unsigned)}."
     return text
 
 
 def _print_faults(count: int | None, named: Sequence[Fault]) -> None:
     if count:
-        print(f"{count:,} faults of events, which the view faulty_event has; views leave out what breaks them:")
+        print(
+            f"{count:,} faults of events; the view faulty_event lists them, and other views leave out what breaks them:"
+        )
         print(visible("\n".join(f"  {fault}" for fault in named)))
 
 

@@ -14,10 +14,12 @@ from rose.ledger.commands.jobs import time_text
 token_app = typer.Typer(help="Make, list, change and end the tokens of a gateway.", no_args_is_help=True)
 
 TokensOption = Annotated[Path, typer.Option("--tokens", help="File of the tokens, outside the ledger.")]
-NameArgument = Annotated[str, typer.Argument(help="Name of the token: of whoever gets it.")]
+NameArgument = Annotated[str, typer.Argument(help="Name of the token, such as that of its holder.")]
 AppendOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="PATTERN", help="Let it append as writers of these names, with * and ?; may be repeated."),
+    typer.Option(
+        metavar="PATTERN", help="Let it append as writers with these names; * and ? are wildcards; may be repeated."
+    ),
 ]
 ReadOption = Annotated[bool, typer.Option("--read", help="Let it query and list everything.")]
 AdminOption = Annotated[bool, typer.Option("--admin", help="Let it do everything.")]
@@ -97,9 +99,7 @@ def list_tokens(tokens: TokensOption, as_json: JsonOption = False) -> None:
 def rotate(
     name: NameArgument,
     tokens: TokensOption,
-    grace: Annotated[
-        str, typer.Option(metavar="DURATION", help="For this long the token before it still works.")
-    ] = "24h",
+    grace: Annotated[str, typer.Option(metavar="DURATION", help="How long the former token still works.")] = "24h",
 ) -> None:
     """Make another secret for a token and print it, once; the one before it works until the grace is over."""
     with clear_errors():

@@ -26,7 +26,7 @@ def words_of(command: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise LedgerError(f"--anchor {command!r} is no command: {error}") from error
+        raise LedgerError(f"--anchor {command!r} is not a command: {error}") from error
     if not words:
         raise LedgerError("--anchor is empty; name the command that anchors a receipt")
     return words
@@ -46,13 +46,13 @@ def anchor(path: Path, command: str) -> Path:
             [*words, str(path)], stdout=subprocess.PIPE, env={**os.environ, VARIABLE: sha256}, check=False
         )
     except OSError as error:
-        raise AnchorError(f"the anchor command {words[0]!r} cannot be run: {error.strerror}. {path} stands") from error
+        raise AnchorError(f"the anchor command {words[0]!r} cannot be run: {error.strerror}. {path} is kept") from error
     if done.returncode:
         raise AnchorError(
-            f"the anchor command {command!r} failed with exit code {done.returncode}. {path} stands, without an anchor"
+            f"the anchor command {command!r} failed with exit code {done.returncode}. {path} is kept, without an anchor"
         )
     if not done.stdout:
-        raise AnchorError(f"the anchor command {command!r} printed nothing. {path} stands, without an anchor")
+        raise AnchorError(f"the anchor command {command!r} printed nothing. {path} is kept, without an anchor")
     target = path.with_name(f"{path.name}.anchor")
     try:
         layout.write_file(target, done.stdout)

@@ -99,7 +99,7 @@ def link_message(chain_sha256: str) -> bytes:
 def _digests(names: Sequence[str], read: Callable[[str], pa.ChunkedArray], cuts: Sequence[int]) -> list[str]:
     """The digests of the rows between the cuts, which are seqs."""
     if "seq" not in names or len(set(names)) < len(names):
-        raise LedgerError("a column 'seq' is missing, or some column is there twice")
+        raise LedgerError("a column 'seq' is missing, or a column appears twice")
     seq = _plain("seq", read("seq"))
     if seq.null_count:
         raise LedgerError("a row has no seq")

@@ -49,7 +49,7 @@ class Continuation:
         times = iso(first.at_us) if len(self.receipts) == 1 else f"{iso(first.at_us)} to {iso(last.at_us)}"
         signers = ", ".join(sorted({receipt.key for receipt in self.receipts.values()}))
         witnesses = {given.key for receipt in self.receipts.values() for given in receipt.countersignatures}
-        found = [f"held against {len(self.receipts)} receipts of {times}, signed by {signers}"]
+        found = [f"checked against {len(self.receipts)} receipts of {times}, signed by {signers}"]
         if witnesses:
             found.append(f"countersigned by {', '.join(sorted(witnesses))}")
         if not self.problems:
@@ -80,7 +80,7 @@ def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
         if not files:
             raise LedgerError(
-                f"{path} holds no receipt; name a file that `rose ledger receipt` wrote, or a folder of such"
+                f"{path} holds no receipt; name a file that `rose ledger receipt` wrote, or a folder of them"
             )
         for file in files:
             receipt = receipts.read(file)
@@ -133,7 +133,7 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
         done.late_events = _late(root, newest)
     except LedgerError as error:
         # What is damaged; verification has named it.
-        done.problems.append(f"the receipts could not be held against all of it: {error}")
+        done.problems.append(f"not everything could be checked against the receipts: {error}")
     return done
 
 
@@ -218,14 +218,14 @@ def _signed_since(found: WriterReport, trusted: _Trusted, done: Continuation) ->
 def _unsigned(signer: Signer) -> str:
     if not signer.key:
         return "it is not signed"
-    return f"it is signed by {signer.key}, which is no key of the receipts and which none of those endorsed"
+    return f"it is signed by {signer.key}, which is neither a key of the receipts nor endorsed by one of them"
 
 
 def _registered(content: bytes, named: Mapping[str, Receipt], done: Continuation) -> None:
     """A problem if the registry does not begin with what a receipt says of it."""
     for name, receipt in named.items():
         if hashlib.sha256(content[: receipt.registry_bytes]).hexdigest() != receipt.registry_sha256:
-            done.problems.append(f"{registry.FILE}: it does not begin with the lines that it had for {name}")
+            done.problems.append(f"{registry.FILE}: it does not begin with the lines that it had in {name}")
             return
 
 

@@ -101,7 +101,7 @@ def _load(path: Path) -> Key | None:
         return None
     except OSError as error:
         raise LedgerError(
-            f"the signing key {path} cannot be read ({error.strerror}); give this user the right to, or name another "
+            f"the signing key {path} cannot be read ({error.strerror}); let this user read it, or name another "
             f"file in {VARIABLE}"
         ) from error
     if mode & 0o077:
@@ -117,8 +117,8 @@ def _load(path: Path) -> Key | None:
 
 def _damaged(path: Path) -> LedgerError:
     return LedgerError(
-        f"the signing key {path} is damaged, or no Ed25519 key in PEM without a password; put it back from its "
-        f"back-up, name another file in {VARIABLE}, or move it away and a new key is made"
+        f"the signing key {path} is damaged, or is not an Ed25519 key in PEM without a password; restore it from a "
+        f"backup, name another file in {VARIABLE}, or move it away and a new key is made"
     )
 
 

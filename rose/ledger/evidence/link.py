@@ -65,4 +65,4 @@ class Link:
         """What is wrong with the signature; None if it is by the key that is named, or if nobody signed."""
         if not (self.key or self.signature) or keys.check(self.key, link_message(self.chain_sha256), self.signature):
             return None
-        return f"its signature is not one by the key {self.key!r} that it names: another signed it, or it was changed"
+        return f"its signature is not by the key {self.key!r} that it names: another signed it, or it was changed"

@@ -89,7 +89,7 @@ def read(content: bytes) -> Answer:
         }
         receipt = json.dumps(document["receipt"]).encode()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LedgerError(f"the answer is no proof: {error}; is the gateway of this version of ROSE?") from error
+        raise LedgerError(f"the answer is not a proof: {error}; does the gateway run this version of ROSE?") from error
     return Answer(receipts.parse(receipt, "the receipt of the ledger"), found)
 
 

@@ -196,7 +196,7 @@ def parse(content: bytes, name: str) -> Receipt:
         # What this version would not have written is not what was signed.
         same = json.loads(receipt.content()) == document
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise LedgerError(f"{name} is no receipt, or it is damaged; use another copy of it") from error
+        raise LedgerError(f"{name} is not a receipt, or it is damaged; use another copy of it") from error
     if not same or not keys.check(receipt.key, receipt.message, receipt.signature):
         raise LedgerError(f"{name}: the signature is wrong, so it was changed after it was signed; use another copy")
     for given in receipt.countersignatures:
@@ -221,9 +221,9 @@ def _check_types(receipt: Receipt) -> None:
     if not all(re.fullmatch("[0-9a-f]{64}", digest) for digest in digests):
         raise ValueError("a digest is not 64 hexadecimal digits")
     if not all(layout.WRITER_NAME.fullmatch(writer) for writer in receipt.writers):
-        raise ValueError("a writer has a name that none can have")
+        raise ValueError("the name of a writer is not valid")
     if not all(isinstance(key, str) for mark in receipt.writers.values() for key in mark.keys):
-        raise ValueError("a key is no text")
+        raise ValueError("a key is not text")
     if receipt.verified is not None and not isinstance(receipt.verified, dict):
         raise ValueError(f"verified is {receipt.verified!r}")
 

@@ -225,5 +225,5 @@ def _problem(writer: str, mark: Mark, answer: Answer) -> str | None:
         return None
     packed = answer.links.get(writer)
     if packed is None or not proof.leads(writer, mark, packed, now):
-        return f"writer {writer} was rewritten: its events up to seq {mark.next_seq - 1} are not those of then"
+        return f"writer {writer} was rewritten: its events up to seq {mark.next_seq - 1} are not what they were"
     return None

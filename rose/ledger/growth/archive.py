@@ -180,7 +180,7 @@ def restore(
                     continue
                 manifest, manifest_content = compaction.read_manifest(root, part)
                 if hashlib.sha256(content).hexdigest() != manifest["sha256"]:
-                    raise LedgerError(f"{store.url(name)} is not what was archived: its SHA-256 is another")
+                    raise LedgerError(f"{store.url(name)} is not what was archived: its SHA-256 differs")
                 detail = {**_detail(part, manifest, manifest_content), "url": store.url(name)}
                 if detail["manifest_sha256"] not in own:
                     raise LedgerError(f"{part.manifest} was changed. Run `rose ledger verify`")
@@ -208,7 +208,7 @@ def newest_us(root: Path | str) -> int | None:
 def _outside(store: Store, root: Path) -> Store:
     """Refuses a place inside the ledger, where a file would be taken for its own copy, and one that ends with us."""
     if store.url().startswith("memory:"):
-        raise LedgerError(f"{store.url()} is gone when this process ends; archive to a folder or to object storage")
+        raise LedgerError(f"{store.url()} does not outlive this process; archive to a folder or to object storage")
     folder = store.local_folder()
     if folder is not None and (folder == root or root in folder.parents):
         raise LedgerError(f"{folder} lies in the ledger {root}; archive to another folder")
@@ -319,7 +319,9 @@ class _Archiving:
         """
         there = store.read(f"{part.stem}.json")
         if there not in (None, manifest_content) and examine.manifest(there or b"").said:
-            raise LedgerError(f"{store.url(part.stem)}.json is of another ledger; give each ledger a place of its own")
+            raise LedgerError(
+                f"{store.url(part.stem)}.json belongs to another ledger; give each ledger a place of its own"
+            )
         for name, wanted in ((f"{part.stem}.parquet", content), (f"{part.stem}.json", manifest_content)):
             if store.read(name) != wanted:
                 store.write(name, wanted)

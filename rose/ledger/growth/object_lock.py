@@ -29,9 +29,9 @@ class ObjectLock:
     def __post_init__(self) -> None:
         """Raises LedgerError for what is no lock."""
         if self.mode not in get_args(Mode):
-            raise LedgerError(f"lock mode {self.mode!r} is none of {', '.join(get_args(Mode))}")
+            raise LedgerError(f"lock mode {self.mode!r} is not one of {', '.join(get_args(Mode))}")
         if not 0 < self.days <= _DAYS_MAX:
-            raise LedgerError(f"a lock of {self.days:g} days is none; give up to {_DAYS_MAX} days, such as 2557d")
+            raise LedgerError(f"a lock of {self.days:g} days cannot be set; give up to {_DAYS_MAX} days, such as 2557d")
 
     def headers(self, now: datetime) -> dict[str, Any]:
         """What S3 is told with a file that is written `now`."""

@@ -151,7 +151,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
                 with self._admission.reading(context, "receipt"), self._turn():
                     return [proof.answer(self._root, action.body.to_pybytes(), self._recent)]
             self._admission.caller(context)
-            raise LedgerError(f"{action.type!r} is no action of this gateway; there are info, segment and receipt")
+            raise LedgerError(f"{action.type!r} is not an action of this gateway; it has info, segment and receipt")
 
     def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
         self._admission.caller(context)
@@ -207,8 +207,8 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
             table = pa.Table.from_batches(batches, reader.schema)
             if "event_id" not in table.column_names or table["event_id"].null_count:
                 raise LedgerError(
-                    "column 'event_id' is missing, or empty in some row; choose one for each event, so that a retried "
-                    "one counts once"
+                    "column 'event_id' is missing, or empty in some row; give each event an id, so that one that is "
+                    "sent again counts once"
                 )
             _check_kinds(table)
             self._own_writer().append(table)
@@ -237,7 +237,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
             view = descriptor.path[0].decode(errors="replace") if descriptor.path else ""
             with self._admission.reading(context, "info", view):
                 if view not in catalog.VIEWS:
-                    raise LedgerError(f"{view!r} is no view of the ledger; there are {', '.join(catalog.VIEWS)}")
+                    raise LedgerError(f"{view!r} is not a view of the ledger; the views are {', '.join(catalog.VIEWS)}")
                 return self._info(view)
 
     def _info(self, view: str) -> flight.FlightInfo:
@@ -265,7 +265,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
     def _turn(self) -> Iterator[None]:
         """The right to read files of the ledger, which few have at a time. Raises FlightUnavailableError."""
         if not self._turns.acquire(timeout=self._limits.wait_s):
-            busy = f"the gateway is busy: {self._limits.queries} queries are running; ask again in a while"
+            busy = f"the gateway is busy: {self._limits.queries} queries are running; try again later"
             raise flight.FlightUnavailableError(busy, busy.encode())
         try:
             yield
@@ -313,9 +313,9 @@ def _ticket(content: bytes) -> dict[str, Any]:
     for name, kind in kinds.items():
         value = said.get(name)
         if not isinstance(value, kind) or (name != "lossless" and isinstance(value, bool)):
-            raise LedgerError(f"the ticket's {name} is {value!r}, which does not fit")
+            raise LedgerError(f"the ticket's {name} is {value!r}, which has the wrong type")
     if unknown := set(said) - set(kinds):
-        raise LedgerError(f"the ticket has {min(unknown)!r}, which means nothing; it may have {', '.join(kinds)}")
+        raise LedgerError(f"the ticket has {min(unknown)!r}, which no ticket has; it may have {', '.join(kinds)}")
     return said
 
 

@@ -244,12 +244,12 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str, str | None]:
         raise LedgerError(f"{path}: {len(content)} bytes; a segment may have {SEGMENT_BYTES_MAX}")
     sha256 = segments.sha256_in(match["name"])
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise LedgerError(f"{path}: its bytes are not those its name speaks of; it was damaged on its way or before")
+        raise LedgerError(f"{path}: its bytes do not match its name; it was damaged on the way or before")
     try:
         header = segments.read_header(content)
         if header.format_version != layout.FORMAT_VERSION:
             raise LedgerError(
-                f"{path}: of format {header.format_version!r}; this is a gateway of format {layout.FORMAT_VERSION}"
+                f"{path}: of format {header.format_version!r}; this gateway takes format {layout.FORMAT_VERSION}"
             )
         numbers = (header.epoch, header.index, header.first_seq, header.last_seq)
         if any(type(number) is not int for number in numbers) or path != (
@@ -263,7 +263,7 @@ def check(path: str, content: bytes) -> tuple[segments.Header, str, str | None]:
         table.validate(full=True)
         _check_rows(path, header, table)
         if segments.link(header, sha256).chained and rows_sha256(table) != header.rows_sha256:
-            raise LedgerError(f"{path}: its rows are not those that its writer made the digest of")
+            raise LedgerError(f"{path}: its rows do not match the digest of its writer")
     except (pa.ArrowException, OSError, TypeError, ValueError) as error:
         raise LedgerError(f"{path}: not a segment: {error}") from error
     return header, sha256, _fault(table)
@@ -315,7 +315,7 @@ def _check_rows(path: str, header: segments.Header, table: pa.Table) -> None:
     for name, values in allowed.items():
         if wrong := set(pc.unique(table[name]).to_pylist()) - set(values):
             shown = sorted(map(str, wrong))[0]
-            raise LedgerError(f"{path}: {name} {shown!r} is none of {', '.join(values)}")
+            raise LedgerError(f"{path}: {name} {shown!r} is not one of {', '.join(values)}")
     for name in ("run_id", "at_us"):
         if table[name].null_count:
             raise LedgerError(f"{path}: {name} is missing in some row")

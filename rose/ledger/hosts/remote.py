@@ -74,7 +74,7 @@ class Gateway:
         self.url = url
         scheme, separator, rest = url.partition("://")
         if scheme not in ("grpc", "grpc+tls") or not separator or not rest.rpartition(":")[2].isdecimal():
-            raise GatewayError(f"{url!r} is no gateway's URL; give grpc://HOST:PORT or grpc+tls://HOST:PORT")
+            raise GatewayError(f"{url!r} is not a gateway's URL; give grpc://HOST:PORT or grpc+tls://HOST:PORT")
         # A gateway that is back is found soon.
         backoff = [("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 5000)]
         options: dict[str, Any] = {"generic_options": backoff}

@@ -116,7 +116,7 @@ class _File(_Kept):
             [key.sha256 for token in self.tokens for key in token.keys],
         ):
             if len(what) != len(set(what)):
-                raise ValueError(f"{max(what, key=what.count)!r} is there twice")
+                raise ValueError(f"{max(what, key=what.count)!r} appears twice")
         return self
 
 
@@ -174,7 +174,7 @@ class Watched:
                     self._damaged = False
                 except LedgerError as error:
                     self._damaged = True
-                    self._warn(f"{error}. Until then the tokens hold that were read last")
+                    self._warn(f"{error}. Until then the tokens that were read last are valid")
             tokens = self._tokens
         return find(tokens, secret)
 

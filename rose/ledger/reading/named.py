@@ -98,7 +98,7 @@ def assignments(given: Iterable[str]) -> dict[str, str]:
     for item in given:
         name, equals, text = item.partition("=")
         if not (equals and name):
-            raise NamedQueryError(f"{item!r} sets no variable; write it as NAME=VALUE, such as step=3")
+            raise NamedQueryError(f"{item!r} does not set a variable; write it as NAME=VALUE, such as step=3")
         if name in found:
             raise NamedQueryError(f"{name} is given twice; give it once")
         found[name] = text

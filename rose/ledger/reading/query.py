@@ -182,10 +182,8 @@ def _died(number: int | None, memory_limit_gb: float) -> str:
         return "the process of the query ended without an answer; try again"
     name = signal.Signals(number).name
     if number == signal.SIGKILL:
-        return (
-            f"the process of the query was killed ({name}), by somebody or for want of memory on this host; try again"
-        )
-    return f"DuckDB crashed on the query ({name}), perhaps for want of memory; write it in another way, or narrow it"
+        return f"the query was killed ({name}), by someone or because this host ran out of memory; try again"
+    return f"DuckDB crashed on the query ({name}), perhaps for lack of memory; write it in another way, or narrow it"
 
 
 class _Workers:

@@ -165,7 +165,7 @@ def test_so_are_they_with_the_chain_up_to_the_merged_end(root: Path) -> None:
     compaction.compact(root, grace_s=0)
     _forge_compacted(root, lambda manifest, table: _rebuild(manifest, table, None))
     problems = verify(root).problems
-    assert sum("its signature is not one by the key" in problem for problem in problems) == 2
+    assert sum("its signature is not by the key" in problem for problem in problems) == 2
     assert any("live/a" in problem and "does not follow what was written before it" in problem for problem in problems)
 
 
@@ -183,7 +183,7 @@ def test_so_are_they_without_any_signature(root: Path) -> None:
     compaction.compact(root, grace_s=0)
     _forge_compacted(root, unsigned)
     assert any(
-        "writers.jsonl says that its writer signed from the first" in problem for problem in verify(root).problems
+        "writers.jsonl says that its writer signed from the start" in problem for problem in verify(root).problems
     )
 
 
@@ -313,7 +313,7 @@ def test_a_segment_whose_rows_are_not_its_digest_s_is_found_and_not_merged(root:
     (root / "live/a/000001" / name).write_bytes(buffer.getvalue())
     (root / "heads/a.json").write_text(json.dumps({"segment": f"live/a/000001/{name}"}))
     assert verify(root).problems == [
-        f"live/a/000001/{name}: its rows are not those of the digest that its writer made of them: they were replaced"
+        f"live/a/000001/{name}: its rows do not match the digest of its writer: they were replaced"
     ]
     after = segments.recover(root, "a")
     assert after is not None
@@ -342,9 +342,7 @@ def test_a_writer_without_a_place_for_a_key_writes_unsigned_and_says_so(
 def test_a_writer_whose_key_is_gone_does_not_go_on_unsigned(root: Path, tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "file" / "key"))
-    with pytest.raises(
-        LedgerError, match=f"with the key {'[0-9a-f]' * 64}, and there is none here: put the key's file"
-    ):
+    with pytest.raises(LedgerError, match=f"with the key {'[0-9a-f]' * 64}, and that key is not here: put its file"):
         LedgerWriter.open(root, "a", "r")
     assert verify(root).problems == []
 

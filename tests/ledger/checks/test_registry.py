@@ -105,7 +105,7 @@ def test_a_key_is_endorsed_by_one_that_is_and_by_no_other(root: Path, other: key
     third = "3" * 64
     registry.note(root, "c", third, other)
     assert registry.endorsed(registry.lines(root) or ()) == {own().public}
-    with pytest.raises(LedgerError, match="of this user is not one that the ledger knows, or is endorsed by nobody"):
+    with pytest.raises(LedgerError, match="of this user is unknown to the ledger, or nobody endorsed it"):
         registry.endorse(root, other.public, other)
     assert registry.endorse(root, other.public, own()) == ["b"]
     lines = registry.lines(root) or ()
@@ -121,7 +121,7 @@ def test_a_key_is_endorsed_by_one_that_is_and_by_no_other(root: Path, other: key
 def test_a_key_is_endorsed_before_its_writer_uses_it(root: Path, other: keys.Key) -> None:
     segments.first_epoch(root, "a")
     for key, writer, says in (
-        ("x", None, "is no public key"),
+        ("x", None, "is not a public key"),
         (other.public, None, "name the one that will with --writer"),
         (other.public, "b", "does not name the writer 'b'"),
     ):
@@ -158,7 +158,7 @@ def test_a_writer_that_no_known_key_names_is_a_note_until_it_is_endorsed(root: P
     report = verify(root)
     (note,) = report.notes
     assert report.problems == []
-    assert note.startswith(f"writer rig is signed by {own().public}, and no key that is known says")
+    assert note.startswith(f"writer rig is signed by {own().public}, which no known key endorsed")
     registry.endorse(root, own().public, own(), "rig")
     assert verify(root).notes == []
 

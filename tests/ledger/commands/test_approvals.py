@@ -62,7 +62,7 @@ def test_rules_are_shown_with_who_set_them_and_set_one_by_one(run: Run) -> None:
     [
         (("rules", "--log-access", "all"), "log_access must be one of"),
         (("rules", "--approve", "retain,all"), "approve may name"),
-        (("rules", "--retention-min", "soon"), "is no duration"),
+        (("rules", "--retention-min", "soon"), "is not a duration"),
         (("rules", "--approver", "ann"), "64 hexadecimal"),
         (("approve", "abc"), "no proposal begins with 'abc'"),
         (("reject", "abc", "--reason", "no"), "no proposal begins with 'abc'"),

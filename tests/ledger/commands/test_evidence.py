@@ -80,7 +80,7 @@ def test_a_rewritten_ledger_gives_exit_code_1_and_says_from_where(run: Run, tmp_
     ("words", "says"),
     [
         (("verify", "--against", "gone.json"), "cannot read gone.json"),
-        (("verify", "--against", "damaged.json"), "damaged.json is no receipt, or it is damaged"),
+        (("verify", "--against", "damaged.json"), "damaged.json is not a receipt, or it is damaged"),
         (("verify", "--against", "empty"), "empty holds no receipt"),
         (("verify", "--against", "kept.json", "--key", "ab"), "was signed by the key"),
         (("verify", "--incremental", "--against", "kept.json"), "--against reads every byte"),
@@ -97,7 +97,7 @@ def test_a_rewritten_ledger_gives_exit_code_1_and_says_from_where(run: Run, tmp_
         (("witness", "--state", "ledger/state", "--ledger", "ledger", "--once"), "lies in the ledger"),
         (("witness", "--state", "state", "--ledger", "gone", "--once"), "is not a ledger"),
         (("witness", "--state", "state", "--server", "grpc://127.0.0.1:1", "--once"), "no gateway answers at"),
-        (("witness", "--state", "state", "--ledger", "ledger", "--every", "soon"), "'soon' is no duration"),
+        (("witness", "--state", "state", "--ledger", "ledger", "--every", "soon"), "'soon' is not a duration"),
     ],
 )
 def test_what_cannot_be_carried_out_gives_exit_code_2(
@@ -171,7 +171,7 @@ def test_a_witness_countersigns_once_and_refuses_what_was_rewritten(run: Run, tm
     assert run("verify").exit_code == 0
     refused = run(*words)
     assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "writer a was rewritten: its events up to seq 7 are not those of then" in refused.stderr
+    assert "writer a was rewritten: its events up to seq 7 are not what they were" in refused.stderr
     assert run("verify", "--against", "state").exit_code == 1
 
 

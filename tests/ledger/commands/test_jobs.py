@@ -126,9 +126,9 @@ def test_settings_are_taken_from_the_options(tmp_path: Path) -> None:
         (["run", "archive"], "job 'archive' needs --archive-to and --archive-after"),
         (["run", "archive", "--archive-to", "x"], "give --archive-after"),
         (["serve", "--only", "dance"], "job 'dance' is not known"),
-        (["serve", "--compact-every", "soon"], "'soon' is no duration"),
-        (["serve", "--compact-every", "0m"], "'0m' is no duration"),
-        (["serve", "--metrics-listen", "9464"], "'9464' is no address"),
+        (["serve", "--compact-every", "soon"], "'soon' is not a duration"),
+        (["serve", "--compact-every", "0m"], "'0m' is not a duration"),
+        (["serve", "--metrics-listen", "9464"], "'9464' is not an address"),
         (["serve", "--metrics-listen", "0.0.0.0:0"], "can be reached from other machines"),
     ],
 )

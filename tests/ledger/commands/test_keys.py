@@ -42,7 +42,7 @@ def test_keys_are_listed_and_endorsed(root: Path, tmp_path: Path, monkeypatch: p
         _record(root, "b")
         refused = run(root, "endorse", second)
         assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
-        assert "is endorsed by nobody" in refused.stderr
+        assert "nobody endorsed it" in refused.stderr
     listed = run(root, "keys").stdout
     assert "nobody: the first key of the ledger" in listed
     assert "nobody: taken on first use" in listed
@@ -75,4 +75,4 @@ def test_events_that_nobody_signed_are_counted(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("ROSE_LEDGER_KEY", str(tmp_path / "file" / "key"))
     _record(tmp_path / "ledger", "a")
     said = run(tmp_path / "ledger", "verify").stdout
-    assert "0 of 1 events are signed, by 0 keys. Not signed, or not from the first: a." in said
+    assert "0 of 1 events are signed, by 0 keys. Not signed, or not from the start: a." in said

@@ -65,10 +65,10 @@ def test_export_and_lake(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("archive", "--older-than", "soon", "--to", "x"), "'soon' is no duration"),
+        (("archive", "--older-than", "soon", "--to", "x"), "'soon' is not a duration"),
         (("archive", "--older-than", "1d", "--to", "x", "--storage-option", "key"), "not of the form KEY=VALUE"),
         (("export", "--to", "x", "--format", "xlsx"), "format must be one of"),
-        (("quarantine", "ledger.json"), "is no file of the ledger's"),
+        (("quarantine", "ledger.json"), "is not a file of the ledger's"),
     ],
 )
 def test_what_cannot_be_carried_out_gives_exit_code_2(run: Run, arguments: tuple[str, ...], says: str) -> None:

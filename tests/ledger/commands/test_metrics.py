@@ -58,8 +58,8 @@ def test_without_an_address_it_prints_once() -> None:
     [
         (["--ledger", "nowhere"], "nowhere is not a ledger"),
         (["--ledger", "nowhere", "--listen", "127.0.0.1:0"], "nowhere is not a ledger"),
-        (["--listen", "localhost"], "'localhost' is no address; give HOST:PORT"),
-        (["--listen", "127.0.0.1:99999"], "is no address"),
+        (["--listen", "localhost"], "'localhost' is not an address; give HOST:PORT"),
+        (["--listen", "127.0.0.1:99999"], "is not an address"),
         (["--listen", "0.0.0.0:0"], "can be reached from other machines: give a token"),
         (["--listen", "0.0.0.0:0", "--token-file", "nowhere"], "--token-file nowhere: "),
         (["--listen", "0.0.0.0:0", "--token-file", "/dev/null"], "--token-file /dev/null is empty"),

@@ -88,7 +88,7 @@ def test_show_prints_what_runs_by_hand() -> None:
         (["query", "open_lease"], "no query is named 'open_lease'; did you mean open_leases?"),
         (["query", "open_leases", "--since", "soon"], "since 'soon' is not a date"),
         (["query", "open_leases", "--since", "1h", "--until", "2h"], "is not before until"),
-        (["query", "open_leases", "--set", "step"], "'step' sets no variable"),
+        (["query", "open_leases", "--set", "step"], "'step' does not set a variable"),
         (["query", "open_leases", "--set", "step=1"], "open_leases reads no variable 'step'; it reads since, until"),
         (["query", "open_leases", "--run", "a", "--set", "run_id=b"], "run_id is given twice"),
         (["query", "placement_of_turn", "--set", "turn=one"], "turn 'one' is not a whole number"),

@@ -90,7 +90,7 @@ def test_a_forwarder_that_goes_on_says_what_it_did_and_ends_on_a_signal(folder):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("serve", "--listen", "8815"), "is no address"),
+        (("serve", "--listen", "8815"), "is not an address"),
         (("serve", "--listen", "0.0.0.0:0"), "give a token"),
         (("serve", "--tls-cert", "token"), "belong together"),
         (("serve", "--tls-cert", "token", "--tls-key", "gone"), "--tls-key gone: No such file"),

@@ -83,7 +83,7 @@ def test_a_token_is_printed_once_and_never_shown_again(token, store):
     ("arguments", "says"),
     [
         (("create", "x"), "could do nothing; give it --append PATTERN, --read or --admin"),
-        (("create", "x", "--read", "--expires", "soon"), "'soon' is no duration"),
+        (("create", "x", "--read", "--expires", "soon"), "'soon' is not a duration"),
         (("grant", "x"), "nothing is granted"),
         (("rotate", "x"), "No such file or directory; `rose ledger token create NAME --tokens FILE` makes one"),
     ],
@@ -162,7 +162,7 @@ def test_a_gateway_says_that_its_tokens_are_damaged_and_goes_on(tmp_path, store,
         store.write_bytes(sound[:30])
         assert remote.query(url, "SELECT 1", token=reader).rows == [(1,)]
         assert "damaged" in (said := output.readline())
-        assert "Until then the tokens hold that were read last" in said
+        assert "Until then the tokens that were read last are valid" in said
         store.write_bytes(sound)
         assert remote.query(url, "SELECT 1", token=reader).rows == [(1,)]
         assert "can be read again" in output.readline()

@@ -118,7 +118,7 @@ def test_a_writer_that_was_taken_out_is_found(root: Path, kept: Path) -> None:
     ledgers.rewritten(root, lambda other: ledgers.write(other, "a", epochs=3))
     problems = _held(root, kept).problems
     assert f"live/b: writer b was rewritten or set back: every event is gone; {path} has 4 of them" in problems[1]
-    assert f"writers.jsonl: it does not begin with the lines that it had for {path}" in problems[0]
+    assert f"writers.jsonl: it does not begin with the lines that it had in {path}" in problems[0]
 
 
 def test_segments_of_another_key_are_found_until_it_is_endorsed(

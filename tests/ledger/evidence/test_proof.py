@@ -73,7 +73,7 @@ def test_an_answer_that_is_none_is_refused(root: Path) -> None:
     whole = proof.answer(root, b'{"writers": {"a": [0, ""]}}')
     assert proof.read(whole).links["a"] is not None
     for content in (b"", b"{}", whole[:-1], whole + b"\0", whole[:50], b"[]\n"):
-        with pytest.raises(LedgerError, match="the answer is no proof"):
+        with pytest.raises(LedgerError, match="the answer is not a proof"):
             proof.read(content)
     with pytest.raises(LedgerError, match="the receipt of the ledger: the signature is wrong"):
         proof.read(whole.replace(b'"events": ', b'"events": 1', 1))

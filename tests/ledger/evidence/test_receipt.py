@@ -82,11 +82,11 @@ def _edited(change: Callable[[Any], object]) -> Callable[[bytes], bytes]:
 @pytest.mark.parametrize(
     ("edit", "says"),
     [
-        (lambda content: content[:-100], "is no receipt, or it is damaged"),
-        (lambda content: b"", "is no receipt, or it is damaged"),
-        (lambda content: b"[]", "is no receipt, or it is damaged"),
-        (_edited(lambda document: document.pop("writers")), "is no receipt, or it is damaged"),
-        (_edited(lambda document: document.update(writers={"a": 1})), "is no receipt, or it is damaged"),
+        (lambda content: content[:-100], "is not a receipt, or it is damaged"),
+        (lambda content: b"", "is not a receipt, or it is damaged"),
+        (lambda content: b"[]", "is not a receipt, or it is damaged"),
+        (_edited(lambda document: document.pop("writers")), "is not a receipt, or it is damaged"),
+        (_edited(lambda document: document.update(writers={"a": 1})), "is not a receipt, or it is damaged"),
         (_edited(lambda document: document.update(rose_receipt=2)), "is a receipt of format 2"),
         (_edited(lambda document: document["writers"]["a"].update(next_seq=7)), "the signature is wrong"),
         (_edited(lambda document: document["writers"].pop("b")), "the signature is wrong"),
@@ -137,7 +137,7 @@ def test_what_no_ledger_says_is_refused_though_it_is_signed(root: Path, change: 
         document["events"] = sum(mark["next_seq"] for mark in document["writers"].values())
     unsigned = {name: value for name, value in document.items() if name not in ("signature", "countersignatures")}
     document["signature"] = key.sign(b"rose receipt 1\n" + receipt.canonical(unsigned))
-    with pytest.raises(LedgerError, match="it is no receipt, or it is damaged"):
+    with pytest.raises(LedgerError, match="it is not a receipt, or it is damaged"):
         receipt.parse(json.dumps(document).encode(), "it")
 
 

@@ -98,7 +98,7 @@ def test_a_ledger_that_was_set_back_is_refused_also_when_it_goes_on(root: Path, 
         _countersign(root, state)
     ledgers.write(root, "b", power_mw=lambda seq: 8)
     ledgers.write(root, "b", power_mw=lambda seq: 8)
-    with pytest.raises(RefusedError, match="writer b was rewritten: its events up to seq 7 are not those of then"):
+    with pytest.raises(RefusedError, match="writer b was rewritten: its events up to seq 7 are not what they were"):
         _countersign(root, state)
 
 
@@ -176,7 +176,7 @@ def test_a_checkpoint_that_was_changed_or_put_there_is_named(root: Path, state: 
     path = _countersign(root, state).path
     content = path.read_bytes()
     path.write_bytes(content[:-10])
-    with pytest.raises(LedgerError, match=f"{path} is no receipt, or it is damaged"):
+    with pytest.raises(LedgerError, match=f"{path} is not a receipt, or it is damaged"):
         _countersign(root, state)
     path.write_bytes(receipt.take(root).content())
     with pytest.raises(LedgerError, match=f"{path} was not countersigned by the key"):

@@ -378,7 +378,7 @@ def _count_by_engines(folder: str, storage: dict[str, Any]) -> set[int]:
 
 @pytest.mark.parametrize("delete", [False, True])
 def test_a_copy_in_memory_is_none(root: Path, delete: bool) -> None:
-    with pytest.raises(LedgerError, match="gone when this process ends"):
+    with pytest.raises(LedgerError, match="does not outlive this process"):
         archive(root, older_than_days=1, to=f"memory://{uuid.uuid4().hex}", delete=delete, grace_s=0)
     assert _seqs(root) == list(range(12))
 

@@ -166,7 +166,7 @@ def test_a_place_that_locks_nothing_is_refused_before_anything_is_copied(
 def test_a_lock_that_is_none_is_refused(root: Path) -> None:
     with pytest.raises(LedgerError, match="lock mode 'legal' is none of compliance, governance"):
         ObjectLock(days=1, mode="legal")  # type: ignore[arg-type]
-    with pytest.raises(LedgerError, match="a lock of 0 days is none"):
+    with pytest.raises(LedgerError, match="a lock of 0 days cannot be set"):
         ObjectLock(days=0)
     with pytest.raises(LedgerError, match="a lock is for copies"):
         archive(root, older_than_days=1, to=None, delete=True, lock=LOCK)

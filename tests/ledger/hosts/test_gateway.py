@@ -91,7 +91,7 @@ def test_a_refusal_that_is_longer_than_a_call_can_carry_is_cut(client, letter):
     assert text.startswith(f"'{letter * 100}")
     assert " [...] " in text
     assert text.endswith("count as SELECT")
-    with pytest.raises(remote.GatewayError, match="is no action of this gateway"):
+    with pytest.raises(remote.GatewayError, match="is not an action of this gateway"):
         client._act(letter * 30_000 if letter == "x" else "x", b"")
 
 
@@ -175,7 +175,7 @@ def test_what_is_no_event_is_refused_as_a_whole(client, root, table, says):
 
 
 def test_an_unknown_action_is_named(client):
-    with pytest.raises(remote.GatewayError, match="'drop' is no action"):
+    with pytest.raises(remote.GatewayError, match="'drop' is not an action"):
         client._act("drop", b"")
 
 

@@ -12,7 +12,7 @@ from rose.ledger.hosts import gateway, remote
 
 @pytest.mark.parametrize("url", ["", "host:1", "http://host:1", "grpc://host", "grpc://host:port"])
 def test_what_is_no_url_of_a_gateway_is_named(url):
-    with pytest.raises(remote.GatewayError, match="is no gateway's URL; give grpc://HOST:PORT"):
+    with pytest.raises(remote.GatewayError, match="is not a gateway's URL; give grpc://HOST:PORT"):
         remote.query(url, "SELECT 1")
 
 

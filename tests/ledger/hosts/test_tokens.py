@@ -172,7 +172,7 @@ def _key(sha256):
         ({"rose_tokens": 2}, "damaged at rose_tokens"),
         ({"tokens": [{"name": "x", "reed": True}]}, "damaged at tokens.0.reed"),
         ({"tokens": [{"name": "x", "read": 1}]}, "damaged at tokens.0.read"),
-        ({"tokens": [{"name": "x"}, {"name": "x"}]}, "'x' is there twice"),
+        ({"tokens": [{"name": "x"}, {"name": "x"}]}, "'x' appears twice"),
         ({"tokens": [{"name": "x", "keys": [_key("0" * 64)]}, {"name": "y", "keys": [_key("0" * 64)]}]}, "there twice"),
         ({"tokens": [{"name": "x", "keys": [_key("secret")]}]}, "damaged at tokens.0.keys.0.sha256"),
     ],
@@ -197,7 +197,7 @@ def test_a_changed_file_counts_at_once_and_a_damaged_one_not_at_all(path):
         assert watched.find(second).name == "finance"
     path.unlink()
     assert watched.find(first).name == "rack-7"
-    assert [text.count("Until then the tokens hold that were read last") for text in warned] == [1, 1]
+    assert [text.count("Until then the tokens that were read last are valid") for text in warned] == [1, 1]
     assert first not in "".join(warned)
     path.write_bytes(sound)
     path.chmod(0o600)

@@ -107,7 +107,7 @@ def test_a_variable_the_query_does_not_read_is_refused() -> None:
 def test_assignments_are_read_and_checked() -> None:
     assert named.assignments(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
     for bad in ("a", "=1", ""):
-        with pytest.raises(NamedQueryError, match="sets no variable; write it as NAME=VALUE"):
+        with pytest.raises(NamedQueryError, match="does not set a variable; write it as NAME=VALUE"):
             named.assignments([bad])
     with pytest.raises(NamedQueryError, match="a is given twice"):
         named.assignments(["a=1", "a=2"])

@@ -51,7 +51,7 @@ def test_a_query_that_heeds_nothing_is_killed_and_leaves_no_process(root):
 @pytest.mark.parametrize(
     ("number", "says"),
     [
-        (signal.SIGKILL, r"was killed \(SIGKILL\), by somebody or for want of memory on this host"),
+        (signal.SIGKILL, r"was killed \(SIGKILL\), by someone or because this host ran out of memory"),
         (signal.SIGSEGV, r"DuckDB crashed on the query \(SIGSEGV\)"),
         (signal.SIGABRT, "Out of Memory: the query needed more than 2 GB"),
     ],
