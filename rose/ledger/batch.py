@@ -71,13 +71,13 @@ def checked(table: pa.Table) -> pa.Table:
 
 @functools.cache
 def _types() -> dict[str, pa.DataType]:
-    return {each.name: each.type for each in rows.schema() if each.name not in _NUMBERED}
+    return {field.name: field.type for field in rows.schema() if field.name not in _NUMBERED}
 
 
 @functools.cache
 def _fields() -> dict[str, rows.Field]:
     """A field by its name; what is one name is one range in all kinds."""
-    return {each.name: each for kind in KINDS for each in rows.fields_of(kind)}
+    return {field.name: field for kind in KINDS for field in rows.fields_of(kind)}
 
 
 @functools.cache
@@ -138,11 +138,11 @@ def _check_kinds(columns: Columns) -> None:
 @functools.lru_cache(maxsize=256)
 def _expected(kinds: tuple[str, ...], names: tuple[str, ...]) -> tuple[Any, Any, tuple[str, str] | None]:
     """Whether each column may, and must, have a value in events of each kind; and a (kind, column) that is missing."""
-    fields = [{each.name: each for each in rows.fields_of(kind)} for kind in kinds]
-    own = np.array([[name in REQUIRED or name in each for each in fields] for name in names])
-    required = np.array([[name in each and not each[name].optional for each in fields] for name in names])
-    for kind, each in zip(kinds, fields, strict=True):
-        for field in each.values():
+    fields = [{field.name: field for field in rows.fields_of(kind)} for kind in kinds]
+    own = np.array([[name in REQUIRED or name in by_name for by_name in fields] for name in names])
+    required = np.array([[name in by_name and not by_name[name].optional for by_name in fields] for name in names])
+    for kind, by_name in zip(kinds, fields, strict=True):
+        for field in by_name.values():
             if not field.optional and field.name not in names:
                 return own, required, (kind, field.name)
     return own, required, None
@@ -151,9 +151,9 @@ def _expected(kinds: tuple[str, ...], names: tuple[str, ...]) -> tuple[Any, Any,
 @functools.lru_cache(maxsize=256)
 def _allowed(kinds: tuple[str, ...], names: tuple[str, ...]) -> list[tuple[int, list[tuple[str, ...]]]]:
     """Places of the columns that some kind allows a few values alone, and those of each kind; none where all are."""
-    literals = [{each.name: each.allowed for each in rows.fields_of(kind)} for kind in kinds]
-    found = ((index, [of_kind.get(name, ()) for of_kind in literals]) for index, name in enumerate(names))
-    return [(index, allowed) for index, allowed in found if any(allowed)]
+    literals = [{field.name: field.allowed for field in rows.fields_of(kind)} for kind in kinds]
+    by_column = ((index, [of_kind.get(name, ()) for of_kind in literals]) for index, name in enumerate(names))
+    return [(index, allowed) for index, allowed in by_column if any(allowed)]
 
 
 def _check_allowed(columns: Columns, name: str, codes: Any, valid: Any, allowed: list[tuple[str, ...]]) -> None:
@@ -262,11 +262,11 @@ def _masks(columns: Columns) -> tuple[Any, list[int]]:
     return np.stack(masks), mask_of
 
 
-def _numbers(column: pa.Array, of: type[np.int64 | np.float64]) -> Any:
+def _numbers(column: pa.Array, dtype: type[np.int64 | np.float64]) -> Any:
     """of[rows], with anything where there is no value."""
     if column.buffers()[1] is None:
-        return np.zeros(len(column), dtype=of)
-    return np.frombuffer(column.buffers()[1], of)[column.offset : column.offset + len(column)]
+        return np.zeros(len(column), dtype=dtype)
+    return np.frombuffer(column.buffers()[1], dtype)[column.offset : column.offset + len(column)]
 
 
 def _lengths(column: pa.Array) -> Any:

@@ -207,9 +207,9 @@ def _differences(connection: duckdb.DuckDBPyConnection, root: Path) -> list[str]
     compared = selects, hashlib.sha256((root / layout.CATALOG).read_bytes()).hexdigest()
     if _compared.get(root) == compared:
         return []
-    if not (found := _faults(connection, selects)):
+    if not (reasons := _faults(connection, selects)):
         _compared[root] = compared
-    return found
+    return reasons
 
 
 def _faults(connection: duckdb.DuckDBPyConnection, selects: dict[str, str]) -> list[str]:

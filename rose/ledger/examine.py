@@ -147,24 +147,24 @@ def manifest(content: bytes) -> Manifest:
     """Examine the bytes of a compacted part's manifest."""
     sha256 = hashlib.sha256(content).hexdigest()
     try:
-        said = json.loads(content)
-        merged = said.pop("segments")
+        detail = json.loads(content)
+        merged = detail.pop("segments")
         for name, kind in _SAYS.items():
-            if not all(isinstance(entry[name], kind) for entry in (said, *merged)):
+            if not all(isinstance(entry[name], kind) for entry in (detail, *merged)):
                 raise TypeError(name)
-        found = [Link.read(said["writer"], entry) for entry in merged]
-        faults = (*_inner_faults(merged), *_content_faults(merged, found))
+        entries = [Link.read(detail["writer"], entry) for entry in merged]
+        faults = (*_inner_faults(merged), *_content_faults(merged, entries))
         first = merged[0]
         return Manifest(
             sha256,
-            said,
+            detail,
             len(merged),
             first["file"],
             first["previous_sha256"],
-            found[0],
-            found[-1],
-            tuple(_signers(merged, found)),
-            sum(link.events for link in found if not link.chained),
+            entries[0],
+            entries[-1],
+            tuple(_signers(merged, entries)),
+            sum(link.events for link in entries if not link.chained),
             faults,
         )
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
@@ -176,8 +176,8 @@ def manifest(content: bytes) -> Manifest:
 def links(content: bytes) -> list[Link]:
     """The links of the segments that a manifest lists; none if it is no manifest."""
     try:
-        said = json.loads(content)
-        return [Link.read(said["writer"], entry) for entry in said["segments"]]
+        detail = json.loads(content)
+        return [Link.read(detail["writer"], entry) for entry in detail["segments"]]
     except (ValueError, KeyError, TypeError):
         return []
 
@@ -191,10 +191,10 @@ def _inner_faults(merged: Iterable[dict[str, Any]]) -> Iterable[str]:
         sha256, next_seq = entry["sha256"], entry["last_seq"] + 1
 
 
-def _content_faults(merged: Iterable[dict[str, Any]], found: Iterable[Link]) -> Iterable[str]:
+def _content_faults(merged: Iterable[dict[str, Any]], read_links: Iterable[Link]) -> Iterable[str]:
     previous: str | None = None
     chained = False
-    for entry, link in zip(merged, found, strict=True):
+    for entry, link in zip(merged, read_links, strict=True):
         for fault in (
             link.fault(previous),
             link.signature_fault(),
@@ -205,8 +205,8 @@ def _content_faults(merged: Iterable[dict[str, Any]], found: Iterable[Link]) -> 
         previous, chained = link.end, chained or link.chained
 
 
-def _signers(merged: Iterable[dict[str, Any]], found: Iterable[Link]) -> Iterable[tuple[str, str, int, int]]:
-    pairs = zip(merged, found, strict=True)
+def _signers(merged: Iterable[dict[str, Any]], read_links: Iterable[Link]) -> Iterable[tuple[str, str, int, int]]:
+    pairs = zip(merged, read_links, strict=True)
     for key, run in itertools.groupby(pairs, key=lambda pair: pair[1].key):
         (entry, link), *more = run
         yield key, entry["file"], link.first_seq, link.events + sum(later.events for _, later in more)
@@ -225,12 +225,12 @@ def link_faults(sha256: str | None, next_seq: int | None, previous_sha256: str, 
 
 def rows_fault(content: bytes, manifest_content: bytes) -> str | None:
     """What is wrong with the Parquet file of a compacted part, given the bytes of its manifest; None if nothing."""
-    said, merged = json.loads(manifest_content), links(manifest_content)
-    if hashlib.sha256(content).hexdigest() != said["sha256"]:
+    detail, merged = json.loads(manifest_content), links(manifest_content)
+    if hashlib.sha256(content).hexdigest() != detail["sha256"]:
         return CHANGED
     try:
-        if not rows_are(content, said["writer"], said["first_seq"], said["last_seq"]):
-            return f"its rows are not seq {said['first_seq']} to {said['last_seq']}"
+        if not rows_are(content, detail["writer"], detail["first_seq"], detail["last_seq"]):
+            return f"its rows are not seq {detail['first_seq']} to {detail['last_seq']}"
         chained = any(link.chained for link in merged)
         # Compactions of older versions made Bloom filters.
         first_seqs = [link.first_seq for link in merged]
@@ -250,9 +250,9 @@ def rows_are(content: bytes, writer: str, first_seq: int, last_seq: int) -> bool
     seqs, count = table["seq"].to_numpy() - first_seq, last_seq - first_seq + 1
     if len(seqs) != count or (count and (seqs.min() < 0 or seqs.max() >= count)):
         return False
-    found = np.zeros(count, dtype=np.bool_)
-    found[seqs] = True
-    return bool(found.all()) and pc.all(pc.equal(table["writer"], writer)).as_py() is not False
+    present = np.zeros(count, dtype=np.bool_)
+    present[seqs] = True
+    return bool(present.all()) and pc.all(pc.equal(table["writer"], writer)).as_py() is not False
 
 
 def recorded(root: Path, writer: str, action: str, seen: Seen | None = None) -> list[dict[str, Any]]:
@@ -291,16 +291,16 @@ def _says_all(action: str, detail: Any) -> bool:
 def _events(root: Path, writer: str, seen: Seen | None) -> list[tuple[int, str, Any]]:
     """seq, action and details of the `ledger` events that `writer` wrote, in order; a damaged file has none."""
     seen = seen or Seen()
-    found: list[tuple[int, str, Any]] = []
+    events: list[tuple[int, str, Any]] = []
     for part in layout.parts(root, writer):
         for path in sorted(root.glob(part.pattern)):
             try:
                 sha256 = _expected_sha256(root, part, path)
-                found += seen.facts(path, f"events {sha256}", functools.partial(_said, sha256=sha256))
+                events += seen.facts(path, f"events {sha256}", functools.partial(_detail_events, sha256=sha256))
             except (OSError, ValueError, KeyError, TypeError):
                 # The walk along its writer says what is wrong with it.
                 continue
-    return sorted(found, key=lambda event: event[0])
+    return sorted(events, key=lambda event: event[0])
 
 
 def _expected_sha256(root: Path, part: Part, path: Path) -> str:
@@ -309,7 +309,7 @@ def _expected_sha256(root: Path, part: Part, path: Path) -> str:
     return str(json.loads((root / part.manifest).read_bytes())["sha256"])
 
 
-def _said(content: bytes, sha256: str) -> list[tuple[int, str, Any]]:
+def _detail_events(content: bytes, sha256: str) -> list[tuple[int, str, Any]]:
     """(seq, action, detail) of every event in the bytes that has them."""
     if hashlib.sha256(content).hexdigest() != sha256:
         return []

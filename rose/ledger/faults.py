@@ -40,8 +40,8 @@ def listed(root: Path | str, limit: int = NAMED_MAX) -> tuple[int, list[Fault]]:
     with catalog.connect(root) as connection:
         (count,) = connection.execute("SELECT count(*) FROM faulty_event").fetchall()[0]
         select = "SELECT writer, seq, kind, fault, value FROM faulty_event ORDER BY ALL LIMIT ?"
-        found = [Fault(*row) for row in connection.execute(select, [limit]).fetchall()] if count else []
-    return count, found
+        faults = [Fault(*row) for row in connection.execute(select, [limit]).fetchall()] if count else []
+    return count, faults
 
 
 @functools.cache
@@ -51,12 +51,12 @@ def reckonable(kind: str) -> str:
     Numbers are in range, rules hold of them, and the ids are there that the kind needs.
     """
     conditions = [_together(group, most) for most, group in _groups(kind).items()]
-    for each in rows.fields_of(kind):
-        if each.sql_type == "DOUBLE":
+    for field in rows.fields_of(kind):
+        if field.sql_type == "DOUBLE":
             # What is out of range can be reckoned with.
-            conditions.append(_unless_null(f"isfinite({each.name})", each))
-        elif each.range is not None and each.name != "at_us" and each not in _groups(kind).get(each.range.most, ()):
-            conditions.append(_unless_null(_between(each.name, each.range.least, each.range.most), each))
+            conditions.append(_unless_null(f"isfinite({field.name})", field))
+        elif field.range is not None and field.name != "at_us" and field not in _groups(kind).get(field.range.most, ()):
+            conditions.append(_unless_null(_between(field.name, field.range.least, field.range.most), field))
     # A rule must not overflow on numbers out of range, and conditions are tried in any order but inside a CASE.
     if rules := [rule.holds.replace("==", "=") for rule in KINDS[kind].rules]:
         first, second, *rest = [*conditions[:2], *rules]
@@ -72,9 +72,9 @@ def cases() -> str:
     at_us = _fields()["at_us"]
     lines = [_case("at_us", f"coalesce({_of_value(at_us)}, false)", at_us.wanted)]
     lines += [
-        _case(each.name, holds, each.wanted)
-        for each in _fields().values()
-        if each != at_us and (holds := _of_value(each)) is not None
+        _case(field.name, holds, field.wanted)
+        for field in _fields().values()
+        if field != at_us and (holds := _of_value(field)) is not None
     ]
     kinds = "\n".join(f"WHEN '{kind}' THEN CASE\n{cases_of}\nEND" for kind in KINDS if (cases_of := _cases_of(kind)))
     return "\n".join([*lines, f"ELSE CASE kind\n{kinds}\nEND"])
@@ -82,12 +82,12 @@ def cases() -> str:
 
 def _cases_of(kind: str) -> str:
     lines = []
-    for each in rows.fields_of(kind):
-        if each.allowed:
-            values = ", ".join(f"'{value}'" for value in each.allowed)
-            lines.append(_case(each.name, f"coalesce({each.name}, '') IN ({values})", each.wanted))
-        elif not each.optional and each.name != "at_us":
-            lines.append(_case(each.name, f"{each.name} IS NOT NULL", each.wanted))
+    for field in rows.fields_of(kind):
+        if field.allowed:
+            values = ", ".join(f"'{value}'" for value in field.allowed)
+            lines.append(_case(field.name, f"coalesce({field.name}, '') IN ({values})", field.wanted))
+        elif not field.optional and field.name != "at_us":
+            lines.append(_case(field.name, f"{field.name} IS NOT NULL", field.wanted))
     lines += [_case(rule.field, _exact(rule.holds), rule.wanted) for rule in KINDS[kind].rules]
     if kind == Power.kind:
         unmeasured = f"(power_mw IS NULL) = (source = '{NOT_MEASURED}')"
@@ -96,20 +96,20 @@ def _cases_of(kind: str) -> str:
 
 
 def _fields() -> dict[str, Field]:
-    return {each.name: each for kind in KINDS for each in rows.fields_of(kind)}
+    return {field.name: field for kind in KINDS for field in rows.fields_of(kind)}
 
 
 def _groups(kind: str) -> dict[int, list[Field]]:
     """Integers that are all from 0 to one less than a power of two: together they are if their bits are."""
-    found: dict[int, list[Field]] = {}
-    for each in rows.fields_of(kind):
-        if each.range is not None and each.range.least == 0 and each.range.most in (AMOUNT_MAX, INSTANT_NS_MAX):
-            found.setdefault(each.range.most, []).append(each)
-    return found
+    groups: dict[int, list[Field]] = {}
+    for field in rows.fields_of(kind):
+        if field.range is not None and field.range.least == 0 and field.range.most in (AMOUNT_MAX, INSTANT_NS_MAX):
+            groups.setdefault(field.range.most, []).append(field)
+    return groups
 
 
 def _together(group: list[Field], most: int) -> str:
-    bits = " | ".join(f"coalesce({each.name}, 0)" if each.optional else each.name for each in group)
+    bits = " | ".join(f"coalesce({field.name}, 0)" if field.optional else field.name for field in group)
     return _between(f"({bits})" if len(group) > 1 else bits, 0, most)
 
 
@@ -117,16 +117,16 @@ def _between(value: str, least: int, most: int) -> str:
     return f"{value} BETWEEN {least} AND {most}"
 
 
-def _unless_null(condition: str, each: Field) -> str:
-    return f"coalesce({condition}, true)" if each.optional else condition
+def _unless_null(condition: str, field: Field) -> str:
+    return f"coalesce({condition}, true)" if field.optional else condition
 
 
-def _of_value(each: Field) -> str | None:
-    if each.range is not None:
-        return _between(each.name, each.range.least, each.range.most)
-    if each.sql_type == "DOUBLE":
-        return f"isfinite({each.name})"
-    return f"{each.name} <> ''" if each.filled else None
+def _of_value(field: Field) -> str | None:
+    if field.range is not None:
+        return _between(field.name, field.range.least, field.range.most)
+    if field.sql_type == "DOUBLE":
+        return f"isfinite({field.name})"
+    return f"{field.name} <> ''" if field.filled else None
 
 
 def _exact(holds: str) -> str:

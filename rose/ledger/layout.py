@@ -200,15 +200,15 @@ def all_parts(root: Path, writer: str) -> list[tuple[Part, bool]]:
     the first listing misses the second one has. A manifest may be moved to `archived` or back meanwhile, so one of
     the two is listed twice.
     """
-    found = {Part(writer, epoch, epoch, "live") for epoch in epochs(root, writer)}
+    known = {Part(writer, epoch, epoch, "live") for epoch in epochs(root, writer)}
     states: tuple[State, ...] = ("compacted", "archived", "compacted")
     for state in states:
         for name in names(root / state / writer):
             if (span := manifest_span(name)) is not None:
-                found.add(Part(writer, *span, state))
+                known.add(Part(writer, *span, state))
     ranked: list[tuple[Part, bool]] = []
     covered = -1
-    for part in sorted(found, key=lambda part: (part.first, -part.last, part.state)):
+    for part in sorted(known, key=lambda part: (part.first, -part.last, part.state)):
         ranked.append((part, part.last <= covered))
         covered = max(covered, part.last)
     return ranked
@@ -229,8 +229,8 @@ def epochs(root: Path, writer: str) -> list[int]:
 
 def writers(root: Path) -> list[str]:
     """Names of all writers that ever wrote to this ledger, in order."""
-    found = {name for folder in ("live", "compacted", "archived") for name in names(root / folder)}
-    return sorted(name for name in found if WRITER_NAME.fullmatch(name))
+    written = {name for folder in ("live", "compacted", "archived") for name in names(root / folder)}
+    return sorted(name for name in written if WRITER_NAME.fullmatch(name))
 
 
 def write_file(path: Path, content: bytes, *, sync: bool = True, read_back: bool = False) -> None:

@@ -34,7 +34,7 @@ class Overflow:
 
     def add(self, event: Event, values: tuple[Any, ...]) -> None:
         """Take in an event whose `rows.encode` is `values`."""
-        named = {each.name: value for each, value in zip(rows.fields_of(event.kind), values, strict=True)}
+        named = {field.name: value for field, value in zip(rows.fields_of(event.kind), values, strict=True)}
         if event.kind in ("device_slice", "power") and self._merge(event.kind, named):
             return
         self._counts[event.kind] += 1

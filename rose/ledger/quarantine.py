@@ -39,14 +39,14 @@ def quarantine(root: Path | str, paths: Sequence[str]) -> list[str]:
             for name in names:
                 # The manifest first: without it the file no longer counts.
                 manifest = Path(name).with_suffix(".json")
-                for found in (manifest, Path(name)) if name.startswith("compacted/") else (Path(name),):
-                    if (root / found).exists():
-                        layout.move_file(root / found, root / FOLDER / found)
+                for relative in (manifest, Path(name)) if name.startswith("compacted/") else (Path(name),):
+                    if (root / relative).exists():
+                        layout.move_file(root / relative, root / FOLDER / relative)
         # Only now: with a damaged file in its way no catalog can be made, and no writer opened.
         with LedgerWriter.open(root, WRITER, layout.UPKEEP_RUN_ID) as log:
-            said = {detail["file"] for detail in examine.recorded(root, WRITER, QUARANTINED_ACTION)}
+            recorded = {detail["file"] for detail in examine.recorded(root, WRITER, QUARANTINED_ACTION)}
             for name in names:
-                if name not in said:
+                if name not in recorded:
                     sha256 = hashlib.sha256((root / FOLDER / name).read_bytes()).hexdigest()
                     detail = json.dumps({"file": name, "moved_to": f"{FOLDER}/{name}", "sha256": sha256})
                     log.record(Ledger(action=QUARANTINED_ACTION, detail_json=detail), durable=True)

@@ -87,10 +87,10 @@ def encode(event: Event) -> tuple[Any, ...]:
         return values
     fields = fields_of(event.kind)
     values = tuple(
-        value if (value := getattr(event, each.name)) is None and each.optional else _check(event.kind, each, value)
-        for each in fields
+        value if (value := getattr(event, field.name)) is None and field.optional else _check(event.kind, field, value)
+        for field in fields
     )
-    named = {each.name: value for each, value in zip(fields, values, strict=True)}
+    named = {field.name: value for field, value in zip(fields, values, strict=True)}
     for rule in KINDS[event.kind].rules:
         if not holds(rule)(named):
             raise LedgerError(refusal(event.kind, rule.field, rule.wanted, named[rule.field]))
@@ -136,10 +136,10 @@ def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequ
             seq += item.num_rows
     for kind, rows in rows_of.items():
         arrays: dict[str, Any] = {"seq": pa.array(seqs_of[kind], pa.int64())}
-        for each, column in zip(fields_of(kind), zip(*rows, strict=True), strict=True):
-            array = pa.array(column, _ARROW[each.sql_type])
+        for field, column in zip(fields_of(kind), zip(*rows, strict=True), strict=True):
+            array = pa.array(column, _ARROW[field.sql_type])
             if array.null_count < len(array):
-                arrays[each.name] = array
+                arrays[field.name] = array
         constants = {"kind": kind, "run_id": run_id, "provenance": provenance}
         arrays |= {name: pa.repeat(pa.scalar(value), len(rows)) for name, value in constants.items()}
         parts.append(pa.table(arrays))
@@ -159,11 +159,11 @@ def _quick(kind: str) -> Callable[[Event], tuple[Any, ...] | None]:
     `record` is called where time matters.
     """
     fields = fields_of(kind)
-    literals = {f"allowed_{each.name}": frozenset(each.allowed) for each in fields if each.allowed}
-    names = ", ".join(each.name for each in fields)
+    literals = {f"allowed_{field.name}": frozenset(field.allowed) for field in fields if field.allowed}
+    names = ", ".join(field.name for field in fields)
     lines = [
         "def quick(event):",
-        *(f"    {each.name} = event.{each.name}" for each in fields),
+        *(f"    {field.name} = event.{field.name}" for field in fields),
         f"    if {' and '.join([*map(_surely, fields), *(rule.holds for rule in KINDS[kind].rules)])}:",
         f"        return ({names},)",
         "    return None",
@@ -174,23 +174,23 @@ def _quick(kind: str) -> Callable[[Event], tuple[Any, ...] | None]:
     return made
 
 
-def _surely(each: Field) -> str:
+def _surely(field: Field) -> str:
     """A condition, as Python, under which a value fits its column as it is."""
-    name = each.name
-    match each.sql_type:
+    name = field.name
+    match field.sql_type:
         case "BIGINT":
-            assert each.range is not None
-            fits = f"type({name}) is int and {_within(each.range, name)}"
+            assert field.range is not None
+            fits = f"type({name}) is int and {_within(field.range, name)}"
         case "VARCHAR":
-            known = f"{name} in allowed_{name}" if each.allowed else f"{name}.isascii()"
-            fits = f"type({name}) is str and {known}" + (f" and {name}" if each.filled else "")
+            known = f"{name} in allowed_{name}" if field.allowed else f"{name}.isascii()"
+            fits = f"type({name}) is str and {known}" + (f" and {name}" if field.filled else "")
         case "DOUBLE":
             # Neither an infinity nor NaN, which is on no side of anything.
             fits = f"type({name}) is float and "
-            fits += f"-INFINITY < {name} < INFINITY" if each.range is None else _within(each.range, name)
+            fits += f"-INFINITY < {name} < INFINITY" if field.range is None else _within(field.range, name)
         case _:
             fits = f"type({name}) is bool"
-    return f"({name} is None or {fits})" if each.optional else f"({fits})"
+    return f"({name} is None or {fits})" if field.optional else f"({fits})"
 
 
 def _within(limits: Range, name: str) -> str:
@@ -211,27 +211,27 @@ def _field(name: str, hint: Any, *, needed: bool) -> Field:
     return Field(name, sql_type, optional and not needed, allowed, limits, filled)
 
 
-def _check(kind: str, each: Field, value: Any) -> Any:
+def _check(kind: str, field: Field, value: Any) -> Any:
     """`value` as its column stores it; NumPy scalars become Python's."""
     truth = isinstance(value, bool | np.bool_)
     # What a foreign type makes of these is its own affair.
     with suppress(TypeError, ValueError, OverflowError):
-        match each.sql_type:
+        match field.sql_type:
             case "VARCHAR":
-                known = isinstance(value, str) and (value in each.allowed or not each.allowed)
-                if known and _is_utf8(value) and (value or not each.filled):
+                known = isinstance(value, str) and (value in field.allowed or not field.allowed)
+                if known and _is_utf8(value) and (value or not field.filled):
                     return value
             case "BIGINT":
-                assert each.range is not None
-                if not truth and each.range.least <= (number := operator.index(value)) <= each.range.most:
+                assert field.range is not None
+                if not truth and field.range.least <= (number := operator.index(value)) <= field.range.most:
                     return number
             case "DOUBLE":
-                if not truth and hasattr(value, "__float__") and _is_real(real := float(value), each.range):
+                if not truth and hasattr(value, "__float__") and _is_real(real := float(value), field.range):
                     return real
             case _:
                 if truth:
                     return bool(value)
-    raise LedgerError(refusal(kind, each.name, each.wanted, value))
+    raise LedgerError(refusal(kind, field.name, field.wanted, value))
 
 
 def _is_real(value: float, limits: Range | None) -> bool:

@@ -111,8 +111,8 @@ def _column_names(segment: Path) -> tuple[str, ...]:
 
 def place(definition: str) -> Path | None:
     """Where the ledger lies that the view `stored_event` of this definition reads; None if it names no file."""
-    found = _FILE.search(definition)
-    return None if found is None else Path(found[1].replace("''", "'"))
+    match = _FILE.search(definition)
+    return None if match is None else Path(match[1].replace("''", "'"))
 
 
 def stored(root: Path, patterns: Sequence[str]) -> str:

@@ -75,11 +75,11 @@ def state(root: Path | str) -> State | None:
         content = json.loads((Path(root) / FOLDER / "state.json").read_bytes())
         if content.pop("format") != _FORMAT:
             return None
-        found = State(**content)
-        numbers = (found.until_us, found.problems, found.events, *filter(None, [found.full_until_us]))
-        texts = (found.by, *found.heads, *found.heads.values())
+        stored = State(**content)
+        numbers = (stored.until_us, stored.problems, stored.events, *filter(None, [stored.full_until_us]))
+        texts = (stored.by, *stored.heads, *stored.heads.values())
         whole = all(type(number) is int for number in numbers) and all(isinstance(text, str) for text in texts)
-        return found if whole else None
+        return stored if whole else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -93,10 +93,10 @@ def leave(root: Path, *, until_us: int, full: bool, problems: int, events: int, 
     """Leave the outcome of a verification. A folder that may not be written stays as it is."""
     before = state(root)
     full_until_us = until_us if full else None if before is None else before.full_until_us
-    found = State(
+    result = State(
         until_us=until_us, full_until_us=full_until_us, problems=problems, events=events, by=user_at_host(), heads=heads
     )
-    _write(root, "state.json", {"format": _FORMAT, **dataclasses.asdict(found)})
+    _write(root, "state.json", {"format": _FORMAT, **dataclasses.asdict(result)})
 
 
 def save(root: Path | str, seen: Seen) -> None:

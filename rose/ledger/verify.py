@@ -102,16 +102,20 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
             pool.shutdown(cancel_futures=True)
         edited, moved = views.faults(root, seen)
         folder = [*_folder(root, expected, seen), *edited]
-        notes = [*moved, *_notes(expected, [found for found, _ in writers])]
-        report = Report(root, [found for found, _ in writers], roll_ups.faults(root, seen), folder, notes)
-        heads = {found.writer: newest for found, newest in writers if newest and not found.problems}
+        notes = [*moved, *_notes(expected, [writer_report for writer_report, _ in writers])]
+        report = Report(
+            root, [writer_report for writer_report, _ in writers], roll_ups.faults(root, seen), folder, notes
+        )
+        heads = {
+            writer_report.writer: newest for writer_report, newest in writers if newest and not writer_report.problems
+        }
         seen.forget_unvisited()
         verified.leave(
             root,
             until_us=began_us,
             full=full,
             problems=len(report.problems),
-            events=sum(found.events for found in report.writers),
+            events=sum(writer_report.events for writer_report in report.writers),
             # What was there once is asked for again, until it is back.
             heads={**({} if before is None else before.heads), **heads},
         )
@@ -120,11 +124,11 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
 
 def _folder(root: Path, expected: Expected, seen: Seen) -> list[str]:
     """What is wrong with everything that is no writer's, no roll-up and no view."""
-    found = names.faults(root)
+    problems = names.faults(root)
     for writer in (COMPACTION_WRITER, ARCHIVE_WRITER, ROLL_UP_WRITER):
-        found += examine.detail_faults(root, writer, seen)
+        problems += examine.detail_faults(root, writer, seen)
     if expected.problem is not None:
-        found.append(expected.problem)
+        problems.append(expected.problem)
     if expected.lines:
         ledger_id = layout.ledger_id(root)
 
@@ -132,28 +136,28 @@ def _folder(root: Path, expected: Expected, seen: Seen) -> list[str]:
             return list(registry.signature_faults(ledger_id, registry.parse(content)))
 
         with suppress(OSError, LedgerError):
-            found += seen.facts(root / registry.FILE, f"registry {ledger_id}", signatures)
+            problems += seen.facts(root / registry.FILE, f"registry {ledger_id}", signatures)
     # One that is missing is made again by the next writer.
     schema = root / layout.SCHEMA_FILE
     if schema.is_dir():
-        found.append(f"{layout.SCHEMA_FILE}: it is a folder; remove it, and the next writer makes the file again")
+        problems.append(f"{layout.SCHEMA_FILE}: it is a folder; remove it, and the next writer makes the file again")
     elif schema.exists() and (fault := seen.facts(schema, "schema", lambda _: schema_file.fault(schema))):
-        found.append(f"{layout.SCHEMA_FILE}: {fault}")
-    return found
+        problems.append(f"{layout.SCHEMA_FILE}: {fault}")
+    return problems
 
 
 def _notes(expected: Expected, writers: Sequence[WriterReport]) -> list[str]:
     trusted = registry.endorsed(expected.lines or ())
     signers: dict[str, list[str]] = {}
-    for found in writers:
-        for key in sorted({signer.key for signer in found.signers if signer.key} - trusted):
-            signers.setdefault(key, []).append(found.writer)
+    for report in writers:
+        for key in sorted({signer.key for signer in report.signers if signer.key} - trusted):
+            signers.setdefault(key, []).append(report.writer)
     named = {(line.writer, line.key) for line in expected.lines or () if line.by in trusted}
     loose = [
-        (found.writer, key)
-        for found in writers
-        for key in sorted({signer.key for signer in found.signers} & trusted)
-        if (found.writer, key) not in named
+        (report.writer, key)
+        for report in writers
+        for key in sorted({signer.key for signer in report.signers} & trusted)
+        if (report.writer, key) not in named
     ]
     return [
         *(

@@ -116,16 +116,16 @@ def _rows(root: Path) -> list[tuple[int, int, str, str | None]]:
         if named:
             raise _unreadable(f"live/{CONTROLS_WRITER} is gone")
         return []
-    found: list[tuple[int, int, str, str | None]] = []
+    stored_rows: list[tuple[int, int, str, str | None]] = []
     for part in parts:
         if part.state == "archived":
             raise _unreadable(f"{part.manifest}: its events left the ledger")
         for path in sorted(root.glob(part.pattern)):
             stat = path.stat()
             stamp = (stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns)
-            found += _rows_of(path, _expected_sha256(root, part, path), stamp)
-    found.sort(key=lambda row: row[0])
-    if [row[0] for row in found] != list(range(len(found))):
+            stored_rows += _rows_of(path, _expected_sha256(root, part, path), stamp)
+    stored_rows.sort(key=lambda row: row[0])
+    if [row[0] for row in stored_rows] != list(range(len(stored_rows))):
         raise _unreadable("an event is missing or appears twice")
     head = segments.read_head(root, CONTROLS_WRITER).segment
     if head is None:
@@ -134,7 +134,7 @@ def _rows(root: Path) -> list[tuple[int, int, str, str | None]]:
     live = parts[-1].state == "live" and segments.place(head)[0] >= parts[-1].first
     if live and not (root / head).exists():
         raise _unreadable(f"{head}, its newest segment, is gone")
-    return found
+    return stored_rows
 
 
 @functools.lru_cache(maxsize=1024)

@@ -132,8 +132,8 @@ class State:
     def matching(self, act: str, request: Mapping[str, Any]) -> list[Proposal]:
         """Proposals of exactly this, newest first."""
         wanted = canonical([act, request])
-        found = [one for one in self.proposals.values() if canonical([one.act, one.request]) == wanted]
-        return found[::-1]
+        proposals = [one for one in self.proposals.values() if canonical([one.act, one.request]) == wanted]
+        return proposals[::-1]
 
     def refusal(self, proposal: Proposal, key: str) -> str | None:
         """Why an approval by `key` does not count; None if it does."""
@@ -157,11 +157,11 @@ def proposal_id(body: Mapping[str, Any], key: str) -> str:
 
 def one_id(ids: Iterable[str], text: str, what: str) -> str:
     """The one id that begins with `text`. Raises LedgerError."""
-    found = [one for one in ids if one.startswith(text.lower())]
-    if len(found) != 1 or not text:
-        ask = "give more of its id" if found else f"`rose ledger {what}s` lists them".replace("holds", "hold list")
-        raise LedgerError(f"{'more than one' if found else 'no'} {what} begins with {text!r}; {ask}")
-    return found[0]
+    matches = [one for one in ids if one.startswith(text.lower())]
+    if len(matches) != 1 or not text:
+        ask = "give more of its id" if matches else f"`rose ledger {what}s` lists them".replace("holds", "hold list")
+        raise LedgerError(f"{'more than one' if matches else 'no'} {what} begins with {text!r}; {ask}")
+    return matches[0]
 
 
 def fold(records: Iterable[Record]) -> State:

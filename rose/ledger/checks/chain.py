@@ -230,13 +230,13 @@ class Chain:
         sha256 = segments.sha256_in(path)
         self.report.segments += 1
         self.newest = path
-        found = self._facts(path, "segment", lambda content: examine.segment(content, sha256))
-        if found is not None and found.fault is not None:
-            self._problem(path, found.fault)
-        if found is None or found.changed:
+        segment_facts = self._facts(path, "segment", lambda content: examine.segment(content, sha256))
+        if segment_facts is not None and segment_facts.fault is not None:
+            self._problem(path, segment_facts.fault)
+        if segment_facts is None or segment_facts.changed:
             # Its own words cannot be trusted, but its successor still names the SHA-256 it had.
             self.sha256, self.next_seq, self.link = sha256, None, None
-        if found is None or (header := found.header) is None:
+        if segment_facts is None or (header := segment_facts.header) is None:
             return
         if (header.writer, header.epoch) != (self.report.writer, epoch):
             self._problem(path, f"a foreign segment, of writer {header.writer!r} and epoch {header.epoch}")
@@ -258,8 +258,8 @@ class Chain:
             # Nothing it says can be trusted, so there is nothing to hold the next segment against.
             self.sha256, self.next_seq, self.link = None, None, None
             return
-        said = manifest.said
-        first_seq, last_seq = said["first_seq"], said["last_seq"]
+        content = manifest.said
+        first_seq, last_seq = content["first_seq"], content["last_seq"]
         self.report.segments += manifest.segments
         where = f"{part.manifest}: {manifest.first_file}"
         self._link(where, first_seq, last_seq, manifest.previous_sha256, manifest.last.sha256)

@@ -26,16 +26,16 @@ def canonical(connection: duckdb.DuckDBPyConnection, bodies: Mapping[str, str]) 
 
 def differences(connection: duckdb.DuckDBPyConnection, expected: Mapping[str, str]) -> list[str]:
     """How the database attached as `ledger` differs from one with these views, as text; empty if it does not."""
-    found, missing = [], dict(expected)
+    problems, missing = [], dict(expected)
     for kind, name, definition in connection.execute(sql.read("checks/contents.sql")).fetchall():
         if kind != "view" or name not in expected:
-            found.append(f"{kind} {name} is foreign")
+            problems.append(f"{kind} {name} is foreign")
             continue
         del missing[name]
         texts = [f"CREATE VIEW {text} AS {expected[name]};" for text in (name, f'"{name}"')]
         if _ordered(definition.rstrip()) not in map(_ordered, texts):
-            found.append(f"view {name} is not what this version of ROSE makes of the files here")
-    return [*found, *(f"view {name} is missing" for name in missing)]
+            problems.append(f"view {name} is not what this version of ROSE makes of the files here")
+    return [*problems, *(f"view {name} is missing" for name in missing)]
 
 
 def _ordered(text: str) -> str:

@@ -14,30 +14,30 @@ from rose.ledger.growth import rolled
 
 def faults(root: Path) -> list[str]:
     """Foreign names in the folders of segments, manifests, heads and roll-ups; those in an epoch are its writer's."""
-    found = [*_foreign(root, "live", layout.WRITER_NAME.fullmatch, folders=True)]
+    problems = [*_foreign(root, "live", layout.WRITER_NAME.fullmatch, folders=True)]
     for writer in layout.names(root / "live"):
-        found += _foreign(root, f"live/{writer}", layout.is_number, folders=True)
+        problems += _foreign(root, f"live/{writer}", layout.is_number, folders=True)
     for state, known in (("compacted", _is_compacted), ("archived", layout.manifest_span)):
-        found += _foreign(root, state, layout.WRITER_NAME.fullmatch, folders=True)
+        problems += _foreign(root, state, layout.WRITER_NAME.fullmatch, folders=True)
         for writer in layout.names(root / state):
-            found += _foreign(root, f"{state}/{writer}", known)
-    found += _foreign(root, "heads", _is_head)
-    found += _foreign(root, rolled.FOLDER, layout.is_number, folders=True)
+            problems += _foreign(root, f"{state}/{writer}", known)
+    problems += _foreign(root, "heads", _is_head)
+    problems += _foreign(root, rolled.FOLDER, layout.is_number, folders=True)
     for generation in layout.names(root / rolled.FOLDER):
         if layout.is_number(generation):
-            found += _foreign(root, f"{rolled.FOLDER}/{generation}", _is_rolled)
-    return found
+            problems += _foreign(root, f"{rolled.FOLDER}/{generation}", _is_rolled)
+    return problems
 
 
 def _foreign(root: Path, folder: str, known: Callable[[str], object], *, folders: bool = False) -> list[str]:
-    found = []
+    problems = []
     for name in sorted(layout.names(root / folder)):
         path = root / folder / name
         own = known(name) and path.is_dir() == folders
         # What is gone by now was a leftover that its owner removed, or a file that was merged.
         if not own and not layout.LEFTOVER_NAME.fullmatch(name) and path.exists():
-            found.append(f"{folder}/{name}: a foreign name: no file of a ledger has it")
-    return found
+            problems.append(f"{folder}/{name}: a foreign name: no file of a ledger has it")
+    return problems
 
 
 def _is_compacted(name: str) -> bool:

@@ -81,7 +81,7 @@ def described(known: Sequence[Line], own: str | None) -> list[dict[str, Any]]:
     """Each key with its writers and the key that endorsed it, None for nobody; `own` is this user's."""
     trusted = endorsed(known)
     root = next((line.by for line in known if line.key and line.by), None)
-    found: dict[str, dict[str, Any]] = {}
+    signers: dict[str, dict[str, Any]] = {}
     for line in known:
         if not line.key:
             continue
@@ -92,12 +92,12 @@ def described(known: Sequence[Line], own: str | None) -> list[dict[str, Any]]:
             "root": line.key == root,
             "own": line.key == own,
         }
-        entry: dict[str, Any] = found.setdefault(line.key, new)
+        entry: dict[str, Any] = signers.setdefault(line.key, new)
         if line.writer not in entry["writers"]:
             entry["writers"].append(line.writer)
         if entry["endorsed_by"] is None and line.by in trusted and line.by != line.key:
             entry["endorsed_by"] = line.by
-    return list(found.values())
+    return list(signers.values())
 
 
 def _append(root: Path, ledger_id: str, writer: str, key: str, by: Key | None) -> None:
@@ -158,7 +158,7 @@ def _read(root: Path) -> bytes | None:
 
 def parse(content: bytes) -> tuple[Line, ...]:
     """The lines of a registry's bytes, in order. Raises LedgerError if they are damaged."""
-    found, sha256 = [], ""
+    parsed, sha256 = [], ""
     for number, text in enumerate(content.splitlines(), start=1):
         try:
             entry = json.loads(text)
@@ -169,15 +169,15 @@ def parse(content: bytes) -> tuple[Line, ...]:
             raise LedgerError(f"{FILE}: line {number} is damaged; put the file back from a copy") from error
         if line.previous_sha256 != sha256:
             raise LedgerError(f"{FILE}: line {number} does not follow the one before it: a writer was taken out")
-        found.append(line)
+        parsed.append(line)
         sha256 = _sha256(text)
-    return tuple(found)
+    return tuple(parsed)
 
 
 def known(root: Path) -> tuple[str, ...] | None:
     """The writers that the registry names; None if there is no registry. Raises LedgerError if it is damaged."""
-    found = lines(root)
-    return None if found is None else tuple(dict.fromkeys(line.writer for line in found))
+    registered = lines(root)
+    return None if registered is None else tuple(dict.fromkeys(line.writer for line in registered))
 
 
 def lines_or_none(root: Path) -> tuple[Line, ...] | None:

@@ -62,10 +62,10 @@ def _faults(root: Path, newest: Coverage | None, seen: Seen) -> list[str]:
 
 def _unfinished(root: Path) -> set[str]:
     """SHA-256 of what a roll-up was about to put in place when it was killed: the next one does it again."""
-    found = set()
+    unfinished = set()
     for path in (root / rolled.FOLDER).glob(".*.tmp/coverage.json"):
         try:
-            found.add(hashlib.sha256(path.read_bytes()).hexdigest())
+            unfinished.add(hashlib.sha256(path.read_bytes()).hexdigest())
         except FileNotFoundError:
             continue
-    return found
+    return unfinished

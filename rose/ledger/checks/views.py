@@ -19,21 +19,21 @@ def faults(root: Path, seen: Seen) -> tuple[list[str], list[str]]:
         try:
             path = root / layout.CATALOG
             kind = f"views {seen.facts(path, 'sha256', examine.sha256_of)} {catalog.made_of(root)}"
-            found = seen.once(path, kind, lambda: catalog.faults(root))
+            problems = seen.once(path, kind, lambda: catalog.faults(root))
         except (LedgerError, FileNotFoundError):
             # A damaged roll-up is named where it is looked at; a catalog that is missing is made by the next reader.
             return [], []
         except OSError as error:
             return [f"{layout.CATALOG}: it cannot be read ({error.strerror}); move away what lies there"], []
-        if not found:
+        if not problems:
             return [], []
-        if catalog.was_moved(found):
+        if catalog.was_moved(problems):
             # Nothing was changed: whoever reads by a `rose` command reads the files that were verified.
             way_out = "other DuckDB clients see that place until the next `rose` command that reads this ledger"
-            return [], [f"{layout.CATALOG}: {fault}; {way_out}" for fault in found]
-        if not catalog.may_be_late(found):
+            return [], [f"{layout.CATALOG}: {fault}; {way_out}" for fault in problems]
+        if not catalog.may_be_late(problems):
             break
         # A writer has begun an epoch, and is about to say so.
         time.sleep(_LOOK_S)
     way_out = "it was edited, or made by another version; the next `rose` command that reads the ledger replaces it"
-    return [f"{layout.CATALOG}: {fault}; {way_out}" for fault in found], []
+    return [f"{layout.CATALOG}: {fault}; {way_out}" for fault in problems], []

@@ -91,16 +91,16 @@ def proposals(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
         from rose.ledger.approvals import proposals as waiting
 
         stands = waiting.load(ledger_root(ledger))
-    found = list(stands.proposals.values())[::-1]
+    newest_first = list(stands.proposals.values())[::-1]
     if as_json:
-        print_json({"proposals": [proposal_json(one) for one in found], "faults": stands.faults})
+        print_json({"proposals": [proposal_json(one) for one in newest_first], "faults": stands.faults})
     else:
         print_table(
             ["id", "act", "what", "status", "proposed", "approved or rejected", "carried out"],
             [
                 (one.short_id, one.act, summary(one), one.status(utc_us()), _who(one.proposed), _verdict(one),
                  one.carried_out and _who(one.carried_out))
-                for one in found
+                for one in newest_first
             ],
         )  # fmt: skip
     _say_faults(stands, as_json)
@@ -159,11 +159,11 @@ def list_holds(ledger: LedgerOption = None, as_json: JsonOption = False) -> None
     with clear_errors():
         from rose.ledger.approvals import proposals as waiting
 
-        found = list(waiting.load(ledger_root(ledger)).holds.values())
+        held = list(waiting.load(ledger_root(ledger)).holds.values())
     if as_json:
-        print_json([hold_json(one) for one in found])
+        print_json([hold_json(one) for one in held])
         return
-    rows = [(one.short_id, one.what, _who(one.added), one.released and _who(one.released)) for one in found]
+    rows = [(one.short_id, one.what, _who(one.added), one.released and _who(one.released)) for one in held]
     print_table(["id", "holds", "added", "released"], rows)
 
 

@@ -193,8 +193,16 @@ def _cells(row: dict[str, Any]) -> list[Any]:
     if last is None:
         return [row["job"], every, "never", None, None, None, None]
     due = "now" if row["due_us"] <= utc_us() else time_text(row["due_us"])
-    said = short(last["error"] or last["result_json"])
-    return [row["job"], every, time_text(last["ended_us"]), "ok" if last["ok"] else "failed", last["missed"], said, due]
+    outcome = short(last["error"] or last["result_json"])
+    return [
+        row["job"],
+        every,
+        time_text(last["ended_us"]),
+        "ok" if last["ok"] else "failed",
+        last["missed"],
+        outcome,
+        due,
+    ]
 
 
 def time_text(us: int | None) -> str | None:

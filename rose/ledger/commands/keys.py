@@ -26,14 +26,14 @@ def keys(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
 
         root = layout.check(ledger_root(ledger))
         own = load()
-        found = registry.described(registry.lines(root) or (), None if own is None else own.public)
+        signers = registry.described(registry.lines(root) or (), None if own is None else own.public)
     if as_json:
-        print_json(found)
+        print_json(signers)
         return
     columns = ["key", "writers", "endorsed by", "yours"]
     rows = [
         (entry["key"], ", ".join(entry["writers"]), _endorsement(entry), "yes" if entry["own"] else None)
-        for entry in found
+        for entry in signers
     ]
     print_table(columns, rows)
 

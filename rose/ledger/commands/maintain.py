@@ -129,23 +129,23 @@ def _plan(root: Path, keep: str, keep_days: float, as_json: bool) -> None:
         from rose.ledger.growth import retention
 
         retention.check_age(root, keep_days)
-        found = [one.to_json() for one in retention.plan(root, keep_days, progress)]
+        plan_rows = [one.to_json() for one in retention.plan(root, keep_days, progress)]
         needs = "retain" in proposals.load(root).rules.approve
-    leaving = [one for one in found if one["kept"] is None]
+    leaving = [one for one in plan_rows if one["kept"] is None]
     facts = {
         "keep_days": keep_days,
         "files": len(leaving),
         "events": sum(one["events"] for one in leaving),
         "bytes": sum(one["bytes"] for one in leaving),
         "needs_approval": needs,
-        "parts": found,
+        "parts": plan_rows,
     }
     if as_json:
         print_json(facts)
         return
-    if found:
+    if plan_rows:
         columns = ["file", "runs", "first event", "last event", "events", "bytes", "stays, because"]
-        print_table(columns, [_plan_row(one) for one in found])
+        print_table(columns, [_plan_row(one) for one in plan_rows])
     yes = "proposes it to another identity, or does what was approved" if needs else "deletes them, without a copy"
     print(
         f"{facts['files']} files with {facts['events']:,} events ({facts['bytes']:,} bytes) are older than {keep} and "

@@ -137,11 +137,13 @@ def schema_command(
         if view is not None:
             views = [dictionary.one(views, view)]
     if as_json:
-        print_json([each.as_dict() for each in views])
+        print_json([described.as_dict() for described in views])
         return
-    for each in views:
-        print(f"{each.name}: {each.about}")
-        print_table(["column", "type", "about"], [(column.name, column.type, column.about) for column in each.columns])
+    for described in views:
+        print(f"{described.name}: {described.about}")
+        print_table(
+            ["column", "type", "about"], [(column.name, column.type, column.about) for column in described.columns]
+        )
 
 
 def _runner(

@@ -44,11 +44,11 @@ def cell(column: str, value: Any) -> str | None:
         return instant(value)
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or not math.isfinite(value):
         return None
-    if (found := _INSTANT.fullmatch(column)) is not None:
-        return _since_epoch(int(value) * _NS_PER[found["unit"]], found["unit"])
-    if (found := _LENGTH.fullmatch(column)) is None:
+    if (unit_match := _INSTANT.fullmatch(column)) is not None:
+        return _since_epoch(int(value) * _NS_PER[unit_match["unit"]], unit_match["unit"])
+    if (unit_match := _LENGTH.fullmatch(column)) is None:
         return None
-    unit = found["unit"]
+    unit = unit_match["unit"]
     if unit in _NS_PER:
         return length(value * _NS_PER[unit])
     if unit in _SCALES:

@@ -90,14 +90,14 @@ def forward(
         from rose.ledger.hosts.forward import Forwarder
         from rose.ledger.hosts.remote import TokenFile
 
-        said = _Said()
+        printer = _PassPrinter()
         forwarder = Forwarder(
             ledger_root(ledger),
             to,
             token=read_token(None, "ROSE_LEDGER_TOKEN") if token_file is None else TokenFile(token_file),
             tls_ca=tls_ca,
             every_s=every,
-            report=said,
+            report=printer,
         )
         if not once:
             forwarder.start()
@@ -109,12 +109,12 @@ def forward(
     if as_json:
         print_json(dataclasses.asdict(progress))
     else:
-        said(progress)
+        printer(progress)
     if progress.problems:
         raise typer.Exit(1)
 
 
-class _Said:
+class _PassPrinter:
     """Says on stderr what a pass did, if it did something, and what is wrong, if that is new."""
 
     def __init__(self) -> None:

@@ -68,7 +68,7 @@ def list_tokens(tokens: TokensOption, as_json: JsonOption = False) -> None:
     with clear_errors():
         from rose.ledger.hosts import tokens as store
 
-        found, now_us = store.read(tokens), utc_us()
+        stored, now_us = store.read(tokens), utc_us()
     if as_json:
         facts = [
             {
@@ -76,7 +76,7 @@ def list_tokens(tokens: TokensOption, as_json: JsonOption = False) -> None:
                 "state": token.state(now_us),
                 "keys": [{**dict(key), "sha256": f"...{key.sha256[-4:]}"} for key in token.keys],
             }
-            for token in found
+            for token in stored
         ]
         print_json(facts)
         return
@@ -89,7 +89,7 @@ def list_tokens(tokens: TokensOption, as_json: JsonOption = False) -> None:
             time_text(key.until_us),
             token.state(now_us),
         )
-        for token in found
+        for token in stored
         for key in token.keys[-1:]
     ]
     print_table(["name", "scopes", "id", "made", "expires", "state"], rows)

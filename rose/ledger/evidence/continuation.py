@@ -49,14 +49,14 @@ class Continuation:
         times = iso(first.at_us) if len(self.receipts) == 1 else f"{iso(first.at_us)} to {iso(last.at_us)}"
         signers = ", ".join(sorted({receipt.key for receipt in self.receipts.values()}))
         witnesses = {given.key for receipt in self.receipts.values() for given in receipt.countersignatures}
-        found = [f"checked against {len(self.receipts)} receipts of {times}, signed by {signers}"]
+        sentences = [f"checked against {len(self.receipts)} receipts of {times}, signed by {signers}"]
         if witnesses:
-            found.append(f"countersigned by {', '.join(sorted(witnesses))}")
+            sentences.append(f"countersigned by {', '.join(sorted(witnesses))}")
         if not self.problems:
-            found.append(
+            sentences.append(
                 f"{self.events:,} events came since the newest; {self.late_events:,} of them carry a time before it"
             )
-        return [*found, *(f"note: {note}" for note in self.notes)]
+        return [*sentences, *(f"note: {note}" for note in self.notes)]
 
     def to_json(self) -> dict[str, Any]:
         """The same as JSON."""
@@ -75,7 +75,7 @@ def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]
     Of a folder those named *.json, such as a witness's. Raises LedgerError if one cannot be trusted, was not signed by
     `key`, if given, or if there is none.
     """
-    found = {}
+    receipts_by_name = {}
     for path in paths:
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
         if not files:
@@ -86,17 +86,17 @@ def read(paths: Iterable[Path], *, key: str | None = None) -> dict[str, Receipt]
             receipt = receipts.read(file)
             if key is not None and receipt.key != key.strip().lower():
                 raise LedgerError(f"{file} was signed by the key {receipt.key}, not by {key}")
-            found[str(file)] = receipt
-    return dict(sorted(found.items(), key=lambda named: named[1].at_us))
+            receipts_by_name[str(file)] = receipt
+    return dict(sorted(receipts_by_name.items(), key=lambda named: named[1].at_us))
 
 
 def marks(named: Mapping[str, Receipt]) -> dict[str, list[int]]:
     """Where `verify` is to look at the chain of each writer, so that it can be held against these receipts."""
-    found: dict[str, set[int]] = {}
+    marked: dict[str, set[int]] = {}
     for receipt in named.values():
         for writer, mark in receipt.writers.items():
-            found.setdefault(writer, set()).add(mark.next_seq)
-    return {writer: sorted(seqs) for writer, seqs in found.items()}
+            marked.setdefault(writer, set()).add(mark.next_seq)
+    return {writer: sorted(seqs) for writer, seqs in marked.items()}
 
 
 def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
@@ -117,15 +117,15 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
         _registered(content, named, done)
         oldest, newest = next(iter(named.values())), list(named.values())[-1]
         trusted = _Trusted(oldest, registry.parse(content))
-        written = {found.writer: found for found in report.writers}
+        written = {kept.writer: kept for kept in report.writers}
         for writer in sorted({*written, *(writer for receipt in named.values() for writer in receipt.writers)}):
-            found = written.get(writer) or WriterReport(writer)
-            if _passes(root, found, named, trusted, done):
-                done.events += found.next_seq - (newest.writers[writer].next_seq if writer in newest.writers else 0)
-                _signed_since(found, trusted, done)
-            if found.unproved_events:
+            kept = written.get(writer) or WriterReport(writer)
+            if _passes(root, kept, named, trusted, done):
+                done.events += kept.next_seq - (newest.writers[writer].next_seq if writer in newest.writers else 0)
+                _signed_since(kept, trusted, done)
+            if kept.unproved_events:
                 done.notes.append(
-                    f"writer {writer}: {found.unproved_events:,} events of an older version, which made no digests, "
+                    f"writer {writer}: {kept.unproved_events:,} events of an older version, which made no digests, "
                     "were merged since: nothing proves their rows"
                 )
         _sums(root, named, done)
@@ -138,23 +138,23 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
 
 
 def _passes(
-    root: Path, found: WriterReport, named: Mapping[str, Receipt], trusted: _Trusted, done: Continuation
+    root: Path, writer_report: WriterReport, named: Mapping[str, Receipt], trusted: _Trusted, done: Continuation
 ) -> bool:
     """Whether the chain passes through every link that a receipt names of it; else a problem says where it departs."""
-    writer = found.writer
+    writer = writer_report.writer
     marked = [(name, receipt.writers[writer]) for name, receipt in named.items() if writer in receipt.writers]
     sound_until, holds = 0, "no receipt holds"
     for name, mark in sorted(marked, key=lambda one: one[1].next_seq):
-        if mark.met_by in found.links.get(mark.next_seq, ()):
+        if mark.met_by in writer_report.links.get(mark.next_seq, ()):
             sound_until, holds = mark.next_seq, f"up to seq {mark.next_seq - 1} it is as {name} has it"
             continue
-        if not found.segments:
+        if not writer_report.segments:
             what = f"every event is gone; {name} has {mark.next_seq:,} of them"
-        elif found.next_seq < mark.next_seq:
-            what = f"it ends at seq {found.next_seq - 1}, and {name} has events up to seq {mark.next_seq - 1}"
+        elif writer_report.next_seq < mark.next_seq:
+            what = f"it ends at seq {writer_report.next_seq - 1}, and {name} has events up to seq {mark.next_seq - 1}"
         else:
             what = f"its events up to seq {mark.next_seq - 1} are not those of {name}"
-        foreign = trusted.first_foreign(found, sound_until)
+        foreign = trusted.first_foreign(writer_report, sound_until)
         if foreign is not None:
             what += f", and from seq {foreign.first_seq} on ({foreign.segment}) {_unsigned(foreign)}"
         where = _file_of(root, writer, sound_until)
@@ -186,32 +186,34 @@ class _Trusted:
         """The first seq of `writer` that came after the receipt."""
         return self._seqs.get(writer, 0)
 
-    def first_foreign(self, found: WriterReport, seq: int) -> Signer | None:
+    def first_foreign(self, writer_report: WriterReport, seq: int) -> Signer | None:
         """Of who signed the writer's events from `seq` on, the first that is no such key; None if all are.
 
         A writer that did not sign when the receipt was made may go on without.
         """
-        known = self._known.get(found.writer, set())
-        if found.writer in self._seqs and not known:
+        known = self._known.get(writer_report.writer, set())
+        if writer_report.writer in self._seqs and not known:
             known = {""}
-        ends = [*(signer.first_seq for signer in found.signers[1:]), found.next_seq + 1]
+        ends = [*(signer.first_seq for signer in writer_report.signers[1:]), writer_report.next_seq + 1]
         later = [
-            signer for signer, end in zip(found.signers, ends, strict=False) if end > seq or signer.first_seq >= seq
+            signer
+            for signer, end in zip(writer_report.signers, ends, strict=False)
+            if end > seq or signer.first_seq >= seq
         ]
         return next((signer for signer in later if signer.key not in known), None)
 
 
-def _signed_since(found: WriterReport, trusted: _Trusted, done: Continuation) -> None:
-    seq = trusted.seq(found.writer)
-    if (foreign := trusted.first_foreign(found, seq)) is not None:
+def _signed_since(writer_report: WriterReport, trusted: _Trusted, done: Continuation) -> None:
+    seq = trusted.seq(writer_report.writer)
+    if (foreign := trusted.first_foreign(writer_report, seq)) is not None:
         done.problems.append(
-            f"{foreign.segment}: from seq {max(seq, foreign.first_seq)} on, writer {found.writer}: "
+            f"{foreign.segment}: from seq {max(seq, foreign.first_seq)} on, writer {writer_report.writer}: "
             f"{_unsigned(foreign)}. If it is one of yours, run `rose ledger endorse {foreign.key or 'KEY'}` where a "
             "key of the receipt is"
         )
-    elif found.next_seq > seq and not any(signer.key for signer in found.signers):
+    elif writer_report.next_seq > seq and not any(signer.key for signer in writer_report.signers):
         done.notes.append(
-            f"writer {found.writer} does not sign: nothing proves who wrote its events since the receipts"
+            f"writer {writer_report.writer} does not sign: nothing proves who wrote its events since the receipts"
         )
 
 

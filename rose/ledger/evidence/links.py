@@ -69,14 +69,14 @@ def since(root: Path, writer: str, next_seq: int, value: str) -> list[Link] | No
 
     From `next_seq` 0 and no value: all of them. Raises LedgerError for a damaged file.
     """
-    found: list[Link] = []
+    links: list[Link] = []
     for link in back(root, writer):
         if link.next_seq < next_seq:
             break
         if link.next_seq == next_seq and link.value == value:
-            return found[::-1]
-        found.append(link)
-    return found[::-1] if (next_seq, value) == (0, "") else None
+            return links[::-1]
+        links.append(link)
+    return links[::-1] if (next_seq, value) == (0, "") else None
 
 
 def back(root: Path, writer: str) -> Iterator[Link]:
@@ -115,10 +115,10 @@ def _live(root: Path, folder: str) -> Iterator[Link]:
         yield _segment(f"{root}/{path}", path)
 
 
-def _link(path: str, file: str, said: dict[str, Any]) -> Link:
+def _link(path: str, file: str, header: dict[str, Any]) -> Link:
     try:
-        texts = (said.get(name, "") for name in ("rows_sha256", "chain_sha256", "key"))
-        return Link(path, file, said["first_seq"], said["last_seq"], *texts)
+        texts = (header.get(name, "") for name in ("rows_sha256", "chain_sha256", "key"))
+        return Link(path, file, header["first_seq"], header["last_seq"], *texts)
     except (KeyError, TypeError, AttributeError) as error:
         raise _damaged(path) from error
 
@@ -140,8 +140,8 @@ def _segment(file: str, path: str) -> Link:
     finally:
         os.close(descriptor)
     # Text of an event may look like a header; it is not the last such text in the file.
-    if found := _HEADER.match(tail, max(0, tail.rfind(b'{"writer": "'))):
-        first_seq, last_seq, rows_sha256, chain_sha256, key = found.groups()
+    if match := _HEADER.match(tail, max(0, tail.rfind(b'{"writer": "'))):
+        first_seq, last_seq, rows_sha256, chain_sha256, key = match.groups()
         return Link(
             path, path, int(first_seq), int(last_seq), rows_sha256.decode(), chain_sha256.decode(), key.decode()
         )

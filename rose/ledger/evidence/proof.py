@@ -45,17 +45,17 @@ def answer(root: Path | str, question: bytes, recent: Recent | None = None) -> b
             'a question for a proof is JSON such as {"writers": {"trainer": [120, "5f0c..."]}}'
         ) from error
     receipt = receipts.take(root)
-    found: dict[str, bytes | None] = {}
+    digests: dict[str, bytes | None] = {}
     for writer, (next_seq, value) in wanted.items():
         # Only of writers that there are: what is asked for may be any text.
         if (mark := receipt.writers.get(writer)) is None:
-            found[writer] = None
+            digests[writer] = None
             continue
         known = None if recent is None else recent.since(writer, next_seq, value, mark.chain_sha256)
-        found[writer] = _read(Path(root), writer, next_seq, value, mark.chain_sha256) if known is None else known
-    counts = {writer: None if packed is None else len(packed) // LINK.size for writer, packed in found.items()}
+        digests[writer] = _read(Path(root), writer, next_seq, value, mark.chain_sha256) if known is None else known
+    counts = {writer: None if packed is None else len(packed) // LINK.size for writer, packed in digests.items()}
     line = json.dumps({"receipt": receipt.to_json(), "segments": counts}).encode()
-    return b"".join([line, b"\n", *(packed for packed in found.values() if packed is not None)])
+    return b"".join([line, b"\n", *(packed for packed in digests.values() if packed is not None)])
 
 
 def _read(root: Path, writer: str, next_seq: int, value: str, until: str) -> bytes | None:
@@ -83,14 +83,14 @@ def read(content: bytes) -> Answer:
         if (ends[-1] if ends else 0) != len(packed):
             raise ValueError("it is cut off")
         begins = [0, *ends[:-1]]
-        found = {
+        digests = {
             writer: None if count is None else packed[begin:end]
             for (writer, count), begin, end in zip(counts.items(), begins, ends, strict=False)
         }
         receipt = json.dumps(document["receipt"]).encode()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LedgerError(f"the answer is not a proof: {error}; does the gateway run this version of ROSE?") from error
-    return Answer(receipts.parse(receipt, "the receipt of the ledger"), found)
+    return Answer(receipts.parse(receipt, "the receipt of the ledger"), digests)
 
 
 def leads(writer: str, before: Mark, packed: bytes, after: Mark) -> bool:

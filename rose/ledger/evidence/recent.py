@@ -42,12 +42,12 @@ class Recent:
         """
         with self._mutex:
             known = list(self._links.get(writer, ()))
-        found: list[bytes] | None = None
+        lines: list[bytes] | None = None
         for link_next_seq, link_value, packed in reversed(known):
             if link_value == until:
-                found = []
-            if found is not None:
+                lines = []
+            if lines is not None:
                 if (link_next_seq, link_value) == (next_seq, value):
-                    return b"".join(reversed(found))
-                found.append(packed)
+                    return b"".join(reversed(lines))
+                lines.append(packed)
         return None

@@ -209,8 +209,8 @@ def outside_a_ledger(path: Path) -> None:
 
 def _departed(last: Receipt, answer: Answer) -> dict[str, str]:
     """What is wrong with each writer whose chain does not go on from what was countersigned."""
-    found = ((writer, _problem(writer, mark, answer)) for writer, mark in sorted(last.writers.items()))
-    return {writer: problem for writer, problem in found if problem is not None}
+    problems = ((writer, _problem(writer, mark, answer)) for writer, mark in sorted(last.writers.items()))
+    return {writer: problem for writer, problem in problems if problem is not None}
 
 
 def _problem(writer: str, mark: Mark, answer: Answer) -> str | None:

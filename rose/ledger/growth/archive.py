@@ -229,8 +229,8 @@ def _within(root: Path, part: Part, since_us: int | None, until_us: int | None) 
 
 def _own_files(root: Path) -> set[str]:
     """SHA-256 of every file and manifest that compaction ever recorded."""
-    said = examine.recorded(root, COMPACTION_WRITER, COMPACTED_ACTION)
-    return {detail[name] for detail in said for name in ("sha256", "manifest_sha256")}
+    recorded = examine.recorded(root, COMPACTION_WRITER, COMPACTED_ACTION)
+    return {detail[name] for detail in recorded for name in ("sha256", "manifest_sha256")}
 
 
 def _detail(part: Part, manifest: dict[str, Any], manifest_content: bytes) -> dict[str, Any]:
@@ -266,14 +266,14 @@ class _Archiving:
         self._root, self._store, self._delete, self._log, self._grant = root, store, delete, log, grant
         #: First seq of each writer that the roll-up does not cover.
         self._rolled_up = rollup.covered(root) if delete else {}
-        said = examine.all_recorded(root, ARCHIVE_WRITER)
-        copied = [detail for action, detail in said if action == ARCHIVED_ACTION]
+        recorded = examine.all_recorded(root, ARCHIVE_WRITER)
+        copied = [detail for action, detail in recorded if action == ARCHIVED_ACTION]
         self._copied = {_copy_of(detail) for detail in copied}
         #: Manifests of the parts that may leave; None: all may.
         self._granted: set[str] | None = None
         if grant is not None:
             # What left under the proposal and was brought back does not leave under it again.
-            back = {detail["manifest_sha256"] for action, detail in said if action == RESTORED_ACTION}
+            back = {detail["manifest_sha256"] for action, detail in recorded if action == RESTORED_ACTION}
             left = {detail["manifest_sha256"] for detail in copied if detail.get("proposal") == grant.proposal.id}
             named = {one["manifest_sha256"] for one in grant.proposal.content["parts"]}
             self._granted = named - (back & left)
@@ -317,8 +317,8 @@ class _Archiving:
 
         Returns until when the file is locked, if it is.
         """
-        there = store.read(f"{part.stem}.json")
-        if there not in (None, manifest_content) and examine.manifest(there or b"").said:
+        stored = store.read(f"{part.stem}.json")
+        if stored not in (None, manifest_content) and examine.manifest(stored or b"").said:
             raise LedgerError(
                 f"{store.url(part.stem)}.json belongs to another ledger; give each ledger a place of its own"
             )

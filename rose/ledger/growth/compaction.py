@@ -114,13 +114,13 @@ def _merge(root: Path, batch: list[Part], log: LedgerWriter) -> int:
     if (fault := examine.rows_fault(content, manifest_content)) is not None:
         path.unlink()
         raise LedgerError(f"{target.stem}.parquet: {fault}; nothing was replaced")
-    said = {name: value for name, value in manifest.items() if name != "segments"}
-    said |= {
+    detail = {name: value for name, value in manifest.items() if name != "segments"}
+    detail |= {
         "file": f"{target.stem}.parquet",
         "segments": len(merged),
         "manifest_sha256": hashlib.sha256(manifest_content).hexdigest(),
     }
-    log.record(Ledger(action=verify.COMPACTED_ACTION, detail_json=json.dumps(said)), durable=True)
+    log.record(Ledger(action=verify.COMPACTED_ACTION, detail_json=json.dumps(detail)), durable=True)
     layout.write_file(root / target.manifest, manifest_content)
     return len(merged)
 
@@ -150,14 +150,14 @@ def _entries(root: Path, part: Part) -> list[dict[str, Any]]:
         entries: list[dict[str, Any]] = manifest["segments"]
         return entries
     folder = root / part.folder
-    found = []
+    written = []
     for name in segments.segment_names(folder):
         content = (folder / name).read_bytes()
         sha256 = segments.sha256_in(name)
         if hashlib.sha256(content).hexdigest() != sha256:
             raise LedgerError(f"segment {folder / name} was changed after it was written. Run `rose ledger verify`")
         header = segments.read_header(content)
-        found.append(
+        written.append(
             {
                 "file": str((folder / name).relative_to(root)),
                 "sha256": sha256,
@@ -170,7 +170,7 @@ def _entries(root: Path, part: Part) -> list[dict[str, Any]]:
                 "signature": header.signature,
             }
         )
-    return found
+    return written
 
 
 def _events(root: Path, part: Part) -> int:
@@ -218,8 +218,8 @@ def newest_at_us(root: Path, part: Part) -> int | None:
 def _times(content: bytes) -> tuple[int | None, int | None]:
     """Least and greatest at_us of a Parquet file's rows; None for a file without rows."""
     column = segments.read_rows(content, ["at_us"])["at_us"]
-    found: dict[str, int | None] = pc.min_max(column).as_py()
-    return found["min"], found["max"]
+    bounds: dict[str, int | None] = pc.min_max(column).as_py()
+    return bounds["min"], bounds["max"]
 
 
 def _remove_leftovers(root: Path, writer: str) -> None:

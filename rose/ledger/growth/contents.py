@@ -22,5 +22,5 @@ def shares(content: bytes) -> tuple[Share, ...]:
     table = segments.read_rows(content, ["run_id", "at_us"])
     grouped = table.group_by("run_id", use_threads=False)
     rows = grouped.aggregate([("at_us", "count"), ("at_us", "min"), ("at_us", "max")]).to_pylist()
-    found = [Share(row["run_id"], row["at_us_count"], row["at_us_min"], row["at_us_max"]) for row in rows]
-    return tuple(sorted(found, key=lambda share: share.run_id or ""))
+    listed = [Share(row["run_id"], row["at_us_count"], row["at_us_min"], row["at_us_max"]) for row in rows]
+    return tuple(sorted(listed, key=lambda share: share.run_id or ""))

@@ -76,8 +76,8 @@ def export(
         raise LedgerError(f"{unknown[0]!r} is not a view; the views are {', '.join(catalog.VIEWS)}")
     store = Store(to, storage_options)
     names = {view: f"{view}.{format}" for view in chosen}
-    if there := [name for name in names.values() if not overwrite and store.exists(name)]:
-        raise LedgerError(f"{store.url(there[0])} exists; name another place, or use --overwrite")
+    if existing := [name for name in names.values() if not overwrite and store.exists(name)]:
+        raise LedgerError(f"{store.url(existing[0])} exists; name another place, or use --overwrite")
     folder = store.local_folder()
     done = []
     verification = verified.text(root)

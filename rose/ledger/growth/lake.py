@@ -41,10 +41,10 @@ def update(root: Path | str, lake: Path | str) -> str:
     if root in lake.parents:
         raise LedgerError(f"{lake} lies in the ledger {root}; name a file outside of it")
     files = _linked(root, Path(f"{lake}.files"))
-    there = _state(lake)
+    present = _state(lake)
     attach = f"ATTACH IF NOT EXISTS {quoted(f'ducklake:{lake}')} AS lake (DATA_PATH {quoted(f'{lake}.files/')})"
     wanted = {name: f'"{name}" {sql_type}' for name, sql_type in all_columns().items()}
-    if there.holds(files, wanted):
+    if present.holds(files, wanted):
         return f"-- {len(files)} compacted files of {root} are in {lake}: nothing to do.\n{attach};\n"
     statements = [
         attach,
@@ -57,9 +57,9 @@ def update(root: Path | str, lake: Path | str) -> str:
         "BEGIN",
     ]
     # A newer version of ROSE has more columns than the lake was made with.
-    added = [column for name, column in wanted.items() if there.columns and name not in there.columns]
+    added = [column for name, column in wanted.items() if present.columns and name not in present.columns]
     statements += [f"ALTER TABLE stored_event ADD COLUMN IF NOT EXISTS {column}" for column in added]
-    gone = sorted(there.files - set(files))
+    gone = sorted(present.files - set(files))
     statements += [f"DELETE FROM stored_event WHERE filename = {quoted(file)}" for file in gone]
     listed = f"[{', '.join(map(quoted, files))}]::VARCHAR[]"
     statements += [
@@ -108,10 +108,10 @@ def _state(lake: Path) -> _State:
     try:
         with duckdb.connect() as connection:
             connection.execute(f"ATTACH {quoted(str(lake))} AS lake (READ_ONLY)")
-            found = [
+            columns = [
                 {name for (name,) in connection.execute(select).fetchall()} for select in (_FILES, _COLUMNS, _VIEWS)
             ]
-            return _State(*found)
+            return _State(*columns)
     except duckdb.Error as error:
         raise LedgerError(
             f"cannot read the DuckLake catalog {lake}: {error}\nNo other program may have it open; name a file that is "

@@ -46,8 +46,8 @@ def check_place(fs: Any, path: str) -> None:
         )
     bucket, _, _ = fs.split_path(path)
     try:
-        found = fs.call_s3("get_object_lock_configuration", Bucket=bucket)
-        enabled = found["ObjectLockConfiguration"].get("ObjectLockEnabled") == "Enabled"
+        configuration = fs.call_s3("get_object_lock_configuration", Bucket=bucket)
+        enabled = configuration["ObjectLockConfiguration"].get("ObjectLockEnabled") == "Enabled"
     except OSError as error:
         if "ObjectLockConfigurationNotFound" not in str(error):
             raise LedgerError(f"cannot ask s3://{bucket} whether it has Object Lock: {error}") from error
@@ -84,5 +84,5 @@ def hold(fs: Any, path: str, lock: ObjectLock) -> datetime:
 def _holds(held: dict[str, Any], lock: ObjectLock, until: datetime) -> bool:
     """Whether a file's lock lasts until then, and is no weaker than `lock`."""
     strict = held.get("ObjectLockMode") in {"COMPLIANCE", lock.mode.upper()}
-    found = held.get("ObjectLockRetainUntilDate")
-    return strict and found is not None and found >= until - _SLACK
+    retained_until = held.get("ObjectLockRetainUntilDate")
+    return strict and retained_until is not None and retained_until >= until - _SLACK

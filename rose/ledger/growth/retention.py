@@ -80,7 +80,7 @@ def _plan(root: Path, before_us: int, progress: Callable[[int, int], None]) -> l
     with layout.moving_parts(root):
         old = due(root, before_us)
     covered, holds = rollup.covered(root), proposals.load(root).in_force
-    found = []
+    parts = []
     for number, part in enumerate(old):
         progress(number, len(old))
         content, manifest, manifest_content = compaction.read_compacted(root, part)
@@ -88,9 +88,9 @@ def _plan(root: Path, before_us: int, progress: Callable[[int, int], None]) -> l
         kept = reason_to_keep(part, manifest, covered) or held(holds, shares)
         events = manifest["last_seq"] - manifest["first_seq"] + 1
         sha256 = hashlib.sha256(manifest_content).hexdigest()
-        found.append(Leaving(part, sha256, events, len(content), shares, kept))
+        parts.append(Leaving(part, sha256, events, len(content), shares, kept))
     progress(len(old), len(old))
-    return found
+    return parts
 
 
 def proposed(root: Path, before_us: int) -> Mapping[str, Any]:
@@ -127,11 +127,11 @@ def held(holds: Sequence[Hold], shares: Sequence[contents.Share]) -> str | None:
 
 def due(root: Path, before_us: int) -> list[Part]:
     """Compacted parts that have events, all of them before `before_us`."""
-    found = []
+    parts = []
     for writer in layout.writers(root):
         for part in layout.parts(root, writer):
             if part.state == "compacted":
                 newest_us = compaction.newest_at_us(root, part)
                 if newest_us is not None and newest_us < before_us:
-                    found.append(part)
-    return found
+                    parts.append(part)
+    return parts

@@ -62,18 +62,18 @@ def generations(root: Path) -> list[int]:
 
 def faults(root: Path, coverage: Coverage, seen: Seen) -> list[str]:
     """Files of a generation that are missing, or not the ones it names."""
-    found = []
+    problems = []
     for name, sha256 in coverage.files.items():
         path = f"{coverage.folder}/{name}.parquet"
         try:
             if seen.facts(root / path, "sha256", examine.sha256_of) != sha256:
-                found.append(f"{path}: its bytes were changed after it was written")
+                problems.append(f"{path}: its bytes were changed after it was written")
         except OSError as error:
             # A whole generation that is gone by now was replaced.
             if (root / coverage.folder / "coverage.json").exists():
                 missing = isinstance(error, FileNotFoundError)
-                found.append(f"{path}: it {'is missing' if missing else f'cannot be read ({error.strerror})'}")
-    return found
+                problems.append(f"{path}: it {'is missing' if missing else f'cannot be read ({error.strerror})'}")
+    return problems
 
 
 def newest(root: Path) -> Coverage | None:

@@ -118,14 +118,14 @@ def _write(
     writers = {**({} if before is None else before.writers), **ends}
     coverage = json.dumps({"generation": generation, "writers": writers, "files": files}, indent=1).encode()
     layout.write_file(temporary / "coverage.json", coverage)
-    said = {
+    detail = {
         "generation": generation,
         "events": events,
         "rows": count,
         "bytes": size,
         "coverage_sha256": hashlib.sha256(coverage).hexdigest(),
     }
-    log.record(Ledger(action=ROLLED_UP_ACTION, detail_json=json.dumps(said)), durable=True)
+    log.record(Ledger(action=ROLLED_UP_ACTION, detail_json=json.dumps(detail)), durable=True)
     temporary.rename(home / f"{generation:06d}")
     layout.sync_folder(home)
     return RollUp(generation, events, count, size)

@@ -117,6 +117,6 @@ class Store:
         # What another process put there since an earlier listing must be seen.
         self._fs.invalidate_cache()
         try:
-            return sorted(found.rpartition("/")[2] for found in self._fs.ls(path, detail=False))
+            return sorted(listed.rpartition("/")[2] for listed in self._fs.ls(path, detail=False))
         except FileNotFoundError:
             return []

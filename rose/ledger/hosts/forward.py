@@ -160,9 +160,9 @@ class Forwarder:
     def _check_common(self, writer: str, held: dict[str, Any]) -> None:
         """The newest segment that the gateway holds must be ours too, or two hosts write under one name."""
         folder = self.root / "live" / writer / f"{held['epoch']:06d}"
-        mine = folder / f"{held['index']:06d}-{held['sha256']}.parquet"
+        own_segment = folder / f"{held['index']:06d}-{held['sha256']}.parquet"
         newest = max(layout.epochs(self.root, writer), default=-1)
-        if not mine.exists() and (folder.exists() or held["epoch"] > newest):
+        if not own_segment.exists() and (folder.exists() or held["epoch"] > newest):
             raise GatewayError(
                 f"the gateway holds another history of writer {writer!r}: its name is used on two hosts, or this "
                 "ledger was made anew. Give this host's processes other writer names"

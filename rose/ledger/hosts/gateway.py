@@ -304,19 +304,19 @@ def _writers(body: bytes) -> list[str] | None:
 
 def _ticket(content: bytes) -> dict[str, Any]:
     """What a ticket asks for. Raises LedgerError."""
-    said: dict[str, Any] = {"limit": 10_000, "timeout_s": 30.0, "lossless": False}
+    fields: dict[str, Any] = {"limit": 10_000, "timeout_s": 30.0, "lossless": False}
     kinds = {"sql": str, "limit": int, "timeout_s": int | float, "lossless": bool}
     try:
-        said |= json.loads(content)
+        fields |= json.loads(content)
     except (ValueError, TypeError) as error:
         raise LedgerError('a ticket is JSON such as {"sql": "from lease", "limit": 100, "timeout_s": 10}') from error
     for name, kind in kinds.items():
-        value = said.get(name)
+        value = fields.get(name)
         if not isinstance(value, kind) or (name != "lossless" and isinstance(value, bool)):
             raise LedgerError(f"the ticket's {name} is {value!r}, which has the wrong type")
-    if unknown := set(said) - set(kinds):
+    if unknown := set(fields) - set(kinds):
         raise LedgerError(f"the ticket has {min(unknown)!r}, which no ticket has; it may have {', '.join(kinds)}")
-    return said
+    return fields
 
 
 @contextmanager

@@ -88,7 +88,7 @@ class Receiver:
 
         Whoever goes on with such a writer is told by `receive`, and the others are not held up.
         """
-        found = {}
+        tails = {}
         for writer in layout.writers(self.root):
             if wanted is not None and writer not in wanted:
                 continue
@@ -99,8 +99,8 @@ class Receiver:
                 path = folder / segments.segment_names(folder)[-1]
                 header = segments.read_header(path.read_bytes())
                 sha256 = segments.sha256_in(path.name)
-                found[writer] = Held(header.epoch, header.index, header.last_seq + 1, sha256)
-        return found
+                tails[writer] = Held(header.epoch, header.index, header.last_seq + 1, sha256)
+        return tails
 
     def receive(self, path: str, content: bytes) -> Held:
         """Take in a segment by its path in the ledger it was written to; on disk when this returns.

@@ -102,8 +102,8 @@ class Gateway:
     def info(self, writers: Sequence[str] | None = None) -> dict[str, Any]:
         """What the gateway says of itself; `writers` has what it holds of these, or of each. Raises GatewayError."""
         body = b"" if writers is None else json.dumps({"writers": list(writers)}).encode()
-        found: dict[str, Any] = json.loads(self._act("info", body))
-        return found
+        facts: dict[str, Any] = json.loads(self._act("info", body))
+        return facts
 
     def send_segment(self, path: str, content: bytes) -> dict[str, Any]:
         """Hand over a segment; returns its acknowledgement, once it is on the gateway's disk. Raises GatewayError."""

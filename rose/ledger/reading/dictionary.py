@@ -57,10 +57,10 @@ def read(root: Path | str | None = None) -> list[View]:
     )
     with catalog.connect(root) as connection:
         about = dict(connection.execute(views).fetchall())
-        found: dict[str, list[Column]] = {}
+        columns_by_view: dict[str, list[Column]] = {}
         for view, *column in connection.execute(columns).fetchall():
-            found.setdefault(view, []).append(Column(*column))
-    return [View(name, about[name], tuple(found[name])) for name in catalog.VIEWS if name in about]
+            columns_by_view.setdefault(view, []).append(Column(*column))
+    return [View(name, about[name], tuple(columns_by_view[name])) for name in catalog.VIEWS if name in about]
 
 
 def one(views: Sequence[View], name: str) -> View:

@@ -51,8 +51,8 @@ def since(root: Path, marks: Mapping[str, Mark]) -> Increment:
             if part.last < begin.epoch:
                 continue
             if part.state == "live":
-                found, end = _segments(root, part, begin, end)
-                files += found
+                listed, end = _segments(root, part, begin, end)
+                files += listed
                 continue
             next_seq = segments.end_seq(root, part)
             if next_seq > begin.next_seq:

@@ -86,7 +86,7 @@ def load(name: str) -> NamedQuery:
     return NamedQuery(
         name,
         " ".join(question.split()),
-        tuple(Variable(*found) for found in _VARIABLE.findall(variables)),
+        tuple(Variable(*variable) for variable in _VARIABLE.findall(variables)),
         "\n\n".join(" ".join(paragraph.split()) for paragraph in reading.split("\n\n")),
         text,
     )
@@ -94,15 +94,15 @@ def load(name: str) -> NamedQuery:
 
 def assignments(given: Iterable[str]) -> dict[str, str]:
     """`name=text` items as variable to text. Raises NamedQueryError for one that is none, or a name given twice."""
-    found: dict[str, str] = {}
+    texts_by_name: dict[str, str] = {}
     for item in given:
         name, equals, text = item.partition("=")
         if not (equals and name):
             raise NamedQueryError(f"{item!r} does not set a variable; write it as NAME=VALUE, such as step=3")
-        if name in found:
+        if name in texts_by_name:
             raise NamedQueryError(f"{name} is given twice; give it once")
-        found[name] = text
-    return found
+        texts_by_name[name] = text
+    return texts_by_name
 
 
 def values(query: NamedQuery, given: Mapping[str, str], *, now: datetime) -> dict[str, Value]:

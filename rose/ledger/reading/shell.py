@@ -93,7 +93,9 @@ class Shell:
         elif command == ".schema" and len(arguments) == 1:
             view = dictionary.one(self.views, arguments[0])
             self.show(view.about)
-            print_table(["column", "type", "about"], [(each.name, each.type, each.about) for each in view.columns])
+            print_table(
+                ["column", "type", "about"], [(column.name, column.type, column.about) for column in view.columns]
+            )
         elif command == ".queries":
             print_table(["query", "question"], [(name, named.load(name).question) for name in named.names()])
         elif command == ".query" and arguments:
@@ -140,12 +142,12 @@ def statements(text: str) -> list[str]:
     content = text.encode()
     starts = _tokens(text)
     ends = [start + 1 for start in starts if content[start : start + 1] == b";"]
-    found = []
+    ended = []
     for begin, end in zip([0, *ends], [*ends, len(content)], strict=True):
         if any(begin <= start < end and start + 1 not in ends for start in starts):
-            found.append(content[begin:end].decode().strip())
+            ended.append(content[begin:end].decode().strip())
     # What is space to Python may be code to DuckDB.
-    return [statement for statement in found if statement]
+    return [statement for statement in ended if statement]
 
 
 def complete(text: str) -> bool:
@@ -172,9 +174,9 @@ class SqlCompleter(Completer):
         before = document.text_before_cursor.lstrip()
         match = _WORD.search(before)
         word = match[0] if match else ""
-        for found in self._candidates(before, word):
-            if found.lower().startswith(word.lower()) and found != word:
-                yield Completion(found, start_position=-len(word))
+        for candidate in self._candidates(before, word):
+            if candidate.lower().startswith(word.lower()) and candidate != word:
+                yield Completion(candidate, start_position=-len(word))
 
     def _candidates(self, before: str, word: str) -> Iterator[str]:
         command, space, _ = before.partition(" ")

@@ -100,13 +100,13 @@ def connect(root: Path | str) -> Iterator[duckdb.DuckDBPyConnection]:
 
 def migrations() -> list[Migration]:
     """The migrations of this version, in order: `sql/migrations/0001_*.sql` and on."""
-    found = []
+    steps = []
     for file in resources.files(sql).joinpath("migrations").iterdir():
         if match := _MIGRATION_NAME.fullmatch(file.name):
-            found.append(Migration(int(match["number"]), match["name"], file.read_text(encoding="utf-8")))
-    found.sort(key=lambda step: step.number)
-    assert [step.number for step in found] == list(range(1, len(found) + 1)), "migrations are numbered without a gap"
-    return found
+            steps.append(Migration(int(match["number"]), match["name"], file.read_text(encoding="utf-8")))
+    steps.sort(key=lambda step: step.number)
+    assert [step.number for step in steps] == list(range(1, len(steps) + 1)), "migrations are numbered without a gap"
+    return steps
 
 
 def _migrate(connection: duckdb.DuckDBPyConnection, path: Path, steps: Sequence[Migration]) -> None:
@@ -115,8 +115,8 @@ def _migrate(connection: duckdb.DuckDBPyConnection, path: Path, steps: Sequence[
         connection.execute("BEGIN")
         try:
             connection.execute(step.text)
-            said = [step.number, step.name, step.sha256]
-            connection.execute("INSERT INTO migration VALUES (?, ?, ?, now()::TIMESTAMP)", said)
+            values = [step.number, step.name, step.sha256]
+            connection.execute("INSERT INTO migration VALUES (?, ?, ?, now()::TIMESTAMP)", values)
             connection.execute("COMMIT")
         except duckdb.Error as error:
             raise LedgerError(

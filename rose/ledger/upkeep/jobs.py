@@ -61,9 +61,9 @@ class JobRun:
 
     def line(self) -> str:
         """One line for people."""
-        said = ", ".join(f"{name} {value}" for name, value in (self.result or {}).items()) or self.error
+        outcome = ", ".join(f"{name} {value}" for name, value in (self.result or {}).items()) or self.error
         took = "" if self.status == "skipped" else f" in {self.duration_ns / 1e9:.1f} s"
-        return f"{iso(self.started_us)[:19]}Z {self.job}: {self.status}{took}: {said}"
+        return f"{iso(self.started_us)[:19]}Z {self.job}: {self.status}{took}: {outcome}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Settings:
 
 def ledger_jobs(settings: Settings) -> list[Job]:
     """The jobs that need nothing but the ledger. Raises LedgerError for settings that contradict one another."""
-    found = [
+    listed = [
         Job("compact", compact, settings.compact_every_s),
         Job("roll-up", roll_up, settings.roll_up_every_s),
         Job("audit", audit, settings.audit_every_s),
@@ -123,11 +123,11 @@ def ledger_jobs(settings: Settings) -> list[Job]:
             to=settings.archive_to,
             delete=settings.archive_delete,
         )
-        found.append(Job("archive", run, settings.archive_every_s))
+        listed.append(Job("archive", run, settings.archive_every_s))
     if settings.keep_days is not None:
         run = functools.partial(archive, older_than_days=settings.keep_days, to=None, delete=True)
-        found.append(Job("retain", run, settings.archive_every_s))
-    return found
+        listed.append(Job("retain", run, settings.archive_every_s))
+    return listed
 
 
 def compact(root: Path) -> Mapping[str, object]:
@@ -221,8 +221,8 @@ def record(root: Path, run: JobRun) -> JobRun:
         with LedgerWriter.open(root, f"{_WRITER_PREFIX}{run.job}", layout.UPKEEP_RUN_ID) as log:
             log.record(Ledger(action=JOB_ACTION, detail_json=json.dumps(detail, default=str)), durable=True)
     except (LedgerError, OSError) as error:
-        said = "" if run.error is None else f"{run.error}; "
-        return dataclasses.replace(run, status="failed", error=f"{said}the run could not be recorded: {error}")
+        earlier = "" if run.error is None else f"{run.error}; "
+        return dataclasses.replace(run, status="failed", error=f"{earlier}the run could not be recorded: {error}")
     return run
 
 
@@ -281,5 +281,5 @@ def _explained(error: BaseException) -> str:
     in_query = type(error) is RuntimeError and str(error) == "Query interrupted"
     if isinstance(error, KeyboardInterrupt) or in_query:
         return "stopped before it was done"
-    said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-    return said[:_ERROR_CHARACTERS_MAX]
+    text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    return text[:_ERROR_CHARACTERS_MAX]

@@ -116,9 +116,9 @@ class LedgerCollector(Collector):
 def registry(root: Path | str) -> CollectorRegistry:
     """A registry of the figures of the ledger at `root` and nothing else. Raises LedgerError."""
     # Not described ahead: that would read the whole ledger once more.
-    found = CollectorRegistry(auto_describe=False)
-    found.register(LedgerCollector(root))
-    return found
+    collectors = CollectorRegistry(auto_describe=False)
+    collectors.register(LedgerCollector(root))
+    return collectors
 
 
 def text(root: Path | str) -> str:

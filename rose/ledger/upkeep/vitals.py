@@ -32,13 +32,13 @@ def writer_states(root: Path | str) -> list[WriterState]:
 def folder_bytes(root: Path | str) -> dict[str, int]:
     """Bytes of each folder of the ledger at `root`, by its name, and of the files beside them as `.`."""
     root = layout.check(root)
-    found = {".": 0}
+    sizes = {".": 0}
     for child in sorted(root.iterdir()):
         if child.is_dir():
-            found[child.name] = sum(_size(path) for path in child.rglob("*"))
+            sizes[child.name] = sum(_size(path) for path in child.rglob("*"))
         else:
-            found["."] += _size(child)
-    return found
+            sizes["."] += _size(child)
+    return sizes
 
 
 def _state(root: Path, writer: str) -> WriterState:
