@@ -139,8 +139,8 @@ class Accountant:
 
     def _lease_at(self, at_ns: int, *, last: bool = False) -> tuple[str | None, int | None]:
         """(lease, step) in force at a time; `last`: or else the last one before it."""
-        found: tuple[str | None, int | None] = (None, None)
+        lease_and_step: tuple[str | None, int | None] = (None, None)
         for change in self._leases:
             if change.at_ns <= at_ns and not (last and change.lease_id is None):
-                found = (change.lease_id, change.step)
-        return found
+                lease_and_step = (change.lease_id, change.step)
+        return lease_and_step

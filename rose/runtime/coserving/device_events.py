@@ -98,9 +98,9 @@ class ServingWatch:
     def fault(self) -> str | None:
         """Why no serving engine can be shared with; None while one is attached."""
         if not self._page.alive(Party.SERVING):
-            said = described(self._spec.page, "serving")
-            if said is not None and said.refused is not None:
-                return f"nothing is lent beside the serving engine, pid {said.pid}: {said.refused}"
+            description = described(self._spec.page, "serving")
+            if description is not None and description.refused is not None:
+                return f"nothing is lent beside the serving engine, pid {description.pid}: {description.refused}"
             return "no serving engine is attached to the device's page"
         if self._page.get(Party.SERVING, Field.BROKEN):
             return "ROSE's hooks in the serving engine failed; its log says why"
@@ -132,9 +132,9 @@ class ServingWatch:
             self._attached = None
 
     def _meet(self, pid: int) -> None:
-        said = described(self._spec.page, "serving")
+        description = described(self._spec.page, "serving")
         # What an engine before this one said is not about this one, whose own words come a moment after it.
-        own = said if said is not None and said.pid == pid else None
+        own = description if description is not None and description.pid == pid else None
         self._looks = self._looks + 1 if pid == self._looked_at else 1
         self._looked_at = pid
         if own is not None or self._looks >= _LOOKS_FOR_NOTE:
@@ -144,20 +144,20 @@ class ServingWatch:
     def _leave(self, attached: Attachment) -> None:
         self._attached, self._looks = None, 0
         busy, self._busy = self._busy, False
-        said = described(self._spec.page, "serving")
-        if said is not None and said.pid == attached.pid and said.refused is not None:
+        description = described(self._spec.page, "serving")
+        if description is not None and description.pid == attached.pid and description.refused is not None:
             # It goes on serving without the plugin.
-            self._refused = said
-            self._tell("detached", attached, said.refused)
+            self._refused = description
+            self._tell("detached", attached, description.refused)
         else:
             # Nobody stops a server in the middle of a request if he can help it.
             self._tell("died" if busy else "detached", attached, "it was serving requests" if busy else None)
 
     def _note_refusal(self) -> None:
-        said = described(self._spec.page, "serving")
-        if said is not None and said.refused is not None and said != self._refused:
-            self._refused = said
-            self._tell("refused", said, said.refused)
+        description = described(self._spec.page, "serving")
+        if description is not None and description.refused is not None and description != self._refused:
+            self._refused = description
+            self._tell("refused", description, description.refused)
 
     def _tell(self, action: EngineAction, attached: Attachment, reason: str | None) -> None:
         spec = self._spec

@@ -199,8 +199,8 @@ class Leasing:
     def _succeed(self) -> LeaseState:
         """End what an agent before this one left open; returns the state that it left."""
         left = self._file.read()
-        told = [self._tell(event) for event in left.completed()]
-        if told and all(told):
+        reports = [self._tell(event) for event in left.completed()]
+        if reports and all(reports):
             self._remember(Remembered(left.number))
         return LeaseState(number=left.number)
 

@@ -284,7 +284,7 @@ class KvPages:
         for buffer in self._buffers:
             low = buffer.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE
             high = buffer.data_ptr() + buffer.nbytes
-            there = np.zeros(-(-(high - low) // mmap.PAGESIZE), dtype=np.uint8)
-            if self._libc.mincore(low, high - low, there.ctypes.data) == 0:
-                pages += int(np.count_nonzero(there & 1))
+            resident = np.zeros(-(-(high - low) // mmap.PAGESIZE), dtype=np.uint8)
+            if self._libc.mincore(low, high - low, resident.ctypes.data) == 0:
+                pages += int(np.count_nonzero(resident & 1))
         return pages * mmap.PAGESIZE

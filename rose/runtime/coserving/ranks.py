@@ -28,11 +28,11 @@ class Ranks:
             return cls()
         group = parallel.tp_group.cpu_group
 
-        def all_say(mine: bool) -> bool:
+        def all_say(own_vote: bool) -> bool:
             import torch
             from torch import distributed
 
-            votes = torch.tensor([int(mine)])
+            votes = torch.tensor([int(own_vote)])
             distributed.all_reduce(votes, op=distributed.ReduceOp.MIN, group=group)
             return bool(votes.item())
 

@@ -251,9 +251,9 @@ class EngineSync:
     def _drift(self, held: Manifest, *, gives_way: bool) -> str | None:
         """How the engine differs from `held`, or `held` from the version of that number which the origin has."""
         reports = self._phase("audit", held.version, held.dense_bytes, gives_way=gives_way)
-        found = [report["drift"] for report in reports if report["drift"] is not None]
-        if found:
-            return "; ".join(found)
+        drifts = [report["drift"] for report in reports if report["drift"] is not None]
+        if drifts:
+            return "; ".join(drifts)
         try:
             published = self._published(held.version)
         except TransferError:

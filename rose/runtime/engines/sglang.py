@@ -88,8 +88,8 @@ def require_free_port(port: int, what: str, host: str = "127.0.0.1") -> None:
 def has_embedded_server() -> bool:
     """Whether this SGLang has its server inside the scheduler: HTTP and text in threads of compiled code, not in two
     processes more. It takes a fifth of their processor time for a turn."""
-    found = importlib.util.find_spec("sglang")
-    folders = [] if found is None else found.submodule_search_locations or []
+    spec = importlib.util.find_spec("sglang")
+    folders = [] if spec is None else spec.submodule_search_locations or []
     return any(list(Path(folder).glob("srt/rust_extensions/_server*.so")) for folder in folders)
 
 

@@ -144,11 +144,11 @@ def _solve(gram: _Matrix, moment: _Vector, kept: Sequence[int]) -> _Vector:
             factor = row[at] / pivot[at]
             for column in range(at + 1, size + 1):
                 row[column] -= factor * pivot[column]
-    found = [0.0] * size
+    solution = [0.0] * size
     for at in reversed(range(size)):
         row = rows[at]
-        found[at] = (row[size] - sum(row[column] * found[column] for column in range(at + 1, size))) / row[at]
-    return tuple(found)
+        solution[at] = (row[size] - sum(row[column] * solution[column] for column in range(at + 1, size))) / row[at]
+    return tuple(solution)
 
 
 def _scaled_up(bound: tuple[tuple[float, ...], float], features: tuple[float, ...]) -> float:

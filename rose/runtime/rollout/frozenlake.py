@@ -158,12 +158,12 @@ def distances(board: Sequence[str]) -> dict[tuple[int, int], int]:
     """Moves to the goal from each tile that reaches it without a hole, by breadth-first search on dry ice."""
     size = len(board)
     goal = next((r, c) for r, c in itertools.product(range(size), repeat=2) if board[r][c] == "G")
-    found = {goal: 0}
+    steps = {goal: 0}
     frontier = [goal]
     for row, col in frontier:
         for down, right in STEPS:
             tile = (row + down, col + right)
-            if tile not in found and 0 <= tile[0] < size and 0 <= tile[1] < size and board[tile[0]][tile[1]] != "H":
-                found[tile] = found[row, col] + 1
+            if tile not in steps and 0 <= tile[0] < size and 0 <= tile[1] < size and board[tile[0]][tile[1]] != "H":
+                steps[tile] = steps[row, col] + 1
                 frontier.append(tile)
-    return found
+    return steps

@@ -34,14 +34,14 @@ def find_drift(
 
     Raises TransferError if the pieces are not cut at the regions' edges.
     """
-    for name, found in manifest.pieces_by_name().items():
-        box = Region.whole(found[0].shape) if regions is None else regions.get(name)
+    for name, entries in manifest.pieces_by_name().items():
+        box = Region.whole(entries[0].shape) if regions is None else regions.get(name)
         if box is None:
             continue
         view = views.get(name)
         if view is None or tuple(view.shape) != box.shape:
             return f"tensor {name!r} of the engine is {None if view is None else list(view.shape)}, expected {box}"
-        for piece in inside(name, box, found):
+        for piece in inside(name, box, entries):
             actual = _digest(piece, view[piece.region.within(box).slices], turn)
             if piece.elements and actual != piece.result_xxh3:
                 return (

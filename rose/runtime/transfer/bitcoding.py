@@ -43,24 +43,24 @@ def encode(elements: int, gaps: Words, steps: Steps) -> bytes:
     """The changes that `differences.find` found among so many elements."""
     changed = gaps.size
     words, between, far = _room(changed)
-    told = _split(steps, words.view(np.uint8), between, far)
-    k, k_between = _parameter(elements, changed), _parameter(changed, told)
-    bits = _write_all(gaps, between[:told], far[:told], k, k_between, words)
-    return varints.packed(told) + words.view(np.uint8)[: -(-bits // 8)].tobytes()
+    far_count = _split(steps, words.view(np.uint8), between, far)
+    k, k_between = _parameter(elements, changed), _parameter(changed, far_count)
+    bits = _write_all(gaps, between[:far_count], far[:far_count], k, k_between, words)
+    return varints.packed(far_count) + words.view(np.uint8)[: -(-bits // 8)].tobytes()
 
 
 def decode(block: memoryview, elements: int, changed: int) -> tuple[Words, Steps]:
     """The gaps and steps of `changed` elements. Raises TransferError; the gaps may still lead past the elements."""
-    told, signs_from = varints.taken(block, 0)
-    if told > changed or signs_from - (-changed // 8) > len(block):
+    far_count, signs_from = varints.taken(block, 0)
+    if far_count > changed or signs_from - (-changed // 8) > len(block):
         raise TransferError(
-            f"encoded array has {len(block)} bytes for {changed} changes of a block, of which {told} go further"
+            f"encoded array has {len(block)} bytes for {changed} changes of a block, of which {far_count} go further"
         )
     data = np.frombuffer(bytes(block) + bytes(_BEYOND_BYTES), np.uint8)
     gaps, steps = np.empty(changed, np.uint32), np.empty(changed, np.int32)
-    _, between, far = _room(told)
-    k, k_between = _parameter(elements, changed), _parameter(changed, told)
-    end = _read_all(data, signs_from, k, k_between, gaps, steps, between[:told], far[:told])
+    _, between, far = _room(far_count)
+    k, k_between = _parameter(elements, changed), _parameter(changed, far_count)
+    end = _read_all(data, signs_from, k, k_between, gaps, steps, between[:far_count], far[:far_count])
     if end < 0:
         raise TransferError(
             f"encoded array has a block of {len(block)} bytes "
@@ -95,7 +95,7 @@ def _split(steps: Steps, signs: Array, between: Words, far: Words) -> Int:
     Returns how many are told: those that move by more than one, less two; or all, less one, without gaps.
     """
     byte: Int = 0
-    told: Int = 0
+    far_count: Int = 0
     last: Int = -1
     for i in range(steps.size):
         step = np.int64(steps[i])
@@ -104,15 +104,15 @@ def _split(steps: Steps, signs: Array, between: Words, far: Words) -> Int:
             signs[i >> 3] = byte
             byte = 0
         # Written whether it goes further or not: one too many has room.
-        between[told] = i - last - 1
-        far[told] = abs(step) - 2
+        between[far_count] = i - last - 1
+        far[far_count] = abs(step) - 2
         if abs(step) > 1:
             last = i
-            told += 1
+            far_count += 1
     if steps.size & 7:
         signs[steps.size >> 3] = byte
-    if 2 * told <= steps.size:
-        return told
+    if 2 * far_count <= steps.size:
+        return far_count
     for i in range(steps.size):
         far[i] = abs(np.int64(steps[i])) - 1
     return steps.size

@@ -50,8 +50,8 @@ class ChunkCache:
         #: By SHA-256, the least recently used first.
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._freed = asyncio.Event()
-        found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
-        for path in sorted(found, key=lambda path: path.stat().st_mtime_ns):
+        stored = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+        for path in sorted(stored, key=lambda path: path.stat().st_mtime_ns):
             self._add(path.name, _Entry(path.stat().st_size))
         self._make_room(0)
 

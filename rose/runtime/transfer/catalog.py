@@ -87,11 +87,11 @@ class Catalog:
 
         Raises TransferError if there is none.
         """
-        there = [package for package in self.packages() if package.version == version]
-        if not there:
+        packages = [package for package in self.packages() if package.version == version]
+        if not packages:
             raise TransferError(f"version {version} is not in {self.folder}; publish it first")
         last = self._last
-        return last if last is not None and last.package in there else self.manifest(there[0])
+        return last if last is not None and last.package in packages else self.manifest(packages[0])
 
     def chunks(self) -> set[str]:
         """SHA-256 of all chunks that are named."""

@@ -67,14 +67,14 @@ def _walk(
 
 def inside(name: str, box: Region, pieces: Iterable[PieceEntry]) -> list[PieceEntry]:
     """A tensor's pieces that make up `box`. Raises TransferError if one reaches over its edge, or some are missing."""
-    found = [piece for piece in pieces if box.contains(piece.region)]
-    covered = sum(piece.elements for piece in found)
+    contained = [piece for piece in pieces if box.contains(piece.region)]
+    covered = sum(piece.elements for piece in contained)
     if covered != box.elements:
         raise TransferError(
             f"tensor {name!r} is not cut at the edges of {box}: whole pieces hold {covered} of its {box.elements} "
             "elements; publish for a tensor-parallel size that the receiver's divides"
         )
-    return found
+    return contained
 
 
 def reach(box: Region, links: Sequence[Iterable[PieceEntry]]) -> Region:

@@ -59,8 +59,8 @@ def between(base: Bits, new: Bits) -> Changes:
 def merge(first: Changes, second: Changes) -> Changes:
     """What leads from the base of `first` to the result of `second`, which begins where `first` ends."""
 
-    def run(each: tuple[slice, FastBlock, FastBlock]) -> FastBlock:
-        cut, *both = each
+    def run(item: tuple[slice, FastBlock, FastBlock]) -> FastBlock:
+        cut, *both = item
         size = cut.stop - cut.start
         before, after = (blocks.found(size, block) for block in both)
         gaps, steps = blocks.room(before[0].size + after[0].size)
@@ -75,9 +75,9 @@ def undo(new: Bits, done: Changes) -> None:
     """Turn `new` into the base from which `done` led there, in place."""
     flat = new.reshape(-1)
 
-    def run(each: tuple[slice, FastBlock]) -> None:
-        part = flat[each[0]]
-        differences.move(part, part, done.half, *blocks.found(part.size, each[1]), -1)
+    def run(item: tuple[slice, FastBlock]) -> None:
+        part = flat[item[0]]
+        differences.move(part, part, done.half, *blocks.found(part.size, item[1]), -1)
 
     list(blocks.in_threads(run, done.cut()))
 

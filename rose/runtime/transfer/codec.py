@@ -89,8 +89,8 @@ def redo(base: Bits, changes: Changes, *, mantissa_bits: int | None = None) -> b
     flat = base.reshape(-1)
     header = _header(base, "small" if base.size <= SMALL_ELEMENTS else "fast", mantissa_bits)
 
-    def run(each: tuple[slice, FastBlock]) -> SentBlock:
-        return blocks.advance(flat[each[0]], each[1], header)
+    def run(item: tuple[slice, FastBlock]) -> SentBlock:
+        return blocks.advance(flat[item[0]], item[1], header)
 
     return _joined(header, list(blocks.in_threads(run, changes.cut())), base)
 
@@ -144,11 +144,11 @@ def _blocks(header: Header, body: memoryview) -> list[_Block]:
     """The blocks of an encoded array. Raises TransferError."""
     cuts = blocks.cuts(header.elements)
     if not header.changed:
-        found, at = [_Block(cut, 0, body[:0]) for cut in cuts], 0
+        cut_blocks, at = [_Block(cut, 0, body[:0]) for cut in cuts], 0
     elif len(cuts) == 1:
-        found, at = [_Block(cuts[0], header.changed, body)], len(body)
+        cut_blocks, at = [_Block(cuts[0], header.changed, body)], len(body)
     else:
-        found, at = [], 0
+        cut_blocks, at = [], 0
         for cut in cuts:
             changed, at = varints.taken(body, at)
             length, at = varints.taken(body, at)
@@ -156,15 +156,15 @@ def _blocks(header: Header, body: memoryview) -> list[_Block]:
                 raise TransferError(
                     f"encoded array says {changed} of its elements {cut.start} to {cut.stop} changed, in {length} bytes"
                 )
-            found.append(_Block(cut, changed, body[at : at + length]))
+            cut_blocks.append(_Block(cut, changed, body[at : at + length]))
             at += length
-    changed = sum(block.changed for block in found)
+    changed = sum(block.changed for block in cut_blocks)
     if (at, changed) != (len(body), header.changed):
         raise TransferError(
             f"encoded array has {len(body)} bytes after its header and {header.changed} changes, its blocks {at} and "
             f"{changed}"
         )
-    return found
+    return cut_blocks
 
 
 def _header(new: Bits, encoding: Encoding, mantissa_bits: int | None) -> Header:

@@ -82,11 +82,11 @@ def check_same_layout(before: Iterable[TensorInfo], cuts: Sequence[Cut], version
 
 
 def _distinct(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    found: dict[str, torch.Tensor] = {}
+    tensors_by_name: dict[str, torch.Tensor] = {}
     seen: set[tuple[int, torch.Size, tuple[int, ...], torch.dtype]] = set()
     for name, tensor in tensors.items():
         place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
         if tensor.numel() == 0 or place not in seen:
-            found[name] = tensor
+            tensors_by_name[name] = tensor
         seen.add(place)
-    return found
+    return tensors_by_name

@@ -88,9 +88,11 @@ def fetch(name: str, tensor: torch.Tensor, last: Fetched | None = None) -> Fetch
     What stays on the accelerator takes as much of its memory as the tensor does. Without `last` all is copied. Raises
     TransferError for a dtype without a name.
     """
-    there = tensor.detach().clone(memory_format=torch.contiguous_format) if tensor.is_cuda else None
+    on_device = tensor.detach().clone(memory_format=torch.contiguous_format) if tensor.is_cuda else None
     if last is None or last.there is None:
-        return Fetched(to_bits(name, tensor if there is None else there), there)
+        return Fetched(to_bits(name, tensor if on_device is None else on_device), on_device)
     bits = last.bits.copy()
-    Patch.between(last.there, tensor if there is None else there).write(from_bits(bits, dtype_name(name, tensor)))
-    return Fetched(bits, there)
+    Patch.between(last.there, tensor if on_device is None else on_device).write(
+        from_bits(bits, dtype_name(name, tensor))
+    )
+    return Fetched(bits, on_device)

@@ -75,7 +75,7 @@ def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
     A step is modulo 2 * `half`, in [-half, half). `gaps` and `steps` have room for every element.
     """
     places = np.empty(_FOUND_AT_ONCE + 4, np.int64)
-    found = 0
+    filled = 0
     before = -1
     for begin in range(0, base.size, _FOUND_AT_ONCE):
         old, now = base[begin : begin + _FOUND_AT_ONCE], new[begin : begin + _FOUND_AT_ONCE]
@@ -97,11 +97,11 @@ def find(base: Array, new: Array, half: Int, gaps: Array, steps: Array) -> Int:
         for number in range(count):
             i = places[number]
             step = _ulp_order(np.int64(now[i]), half) - _ulp_order(np.int64(old[i]), half)
-            gaps[found] = begin + i - before - 1
-            steps[found] = (step + half & 2 * half - 1) - half
+            gaps[filled] = begin + i - before - 1
+            steps[filled] = (step + half & 2 * half - 1) - half
             before = begin + i
-            found += 1
-    return found
+            filled += 1
+    return filled
 
 
 @jit
@@ -137,7 +137,7 @@ def merge(first: tuple[Array, Array], second: tuple[Array, Array], half: Int, ga
 
     `gaps` and `steps` have room for as many as both have together.
     """
-    found = i = j = 0
+    count = i = j = 0
     before: Int = -1
     place = np.int64(first[0][0]) if first[0].size else _NOWHERE
     other = np.int64(second[0][0]) if second[0].size else _NOWHERE
@@ -154,11 +154,11 @@ def merge(first: tuple[Array, Array], second: tuple[Array, Array], half: Int, ga
             other = other + np.int64(second[0][j]) + 1 if j < second[0].size else _NOWHERE
         step = (step + half & 2 * half - 1) - half
         if step:  # Else it went back to where it was.
-            gaps[found] = at - before - 1
-            steps[found] = step
+            gaps[count] = at - before - 1
+            steps[count] = step
             before = at
-            found += 1
-    return found
+            count += 1
+    return count
 
 
 @jit

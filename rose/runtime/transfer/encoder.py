@@ -193,12 +193,12 @@ def encode_more(
 
 def composites(bases: Sequence[int], version: int, stride_max: int) -> list[int]:
     """Which of the spans that begin at `bases` a composite delta to `version` begins with, the latest first."""
-    found, stride = [], 2
+    packages, stride = [], 2
     while stride <= stride_max and version % stride == 0:
         if version - stride in bases:
-            found.append(bases.index(version - stride))
+            packages.append(bases.index(version - stride))
         stride *= 2
-    return found
+    return packages
 
 
 def _checked(cut: Cut, now: Held, encoded: bytes, base_xxh3: str | None, started_ns: int) -> _Blob:

@@ -147,10 +147,10 @@ class Manifest:
 
     def pieces_by_name(self) -> dict[str, list[PieceEntry]]:
         """The pieces of each tensor."""
-        found: dict[str, list[PieceEntry]] = {}
+        entries: dict[str, list[PieceEntry]] = {}
         for piece in self.pieces:
-            found.setdefault(piece.name, []).append(piece)
-        return found
+            entries.setdefault(piece.name, []).append(piece)
+        return entries
 
     @property
     def total_elements(self) -> int:
@@ -349,8 +349,8 @@ def check_chain(manifests: Sequence[Manifest]) -> None:
             raise TransferError(f"versions {before.version} and {after.version} differ in names, dtypes or shapes")
         results = {piece.key: piece.result_xxh3 for piece in before.pieces}
         for piece in after.pieces:
-            if (found := results.get(piece.key)) is not None and piece.base_xxh3 != found:
+            if (result_xxh3 := results.get(piece.key)) is not None and piece.base_xxh3 != result_xxh3:
                 raise TransferError(
                     f"tensor {piece.name!r} at {list(piece.start)}: delta to version {after.version} expects base "
-                    f"{piece.base_xxh3}, version {before.version} is {found}"
+                    f"{piece.base_xxh3}, version {before.version} is {result_xxh3}"
                 )

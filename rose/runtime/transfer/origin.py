@@ -186,11 +186,11 @@ class HttpOrigin(Origin):
         with self._asked("GET", path, headers={"Range": f"bytes={offset}-"} if offset else {}) as response:
             skip = 0 if response.status == 206 else offset  # 200: something on the way knows no ranges.
             expected = chunk.size_bytes - offset + skip
-            found = response.headers["Content-Range"]
+            content_range = response.headers["Content-Range"]
             span = f"bytes {offset}-{chunk.size_bytes - 1}/{chunk.size_bytes}"
-            if response.length != expected or (response.status == 206 and found != span):
+            if response.length != expected or (response.status == 206 and content_range != span):
                 raise TransferError(
-                    f"{self.url}{path} announces {response.length} bytes ({found or 'all'}), "
+                    f"{self.url}{path} announces {response.length} bytes ({content_range or 'all'}), "
                     f"expected {expected} ({span})"
                 )
             for block in self._blocks(path, response, expected):

@@ -85,10 +85,12 @@ def _put_byte(out: Array, at: Int, low: Int) -> Int:
 
 
 @jit
-def _put(out: Array, at: Int, low: Int, span: Int, states: Array, of: Int, answer: Int) -> tuple[Int, Int, Int]:
-    state = np.int64(states[of])
+def _put(
+    out: Array, at: Int, low: Int, span: Int, states: Array, context_start: Int, answer: Int
+) -> tuple[Int, Int, Int]:
+    state = np.int64(states[context_start])
     part = span * (state >> _SEEN_BITS) >> _ODDS_BITS
-    states[of] = _learnt(state, answer)
+    states[context_start] = _learnt(state, answer)
     low, span = (low + part, span - part) if answer else (low, part)
     while span < _NARROW:
         at, low, span = _put_byte(out, at, low), low << 8 & _SPAN, span << 8
@@ -118,16 +120,16 @@ def _write(contexts: Array, gaps: Array, steps: Array, out: Array) -> Int:
             at, low, span = _put(out, at, low, span, states, np.uintp(contexts[i]), 0)
             i += np.uintp(1)
         at, low, span = _put(out, at, low, span, states, np.uintp(contexts[i]), 1)
-        of = np.uintp(_CONTEXTS + np.int64(contexts[i]) * _STATES)
+        context_start = np.uintp(_CONTEXTS + np.int64(contexts[i]) * _STATES)
         i += np.uintp(1)
         negative = np.int64(steps[number] < 0)
         far = abs(np.int64(steps[number]))
         length = 63 - zeros_above(np.uint64(far))
         for bit in range(min(length + 1, _LENGTHS - 1)):
-            at, low, span = _put(out, at, low, span, states, of + np.uintp(bit), np.int64(bit < length))
+            at, low, span = _put(out, at, low, span, states, context_start + np.uintp(bit), np.int64(bit < length))
         plain = negative
         if length:
-            upper = of + np.uintp(_LENGTHS + length)
+            upper = context_start + np.uintp(_LENGTHS + length)
             at, low, span = _put(out, at, low, span, states, upper, far >> (length - 1) & 1)
             plain |= (far & (1 << (length - 1)) - 1) << 1
         at, low, span = _put_plain(out, at, low, span, plain, max(length, 1))
@@ -136,16 +138,16 @@ def _write(contexts: Array, gaps: Array, steps: Array, out: Array) -> Int:
 
 
 @jit
-def _get(data: Array, at: Int, code: Int, span: Int, states: Array, of: Int) -> tuple[Int, Int, Int, Int]:
+def _get(data: Array, at: Int, code: Int, span: Int, states: Array, context_start: Int) -> tuple[Int, Int, Int, Int]:
     """An answer, and the place; `code` is how far what was written lies above the range's lower end."""
-    state = np.int64(states[of])
+    state = np.int64(states[context_start])
     part = span * (state >> _SEEN_BITS) >> _ODDS_BITS
     if code < part:
         answer, span = 0, part
-        states[of] = _learnt(state, 0)
+        states[context_start] = _learnt(state, 0)
     else:
         answer, code, span = 1, code - part, span - part
-        states[of] = _learnt(state, 1)
+        states[context_start] = _learnt(state, 1)
     while span < _NARROW:
         code, span = code << 8 | _byte(data, at), span << 8
         at += 1
@@ -192,16 +194,16 @@ def _read(data: Array, contexts: Array, gaps: Array, steps: Array) -> Int:
             answer, at, code, span = _get(data, at, code, span, states, np.uintp(contexts[np.uintp(i)]))
             i += 1
         gaps[number] = i - before - 1
-        of = np.uintp(_CONTEXTS + np.int64(contexts[np.uintp(i - 1)]) * _STATES)
+        context_start = np.uintp(_CONTEXTS + np.int64(contexts[np.uintp(i - 1)]) * _STATES)
         length = 0
         while length < _LENGTHS - 1:
-            answer, at, code, span = _get(data, at, code, span, states, of + np.uintp(length))
+            answer, at, code, span = _get(data, at, code, span, states, context_start + np.uintp(length))
             if not answer:
                 break
             length += 1
         far = 1
         if length:
-            far, at, code, span = _get(data, at, code, span, states, of + np.uintp(_LENGTHS + length))
+            far, at, code, span = _get(data, at, code, span, states, context_start + np.uintp(_LENGTHS + length))
             far |= 2
         plain, at, code, span = _get_plain(data, at, code, span, max(length, 1))
         far = far << max(length - 1, 0) | plain >> 1

@@ -150,7 +150,7 @@ class Receiver:
             verify_ns = time.monotonic_ns() - verifying_ns
             chunks = {chunk.sha256: chunk for manifest in manifests for chunk in manifest.chunks_for(regions)}
             self._forget_all_but(set(chunks))
-            done, _ = wait([pool.submit(chunk, each) for each in chunks.values()], return_when=FIRST_EXCEPTION)
+            done, _ = wait([pool.submit(chunk, part) for part in chunks.values()], return_when=FIRST_EXCEPTION)
             for future in done:
                 future.result()
         self._complete(target, received, list(chunks))

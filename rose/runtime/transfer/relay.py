@@ -212,9 +212,9 @@ class _Relay:
 
     async def _pull_manifest(self, package: Package, tag: str) -> str:
         data = await self._ask(self._origin.manifest_bytes, package)
-        found = (await self._ask(Manifest.from_bytes, data)).package
-        if found != package:
-            raise TransferError(f"asked {self._origin.url} for package {package.stem}, got {found.stem}")
+        pulled = (await self._ask(Manifest.from_bytes, data)).package
+        if pulled != package:
+            raise TransferError(f"asked {self._origin.url} for package {package.stem}, got {pulled.stem}")
         sha256 = hashlib.sha256(data).hexdigest()
         if sha256 not in self._cache:
             await self._cache.reserve(sha256, len(data))

@@ -138,14 +138,14 @@ def pieces(held: Mapping[str, tuple[Region, ...]], cells: Mapping[str, tuple[Cel
     for name, regions in held.items():
         for region in regions:
             shared = ((region.intersect(cell.region), cell.holders) for cell in cells.get(name, ()))
-            found = [Piece(name, box, holders) for box, holders in shared if box is not None]
-            covered = sum(piece.region.elements for piece in found)
+            placed = [Piece(name, box, holders) for box, holders in shared if box is not None]
+            covered = sum(piece.region.elements for piece in placed)
             if covered != region.elements:
                 raise TransferError(
                     f"tensor {name!r}: only {covered} of the {region.elements} elements of {region} are inside of the "
                     "model's tensor; check the shapes that the model was described with"
                 )
-            cut += found
+            cut += placed
     return cut
 
 

@@ -89,12 +89,12 @@ class Staged:
             raise TransferError(f"there is no staged version in {folder}; fetch it first")
         check_chain(manifests)
         staged = cls(folder=folder, manifests=tuple(manifests))
-        there = {path.name for path in (folder / "chunks").glob("*")}
+        present = {path.name for path in (folder / "chunks").glob("*")}
         # Also what a chain that lost its last manifest looks like.
-        if odd := there - {chunk.sha256 for manifest in manifests for chunk in manifest.chunks}:
+        if odd := present - {chunk.sha256 for manifest in manifests for chunk in manifest.chunks}:
             raise TransferError(f"staged folder {folder} holds {sorted(odd)}, which no manifest in it names")
         for chunk in {chunk for manifest in manifests for chunk in manifest.chunks_for(regions)}:
-            if regions is not None or chunk.sha256 in there:
+            if regions is not None or chunk.sha256 in present:
                 staged._check(chunk, turn)
         return dataclasses.replace(staged, verify_ns=time.monotonic_ns() - started_ns)
 

@@ -273,7 +273,7 @@ class VersionStore:
             whole = [manifest for manifest in merged if manifest is not None]
             anchor = next((manifest.blob_bytes for manifest in whole if manifest.base_version is None), math.inf)
             # A composite that is no smaller than the version itself is of no use where that is there.
-            added = [each for each in whole if each.base_version is None or each.blob_bytes < anchor]
+            added = [package for package in whole if package.base_version is None or package.blob_bytes < anchor]
             if added:
                 self._catalog.add(added)
             for manifest in whole:
@@ -313,11 +313,11 @@ class VersionStore:
         latest = self.latest()
         if version != latest:
             raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
-        there = {(piece.name, piece.region): piece.result_xxh3 for piece in self._catalog.any_of(version).pieces}
+        published = {(piece.name, piece.region): piece.result_xxh3 for piece in self._catalog.any_of(version).pieces}
         for (name, region), xxh3 in results.items():
-            if there.get((name, region)) != xxh3:
+            if published.get((name, region)) != xxh3:
                 raise TransferError(
-                    f"version {version} is in {self.folder} already and has {there.get((name, region))} for tensor "
+                    f"version {version} is in {self.folder} already and has {published.get((name, region))} for tensor "
                     f"{name!r} at {region}, this rank {xxh3}: it has drifted, publish a newer version"
                 )
 

@@ -41,7 +41,7 @@ class Layout:
         that cannot be spread so, and for a box outside of its tensor.
         """
         check_rank(self.ranks, rank)
-        found: Regions = {}
+        by_name: Regions = {}
         for name, regions in self.held(model, rank).items():
             published = model.published(name)
             for region in regions:
@@ -50,8 +50,8 @@ class Layout:
                     raise TransferError(f"tensor {name!r}: rank {rank} holds {region}, outside of its shape {shape}")
             boxes = tuple(box for region in regions if (box := region.intersect(published)))
             if boxes:
-                found[name] = boxes
-        return found
+                by_name[name] = boxes
+        return by_name
 
 
 def replicated(ranks: int = 1) -> Layout:
@@ -67,12 +67,12 @@ def fsdp(ranks: int) -> Layout:
     """FSDP2: the rows of each parameter in chunks of ceil(rows / ranks); the last chunks may be short or empty."""
 
     def held(model: ModelShape, rank: int) -> Regions:
-        found: Regions = {}
+        by_name: Regions = {}
         for name, shape in model.shapes.items():
             rows = -(-(shape or (1,))[0] // ranks)
             row = math.prod(shape[1:])
-            found[name] = _flat(shape, rank * rows * row, (rank + 1) * rows * row)
-        return found
+            by_name[name] = _flat(shape, rank * rows * row, (rank + 1) * rows * row)
+        return by_name
 
     return Layout(ranks, held)
 
