@@ -68,7 +68,7 @@ def entropy_bits(base: Bits, new: Bits) -> float:
     For bf16. Frequencies are those of this very step, which a code would have to be told: it is a little too low.
     """
     exponents = base >> _BF16_MANTISSA_BITS & _EXPONENTS - 1
-    places, steps = changes.between(base, new).found()
+    places, steps = changes.between(base, new).positions_and_steps()
     of_changed = exponents[places].astype(np.uint32)
     changed = np.unique(of_changed << 16 | steps.astype(np.uint16), return_counts=True)[1]
     sizes = np.bincount(exponents, minlength=_EXPONENTS)

@@ -66,7 +66,7 @@ def fast(elements: int, gaps: Words, steps: Steps) -> FastBlock:
     return gaps.size, bitcoding.encode(elements, gaps, steps) if gaps.size else b""
 
 
-def found(elements: int, block: FastBlock) -> tuple[Words, Steps]:
+def gaps_and_steps(elements: int, block: FastBlock) -> tuple[Words, Steps]:
     """Gaps and steps that `fast` was given. Raises TransferError."""
     changed, code = block
     if changed:
@@ -86,7 +86,7 @@ def advance(base: Bits, block: FastBlock, header: Header) -> SentBlock:
     if header.encoding == "fast":
         sent: SentBlock = block
     else:
-        gaps, steps = found(base.size, block)
+        gaps, steps = gaps_and_steps(base.size, block)
         sent = encode(base, gaps, steps, header)
         if sent[1] is None:
             differences.move(base, base, header.half, gaps, steps, 1)

@@ -34,11 +34,11 @@ class Changes:
         """The elements of each block, and what it says."""
         return list(zip(blocks.cuts(self.elements), self.blocks, strict=True))
 
-    def found(self) -> tuple[npt.NDArray[np.int64], Steps]:
+    def positions_and_steps(self) -> tuple[npt.NDArray[np.int64], Steps]:
         """Which elements of the flattened array changed, rising, and how far each moved: in [-`half`, `half`)."""
         places, all_steps = [], []
         for cut, block in self.cut():
-            gaps, steps = blocks.found(cut.stop - cut.start, block)
+            gaps, steps = blocks.gaps_and_steps(cut.stop - cut.start, block)
             places.append(np.cumsum(gaps, dtype=np.int64) + np.arange(cut.start, cut.start + gaps.size))
             all_steps.append(steps)
         return np.concatenate(places), np.concatenate(all_steps)
@@ -62,7 +62,7 @@ def merge(first: Changes, second: Changes) -> Changes:
     def run(item: tuple[slice, FastBlock, FastBlock]) -> FastBlock:
         cut, *both = item
         size = cut.stop - cut.start
-        before, after = (blocks.found(size, block) for block in both)
+        before, after = (blocks.gaps_and_steps(size, block) for block in both)
         gaps, steps = blocks.room(before[0].size + after[0].size)
         count = differences.merge(before, after, first.half, gaps, steps)
         return blocks.fast(size, gaps[:count], steps[:count])
@@ -77,7 +77,7 @@ def undo(new: Bits, done: Changes) -> None:
 
     def run(item: tuple[slice, FastBlock]) -> None:
         part = flat[item[0]]
-        differences.move(part, part, done.half, *blocks.found(part.size, item[1]), -1)
+        differences.move(part, part, done.half, *blocks.gaps_and_steps(part.size, item[1]), -1)
 
     list(blocks.in_threads(run, done.cut()))
 

@@ -79,7 +79,7 @@ class Fetched:
     #: In host memory: the tensor's own if it is contiguous there, else a copy.
     bits: Bits
     #: On the accelerator, to compare the next version with; None for a tensor in host memory.
-    there: torch.Tensor | None
+    on_device: torch.Tensor | None
 
 
 def fetch(name: str, tensor: torch.Tensor, last: Fetched | None = None) -> Fetched:
@@ -89,10 +89,10 @@ def fetch(name: str, tensor: torch.Tensor, last: Fetched | None = None) -> Fetch
     TransferError for a dtype without a name.
     """
     on_device = tensor.detach().clone(memory_format=torch.contiguous_format) if tensor.is_cuda else None
-    if last is None or last.there is None:
+    if last is None or last.on_device is None:
         return Fetched(to_bits(name, tensor if on_device is None else on_device), on_device)
     bits = last.bits.copy()
-    Patch.between(last.there, tensor if on_device is None else on_device).write(
+    Patch.between(last.on_device, tensor if on_device is None else on_device).write(
         from_bits(bits, dtype_name(name, tensor))
     )
     return Fetched(bits, on_device)

@@ -51,7 +51,7 @@ class Held:
     xxh3: dict[Key, str] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
     #: Copies on the trainer's accelerator of what lies there, to compare the next version with.
-    there: dict[Key, torch.Tensor | None] = field(default_factory=dict)
+    on_device: dict[Key, torch.Tensor | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +123,9 @@ def encode_first(
 
     def encode(cut: Cut) -> tuple[Cut, _Blob]:
         bits = now.bits.get(cut.key)
-        last = None if held is None or bits is None or anchor else Fetched(bits, held.there.get(cut.key))
+        last = None if held is None or bits is None or anchor else Fetched(bits, held.on_device.get(cut.key))
         fetched = fetch(cut.info.name, cut.tensor, last)
-        new, now.there[cut.key] = fetched.bits, fetched.there
+        new, now.on_device[cut.key] = fetched.bits, fetched.on_device
         now.xxh3[cut.key] = digest(new)
         started_ns = time.monotonic_ns()
         if bits is None:
@@ -193,12 +193,12 @@ def encode_more(
 
 def composites(bases: Sequence[int], version: int, stride_max: int) -> list[int]:
     """Which of the spans that begin at `bases` a composite delta to `version` begins with, the latest first."""
-    packages, stride = [], 2
+    indices, stride = [], 2
     while stride <= stride_max and version % stride == 0:
         if version - stride in bases:
-            packages.append(bases.index(version - stride))
+            indices.append(bases.index(version - stride))
         stride *= 2
-    return packages
+    return indices
 
 
 def _checked(cut: Cut, now: Held, encoded: bytes, base_xxh3: str | None, started_ns: int) -> _Blob:

@@ -18,7 +18,7 @@ def test_what_is_found_is_what_changed(pair: tuple[Bits, Bits], block: int) -> N
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "_BLOCK_ELEMENTS", block)
         done = changes.between(base, new)
-        places, steps = done.found()
+        places, steps = done.positions_and_steps()
     np.testing.assert_array_equal(places, np.flatnonzero(base != new))
     told = steps.astype(np.int64)
     assert ((-done.half <= told) & (told < done.half)).all()

@@ -63,7 +63,7 @@ def test_a_patch_leads_where_the_codec_does(where: str, made: tuple[str, Bits, B
     assert patch.values.device.type == "cpu"
     assert (to_bits("t", engine) == expected).all()
     if patch.positions is not None:
-        assert patch.positions.tolist() == changes.between(base, new).found()[0].tolist()
+        assert patch.positions.tolist() == changes.between(base, new).positions_and_steps()[0].tolist()
         assert patch.positions.nbytes + patch.values.nbytes < max(new.nbytes, 1)
 
 
@@ -121,14 +121,14 @@ def test_what_a_trainer_fetches_is_what_a_whole_copy_would_be(where: str, made: 
     assert (first.bits == base).all()
     assert (second.bits == new).all()
     if where == "cuda":
-        assert second.there is not None
-        assert (to_bits("t", second.there) == new).all()
+        assert second.on_device is not None
+        assert (to_bits("t", second.on_device) == new).all()
     assert codec.encode(first.bits, second.bits) == codec.encode(base, new)
 
 
 @pytest.mark.parametrize("tensor", [torch.randn(6, 4), torch.randn(6, 4).T, torch.tensor(2.5)])
 def test_of_a_tensor_in_host_memory_nothing_is_copied_or_kept(tensor: torch.Tensor) -> None:
     found = fetch("t", tensor)
-    assert found.there is None
+    assert found.on_device is None
     assert torch.equal(from_bits(found.bits, "float32"), tensor)
     assert np.shares_memory(found.bits, tensor.numpy()) == tensor.is_contiguous()
