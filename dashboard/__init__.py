@@ -33,8 +33,8 @@ def ledger_to_show(ledger: Path | None) -> Path:
     here = Path.cwd()
     if _is_ledger(here / "ledger"):
         return here / "ledger"
-    if found := [marker.parent for marker in _markers(here) if _is_ledger(marker.parent)]:
-        return max(found, key=_last_written)
+    if folders := [marker.parent for marker in _markers(here) if _is_ledger(marker.parent)]:
+        return max(folders, key=_last_written)
     sample = Path(str(resources.files("sample_traces"))) / "ledger"
     if _is_ledger(sample):
         return sample
@@ -54,20 +54,20 @@ def _is_ledger(folder: Path) -> bool:
 
 def _markers(here: Path) -> list[Path]:
     """Markers of ledgers at most `_DEPTH` folders down; hidden folders and those of the sample are passed over."""
-    found: list[Path] = []
+    markers: list[Path] = []
     level = [here]
     for _ in range(_DEPTH + 1):
         below: list[Path] = []
         for folder in level:
             if (folder / layout.MARKER).is_file():
-                found.append(folder / layout.MARKER)
+                markers.append(folder / layout.MARKER)
                 continue
             try:
                 below += [path for path in folder.iterdir() if path.is_dir() and _worth_a_look(path)]
             except OSError:
                 continue
         level = below
-    return found
+    return markers
 
 
 def _worth_a_look(folder: Path) -> bool:

@@ -53,18 +53,20 @@ class Asked:
 
 def span(ledger: Path) -> Period | None:
     """The whole UTC days in which devices were there; None where none ever was."""
-    found = data.span_ns(ledger)
-    if found is None:
+    bounds_ns = data.span_ns(ledger)
+    if bounds_ns is None:
         return None
-    return Period(found[0] // NS_PER_DAY * NS_PER_DAY, (max(found[1] - 1, found[0]) // NS_PER_DAY + 1) * NS_PER_DAY)
+    return Period(
+        bounds_ns[0] // NS_PER_DAY * NS_PER_DAY, (max(bounds_ns[1] - 1, bounds_ns[0]) // NS_PER_DAY + 1) * NS_PER_DAY
+    )
 
 
-def months(of: Period, now: datetime) -> list[Period]:
+def months(spanned: Period, now: datetime) -> list[Period]:
     """The months of a period and the current one, newest first."""
-    found = [period.month_at(of.from_ns)]
-    while found[-1].to_ns < of.to_ns:
-        found.append(period.month_at(found[-1].to_ns))
-    return sorted({*found, this_month(now)}, reverse=True)
+    listed = [period.month_at(spanned.from_ns)]
+    while listed[-1].to_ns < spanned.to_ns:
+        listed.append(period.month_at(listed[-1].to_ns))
+    return sorted({*listed, this_month(now)}, reverse=True)
 
 
 def this_month(now: datetime) -> Period:
@@ -72,37 +74,38 @@ def this_month(now: datetime) -> Period:
     return period.month_at(period.nanoseconds(now))
 
 
-def provenances(ledger: Path, of: Period) -> list[str]:
+def provenances(ledger: Path, spanned: Period) -> list[str]:
     """What the runs and the closes of a period are: live, replay or simulated. Raises ReadError."""
 
     def read() -> list[str]:
         with catalog.connect(ledger) as connection:
-            set_variables(connection, from_ns=of.from_ns, to_ns=of.to_ns)
-            found = {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
+            set_variables(connection, from_ns=spanned.from_ns, to_ns=spanned.to_ns)
+            kept = {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
         closed = (posted[0] for posted in records.postings(ledger).values())
-        return sorted(found | {first.provenance for first in closed if first.period.overlaps(of)})
+        return sorted(kept | {first.provenance for first in closed if first.period.overlaps(spanned)})
 
-    found = data.kept(read, ledger, "provenances", of)
-    if found.value is None:
-        raise ReadError(found.error)
-    return found.value
+    kept = data.kept(read, ledger, "provenances", spanned)
+    if kept.value is None:
+        raise ReadError(kept.error)
+    return kept.value
 
 
-def bill(of: Asked) -> Priced[Bill]:
+def bill(asked: Asked) -> Priced[Bill]:
     """The bill of a period: closed hours as they were closed and corrected, open ones at the book's prices."""
     return data.kept(
         lambda: bills.bill(
-            of.ledger, of.period, pricebook.load(of.book), provenance=of.provenance, allow_unverified=of.unverified
+            asked.ledger, asked.period, pricebook.load(asked.book), provenance=asked.provenance,
+            allow_unverified=asked.unverified,
         ),
-        of.ledger, "bill", *of.key, large=True,
+        asked.ledger, "bill", *asked.key, large=True,
     )  # fmt: skip
 
 
-def loaded(of: Asked, billed: Bill) -> pl.DataFrame:
+def loaded(asked: Asked, billed: Bill) -> pl.DataFrame:
     """The rows of the bill that `of` got, fully loaded."""
-    found = data.kept(lambda: charges.fully_load(billed.frame), of.ledger, "loaded", *of.key, large=True)
-    assert found.value is not None, found.error
-    return found.value
+    priced = data.kept(lambda: charges.fully_load(billed.frame), asked.ledger, "loaded", *asked.key, large=True)
+    assert priced.value is not None, priced.error
+    return priced.value
 
 
 def closes(ledger: Path) -> Priced[dict[str, list[Posting]]]:
@@ -123,36 +126,36 @@ def checked(ledger: Path) -> Priced[Check]:
     return data.attempt(lambda: check.check(ledger))
 
 
-def budgets(of: Asked) -> Priced[list[TeamBudget]]:
+def budgets(asked: Asked) -> Priced[list[TeamBudget]]:
     """Budgets of a month beside what was spent; none where none is set. A forecast holds for an hour at most."""
-    path = of.ledger / BOOKS
+    path = asked.ledger / BOOKS
     written = path.stat().st_mtime_ns if path.exists() else 0
 
     def show() -> list[TeamBudget]:
-        if not budget.budgets(of.ledger, of.period):
+        if not budget.budgets(asked.ledger, asked.period):
             return []
-        book = pricebook.load(of.book)
+        book = pricebook.load(asked.book)
         return budget.show(
-            of.ledger, of.period, book, provenance=of.provenance, allow_unverified=of.unverified
+            asked.ledger, asked.period, book, provenance=asked.provenance, allow_unverified=asked.unverified
         )  # fmt: skip
 
-    return data.kept(show, of.ledger, "budgets", *of.key, written, f"{datetime.now(UTC):%Y-%m-%dT%H}")
+    return data.kept(show, asked.ledger, "budgets", *asked.key, written, f"{datetime.now(UTC):%Y-%m-%dT%H}")
 
 
-def watched(of: Asked) -> Priced[Watch]:
+def watched(asked: Asked) -> Priced[Watch]:
     """Days of a period, all of them over, that cost other than the days before them."""
-    begin_ns = of.period.from_ns - anomaly.DAYS_BEFORE * NS_PER_DAY
-    found = bill(replace(of, period=Period(begin_ns, of.period.to_ns)))
-    if found.value is None:
-        return Priced(None, found.error)
-    billed = found.value
-    return data.kept(lambda: anomaly.watch(billed, of.period), of.ledger, "watched", *of.key)
+    begin_ns = asked.period.from_ns - anomaly.DAYS_BEFORE * NS_PER_DAY
+    whole_bill = bill(replace(asked, period=Period(begin_ns, asked.period.to_ns)))
+    if whole_bill.value is None:
+        return Priced(None, whole_bill.error)
+    billed = whole_bill.value
+    return data.kept(lambda: anomaly.watch(billed, asked.period), asked.ledger, "watched", *asked.key)
 
 
-def over(of: Period, now: datetime) -> Period | None:
+def over(spanned: Period, now: datetime) -> Period | None:
     """The days of a period that are over; None where none is."""
     today_ns = period.of_day(now.date()).from_ns
-    return None if of.from_ns >= today_ns else Period(of.from_ns, min(of.to_ns, today_ns))
+    return None if spanned.from_ns >= today_ns else Period(spanned.from_ns, min(spanned.to_ns, today_ns))
 
 
 def _frozen(ledger: Path) -> tuple[tuple[str, int, int], ...]:

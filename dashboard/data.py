@@ -122,8 +122,8 @@ def runs(ledger: Path) -> list[Run]:
 
 def span_ns(ledger: Path) -> tuple[int, int] | None:
     """From when to when devices were there, UTC nanoseconds; None where none was. Raises ReadError or LedgerError."""
-    (found,) = _rows(str(ledger), "dashboard/span", "", mark(ledger)).iter_rows()
-    return None if None in found else found
+    (bounds,) = _rows(str(ledger), "dashboard/span", "", mark(ledger)).iter_rows()
+    return None if None in bounds else bounds
 
 
 def rows(ledger: Path, query: str, run: Run) -> pl.DataFrame:
@@ -139,9 +139,9 @@ def _rows(ledger: str, query: str, run_id: str, mark: str) -> pl.DataFrame:
     with closing(catalog.connect(ledger)) as connection:
         try:
             set_variables(connection, run_id=run_id, period_end_ns=time.time_ns())
-            found: pl.DataFrame = connection.sql(sql.read(f"{query}.sql")).pl()
+            frame: pl.DataFrame = connection.sql(sql.read(f"{query}.sql")).pl()
             # DuckDB counts and sums whole numbers as HUGEINT, which comes out as a decimal.
-            return found.with_columns(selectors.decimal().cast(pl.Int64))
+            return frame.with_columns(selectors.decimal().cast(pl.Int64))
         except duckdb.CatalogException as error:
             raise ReadError(
                 f"A view of the ledger is missing, or lacks a column ({error}). Its catalog was written by another "
@@ -159,8 +159,8 @@ def kept(make: Callable[[], T], ledger: Path, *key: object, large: bool = False)
     It is made once for all sessions and never changes, until the ledger gains an event. `large`: few are kept at once.
     """
     keep = _keep_few if large else _keep
-    found: Priced[T] = keep((str(ledger), mark(ledger), *map(str, key)), make)
-    return found
+    priced: Priced[T] = keep((str(ledger), mark(ledger), *map(str, key)), make)
+    return priced
 
 
 # Two functions, since that is how Streamlit tells caches apart. What begins with an underscore is no part of the key.

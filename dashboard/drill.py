@@ -35,11 +35,15 @@ def table(frame: pl.DataFrame, by: Sequence[str], view: str, *, always: str | No
 
 def _row(row: Mapping[str, object], by: Sequence[str], amount: str, whole: int, *, counted: bool) -> dict[str, object]:
     nano = int(str(row[amount]))
-    told = {name.replace("-", " "): row[name] for name in by}
-    told |= {"cost": format_usd(nano), "share": words.share(nano, whole) if whole else "-", "nano-dollars": f"{nano:,}"}
+    cells = {name.replace("-", " "): row[name] for name in by}
+    cells |= {
+        "cost": format_usd(nano),
+        "share": words.share(nano, whole) if whole else "-",
+        "nano-dollars": f"{nano:,}",
+    }
     if counted:
-        told |= {"device time": format_ns(int(str(row["ns"]))), "tokens": f"{row['tokens']:,}"}
-    return told
+        cells |= {"device time": format_ns(int(str(row["ns"]))), "tokens": f"{row['tokens']:,}"}
+    return cells
 
 
 def by_day(frame: pl.DataFrame, key: str, view: str, *, monthly: bool) -> pl.DataFrame:
@@ -52,8 +56,8 @@ def by_day(frame: pl.DataFrame, key: str, view: str, *, monthly: bool) -> pl.Dat
 
 def csv(bill: Bill) -> str:
     """Every charge as a row of CSV, amounts in whole nano-dollars, with what must stand beside them."""
-    said = {"currency": bill.currency, "view": AMORTIZED, "verified": bill.verified}
-    return bill.frame.with_columns(pl.lit(value).alias(name) for name, value in said.items()).write_csv()
+    stamps = {"currency": bill.currency, "view": AMORTIZED, "verified": bill.verified}
+    return bill.frame.with_columns(pl.lit(value).alias(name) for name, value in stamps.items()).write_csv()
 
 
 def waste(frame: pl.DataFrame) -> pl.DataFrame:
@@ -76,7 +80,7 @@ def invoiced(frame: pl.DataFrame) -> pl.DataFrame:
     sums = beside.group_by(keys).agg(pl.col("bytes").sum(), pl.col("energy_mw_ns").sum())
     whole = beside.select(pl.lit("sum").alias("kind"), pl.lit("").alias("route"), pl.lit("").alias("team"),
                           pl.col("bytes").sum(), pl.col("energy_mw_ns").sum()).unique()  # fmt: skip
-    told = table(beside, keys, AMORTIZED).drop("device time", "tokens")
-    joined = told.join(pl.concat([sums, whole]), keys, "left", maintain_order="left")
+    shown = table(beside, keys, AMORTIZED).drop("device time", "tokens")
+    joined = shown.join(pl.concat([sums, whole]), keys, "left", maintain_order="left")
     gb, kwh = (pl.col("bytes") / 1e9).alias("GB"), (pl.col("energy_mw_ns") / 3.6e18).alias("kWh")
     return joined.with_columns(gb, kwh).drop("bytes", "energy_mw_ns")

@@ -54,8 +54,8 @@ def offer(key: str, name: str, bill: Callable[[], Bill]) -> None:
         if column.button(f"Prepare {kind}", key=f"file-{kind}"):
             with st.spinner(f"Making the {kind} …"):
                 st.session_state[_MADE] = key, data.attempt(partial(make, kind, name, bill))
-    of, made = st.session_state.get(_MADE, ("", Priced(None, None)))
-    if of != key:
+    made_key, made = st.session_state.get(_MADE, ("", Priced(None, None)))
+    if made_key != key:
         return
     if made.value is None:
         st.error(words.plain(made.error or words.NOT_ENOUGH_DATA))
@@ -67,8 +67,8 @@ def offer(key: str, name: str, bill: Callable[[], Bill]) -> None:
 
 def make(kind: str, name: str, bill: Callable[[], Bill]) -> File:
     """Export the bill. Raises PricingError, LedgerError."""
-    of = KINDS[kind]
+    file_kind = KINDS[kind]
     with tempfile.TemporaryDirectory(prefix="rose-file-") as folder:
-        done = of.write(bill(), Path(folder) / f"{name}{of.ending}")
+        done = file_kind.write(bill(), Path(folder) / f"{name}{file_kind.ending}")
         says = f"{kind}: {done.rows:,} rows, {done.bytes:,} bytes, SHA-256 {done.sha256}"
-        return File(done.path.name, of.mime, done.path.read_bytes(), says)
+        return File(done.path.name, file_kind.mime, done.path.read_bytes(), says)

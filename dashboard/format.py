@@ -54,9 +54,9 @@ def seconds(ns: int) -> str:
     return f"{ns / 1e9:,.3f} s"
 
 
-def share(part: int, of: int) -> str:
+def share(part: int, whole: int) -> str:
     """`41.2%`; of nothing there is none."""
-    return f"{part / of:.1%}" if of else NOT_ENOUGH_DATA
+    return f"{part / whole:.1%}" if whole else NOT_ENOUGH_DATA
 
 
 def short(figure: Figure) -> str:
@@ -88,20 +88,20 @@ def interval(figure: Figure) -> str:
     return figure.interval_text or figure.no_interval or NOT_ENOUGH_DATA
 
 
-def stamp(of: Stamp, price_book: str) -> str:
+def stamp(stamped: Stamp, price_book: str) -> str:
     """What all figures of one answer share: currency, period, provenance, price book."""
-    period = of.to_json()["period"]
+    period = stamped.to_json()["period"]
     return (
-        f"All amounts in {of.currency}. Period {period['from'][:19].replace('T', ' ')} to "
-        f"{period['to'][:19].replace('T', ' ')} UTC. Provenance: {of.provenance}. "
+        f"All amounts in {stamped.currency}. Period {period['from'][:19].replace('T', ' ')} to "
+        f"{period['to'][:19].replace('T', ' ')} UTC. Provenance: {stamped.provenance}. "
         f"Price book {price_book}. "
-        + ("Ledger verified." if of.verified else "**UNVERIFIED LEDGER: do not rely on these figures.**")
+        + ("Ledger verified." if stamped.verified else "**UNVERIFIED LEDGER: do not rely on these figures.**")
     )
 
 
-def book(of: BookFacts | BookStamp | PriceBook) -> str:
+def book(priced_by: BookFacts | BookStamp | PriceBook) -> str:
     """Name and version of a price book."""
-    return f"{of.name} {of.version}"
+    return f"{priced_by.name} {priced_by.version}"
 
 
 def plain(text: str) -> str:

@@ -35,12 +35,12 @@ def sidebar() -> None:
     st.sidebar.markdown("### ROSE\nRollouts on borrowed serving devices, and what they cost.")
     try:
         ledger = data.root()
-        found = {run.run_id: run for run in data.runs(ledger)}
+        runs = {run.run_id: run for run in data.runs(ledger)}
     except (UserError, LedgerError):
         return  # the page itself says what is wrong
-    if found:
-        run_id = st.sidebar.selectbox("Run", list(found), format_func=lambda key: _label(found[key]), key=_CHOSEN)
-        run = found[run_id]
+    if runs:
+        run_id = st.sidebar.selectbox("Run", list(runs), format_func=lambda key: _label(runs[key]), key=_CHOSEN)
+        run = runs[run_id]
         with st.sidebar:
             _badge(run)
             st.caption(f"`{run.run_id}`, {run.status}, started {words.when(run.started_at)}")
@@ -64,9 +64,9 @@ def page(title: str, asks: str, show: Show, *, live_s: float = LIVE_S) -> None:
     opened = _opened(title, asks)
     if opened is None:
         return
-    ledger, found = opened
+    ledger, runs = opened
     chosen = st.session_state.get(_CHOSEN)
-    run = next((run for run in found if run.run_id == chosen), found[0])
+    run = next((run for run in runs if run.run_id == chosen), runs[0])
 
     def body() -> None:
         now = next((other for other in data.runs(ledger) if other.run_id == run.run_id), run)
@@ -86,9 +86,9 @@ def ledger_page(title: str, asks: str, show: ShowAll) -> None:
     """A page on all runs of the ledger, whichever is chosen: its heading, then `show`, again while a run goes on."""
     opened = _opened(title, asks)
     if opened is not None:
-        ledger, found = opened
+        ledger, runs = opened
         st.caption("All runs of the ledger, not only the one that is chosen at the left.")
-        _follow(lambda: show(ledger, data.runs(ledger)), _every(ledger, found, QUIET_S))
+        _follow(lambda: show(ledger, data.runs(ledger)), _every(ledger, runs, QUIET_S))
 
 
 def _opened(title: str, asks: str) -> tuple[Path, list[Run]] | None:
@@ -97,14 +97,14 @@ def _opened(title: str, asks: str) -> tuple[Path, list[Run]] | None:
     st.markdown(asks)
     try:
         ledger = data.root()
-        found = data.runs(ledger)
+        runs = data.runs(ledger)
     except (UserError, LedgerError) as error:
         st.error(words.plain(str(error)))
         return None
-    if not found:
+    if not runs:
         _wait_for_a_run(ledger)
         return None
-    return ledger, found
+    return ledger, runs
 
 
 def _every(ledger: Path, runs: list[Run], live_s: float) -> float | None:
@@ -176,24 +176,24 @@ def asked(ledger: Path, ask: Callable[[bool], Priced[T]], key: str) -> T | None:
 
     `ask` is told whether an unverified ledger will do; `key` tells the wish apart from others.
     """
-    found = ask(False)
-    if found.value is not None:
-        return found.value
-    st.error(words.plain(found.error or words.NOT_ENOUGH_DATA))
+    answer = ask(False)
+    if answer.value is not None:
+        return answer.value
+    st.error(words.plain(answer.error or words.NOT_ENOUGH_DATA))
     if data.verifies(ledger) or not st.checkbox("Show figures that are not verified", key=f"unverified-{key}"):
         return None
-    found = ask(True)
-    if found.value is None:
-        st.error(words.plain(found.error or words.NOT_ENOUGH_DATA))
+    answer = ask(True)
+    if answer.value is None:
+        st.error(words.plain(answer.error or words.NOT_ENOUGH_DATA))
     else:
         st.warning("**UNVERIFIED LEDGER.** Do not rely on the figures below.")
-    return found.value
+    return answer.value
 
 
 def book(runs: list[Run], key: str) -> str:
     """The price book of a page on several runs: the one they name, or, of several, the one that is chosen."""
-    found = data.price_books(runs)
-    return found[0] if len(found) == 1 else str(st.selectbox("Price book", found, key=f"{key}-book"))
+    choices = data.price_books(runs)
+    return choices[0] if len(choices) == 1 else str(st.selectbox("Price book", choices, key=f"{key}-book"))
 
 
 def provenance(present: list[str], key: str) -> str | None:

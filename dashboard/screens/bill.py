@@ -57,31 +57,34 @@ def show(ledger: Path, runs: list[Run]) -> None:
     provenance = frame.provenance(present, "bill")
     if provenance is None:
         return
-    of = Asked(ledger=ledger, period=period, book=book, provenance=provenance)
-    bill = frame.asked(ledger, lambda unverified: books.bill(replace(of, unverified=unverified)), "bill")
+    asked = Asked(ledger=ledger, period=period, book=book, provenance=provenance)
+    bill = frame.asked(ledger, lambda unverified: books.bill(replace(asked, unverified=unverified)), "bill")
     if bill is None:
         return
-    of = replace(of, unverified=not bill.verified)
+    asked = replace(asked, unverified=not bill.verified)
     frame.banner(bill.provenance)
-    st.caption(words.stamp(bill.stamp, _prices(of, bill)))
-    shown = bill.frame if view == AMORTIZED else books.loaded(of, bill)
+    st.caption(words.stamp(bill.stamp, _prices(asked, bill)))
+    shown = bill.frame if view == AMORTIZED else books.loaded(asked, bill)
     _total(bill, view)
     _days(bill, shown, view)
     _teams(bill, shown, view)
     _waste(bill)
-    _take(of, bill)
+    _take(asked, bill)
 
 
 def _period(span: Period, now: datetime) -> Period | None:
     """The period that is chosen: the newest month in which devices were there, unless another is."""
     newest, this = month_at(span.to_ns - 1), books.this_month(now)
     last = month_at(this.from_ns - 1)
-    found = {newest: f"Newest month with data, {newest.label}"}
-    found[this] = f"This month, {this.label}"
-    found[last] = f"Last month, {last.label}"
-    choices: list[Period | str] = [*found, _ALL, _DAYS]
+    labels = {newest: f"Newest month with data, {newest.label}"}
+    labels[this] = f"This month, {this.label}"
+    labels[last] = f"Last month, {last.label}"
+    choices: list[Period | str] = [*labels, _ALL, _DAYS]
     chosen = st.selectbox(
-        "Period, UTC", choices, key="bill-period", format_func=lambda of: of if isinstance(of, str) else found[of]
+        "Period, UTC",
+        choices,
+        key="bill-period",
+        format_func=lambda choice: choice if isinstance(choice, str) else labels[choice],
     )
     if isinstance(chosen, Period):
         return chosen
@@ -96,8 +99,8 @@ def _period(span: Period, now: datetime) -> Period | None:
     return None
 
 
-def _prices(of: Asked, bill: Bill) -> str:
-    open_hours = words.book(pricebook.load(of.book))
+def _prices(asked: Asked, bill: Bill) -> str:
+    open_hours = words.book(pricebook.load(asked.book))
     if not bill.closes:
         return open_hours
     return f"{open_hours} for open hours, closed ones at the prices they were closed at ({', '.join(bill.closes)})"
@@ -147,27 +150,28 @@ def _teams(bill: Bill, shown: pl.DataFrame, view: str) -> None:
     team = left.selectbox("Team", [_EVERY_TEAM, *teams], key="bill-team")
     by = right.selectbox("Divided by", list(_BY), key="bill-by")
     column = "work" if (_BY[by], view) == ("bucket", FULLY_LOADED) else _BY[by]
-    mine, whole = shown, "the bill"
+    charged, whole = shown, "the bill"
     if team != _EVERY_TEAM:
-        mine, whole = shown.filter(pl.col("team") == team), f"what {team} pays above"
+        charged, whole = shown.filter(pl.col("team") == team), f"what {team} pays above"
     frame.table(
-        drill.table(mine, [column], view),
+        drill.table(charged, [column], view),
         f"charges of {team} by {by}, {_VIEWS[view]}, {bill.stamp}. Sums to {whole}, to the nano-dollar. Unallocated: "
         "what has no such thing, such as the task of time spent serving.",
     )
 
 
 def _waste(bill: Bill) -> None:
-    told = f"charges, {_VIEWS[AMORTIZED]}, {bill.stamp}"
+    caption = f"charges, {_VIEWS[AMORTIZED]}, {bill.stamp}"
     st.subheader("What became of the rollouts?")
     frame.table(
         drill.waste(bill.frame),
-        f"{told}. Sums to the bucket rollout. A rejected answer teaches too; the other causes brought nothing.",
+        f"{caption}. Sums to the bucket rollout. A rejected answer teaches too; the other causes brought nothing.",
     )
     st.subheader("What was paid for and not used?")
     frame.table(
         drill.idle(bill.frame),
-        f"{told}. Sums to the buckets idle and unaccounted. Only time of serving devices outside of a lease could have "
+        f"{caption}. Sums to the buckets idle and unaccounted. Only time of serving devices outside of a lease "
+        f"could have "
         "been lent.",
     )
     st.subheader("What is billed beside device time?")
@@ -175,36 +179,36 @@ def _waste(bill: Bill) -> None:
     if beside.height == 1:
         st.info("No weights were sent over a route, and no power was metered that the devices' prices do not include.")
         return
-    frame.table(beside, f"{told}. Sums to the buckets transfer and energy. GB are 1e9 bytes.")
+    frame.table(beside, f"{caption}. Sums to the buckets transfer and energy. GB are 1e9 bytes.")
 
 
-def _take(of: Asked, bill: Bill) -> None:
+def _take(asked: Asked, bill: Bill) -> None:
     st.subheader("Take it with you")
     name = f"rose-{bill.provenance}-{bill.period.label}"
     st.markdown("Every charge of the period in a row, with what it was for, who pays, and the events it was made from.")
     st.download_button("Download charges (CSV)", lambda: drill.csv(bill), f"{name}.csv", "text/csv", on_click="ignore")
-    if bill.closes and not _is_one_close(of, bill):
+    if bill.closes and not _is_one_close(asked, bill):
         st.info(
             f"A part of this period is closed ({', '.join(bill.closes)}). The other files are of a whole close, on the "
             "page Books, or of a period that is open."
         )
         return
-    files.offer(f"{name}-{of.book}-{charge_algebra.total(bill.frame)}", name, lambda: _exported(of, bill))
+    files.offer(f"{name}-{asked.book}-{charge_algebra.total(bill.frame)}", name, lambda: _exported(asked, bill))
 
 
-def _is_one_close(of: Asked, bill: Bill) -> bool:
+def _is_one_close(asked: Asked, bill: Bill) -> bool:
     """Whether what the period cost is what one close says, all of it."""
-    posted = (books.closes(of.ledger).value or {}).get(bill.closes[0], [])
+    posted = (books.closes(asked.ledger).value or {}).get(bill.closes[0], [])
     whole = sum(posting.cost_nano for posting in posted) == charge_algebra.total(bill.frame)
     return whole and bool(bill.frame["closed"].all())
 
 
-def _exported(of: Asked, bill: Bill) -> exported.Bill:
+def _exported(asked: Asked, bill: Bill) -> exported.Bill:
     if bill.closes:
-        return exported.of_close(of.ledger, bill.closes[0], allow_unverified=of.unverified)
+        return exported.of_close(asked.ledger, bill.closes[0], allow_unverified=asked.unverified)
     return exported.of_period(
-        of.ledger, pricebook.load(of.book), from_ns=of.period.from_ns, to_ns=of.period.to_ns,
-        provenance=bill.provenance, allow_unverified=of.unverified,
+        asked.ledger, pricebook.load(asked.book), from_ns=asked.period.from_ns, to_ns=asked.period.to_ns,
+        provenance=bill.provenance, allow_unverified=asked.unverified,
     )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def show(ledger: Path, runs: list[Run]) -> None:
         months = books.months(span, now)
         newest = next(month for month in months if month.from_ns < span.to_ns)
         month = st.selectbox(
-            "Month, UTC", months, months.index(newest), format_func=lambda of: of.label, key="books-month"
+            "Month, UTC", months, months.index(newest), format_func=lambda choice: choice.label, key="books-month"
         )
     with right:
         book = frame.book(runs, "books")
@@ -53,22 +53,22 @@ def show(ledger: Path, runs: list[Run]) -> None:
     if provenance is None:
         return
     frame.banner(provenance)
-    of = Asked(ledger=ledger, period=month, book=book, provenance=provenance)
-    _budgets(of)
-    _anomalies(of, now)
+    asked = Asked(ledger=ledger, period=month, book=book, provenance=provenance)
+    _budgets(asked)
+    _anomalies(asked, now)
 
 
 def _closes(ledger: Path) -> None:
     st.subheader("What is closed?")
-    found = books.closes(ledger)
-    if found.value is None:
-        st.error(words.plain(found.error or words.NOT_ENOUGH_DATA))
+    posted = books.closes(ledger)
+    if posted.value is None:
+        st.error(words.plain(posted.error or words.NOT_ENOUGH_DATA))
         return
-    if not found.value:
+    if not posted.value:
         st.info("No period is closed yet. `rose books close --month 2026-11` closes one; it never changes after that.")
         return
-    as_of_ns = _as_of(found.value)
-    known = _known(found.value, as_of_ns)
+    as_of_ns = _as_of(posted.value)
+    known = _known(posted.value, as_of_ns)
     frame.table(
         _postings(known),
         "events of the ledger, writer `closing`; amortized. A close never changes: what was found out later is a "
@@ -78,10 +78,10 @@ def _closes(ledger: Path) -> None:
     left, middle, right = st.columns(3)
     close_id = left.selectbox("Close", list(reversed(known)), key="books-close")
     view = middle.radio(
-        "View", (AMORTIZED, FULLY_LOADED), format_func=lambda of: of.replace("-", " "), horizontal=True,
+        "View", (AMORTIZED, FULLY_LOADED), format_func=lambda option: option.replace("-", " "), horizontal=True,
         key="books-view",
     )  # fmt: skip
-    by = right.selectbox("Divided by", _BY[view], format_func=lambda of: of.replace("-", " "), key="books-by")
+    by = right.selectbox("Divided by", _BY[view], format_func=lambda option: option.replace("-", " "), key="books-by")
     stated = books.stated(ledger, close_id, (by,), view, as_of_ns)
     if stated.value is None:
         st.error(words.plain(stated.error or words.NOT_ENOUGH_DATA))
@@ -93,22 +93,22 @@ def _closes(ledger: Path) -> None:
 
 def _as_of(closes: Mapping[str, Sequence[Posting]]) -> int | None:
     """The instant that the books are shown as of; None: as they are now. Between two postings nothing changes."""
-    posted = sorted((each for of in closes.values() for each in of), key=lambda each: -each.posted_us)
+    posted = sorted((entry for entries in closes.values() for entry in entries), key=lambda entry: -entry.posted_us)
     named: dict[int | None, str] = {None: _NOW}
-    for each in posted:
-        what = "close of" if each.number == 0 else f"correction {each.number} of"
-        named.setdefault(each.posted_ns, f"{utc(each.posted_ns)[:19].replace('T', ' ')} UTC, after the {what} "
-                                         f"{each.close_id}")  # fmt: skip
+    for entry in posted:
+        what = "close of" if entry.number == 0 else f"correction {entry.number} of"
+        named.setdefault(entry.posted_ns, f"{utc(entry.posted_ns)[:19].replace('T', ' ')} UTC, after the {what} "
+                                         f"{entry.close_id}")  # fmt: skip
     return st.selectbox("As it was known", list(named), format_func=named.__getitem__, key="books-as-of")
 
 
 def _known(closes: Mapping[str, Sequence[Posting]], as_of_ns: int | None) -> dict[str, list[Posting]]:
     """What was posted up to an instant."""
     known = {
-        close_id: [each for each in of if as_of_ns is None or each.posted_ns <= as_of_ns]
-        for close_id, of in closes.items()
+        close_id: [entry for entry in entries if as_of_ns is None or entry.posted_ns <= as_of_ns]
+        for close_id, entries in closes.items()
     }
-    return {close_id: of for close_id, of in known.items() if of}
+    return {close_id: entries for close_id, entries in known.items() if entries}
 
 
 def _postings(known: Mapping[str, Sequence[Posting]]) -> pl.DataFrame:
@@ -137,125 +137,135 @@ def _check(ledger: Path) -> None:
     if not st.button("Check every frozen byte", help="What `rose books verify` does."):
         return
     with st.spinner("Comparing frozen files, the ledger and the books …"):
-        found = books.checked(ledger)
-    if found.value is None:
-        st.error(words.plain(found.error or words.NOT_ENOUGH_DATA))
-    elif found.value.problems:
-        st.error("\n\n".join(words.plain(problem) for problem in found.value.problems))
+        checked = books.checked(ledger)
+    if checked.value is None:
+        st.error(words.plain(checked.error or words.NOT_ENOUGH_DATA))
+    elif checked.value.problems:
+        st.error("\n\n".join(words.plain(problem) for problem in checked.value.problems))
     else:
-        of = found.value
-        st.success(f"{of.closes} closes, {of.corrections} corrections, {of.files} files: the books are sound.")
+        result = checked.value
+        st.success(
+            f"{result.closes} closes, {result.corrections} corrections, {result.files} files: the books are sound."
+        )
 
 
-def _statement(of: Statement) -> None:
-    stamp, first = of.close.stamp, of.close.posted[0]
+def _statement(statement: Statement) -> None:
+    stamp, first = statement.close.stamp, statement.close.posted[0]
     frame.banner(stamp.provenance)
     st.caption(words.stamp(stamp, words.book(first.book)))
     frame.metrics(
-        ("As it was closed", of.closed, f"By {first.who}, {utc(first.posted_ns)[:19]}Z."),
-        ("Corrections since", of.corrections, f"{len(of.close.posted) - 1}, each with its reason."),
-        ("As it is known", of.total, "Closed and corrections together."),
+        ("As it was closed", statement.closed, f"By {first.who}, {utc(first.posted_ns)[:19]}Z."),
+        ("Corrections since", statement.corrections, f"{len(statement.close.posted) - 1}, each with its reason."),
+        ("As it is known", statement.total, "Closed and corrections together."),
     )
-    if len(of.close.posted) > 1:
+    if len(statement.close.posted) > 1:
         rows = [
             {"no": posting.number, "posted": utc(posting.posted_ns)[:19].replace("T", " "),
              "amount": signed(posting.cost_nano), "rows": posting.rows, "why": posting.reason or "",
              "by": posting.who, "verified": "yes" if posting.verified else "UNVERIFIED"}
-            for posting in of.close.posted[1:]
+            for posting in statement.close.posted[1:]
         ]  # fmt: skip
-        frame.table(pl.DataFrame(rows), f"corrections of {of.close.close_id}, amortized, {stamp}")
+        frame.table(pl.DataFrame(rows), f"corrections of {statement.close.close_id}, amortized, {stamp}")
     lines = [
-        dict(zip(of.by, line.values, strict=True))
+        dict(zip(statement.by, line.values, strict=True))
         | {"cost": line.cost.text, "share": line.share.text, "nano-dollars": f"{line.cost.value:,}"}
         | ({"device time": line.time.text} if line.time else {})
-        for line in of.lines
+        for line in statement.lines
     ]
-    total = {of.by[0]: "sum", "cost": of.total.text, "share": "100.0%", "nano-dollars": f"{of.total.value:,}"}
+    total = {
+        statement.by[0]: "sum",
+        "cost": statement.total.text,
+        "share": "100.0%",
+        "nano-dollars": f"{statement.total.value:,}",
+    }
     frame.table(
         pl.DataFrame([*lines, total]),
-        f"charges of {of.close.close_id} with its corrections, {of.total.view}, {stamp}. In nano-dollars: closed "
-        f"{of.closed.value:,} + corrections {of.corrections.value:,} = {of.total.value:,}, the sum of the rows.",
+        f"charges of {statement.close.close_id} with its corrections, {statement.total.view}, {stamp}. In "
+        f"nano-dollars: closed "
+        f"{statement.closed.value:,} + corrections {statement.corrections.value:,} = {statement.total.value:,}, "
+        f"the sum of the rows.",
     )
 
 
-def _budgets(of: Asked) -> None:
+def _budgets(asked: Asked) -> None:
     st.subheader("Will the month stay within its budgets?")
-    found = frame.asked(
-        of.ledger, lambda unverified: books.budgets(replace(of, unverified=unverified)), "books-budgets"
+    budgets = frame.asked(
+        asked.ledger, lambda unverified: books.budgets(replace(asked, unverified=unverified)), "books-budgets"
     )
-    if found is None:
+    if budgets is None:
         return
-    if not found:
+    if not budgets:
         st.info(
-            f"No budget is set for {of.period.label}. "
-            f"`rose books budget set TEAM USD --month {of.period.label}` sets one."
+            f"No budget is set for {asked.period.label}. "
+            f"`rose books budget set TEAM USD --month {asked.period.label}` sets one."
         )
         return
-    stamp = found[0].spent.stamp
-    st.altair_chart(charts.budgets(_chart(found), stamp.currency), width="stretch", alt="Budgets, spent and forecast")
+    stamp = budgets[0].spent.stamp
+    st.altair_chart(charts.budgets(_chart(budgets), stamp.currency), width="stretch", alt="Budgets, spent and forecast")
     rows = [
         {
-            "team": each.team,
-            "budget": each.budget.text,
-            "spent": each.spent.text,
-            "of it closed": each.closed.text,
-            "left": each.left.text,
-            "forecast": words.short(each.forecast),
-            "95% interval": each.forecast.interval_text,
-            "chance of going over": words.short(each.over),
+            "team": budget.team,
+            "budget": budget.budget.text,
+            "spent": budget.spent.text,
+            "of it closed": budget.closed.text,
+            "left": budget.left.text,
+            "forecast": words.short(budget.forecast),
+            "95% interval": budget.forecast.interval_text,
+            "chance of going over": words.short(budget.over),
         }
-        for each in found
+        for budget in budgets
     ]
-    notes = dict.fromkeys(each.forecast.why or each.forecast.basis for each in found)
-    unknown = [f"no charge names {each.team}" for each in found if not each.known]
+    notes = dict.fromkeys(budget.forecast.why or budget.forecast.basis for budget in budgets)
+    unknown = [f"no charge names {budget.team}" for budget in budgets if not budget.known]
     frame.table(pl.DataFrame(rows), f"charges and `books.duckdb`, amortized, {stamp}; {'; '.join([*notes, *unknown])}.")
 
 
-def _chart(found: Sequence[TeamBudget]) -> pl.DataFrame:
+def _chart(budgets: Sequence[TeamBudget]) -> pl.DataFrame:
     rows = [
-        {"team": each.team, "text": f"{each.spent.text}, {words.short(each.forecast)}, {each.budget.text}"}
+        {"team": budget.team, "text": f"{budget.spent.text}, {words.short(budget.forecast)}, {budget.budget.text}"}
         | {name: None if nano is None else nano / 1e9 for name, nano in (
-            ("spent", each.spent.value), ("budget", each.budget.value), ("forecast", each.forecast.value),
-            ("low", each.forecast.low), ("high", each.forecast.high))}
-        for each in found
+            ("spent", budget.spent.value), ("budget", budget.budget.value), ("forecast", budget.forecast.value),
+            ("low", budget.forecast.low), ("high", budget.forecast.high))}
+        for budget in budgets
     ]  # fmt: skip
     return pl.DataFrame(rows, schema_overrides=dict.fromkeys(("forecast", "low", "high"), pl.Float64))
 
 
-def _anomalies(of: Asked, now: datetime) -> None:
+def _anomalies(asked: Asked, now: datetime) -> None:
     st.subheader("Which days stand out?")
-    over = books.over(of.period, now)
+    over = books.over(asked.period, now)
     if over is None:
         st.info("No day of this month is over yet.")
         return
-    if not books.provenances(of.ledger, over):
-        st.info(f"No run lies in the days of {of.period.label} that are over.")
+    if not books.provenances(asked.ledger, over):
+        st.info(f"No run lies in the days of {asked.period.label} that are over.")
         return
-    found = frame.asked(
-        of.ledger, lambda unverified: books.watched(replace(of, period=over, unverified=unverified)), "books-days"
+    watch = frame.asked(
+        asked.ledger, lambda unverified: books.watched(replace(asked, period=over, unverified=unverified)), "books-days"
     )
-    if found is None:
+    if watch is None:
         return
-    if found.not_judged:
+    if watch.not_judged:
         st.info(
-            f"Not enough data for {len(found.not_judged)} of the {len(found.not_judged) + len(found.judged)} days with "
+            f"Not enough data for {len(watch.not_judged)} of the {len(watch.not_judged) + len(watch.judged)} days with "
             "charges: too few charged days come before them."
         )
-    if found.judged and not found.anomalies:
-        st.markdown(f"None of the {len(found.judged)} days that could be judged.")
-    for each in found.anomalies:
-        st.markdown(words.plain(f"**{each.day}: {each.metric} {each.value.text}**, {signed(each.change.total)} from "
-                                f"{each.median.text} on {each.compared_with}: {each.driver}."))  # fmt: skip
-    if found.anomalies:
+    if watch.judged and not watch.anomalies:
+        st.markdown(f"None of the {len(watch.judged)} days that could be judged.")
+    for anomaly in watch.anomalies:
+        st.markdown(words.plain(f"**{anomaly.day}: {anomaly.metric} {anomaly.value.text}**, "
+                                f"{signed(anomaly.change.total)} from "
+                                f"{anomaly.median.text} on {anomaly.compared_with}: {anomaly.driver}."))  # fmt: skip
+    if watch.anomalies:
         rows = [
-            {"day": str(each.day), "what": each.metric, "value": each.value.text, "unit": words.unit(each.value),
-             "median": each.median.text, "change": signed(each.change.total),
-             **{effect: signed(nano) for effect, nano in each.change.effects.items()},
-             "deviations": None if each.deviations is None else round(each.deviations, 1)}
-            for each in found.anomalies
+            {"day": str(anomaly.day), "what": anomaly.metric, "value": anomaly.value.text,
+             "unit": words.unit(anomaly.value), "median": anomaly.median.text, "change": signed(anomaly.change.total),
+             **{effect: signed(nano) for effect, nano in anomaly.change.effects.items()},
+             "deviations": None if anomaly.deviations is None else round(anomaly.deviations, 1)}
+            for anomaly in watch.anomalies
         ]  # fmt: skip
-        frame.table(pl.DataFrame(rows), f"charges, amortized, {found.stamp}. The effects sum to the change.")
-    st.caption(f"{RULE[0].upper()}{RULE[1:]}. {found.stamp}.")
+        frame.table(pl.DataFrame(rows), f"charges, amortized, {watch.stamp}. The effects sum to the change.")
+    st.caption(f"{RULE[0].upper()}{RULE[1:]}. {watch.stamp}.")
 
 
 frame.ledger_page("Books", "What is closed, what was corrected since, and is anything out of line?", show)
