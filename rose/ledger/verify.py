@@ -166,7 +166,7 @@ def _notes(expected: Expected, writers: Sequence[WriterReport]) -> list[str]:
             for writer, key in loose
         ),
         *(
-            f"key {key}, of {', '.join(names)}, was trusted on first use, and no other key endorsed it: "
+            f"key {key}, of {', '.join(names)}, was taken on first use, and no other key endorsed it: "
             f"if it is known to you, run `rose ledger endorse {key}`"
             for key, names in signers.items()
         ),

@@ -116,7 +116,7 @@ def test_a_manifest_that_cannot_be_is_named_though_an_event_names_it(
     with LedgerWriter.open(root, "compaction", layout.UPKEEP_RUN_ID) as log:
         log.record(Ledger(action="compacted", detail_json=json.dumps(detail)), durable=True)
     assert any(
-        problem.startswith("compacted/a/000000-000001.json: ") and "it is no manifest" in problem
+        problem.startswith("compacted/a/000000-000001.json: ") and "it is not a manifest" in problem
         for problem in verify(root).problems
     )
 

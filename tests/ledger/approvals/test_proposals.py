@@ -45,7 +45,7 @@ def test_a_proposal_whose_content_hides_its_request_is_none(root: Path) -> None:
     stands = proposals.load(root)
     assert stands.proposals == {}
     (fault,) = stands.faults
-    assert "its content repeats 'rules' of the request" in fault
+    assert "its content repeats 'rules' of its request" in fault
 
 
 def test_an_act_waits_for_a_second_key_and_is_then_done_once(root: Path, identity: Any) -> None:

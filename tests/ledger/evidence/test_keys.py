@@ -124,5 +124,5 @@ def test_a_key_of_another_kind_is_refused(path: Path) -> None:
     path.parent.mkdir(parents=True)
     subprocess.run(["openssl", "genpkey", "-algorithm", "X25519", "-out", str(path)], check=True)
     path.chmod(0o600)
-    with pytest.raises(LedgerError, match="no Ed25519 key"):
+    with pytest.raises(LedgerError, match="is not an Ed25519 key"):
         keys.load_or_make()

@@ -162,7 +162,7 @@ def test_a_segment_that_was_damaged_on_the_spool_is_refused(centre, far, url, wr
     damaged.write_bytes(content[:40] + bytes([content[40] ^ 1]) + content[41:])
     with forwarder(far, url) as made:
         progress = made.once()
-        assert "not those its name speaks of" in progress.problems["host1-agent"]
+        assert "do not match its name" in progress.problems["host1-agent"]
         assert query(centre, "SELECT writer, count(*) FROM lease_event GROUP BY ALL").rows == [("other", 2)]
         damaged.write_bytes(content)
         assert made.once().problems == {}

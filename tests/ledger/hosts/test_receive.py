@@ -206,7 +206,7 @@ def wrong(spool: Path) -> dict[str, tuple[str, bytes]]:
         "is not the path": (f"live/far/000000/../../{name}", content),
         "writer name '..' cannot be used": (f"live/../000000/{name}", content),
         "is about the files of one folder": (f"live/compaction/000000/{name}", content),
-        "are not those its name speaks of": (path, content[:-1] + b"x"),
+        "do not match its name": (path, content[:-1] + b"x"),
         "its header says": (path.replace("/000000/", "/0000000000/"), content),
         "its header says writer": (path.replace("far", "near"), content),
         "not a segment": (f"live/far/000000/000001-{hashlib.sha256(b'PAR1').hexdigest()}.parquet", b"PAR1"),
