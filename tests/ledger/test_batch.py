@@ -131,7 +131,7 @@ def test_power_may_be_missing_where_it_was_not_measured() -> None:
     ("table", "says"),
     [
         (_power(power=[1, 1, 1]), "column 'power' is not a column of events"),
-        (_power(seq=[1, 2, 3]), "column 'seq' is not one"),
+        (_power(seq=[1, 2, 3]), "column 'seq' is not a column of events"),
         (_power().drop("run_id"), "column 'run_id' is missing; every event has kind, run_id, provenance, at_us"),
         (_power().drop("source"), "event 'power': column 'source' is missing"),
         (_power(at_us=[1, None, 3]), "event 'power': at_us must be a value, got None in row 1"),
