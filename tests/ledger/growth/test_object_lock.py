@@ -164,7 +164,7 @@ def test_a_place_that_locks_nothing_is_refused_before_anything_is_copied(
 
 
 def test_a_lock_that_is_none_is_refused(root: Path) -> None:
-    with pytest.raises(LedgerError, match="lock mode 'legal' is none of compliance, governance"):
+    with pytest.raises(LedgerError, match="lock mode 'legal' is not one of compliance, governance"):
         ObjectLock(days=1, mode="legal")  # type: ignore[arg-type]
     with pytest.raises(LedgerError, match="a lock of 0 days cannot be set"):
         ObjectLock(days=0)

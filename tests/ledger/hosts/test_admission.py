@@ -255,7 +255,7 @@ def test_a_segment_with_somebody_s_reads_is_refused(url, root, secrets, tmp_path
     with LedgerWriter.open(tmp_path / "forged", "rack-7.agent", "r") as writer:
         writer.record(Access(who="finance", action="query", outcome="ok"))
     done = forward(tmp_path / "forged", url, secrets["rack-7"])
-    assert "kind 'access' is none of" in done.problems["rack-7.agent"]
+    assert "kind 'access' is not one of" in done.problems["rack-7.agent"]
     assert logged(root) == []
 
 
