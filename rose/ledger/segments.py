@@ -294,7 +294,8 @@ def _next(tail: Tail, table: pa.Table) -> tuple[Tail, str, bytes]:
     fields = {name: getattr(header, name) for name in Header.__slots__}
     buffer = io.BytesIO()
     # In a file of a few rows a dictionary costs more than it saves, and so does one of numbers in any.
-    dictionary = [each.name for each in table.schema if pa.types.is_string(each.type)] if table.num_rows > 1000 else []
+    texts = [column.name for column in table.schema if pa.types.is_string(column.type)]
+    dictionary = texts if table.num_rows > 1000 else []
     with pq.ParquetWriter(
         buffer, table.schema, compression="zstd", store_schema=False, use_dictionary=dictionary or False
     ) as file:

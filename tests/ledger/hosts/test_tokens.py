@@ -173,7 +173,7 @@ def _key(sha256):
         ({"tokens": [{"name": "x", "reed": True}]}, "damaged at tokens.0.reed"),
         ({"tokens": [{"name": "x", "read": 1}]}, "damaged at tokens.0.read"),
         ({"tokens": [{"name": "x"}, {"name": "x"}]}, "'x' appears twice"),
-        ({"tokens": [{"name": "x", "keys": [_key("0" * 64)]}, {"name": "y", "keys": [_key("0" * 64)]}]}, "appears twice"),
+        ({"tokens": [{"name": "x", "keys": [_key("0" * 64)]}, {"name": "y", "keys": [_key("0" * 64)]}]}, "twice"),
         ({"tokens": [{"name": "x", "keys": [_key("secret")]}]}, "damaged at tokens.0.keys.0.sha256"),
     ],
 )
