@@ -17,10 +17,11 @@ import duckdb
 
 from rose.clock import iso
 from rose.ledger import catalog, examine, layout
+from rose.ledger.approvals.values import CONTROLS_WRITER
 from rose.ledger.checks import registry
 from rose.ledger.checks.chain import Signer, WriterReport
 from rose.ledger.checks.roll_ups import ROLL_UP_WRITER, ROLLED_UP_ACTION
-from rose.ledger.evidence import links, sums
+from rose.ledger.evidence import keys, links, sums
 from rose.ledger.evidence import receipt as receipts
 from rose.ledger.evidence.receipt import Receipt
 from rose.ledger.growth import rolled
@@ -107,7 +108,8 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
     root = report.root
     ledger = layout.ledger_id(root)
     for name, receipt in named.items():
-        if receipt.ledger != ledger:
+        # Older versions gave receipts of a ledger without an id; the links that they name are its own all the same.
+        if receipt.ledger not in ("", ledger):
             raise LedgerError(
                 f"{name} is of the ledger {receipt.ledger}, and {root} is {ledger or 'one without an id'}"
             )
@@ -157,6 +159,8 @@ def _passes(
         foreign = trusted.first_foreign(found, sound_until)
         if foreign is not None:
             what += f", and from seq {foreign.first_seq} on ({foreign.segment}) {_unsigned(foreign)}"
+        if writer == CONTROLS_WRITER:
+            what += "; rules, approvals and holds that were recorded then no longer count, and older rules hold again"
         where = _file_of(root, writer, sound_until)
         done.problems.append(f"{where}: writer {writer} was rewritten or set back: {what}; {holds}")
         return False
@@ -206,8 +210,7 @@ def _signed_since(found: WriterReport, trusted: _Trusted, done: Continuation) ->
     if (foreign := trusted.first_foreign(found, seq)) is not None:
         done.problems.append(
             f"{foreign.segment}: from seq {max(seq, foreign.first_seq)} on, writer {found.writer}: "
-            f"{_unsigned(foreign)}. If it is one of yours, run `rose ledger endorse {foreign.key or 'KEY'}` where a "
-            "key of the receipt is"
+            f"{_unsigned(foreign)}. {_way_on(foreign)}"
         )
     elif found.next_seq > seq and not any(signer.key for signer in found.signers):
         done.notes.append(
@@ -219,6 +222,15 @@ def _unsigned(signer: Signer) -> str:
     if not signer.key:
         return "it is not signed"
     return f"it is signed by {signer.key}, which is no key of the receipts and which none of those endorsed"
+
+
+def _way_on(signer: Signer) -> str:
+    if signer.key:
+        return f"If it is one of yours, run `rose ledger endorse {signer.key}` where a key of the receipt is"
+    return (
+        f"No endorsement can sign it later. If it is one of yours, see that its host has a key ({keys.VARIABLE} names "
+        "its file), take a new receipt, and from then on verify against that one"
+    )
 
 
 def _registered(content: bytes, named: Mapping[str, Receipt], done: Continuation) -> None:

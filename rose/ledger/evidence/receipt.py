@@ -130,8 +130,8 @@ def canonical(document: Any) -> bytes:
 def take(root: Path | str) -> Receipt:
     """A receipt of the ledger at `root` as it is now, signed with this user's key.
 
-    Reads the newest header of each writer, so it takes as long for any number of events; writers may go on. Raises
-    LedgerError if `root` is no ledger or there is no key, and for a damaged file.
+    Reads the newest header of each writer, so it takes as long for any number of events; writers may go on. A ledger
+    without an id is given one. Raises LedgerError if `root` is no ledger or there is no key, and for a damaged file.
     """
     root = layout.check(root)
     key = keys.load_or_make()
@@ -139,6 +139,13 @@ def take(root: Path | str) -> Receipt:
         raise LedgerError(
             f"a receipt is signed, and there is no key: {keys.VARIABLE} or the home directory must allow one to be made"
         )
+    try:
+        ledger_id = layout.give_id(root)
+    except OSError as error:
+        raise LedgerError(
+            f"{root} has no id yet, which a receipt names it by, and none can be written there: {error.strerror}. Run "
+            "this once where the ledger can be written"
+        ) from error
     # Read before the writers: what it names is then among them, or its removal shows.
     content = registry.read(root)
     known: dict[str, set[str]] = {}
@@ -156,7 +163,7 @@ def take(root: Path | str) -> Receipt:
                 keys=tuple(sorted({*known.get(writer, ()), *filter(None, [link.key])})),
             )
     unsigned = Receipt(
-        ledger=layout.ledger_id(root),
+        ledger=ledger_id,
         at_us=utc_us(),
         by=verified.user_at_host(),
         writers=writers,

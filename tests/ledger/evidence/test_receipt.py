@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -156,8 +157,10 @@ def test_without_a_key_there_is_none(root: Path, tmp_path: Path, monkeypatch: py
 
 def test_a_ledger_of_an_older_version_has_one_too(tmp_path: Path) -> None:
     """Its segments have no link, so the hash of the newest file stands for it."""
-    sample = Path(__file__).parents[3] / "sample_traces" / "ledger"
+    sample = shutil.copytree(Path(__file__).parents[3] / "sample_traces" / "ledger", tmp_path / "ledger")
+    assert layout.ledger_id(sample) == ""
     taken = receipt.take(sample)
+    assert taken.ledger == layout.ledger_id(sample) != ""
     assert taken.writers
     for mark in taken.writers.values():
         assert not mark.chained
