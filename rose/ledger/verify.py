@@ -61,6 +61,8 @@ class Report:
     folder: list[str] = field(default_factory=list)
     #: What is no problem and worth knowing.
     notes: list[str] = field(default_factory=list)
+    #: The bytes of the registry of writers that the others were held against.
+    registry: bytes = b""
 
     @property
     def problems(self) -> list[str]:
@@ -103,7 +105,9 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
         edited, moved = views.faults(root, seen)
         folder = [*_folder(root, expected, seen), *edited]
         notes = [*moved, *_notes(expected, [found for found, _ in writers])]
-        report = Report(root, [found for found, _ in writers], roll_ups.faults(root, seen), folder, notes)
+        report = Report(
+            root, [found for found, _ in writers], roll_ups.faults(root, seen), folder, notes, expected.registry
+        )
         heads = {found.writer: newest for found, newest in writers if newest and not found.problems}
         seen.forget_unvisited()
         verified.leave(

@@ -115,7 +115,7 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
             )
     done = Continuation(dict(named))
     try:
-        content = registry.read(root)
+        content = report.registry
         _registered(content, named, done)
         oldest, newest = next(iter(named.values())), list(named.values())[-1]
         trusted = _Trusted(oldest, registry.parse(content))

@@ -112,11 +112,12 @@ def test_a_token_is_written_to_a_new_file_that_only_its_owner_reads(token, store
     assert out.stat().st_mode & 0o777 == 0o600
     before = store.read_bytes()
     for words in (("create", "x", "--read"), ("rotate", "rack-7")):
-        words = ("token", *words, "--tokens", str(store), "--out", str(out))
-        done = CliRunner().invoke(cli.app, ["ledger", *words])
+        done = CliRunner().invoke(cli.app, ["ledger", "token", *words, "--tokens", str(store), "--out", str(out)])
         assert (done.exit_code, "exists, and a secret is never written over another" in done.stderr) == (2, True)
     assert (out.read_text(), store.read_bytes()) == (first, before)
-    refused = CliRunner().invoke(cli.app, ["ledger", "token", "create", "x", "--tokens", str(store), "--out", f"{out}2"])
+    refused = CliRunner().invoke(
+        cli.app, ["ledger", "token", "create", "x", "--tokens", str(store), "--out", f"{out}2"]
+    )
     assert (refused.exit_code, (tmp_path / "token2").exists()) == (2, False)
     token("rotate", "rack-7", "--out", f"{out}.new")
     assert (tmp_path / "token.new").read_text() not in (first, "")

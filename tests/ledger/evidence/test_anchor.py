@@ -64,7 +64,10 @@ def test_an_anchor_that_lies_beside_a_receipt_is_of_this_one(receipt: Path) -> N
     anchor(receipt, "echo first")
     with pytest.raises(LedgerError, match=r"receipt\.json exists; name another file by --out"):
         keep(receipt, b"second")
-    assert (receipt.read_bytes(), anchor_of(receipt).read_bytes()) == (b"what was signed", b"first " + bytes(receipt) + b"\n")
+    assert (receipt.read_bytes(), anchor_of(receipt).read_bytes()) == (
+        b"what was signed",
+        b"first " + bytes(receipt) + b"\n",
+    )
     keep(receipt, b"second", force=True)
     with pytest.raises(AnchorError):
         anchor(receipt, "false")
