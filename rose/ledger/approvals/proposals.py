@@ -12,6 +12,7 @@ from rose.clock import iso, utc_us
 from rose.ledger import layout, segments
 from rose.ledger.approvals import records, state
 from rose.ledger.approvals.state import Proposal, Signed, State
+from rose.ledger.approvals.values import CONTROLS_WRITER
 from rose.ledger.layout import LedgerError
 
 #: Gives what an act would do, in plain values.
@@ -62,7 +63,7 @@ class Standing:
     def now(self) -> State:
         """What stands now; nobody may be adding to it meanwhile. Raises LedgerError."""
         # A head names the newest event's file by its hash, so it is another one after each event.
-        head = segments.read_head(self._root, records.CONTROLS_WRITER).segment
+        head = segments.read_head(self._root, CONTROLS_WRITER).segment
         if head is None or head != self._head:
             self._head, self._state = "", load(self._root)
             self._head = head or ""
