@@ -161,6 +161,13 @@ def _notes(expected: Expected, writers: Sequence[WriterReport]) -> list[str]:
     ]
     return [
         *(
+            f"writer {found.writer}: {found.unproved_events:,} merged events have no digest, as older versions wrote "
+            "them. Nothing proves that they are those that were recorded: whoever may write to the folder can make "
+            "their file and all that names it"
+            for found in writers
+            if found.unproved_events
+        ),
+        *(
             f"writer {writer} is signed by {key}, and no key that is known says that it signs this writer here: it may "
             f"be of another ledger; `rose ledger endorse {key} --writer {writer}` says that it is not"
             for writer, key in loose

@@ -125,11 +125,7 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
             if _passes(root, found, named, trusted, done):
                 done.events += found.next_seq - (newest.writers[writer].next_seq if writer in newest.writers else 0)
                 _signed_since(found, trusted, done)
-            if found.unproved_events:
-                done.notes.append(
-                    f"writer {writer}: {found.unproved_events:,} events of an older version, which made no digests, "
-                    "were merged since: nothing proves their rows"
-                )
+            _digested(found, named, done)
         _sums(root, named, done)
         _no_state_of_pricing(root, done)
         done.late_events = _late(root, newest)
@@ -203,6 +199,18 @@ class _Trusted:
             signer for signer, end in zip(found.signers, ends, strict=False) if end > seq or signer.first_seq >= seq
         ]
         return next((signer for signer in later if signer.key not in known), None)
+
+
+def _digested(found: WriterReport, named: Mapping[str, Receipt], done: Continuation) -> None:
+    """A problem if events have no digest of which a receipt says that they had one: others may be in their place."""
+    for name, receipt in named.items():
+        mark = receipt.writers.get(found.writer)
+        if mark is not None and mark.digested and found.unproved_events:
+            done.problems.append(
+                f"live/{found.writer}: writer {found.writer}: {name} says that all its events had digests, and "
+                f"{min(found.unproved_events, mark.next_seq):,} of those before seq {mark.next_seq} have none: forged"
+            )
+            return
 
 
 def _signed_since(found: WriterReport, trusted: _Trusted, done: Continuation) -> None:

@@ -88,7 +88,7 @@ def _edited(change: Callable[[Any], object]) -> Callable[[bytes], bytes]:
         (lambda content: b"[]", "is no receipt, or it is damaged"),
         (_edited(lambda document: document.pop("writers")), "is no receipt, or it is damaged"),
         (_edited(lambda document: document.update(writers={"a": 1})), "is no receipt, or it is damaged"),
-        (_edited(lambda document: document.update(rose_receipt=2)), "is a receipt of format 2"),
+        (_edited(lambda document: document.update(rose_receipt=3)), "is a receipt of format 3"),
         (_edited(lambda document: document["writers"]["a"].update(next_seq=7)), "the signature is wrong"),
         (_edited(lambda document: document["writers"].pop("b")), "the signature is wrong"),
         (_edited(lambda document: document.update(at="2020-01-01T00:00:00.000000Z")), "the signature is wrong"),
@@ -166,6 +166,7 @@ def test_a_ledger_of_an_older_version_has_one_too(tmp_path: Path) -> None:
         assert not mark.chained
         assert mark.chain_sha256 in mark.segment
         assert mark.keys == ()
+        assert mark.digested is False
 
 
 def test_a_damaged_newest_segment_is_named(root: Path) -> None:
