@@ -21,7 +21,7 @@ from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.growth.rolled import FOLDER
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
-from rose.pricing import report
+from rose.pricing.run import report
 from tests.pricing.conftest import sample_events
 
 DAY_US = 86_400_000_000
