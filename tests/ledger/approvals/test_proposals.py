@@ -117,24 +117,6 @@ def test_two_who_carry_it_out_at_once_do_it_once(root: Path, identity: Any) -> N
     assert len(proposals.load(root).proposals) == 2, "the others propose it anew, once"
 
 
-def test_a_hold_names_a_run_or_a_period(root: Path) -> None:
-    for wrong in ({}, {"run_id": "r", "since_us": 1}, {"since_us": 2, "until_us": 2}):
-        with pytest.raises(LedgerError):
-            holds.add(root, "case 5", **wrong)
-    with pytest.raises(LedgerError, match="reason"):
-        holds.add(root, "", run_id="r")
-    with pytest.raises(LedgerError, match="no event in this ledger is of run 'rr'; did you mean r"):
-        holds.add(root, "case 5", run_id="rr")
-    with pytest.raises(LedgerError, match="of run 'june'; `rose ledger runs` lists them"):
-        holds.add(root, "case 5", run_id="june")
-    assert proposals.load(root).holds == {}
-    made = holds.add(root, "case 5", run_id="r")
-    assert (made.what, made.added.reason) == ("run r", "case 5")
-    assert holds.release(root, made.short_id, "over").released is not None
-    with pytest.raises(LedgerError, match="was released by"):
-        holds.release(root, made.short_id, "over")
-
-
 def test_what_stands_is_read_again_only_after_something_was_added(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     standing = proposals.Standing(root)
     assert standing.now().in_force == []
@@ -142,24 +124,6 @@ def test_what_stands_is_read_again_only_after_something_was_added(root: Path, mo
     assert len(standing.now().in_force) == 1
     monkeypatch.setattr(records, "read", None)
     assert len(standing.now().in_force) == 1
-
-
-def test_a_release_is_approved_for_the_hold_that_it_names(root: Path, identity: Any) -> None:
-    made = holds.add(root, "case 5", run_id="r")
-    set_rules(root, RETAIN)
-    lie = {"hold": "run of nobody", "reason": "over"}
-    body = {"act": "retain", "request": {"release": made.id}, "content": lie, "number": 0, "at_us": utc_us()}
-    with records.exclusive(root):
-        records.append(root, state.PROPOSED, body)
-    (forged,) = proposals.load(root).proposals
-    with identity("ben"), pytest.raises(LedgerError, match=f"is not what it says: hold {made.short_id} is on run r"):
-        proposals.approve(root, forged)
-    proposals.reject(root, forged, "a lie")
-    with pytest.raises(ApprovalNeededError) as waits:
-        holds.release(root, made.short_id, "case closed")
-    with identity("ben"):
-        proposals.approve(root, waits.value.proposal.id)
-    assert holds.release(root, made.short_id, "case closed").released is not None
 
 
 class Hands(RuleBasedStateMachine):
