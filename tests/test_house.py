@@ -25,7 +25,7 @@ TESTED_ELSEWHERE = {
     "rose/ledger/catalog_file.py": ("ledger/test_catalog.py", "a catalog is made, and no half of one"),
     "rose/ledger/commands/common.py": ("ledger/commands/test_commands.py", "seen through the commands"),
     "rose/ledger/commands/inspect.py": ("ledger/commands/test_commands.py", "the commands are run"),
-    "rose/ledger/checks/roll_ups.py": ("ledger/test_verify_adversary.py", "what verification says of a changed folder"),
+    "rose/ledger/checks/roll_ups.py": ("ledger/adversary/test_folder.py", "what verification says of a changed folder"),
     "rose/ledger/growth/rolled.py": ("ledger/growth/test_rollup.py", "what a roll-up leaves"),
     "rose/pricing/answers/report/tables.py": ("pricing/commands/test_correct.py", "the documents as printed"),
     "rose/pricing/document.py": ("pricing/run/test_report.py", "the report's own shape"),

@@ -231,14 +231,11 @@ def rows_fault(content: bytes, manifest_content: bytes) -> str | None:
     try:
         if not rows_are(content, detail["writer"], detail["first_seq"], detail["last_seq"]):
             return f"its rows are not seq {detail['first_seq']} to {detail['last_seq']}"
-        chained = any(link.chained for link in merged)
         # Compactions of older versions made Bloom filters.
-        first_seqs = [link.first_seq for link in merged]
-        digests = ranges_sha256(content, first_seqs, bloom_filters=True) if chained else []
+        digests = ranges_sha256(content, [link.first_seq for link in merged], bloom_filters=True)
     except (LedgerError, pa.ArrowException, KeyError, OSError) as error:
         return f"its rows cannot be read: {error}"
-    # None, where all that was merged is older than the digests.
-    for link, digest in zip(merged, digests, strict=False):
+    for link, digest in zip(merged, digests, strict=True):
         if link.chained and link.rows_sha256 != digest:
             return f"its rows of seq {link.first_seq} to {link.last_seq} are not those that were written: replaced"
     return None

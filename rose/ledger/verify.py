@@ -61,6 +61,8 @@ class Report:
     folder: list[str] = field(default_factory=list)
     #: What is no problem and worth knowing.
     notes: list[str] = field(default_factory=list)
+    #: The bytes of the registry of writers that the others were held against.
+    registry: bytes = b""
 
     @property
     def problems(self) -> list[str]:
@@ -102,13 +104,10 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
             pool.shutdown(cancel_futures=True)
         edited, moved = views.faults(root, seen)
         folder = [*_folder(root, expected, seen), *edited]
-        notes = [*moved, *_notes(expected, [writer_report for writer_report, _ in writers])]
-        report = Report(
-            root, [writer_report for writer_report, _ in writers], roll_ups.faults(root, seen), folder, notes
-        )
-        heads = {
-            writer_report.writer: newest for writer_report, newest in writers if newest and not writer_report.problems
-        }
+        reports = [writer_report for writer_report, _ in writers]
+        notes = [*moved, *_notes(expected, reports)]
+        report = Report(root, reports, roll_ups.faults(root, seen), folder, notes, expected.registry)
+        heads = {one.writer: newest for one, newest in writers if newest and not one.problems}
         seen.forget_unvisited()
         verified.leave(
             root,
@@ -160,6 +159,13 @@ def _notes(expected: Expected, writers: Sequence[WriterReport]) -> list[str]:
         if (report.writer, key) not in named
     ]
     return [
+        *(
+            f"writer {one.writer}: {one.unproved_events:,} merged events have no digest, as older versions wrote "
+            "them. Nothing proves that they are those that were recorded: whoever may write to the folder can make "
+            "their file and all that names it"
+            for one in writers
+            if one.unproved_events
+        ),
         *(
             f"writer {writer} is signed by {key}, which no known key endorsed for this writer: it may come from "
             f"another ledger; if it belongs here, run `rose ledger endorse {key} --writer {writer}`"

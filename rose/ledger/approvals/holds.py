@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from rose.clock import utc_us
-from rose.ledger import layout
+from rose.ledger import catalog, layout
 from rose.ledger.approvals import proposals, records, state
 from rose.ledger.approvals.state import Hold
 from rose.ledger.layout import LedgerError
+from rose.ledger.reading.hints import did_you_mean
 
 
 def add(
@@ -21,7 +22,8 @@ def add(
 ) -> Hold:
     """Hold the events of a run, or those of [`since_us`, `until_us`), from the return of this on.
 
-    A file leaves as a whole, so all files with one of these events stay. Raises LedgerError.
+    A file leaves as a whole, so all files with one of these events stay. Raises LedgerError, also for a run of which
+    the ledger has no event.
     """
     root = layout.check(root)
     if not reason.strip():
@@ -30,11 +32,24 @@ def add(
         raise LedgerError("a hold is on a run or on a period: give --run, or --since and --until")
     if since_us is not None and until_us is not None and since_us >= until_us:
         raise LedgerError("the period of the hold ends before it begins; --until is the first day that is not in it")
+    if run_id is not None:
+        _check_run(root, run_id)
     # Whoever deletes asks for holds under the first of these.
     with layout.moving_parts(root), records.exclusive(root):
         body = {"run": run_id, "since_us": since_us, "until_us": until_us, "reason": reason, "at_us": utc_us()}
         records.append(root, state.HELD, body)
     return list(proposals.load(root).holds.values())[-1]
+
+
+def _check_run(root: Path, run_id: str) -> None:
+    """Raises LedgerError if no event is of this run: a hold on a name that is misspelt would keep nothing."""
+    with catalog.connect(root) as connection:
+        if connection.execute("SELECT 1 FROM stored_event WHERE run_id = ? LIMIT 1", [run_id]).fetchone() is None:
+            rows = connection.execute("SELECT DISTINCT run_id FROM stored_event WHERE run_id IS NOT NULL").fetchall()
+            near = did_you_mean(run_id, [name for (name,) in rows])
+            raise LedgerError(
+                f"no event in this ledger is of run {run_id!r}{near or '; `rose ledger runs` lists them'}"
+            )
 
 
 def release(root: Path | str, text: str, reason: str) -> Hold:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from rose.clock import iso, utc_us
-from rose.ledger import layout
+from rose.ledger import layout, segments
 from rose.ledger.approvals import records, state
 from rose.ledger.approvals.state import Proposal, Signed, State
+from rose.ledger.approvals.values import CONTROLS_WRITER
 from rose.ledger.layout import LedgerError
 
 #: Gives what an act would do, in plain values.
@@ -51,6 +52,22 @@ class Grant:
 def load(root: Path | str) -> State:
     """What stands in the ledger at `root`. Raises LedgerError."""
     return state.fold(records.read(layout.check(root)))
+
+
+class Standing:
+    """What stands in a ledger, read again only after something was added."""
+
+    def __init__(self, root: Path) -> None:
+        self._root, self._head, self._state = root, "", State()
+
+    def now(self) -> State:
+        """What stands now; nobody may be adding to it meanwhile. Raises LedgerError."""
+        # A head names the newest event's file by its hash, so it is another one after each event.
+        head = segments.read_head(self._root, CONTROLS_WRITER).segment
+        if head is None or head != self._head:
+            self._head, self._state = "", load(self._root)
+            self._head = head or ""
+        return self._state
 
 
 @contextmanager
@@ -98,7 +115,10 @@ def record(
 
 
 def approve(root: Path | str, text: str) -> Proposal:
-    """Approve the open proposal whose id begins with `text`, under this user's key. Raises LedgerError."""
+    """Approve the open proposal whose id begins with `text`, under this user's key.
+
+    Raises LedgerError, also where a retention is not about the files that it names as they are.
+    """
     root = layout.check(root)
     with records.exclusive(root):
         stands, key, now_us = load(root), records.signing_key().public, utc_us()
@@ -107,6 +127,10 @@ def approve(root: Path | str, text: str) -> Proposal:
             raise LedgerError(f"proposal {proposal.short_id} cannot be approved: it is {status}")
         if refusal := stands.refusal(proposal, key):
             raise LedgerError(f"this approval of proposal {proposal.short_id} would not count: {refusal}")
+        if proposal.act == "retain" and (fault := _retention_fault(root, proposal, stands)) is not None:
+            raise LedgerError(
+                f"proposal {proposal.short_id} is not what it says: {fault}. Reject it, and have it proposed anew"
+            )
         records.append(root, state.APPROVED, {"proposal": proposal.id, "at_us": now_us})
     return load(root).proposals[proposal.id]
 
@@ -125,6 +149,19 @@ def reject(root: Path | str, text: str, reason: str) -> Proposal:
             raise LedgerError(f"proposal {proposal.short_id} cannot be rejected: {how}")
         records.append(root, state.REJECTED, {"proposal": proposal.id, "at_us": now_us, "reason": reason})
     return load(root).proposals[proposal.id]
+
+
+def _retention_fault(root: Path, proposal: Proposal, stands: State) -> str | None:
+    """In what a proposal of `retain` is not about what lies in the ledger; None if it is."""
+    # It needs this module.
+    from rose.ledger.growth import retention
+
+    if (name := proposal.request.get("release")) is None:
+        return retention.proposal_fault(root, proposal.content)
+    hold = stands.holds.get(name)
+    if hold is None or hold.released is not None:
+        return f"there is no hold {name} in force"
+    return None if proposal.content.get("hold") == hold.what else f"hold {hold.short_id} is on {hold.what}"
 
 
 def _granted(root: Path, act: str, request: Mapping[str, Any], content: Content, *, unattended: bool = False) -> Grant:

@@ -17,8 +17,12 @@ class Expected:
         self.problem: str | None = None
         #: The lines of the registry; None if there is none that can be read.
         self.lines: tuple[registry.Line, ...] | None = None
+        #: The bytes of the registry; none if there is no registry.
+        self.registry = b""
         try:
-            self.lines = registry.lines(root)
+            if (content := registry.read_or_none(root)) is not None:
+                self.registry = content
+                self.lines = registry.parse(content)
         except LedgerError as error:
             self.problem = str(error)
         self.registered = None if self.lines is None else {line.writer for line in self.lines}

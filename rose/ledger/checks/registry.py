@@ -136,7 +136,7 @@ def _names(known: Sequence[Line] | None, writer: str, key: str) -> bool:
 
 def read(root: Path) -> bytes:
     """The bytes of the registry; none if there is no registry."""
-    return _read(root) or b""
+    return read_or_none(root) or b""
 
 
 def lines(root: Path) -> tuple[Line, ...] | None:
@@ -144,10 +144,11 @@ def lines(root: Path) -> tuple[Line, ...] | None:
 
     Raises LedgerError if it is damaged.
     """
-    return None if (content := _read(root)) is None else parse(content)
+    return None if (content := read_or_none(root)) is None else parse(content)
 
 
-def _read(root: Path) -> bytes | None:
+def read_or_none(root: Path) -> bytes | None:
+    """The bytes of the registry; None if there is no registry. Raises LedgerError if a folder lies there."""
     try:
         return (root / FILE).read_bytes()
     except FileNotFoundError:

@@ -47,6 +47,7 @@ def receipt(
     object_lock: ObjectLockOption = None,
     lock_mode: LockModeOption = "compliance",
     storage_option: StorageOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file that is there, and its anchor.")] = False,
     anchor: Annotated[
         str | None, typer.Option(help="Run this command with the receipt's path; keep what it prints beside it.")
     ] = None,
@@ -79,10 +80,7 @@ def receipt(
         path = (out or Path(name)).expanduser().resolve()
         outside_a_ledger(path)
         content = taken.content()
-        try:
-            layout.write_file(path, content)
-        except OSError as error:
-            fail(f"cannot write {path}: {error.strerror}; {layout.way_out(error)}")
+        anchoring.keep(path, content, force=force)
         facts: dict[str, Any] = {
             "file": str(path),
             "sha256": hashlib.sha256(content).hexdigest(),

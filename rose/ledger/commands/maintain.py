@@ -25,6 +25,7 @@ from rose.ledger.commands.jobs import time_text
 
 if TYPE_CHECKING:
     from rose.ledger.growth.archive import Archived
+    from rose.ledger.growth.left_out import LeftOut
     from rose.ledger.growth.object_lock import ObjectLock
 
 GraceOption = Annotated[float, typer.Option(min=0, help="Remove what was replaced at least this many seconds ago.")]
@@ -70,6 +71,8 @@ def roll_up(ledger: LedgerOption = None, grace: GraceOption = 60.0, as_json: Jso
         print_json(dataclasses.asdict(done))
         return
     print(f"Summed up {done.events:,} more events; generation {done.generation}.")
+    if done.open_events:
+        print(_open_text(done.open_epochs, done.open_events, "once they are closed, which their writers do"))
 
 
 def archive(
@@ -116,20 +119,28 @@ def retain(
         _plan(root, keep, keep_days, as_json)
         return
     with clear_errors(), progress_bar("Deleting") as progress:
+        from rose.ledger import layout
         from rose.ledger.growth.archive import archive as run
+        from rose.ledger.growth.left_out import left_out
 
         done = run(root, older_than_days=keep_days, to=None, delete=True, grace_s=grace, progress=progress)
+        left = left_out(layout.check(root))
     _print_archived(done, "old enough", as_json)
+    if not as_json:
+        _print_left_out(left)
 
 
 def _plan(root: Path, keep: str, keep_days: float, as_json: bool) -> None:
     """What `retain` would do."""
     with clear_errors(), progress_bar("Looking") as progress:
+        from rose.ledger import layout
         from rose.ledger.approvals import proposals
         from rose.ledger.growth import retention
+        from rose.ledger.growth.left_out import left_out
 
         retention.check_age(root, keep_days)
         plan_rows = [one.to_json() for one in retention.plan(root, keep_days, progress)]
+        left = left_out(layout.check(root))
         needs = "retain" in proposals.load(root).rules.approve
     leaving = [one for one in plan_rows if one["kept"] is None]
     facts = {
@@ -138,6 +149,7 @@ def _plan(root: Path, keep: str, keep_days: float, as_json: bool) -> None:
         "events": sum(one["events"] for one in leaving),
         "bytes": sum(one["bytes"] for one in leaving),
         "needs_approval": needs,
+        "left_out": dataclasses.asdict(left),
         "parts": plan_rows,
     }
     if as_json:
@@ -151,6 +163,21 @@ def _plan(root: Path, keep: str, keep_days: float, as_json: bool) -> None:
         f"{facts['files']} files with {facts['events']:,} events ({facts['bytes']:,} bytes) are older than {keep} and "
         f"would be deleted. Nothing was done: --yes {yes}."
     )
+    _print_left_out(left)
+
+
+def _print_left_out(left: LeftOut) -> None:
+    if left.open_events:
+        print(_open_text(left.open_epochs, left.open_events, "once they are closed, rolled up and merged"))
+    if left.unmerged_events:
+        print(
+            f"{left.unmerged_epochs} closed epochs with {left.unmerged_events:,} events are left out: only merged "
+            "files are deleted, and `rose ledger compact` merges them."
+        )
+
+
+def _open_text(epochs: int, events: int, when: str) -> str:
+    return f"{epochs} open epochs with {events:,} events are left out, whatever their age: their turn comes {when}."
 
 
 def _plan_row(one: dict[str, Any]) -> list[Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +25,9 @@ AppendOption = Annotated[
 ]
 ReadOption = Annotated[bool, typer.Option("--read", help="Let it query and list everything.")]
 AdminOption = Annotated[bool, typer.Option("--admin", help="Let it do everything.")]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", help="Write it to this new file, which only you can read; else print it.")
+]
 
 
 @token_app.command()
@@ -35,13 +40,18 @@ def create(
     expires: Annotated[
         str | None, typer.Option(metavar="DURATION", help="It ends after this long, such as 90d; else never.")
     ] = None,
+    out: OutOption = None,
 ) -> None:
-    """Make a token and print it, once: the file holds its hash alone. A running gateway takes it up by itself."""
+    """Make a token and give it away once: the tokens' file holds its hash alone. A running gateway takes it up."""
     with clear_errors():
         from rose.ledger.hosts import tokens as store
 
         life_s = None if expires is None else seconds(expires)
-        print(store.create(tokens, name, append=tuple(append or ()), read=read, admin=admin, life_s=life_s))
+        _give(
+            name,
+            out,
+            lambda: store.create(tokens, name, append=tuple(append or ()), read=read, admin=admin, life_s=life_s),
+        )
 
 
 @token_app.command()
@@ -100,12 +110,14 @@ def rotate(
     name: NameArgument,
     tokens: TokensOption,
     grace: Annotated[str, typer.Option(metavar="DURATION", help="How long the former token still works.")] = "24h",
+    out: OutOption = None,
 ) -> None:
-    """Make another secret for a token and print it, once; the one before it works until the grace is over."""
+    """Make another secret for a token and give it away once; the one before it works until the grace is over."""
     with clear_errors():
         from rose.ledger.hosts import tokens as store
 
-        print(store.rotate(tokens, name, seconds(grace)))
+        grace_s = seconds(grace)
+        _give(name, out, lambda: store.rotate(tokens, name, grace_s))
 
 
 @token_app.command()
@@ -116,3 +128,23 @@ def revoke(name: NameArgument, tokens: TokensOption) -> None:
 
         store.revoke(tokens, name)
     print(f"{name}: revoked; a running gateway refuses it from now on")
+
+
+def _give(name: str, out: Path | None, make: Callable[[], str]) -> None:
+    """Print the secret that `make` makes, or write it to a new file, which is there before the secret counts."""
+    if out is None:
+        print(make())
+        return
+    try:
+        descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        fail(f"--out {out} exists, and a secret is never written over another; name a new file")
+    except OSError as error:
+        fail(f"--out {out}: {error.strerror}")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(f"{make()}\n")
+    except BaseException:
+        out.unlink()
+        raise
+    print(f"{name}: its secret is in {out}, which only you can read")

@@ -32,6 +32,28 @@ def words_of(command: str) -> list[str]:
     return words
 
 
+def anchor_of(path: Path) -> Path:
+    """Where the anchor of a receipt is kept: beside it."""
+    return path.with_name(f"{path.name}.anchor")
+
+
+def keep(path: Path, content: bytes, *, force: bool = False) -> None:
+    """Write a receipt to a new file, or with `force` in the place of another one, whose anchor goes first.
+
+    So an anchor that lies beside a receipt is always of this one. Raises LedgerError if there is such a file, or if it
+    cannot be written.
+    """
+    old = anchor_of(path)
+    for there in (path, old):
+        if not force and (there.exists() or there.is_symlink()):
+            raise LedgerError(f"{there} exists; name another file by --out, or replace it and its anchor with --force")
+    try:
+        old.unlink(missing_ok=True)
+        layout.write_file(path, content)
+    except OSError as error:
+        raise LedgerError(f"cannot write {path}: {error.strerror}; {layout.way_out(error)}") from error
+
+
 def anchor(path: Path, command: str) -> Path:
     """Run `command` with the path of a receipt as its last argument; what it prints is kept as `<receipt>.anchor`.
 
@@ -53,7 +75,7 @@ def anchor(path: Path, command: str) -> Path:
         )
     if not done.stdout:
         raise AnchorError(f"the anchor command {command!r} printed nothing. {path} is kept, without an anchor")
-    target = path.with_name(f"{path.name}.anchor")
+    target = anchor_of(path)
     try:
         layout.write_file(target, done.stdout)
     except OSError as error:

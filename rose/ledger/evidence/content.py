@@ -47,8 +47,8 @@ def rows_sha256(table: pa.Table) -> str:
 def ranges_sha256(content: bytes, first_seqs: Sequence[int], *, bloom_filters: bool = False) -> list[str]:
     """The digests of the rows of a Parquet file, cut before each of `first_seqs` but the first, which go up.
 
-    Raises LedgerError like `rows_sha256`, and if the file's footer does not say of the rows what they are, with
-    `bloom_filters` but for those; and what Arrow raises for a file that it cannot read.
+    Raises LedgerError like `rows_sha256`, and if the file's footer does not say of the rows what they are, or has Bloom
+    filters that `bloom_filters` does not allow; and what Arrow raises for a file that it cannot read.
     """
     file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
     places = footer.places(file.metadata)
@@ -58,7 +58,7 @@ def ranges_sha256(content: bytes, first_seqs: Sequence[int], *, bloom_filters: b
         column = file.read([name], use_threads=False).column(0)
         if name not in places:
             raise LedgerError(f"column {name!r} is of type {column.type}, which no event has")
-        footer.check(file.metadata, places[name], column, bloom_filters=bloom_filters)
+        footer.check(file.metadata, places[name], column, content=content if bloom_filters else None)
         return column
 
     # One column at a time: a million rows with all their columns would take gigabytes.

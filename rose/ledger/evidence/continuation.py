@@ -17,10 +17,11 @@ import duckdb
 
 from rose.clock import iso
 from rose.ledger import catalog, examine, layout
+from rose.ledger.approvals.values import CONTROLS_WRITER
 from rose.ledger.checks import registry
 from rose.ledger.checks.chain import Signer, WriterReport
 from rose.ledger.checks.roll_ups import ROLL_UP_WRITER, ROLLED_UP_ACTION
-from rose.ledger.evidence import links, sums
+from rose.ledger.evidence import keys, links, sums
 from rose.ledger.evidence import receipt as receipts
 from rose.ledger.evidence.receipt import Receipt
 from rose.ledger.growth import rolled
@@ -107,13 +108,14 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
     root = report.root
     ledger = layout.ledger_id(root)
     for name, receipt in named.items():
-        if receipt.ledger != ledger:
+        # Older versions gave receipts of a ledger without an id; the links that they name are its own all the same.
+        if receipt.ledger not in ("", ledger):
             raise LedgerError(
                 f"{name} is of the ledger {receipt.ledger}, and {root} is {ledger or 'one without an id'}"
             )
     done = Continuation(dict(named))
     try:
-        content = registry.read(root)
+        content = report.registry
         _registered(content, named, done)
         oldest, newest = next(iter(named.values())), list(named.values())[-1]
         trusted = _Trusted(oldest, registry.parse(content))
@@ -123,11 +125,7 @@ def check(report: Report, named: Mapping[str, Receipt]) -> Continuation:
             if _passes(root, kept, named, trusted, done):
                 done.events += kept.next_seq - (newest.writers[writer].next_seq if writer in newest.writers else 0)
                 _signed_since(kept, trusted, done)
-            if kept.unproved_events:
-                done.notes.append(
-                    f"writer {writer}: {kept.unproved_events:,} events of an older version, which made no digests, "
-                    "were merged since: nothing proves their rows"
-                )
+            _digested(kept, named, done)
         _sums(root, named, done)
         _no_state_of_pricing(root, done)
         done.late_events = _late(root, newest)
@@ -157,6 +155,8 @@ def _passes(
         foreign = trusted.first_foreign(writer_report, sound_until)
         if foreign is not None:
             what += f", and from seq {foreign.first_seq} on ({foreign.segment}) {_unsigned(foreign)}"
+        if writer == CONTROLS_WRITER:
+            what += "; rules, approvals and holds that were recorded then no longer count, and older rules hold again"
         where = _file_of(root, writer, sound_until)
         done.problems.append(f"{where}: writer {writer} was rewritten or set back: {what}; {holds}")
         return False
@@ -203,13 +203,24 @@ class _Trusted:
         return next((signer for signer in later if signer.key not in known), None)
 
 
+def _digested(writer_report: WriterReport, named: Mapping[str, Receipt], done: Continuation) -> None:
+    """A problem if events have no digest of which a receipt says that they had one: others may be in their place."""
+    for name, receipt in named.items():
+        mark = receipt.writers.get(writer_report.writer)
+        if mark is not None and mark.digested and writer_report.unproved_events:
+            done.problems.append(
+                f"live/{writer_report.writer}: writer {writer_report.writer}: {name} says that all its events had digests, and "
+                f"{min(writer_report.unproved_events, mark.next_seq):,} of those before seq {mark.next_seq} have none: forged"
+            )
+            return
+
+
 def _signed_since(writer_report: WriterReport, trusted: _Trusted, done: Continuation) -> None:
     seq = trusted.seq(writer_report.writer)
     if (foreign := trusted.first_foreign(writer_report, seq)) is not None:
         done.problems.append(
             f"{foreign.segment}: from seq {max(seq, foreign.first_seq)} on, writer {writer_report.writer}: "
-            f"{_unsigned(foreign)}. If it is one of yours, run `rose ledger endorse {foreign.key or 'KEY'}` where a "
-            "key of the receipt is"
+            f"{_unsigned(foreign)}. {_way_on(foreign)}"
         )
     elif writer_report.next_seq > seq and not any(signer.key for signer in writer_report.signers):
         done.notes.append(
@@ -221,6 +232,15 @@ def _unsigned(signer: Signer) -> str:
     if not signer.key:
         return "it is not signed"
     return f"it is signed by {signer.key}, which is neither a key of the receipts nor endorsed by one of them"
+
+
+def _way_on(signer: Signer) -> str:
+    if signer.key:
+        return f"If it is one of yours, run `rose ledger endorse {signer.key}` where a key of the receipt is"
+    return (
+        f"No endorsement can sign it later. If it is one of yours, see that its host has a key ({keys.VARIABLE} names "
+        "its file), take a new receipt, and from then on verify against that one"
+    )
 
 
 def _registered(content: bytes, named: Mapping[str, Receipt], done: Continuation) -> None:

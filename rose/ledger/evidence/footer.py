@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from rose.ledger.evidence import bloom
 from rose.ledger.layout import LedgerError
 
 #: Bounds of longer texts may be cut off, or left out.
@@ -22,10 +23,11 @@ def places(metadata: pq.FileMetaData) -> dict[str, int]:
     return {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
 
 
-def check(metadata: pq.FileMetaData, place: int, column: pa.ChunkedArray, *, bloom_filters: bool) -> None:
-    """Raise LedgerError if the footer does not say of the column what its values are; `bloom_filters`: may have some.
+def check(metadata: pq.FileMetaData, place: int, column: pa.ChunkedArray, *, content: bytes | None = None) -> None:
+    """Raise LedgerError if the footer does not say of the column what its values are.
 
-    Raises what Arrow raises for statistics that it cannot read.
+    With `content`, the bytes of the file, it may have Bloom filters, which must let each value be found. Raises what
+    Arrow raises for statistics that it cannot read.
     """
     name, row = metadata.schema.column(place).path, 0
     for index in range(metadata.num_row_groups):
@@ -35,8 +37,11 @@ def check(metadata: pq.FileMetaData, place: int, column: pa.ChunkedArray, *, blo
         chunk = group.column(place)
         if chunk.has_column_index or chunk.has_offset_index:
             raise LedgerError(f"column {name!r} has an index of pages, which no writer makes")
-        if chunk.bloom_filter_offset is not None and not bloom_filters:
-            raise LedgerError(f"column {name!r} has a Bloom filter, which no writer makes")
+        if chunk.bloom_filter_offset is not None:
+            if content is None:
+                raise LedgerError(f"column {name!r} has a Bloom filter, which no writer makes")
+            if not bloom.has_all(content, chunk.bloom_filter_offset, _plain(values), chunk.physical_type):
+                raise LedgerError(f"the Bloom filter of column {name!r} hides some of its values: it was changed")
         if not _agrees(chunk.statistics, values):
             raise LedgerError(f"the statistics of column {name!r} are not those of its values: they were changed")
     if row != len(column) or row != metadata.num_rows:
@@ -47,8 +52,7 @@ def _agrees(statistics: Any, values: pa.ChunkedArray) -> bool:
     if statistics is None or not statistics.has_null_count or statistics.null_count != values.null_count:
         # A row group without rows may lack them.
         return len(values) == 0
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
+    values = _plain(values)
     if values.null_count == len(values):
         return not statistics.has_min_max
     least, most = pc.min_max(values).as_py().values()
@@ -59,6 +63,10 @@ def _agrees(statistics: Any, values: pa.ChunkedArray) -> bool:
     if isinstance(least, bytes):
         return max(len(least), len(most)) > _TEXT_BYTES
     return pa.types.is_floating(values.type) and bool(pc.any(pc.is_nan(values)).as_py())
+
+
+def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
 
 
 def _is_least(bound: Any, least: Any) -> bool:

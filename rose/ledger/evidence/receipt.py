@@ -22,7 +22,8 @@ from rose.ledger.evidence.keys import Key
 from rose.ledger.growth import rolled
 from rose.ledger.layout import LedgerError
 
-FORMAT = 1
+#: 1: without `digested`.
+FORMAT = 2
 _TAG = b"rose receipt 1\n"
 _COUNTERSIGNED_TAG = b"rose receipt countersigned 1\n"
 
@@ -38,6 +39,8 @@ class Mark:
     segment: str
     #: Public keys that it was known to sign with; none if it did not sign.
     keys: tuple[str, ...]
+    #: Whether all events until then had digests, so that none before them may be without; None in format 1.
+    digested: bool | None = None
 
     @property
     def chained(self) -> bool:
@@ -107,7 +110,12 @@ class Receipt:
 
     def to_json(self) -> dict[str, Any]:
         """The document as it is written."""
-        return {"rose_receipt": FORMAT, "at": iso(self.at_us), "events": self.events, **dataclasses.asdict(self)}
+        document = dataclasses.asdict(self)
+        old = all(mark.digested is None for mark in self.writers.values())
+        for mark in document["writers"].values():
+            if mark["digested"] is None:
+                del mark["digested"]
+        return {"rose_receipt": 1 if old else FORMAT, "at": iso(self.at_us), "events": self.events, **document}
 
     def content(self) -> bytes:
         """The bytes of its file."""
@@ -130,8 +138,8 @@ def canonical(document: Any) -> bytes:
 def take(root: Path | str) -> Receipt:
     """A receipt of the ledger at `root` as it is now, signed with this user's key.
 
-    Reads the newest header of each writer, so it takes as long for any number of events; writers may go on. Raises
-    LedgerError if `root` is no ledger or there is no key, and for a damaged file.
+    Reads the newest header of each writer, so it takes as long for any number of events; writers may go on. A ledger
+    without an id is given one. Raises LedgerError if `root` is no ledger or there is no key, and for a damaged file.
     """
     root = layout.check(root)
     key = keys.load_or_make()
@@ -139,6 +147,13 @@ def take(root: Path | str) -> Receipt:
         raise LedgerError(
             f"a receipt is signed, and there is no key: {keys.VARIABLE} or the home directory must allow one to be made"
         )
+    try:
+        ledger_id = layout.give_id(root)
+    except OSError as error:
+        raise LedgerError(
+            f"{root} has no id yet, which a receipt names it by, and none can be written there: {error.strerror}. Run "
+            "this once where the ledger can be written"
+        ) from error
     # Read before the writers: what it names is then among them, or its removal shows.
     content = registry.read(root)
     known: dict[str, set[str]] = {}
@@ -154,9 +169,10 @@ def take(root: Path | str) -> Receipt:
                 chain_sha256=link.value,
                 segment=link.path,
                 keys=tuple(sorted({*known.get(writer, ()), *filter(None, [link.key])})),
+                digested=links.begins_digested(root, writer),
             )
     unsigned = Receipt(
-        ledger=layout.ledger_id(root),
+        ledger=ledger_id,
         at_us=utc_us(),
         by=verified.user_at_host(),
         writers=writers,
@@ -183,8 +199,8 @@ def parse(content: bytes, name: str) -> Receipt:
     try:
         document = json.loads(content)
         version = document["rose_receipt"]
-        if version != FORMAT:
-            raise LedgerError(f"{name} is a receipt of format {version!r}; this version of ROSE reads format {FORMAT}")
+        if version not in (1, FORMAT):
+            raise LedgerError(f"{name} is a receipt of format {version!r}; this version of ROSE reads up to {FORMAT}")
         fields = {field.name: document[field.name] for field in dataclasses.fields(Receipt)}
         fields["writers"] = {
             writer: Mark(**{**mark, "keys": tuple(mark["keys"])}) for writer, mark in document["writers"].items()
@@ -222,6 +238,8 @@ def _check_types(receipt: Receipt) -> None:
         raise ValueError("a digest is not 64 hexadecimal digits")
     if not all(layout.WRITER_NAME.fullmatch(writer) for writer in receipt.writers):
         raise ValueError("the name of a writer is not valid")
+    if not all(mark.digested in (None, True, False) for mark in receipt.writers.values()):
+        raise ValueError("digested is neither true nor false")
     if not all(isinstance(key, str) for mark in receipt.writers.values() for key in mark.keys):
         raise ValueError("a key is not text")
     if receipt.verified is not None and not isinstance(receipt.verified, dict):

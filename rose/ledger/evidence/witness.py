@@ -123,7 +123,7 @@ class Witness:
         return self._accept(answer.receipt, last)
 
     def _check_signer(self, receipt: Receipt, last: Receipt | None, signed_by: str | None) -> None:
-        if last is not None and receipt.ledger != last.ledger:
+        if last is not None and last.ledger not in ("", receipt.ledger):
             raise LedgerError(
                 f"{self.folder} has checkpoints of the ledger {last.ledger}, and this is {receipt.ledger}; give each "
                 "ledger a folder of its own"

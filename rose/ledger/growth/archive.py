@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -114,7 +113,7 @@ def archive(
             return done
         if store is None:
             retention.check_age(root, older_than_days)
-        with suppress(retention.NothingLeavesError):
+        try:
             request = {"keep_days": float(older_than_days), "to": done.url}
             content = functools.partial(retention.proposed, root, before_us)
             with proposals.permitted(root, "retain", request, content, unattended=unattended) as grant:
@@ -122,6 +121,9 @@ def archive(
                 if grant is not None:
                     done.approval = grant.to_json()
                     grant.result.update(left=done.left, events=done.events, bytes=done.bytes, skipped=done.skipped)
+        except retention.NothingLeavesError as error:
+            for reason in error.kept:
+                done.skip(reason)
         catalog.refresh(root)
         with layout.moving_parts(root):
             for writer in layout.writers(root):
@@ -278,6 +280,7 @@ class _Archiving:
             named = {one["manifest_sha256"] for one in grant.proposal.content["parts"]}
             self._granted = named - (back & left)
         self._own = _own_files(root)
+        self._standing = proposals.Standing(root)
 
     def archive(self, part: Part, done: Archived) -> None:
         """Archive one part, and add it to what is `done`. Raises FileNotFoundError if it is no longer there."""
@@ -309,8 +312,10 @@ class _Archiving:
     def _kept(self, part: Part) -> str | None:
         manifest, content = compaction.read_manifest(self._root, part)
         if self._granted is not None and hashlib.sha256(content).hexdigest() not in self._granted:
-            return "it is not in the approved proposal; run this again to propose it"
-        return retention.reason_to_keep(part, manifest, self._rolled_up)
+            shares = contents.shares(compaction.read_compacted(self._root, part)[0])
+            held = retention.held(self._standing.now().in_force, shares)
+            return held or "it is not in the approved proposal; run this again to propose it"
+        return retention.reason_to_keep(part, manifest["last_seq"], self._rolled_up)
 
     def _copy(self, store: Store, part: Part, content: bytes, manifest_content: bytes) -> str | None:
         """Make sure that the archive holds the file, then its manifest, and nothing else of the same epochs.
@@ -348,7 +353,7 @@ class _Archiving:
         """Record that `part` leaves the ledger, and have its manifest say so; or why it is held, and stays."""
         # A hold is added under the same lock: what is held when this asks does not leave afterwards.
         with layout.moving_parts(self._root):
-            if (held := retention.held(proposals.load(self._root).in_force, shares)) is not None:
+            if (held := retention.held(self._standing.now().in_force, shares)) is not None:
                 return held
             if part not in layout.parts(self._root, part.writer):
                 raise FileNotFoundError(part.pattern)

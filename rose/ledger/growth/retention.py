@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,12 @@ from rose.clock import iso, utc_us
 from rose.ledger import layout
 from rose.ledger.approvals import proposals
 from rose.ledger.approvals.state import DAY_US, Hold
-from rose.ledger.approvals.values import CONTROLS_WRITER
 from rose.ledger.growth import compaction, contents, rollup
+from rose.ledger.growth.left_out import KEPT_WRITERS
 from rose.ledger.layout import LedgerError, Part
-from rose.ledger.verify import ARCHIVE_WRITER, CLOSING_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER
 
-#: Their events prove the manifests of all writers, roll-ups, closes and approvals, so they never leave the ledger.
-_KEPT_WRITERS = (ARCHIVE_WRITER, CLOSING_WRITER, COMPACTION_WRITER, ROLL_UP_WRITER, CONTROLS_WRITER)
+#: What a proposal says of each of its files.
+_PROPOSED = ("file", "manifest_sha256", "events", "bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,11 @@ class Leaving:
 
 
 class NothingLeavesError(LedgerError):
-    """No part is old enough, so there is nothing to propose."""
+    """No part leaves, so there is nothing to propose. `kept` has a reason for each that is old enough."""
+
+    def __init__(self, kept: Sequence[str]) -> None:
+        super().__init__("no part is old enough" if not kept else f"no part leaves: {kept[0]}")
+        self.kept = kept
 
 
 def before_us(older_than_days: float) -> int:
@@ -83,36 +86,67 @@ def _plan(root: Path, before_us: int, progress: Callable[[int, int], None]) -> l
     parts = []
     for number, part in enumerate(old):
         progress(number, len(old))
-        content, manifest, manifest_content = compaction.read_compacted(root, part)
-        shares = contents.shares(content)
-        kept = reason_to_keep(part, manifest, covered) or held(holds, shares)
-        events = manifest["last_seq"] - manifest["first_seq"] + 1
-        sha256 = hashlib.sha256(manifest_content).hexdigest()
-        parts.append(Leaving(part, sha256, events, len(content), shares, kept))
+        leaving, last_seq = _leaving(root, part)
+        kept = held(holds, leaving.shares) or reason_to_keep(part, last_seq, covered)
+        parts.append(replace(leaving, kept=kept))
     progress(len(old), len(old))
     return parts
 
 
+def _leaving(root: Path, part: Part) -> tuple[Leaving, int]:
+    """What a part is, whether it stays or not, and its last seq."""
+    content, manifest, manifest_content = compaction.read_compacted(root, part)
+    sha256 = hashlib.sha256(manifest_content).hexdigest()
+    events = manifest["last_seq"] - manifest["first_seq"] + 1
+    return Leaving(part, sha256, events, len(content), contents.shares(content)), manifest["last_seq"]
+
+
 def proposed(root: Path, before_us: int) -> Mapping[str, Any]:
     """What a proposal covers: nothing else can leave under it."""
-    leaving = [one.to_json() for one in _plan(root, before_us, lambda done, total: None) if one.kept is None]
-    if not leaving:
-        raise NothingLeavesError("no part is old enough")
-    names = ("file", "manifest_sha256", "events", "bytes")
+    old = _plan(root, before_us, lambda done, total: None)
+    if not (leaving := [one for one in old if one.kept is None]):
+        raise NothingLeavesError([one.kept for one in old if one.kept is not None])
+    return {"older_than": iso(before_us), **_described(leaving)}
+
+
+def proposal_fault(root: Path, content: Mapping[str, Any]) -> str | None:
+    """In what the content of a proposal differs from the files that it names, by their manifests; None if in nothing.
+
+    Reads these files. Raises LedgerError if one is damaged.
+    """
+    try:
+        named = {str(one["file"]): one for one in content["parts"]}
+    except (KeyError, TypeError):
+        return "it names no files"
+    with layout.moving_parts(root):
+        parts = {f"{part.stem}.parquet": part for writer in layout.writers(root) for part in layout.parts(root, writer)}
+        if gone := [file for file in named if file not in parts or parts[file].state != "compacted"]:
+            return f"{gone[0]} is not in the ledger, or no longer"
+        described = _described([_leaving(root, parts[file])[0] for file in named])
+    for part, one in zip(described["parts"], content["parts"], strict=True):
+        if part != one:
+            wrong = next((name for name in part if part[name] != one.get(name)), min(set(one) - set(part), default=""))
+            return f"{part['file']}: {wrong} is {part.get(wrong)}, and it says {one.get(wrong)}"
+    wrong = next((name for name, value in described.items() if content.get(name) != value), None)
+    return None if wrong is None else f"{wrong} is {described[wrong]}, and it says {content.get(wrong)}"
+
+
+def _described(leaving: Sequence[Leaving]) -> dict[str, Any]:
+    """What a proposal says of the parts that it covers."""
+    parts = [one.to_json() for one in leaving]
     return {
-        "older_than": iso(before_us),
-        "events": sum(one["events"] for one in leaving),
-        "bytes": sum(one["bytes"] for one in leaving),
-        "runs": sorted({run for one in leaving for run in one["runs"]}),
-        "parts": [{name: one[name] for name in names} for one in leaving],
+        "events": sum(one["events"] for one in parts),
+        "bytes": sum(one["bytes"] for one in parts),
+        "runs": sorted({run for one in parts for run in one["runs"]}),
+        "parts": [{name: one[name] for name in _PROPOSED} for one in parts],
     }
 
 
-def reason_to_keep(part: Part, manifest: Mapping[str, Any], covered: Mapping[str, int]) -> str | None:
+def reason_to_keep(part: Part, last_seq: int, covered: Mapping[str, int]) -> str | None:
     """Why a part never leaves, or not yet; `covered` is the first seq of each writer that the roll-up lacks."""
-    if part.writer in _KEPT_WRITERS:
+    if part.writer in KEPT_WRITERS:
         return "its events prove what was merged, archived, closed and approved"
-    if manifest["last_seq"] >= covered.get(part.writer, 0):
+    if last_seq >= covered.get(part.writer, 0):
         return "its events are not in the roll-up; run `rose ledger roll-up` first"
     return None
 

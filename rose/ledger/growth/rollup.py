@@ -20,6 +20,7 @@ import sql
 from rose.events import Ledger
 from rose.ledger import catalog, layout, segments
 from rose.ledger.growth import rolled
+from rose.ledger.growth.left_out import left_out
 from rose.ledger.growth.rolled import CLIENT_ID, FOLDER, ROLLUPS, Coverage
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import ROLL_UP_WRITER, ROLLED_UP_ACTION
@@ -34,6 +35,9 @@ class RollUp:
     events: int
     rows: int
     bytes: int
+    #: Epochs with events that are still open, so that no sum has them yet, and their events.
+    open_epochs: int
+    open_events: int
 
 
 def covered(root: Path | str) -> dict[str, int]:
@@ -59,12 +63,13 @@ def roll_up(root: Path | str, grace_s: float = 60.0) -> RollUp:
                 before = None
             ends = _closed_ends(root)
             old = {} if before is None else before.writers
+            left = left_out(root)
             events = sum(seq - old.get(writer, (-1, 0))[1] for writer, (_, seq) in ends.items())
             if before is not None and events == 0:
-                return RollUp(before.generation, 0, 0, 0)
-            done = _write(root, before, ends, events, log)
+                return RollUp(before.generation, 0, 0, 0, left.open_epochs, left.open_events)
+            generation, rows, size = _write(root, before, ends, events, log)
             catalog.refresh(root)
-            return done
+            return RollUp(generation, events, rows, size, left.open_epochs, left.open_events)
     except OSError as error:
         raise LedgerError(f"cannot roll up {root}: {error}") from error
 
@@ -92,7 +97,8 @@ def _closed_ends(root: Path) -> dict[str, tuple[int, int]]:
 
 def _write(
     root: Path, before: Coverage | None, ends: dict[str, tuple[int, int]], events: int, log: LedgerWriter
-) -> RollUp:
+) -> tuple[int, int, int]:
+    """Write the next generation; returns its number, and the rows and bytes of its files."""
     generation = max(rolled.generations(root), default=-1) + 1
     home = root / FOLDER
     home.mkdir(exist_ok=True)
@@ -128,7 +134,7 @@ def _write(
     log.record(Ledger(action=ROLLED_UP_ACTION, detail_json=json.dumps(detail)), durable=True)
     temporary.rename(home / f"{generation:06d}")
     layout.sync_folder(home)
-    return RollUp(generation, events, count, size)
+    return generation, count, size
 
 
 def _remove_old(root: Path, grace_s: float) -> None:

@@ -21,10 +21,11 @@ from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 
 RETAIN = Rules(approve=frozenset({"retain"}))
+NO_FILES = {"events": 0, "bytes": 0, "runs": [], "parts": []}
 
 
 def _act(root: Path, done: list[str], request: dict[str, Any] | None = None, *, cut_short: bool = False) -> None:
-    with proposals.permitted(root, "retain", request or {"keep_days": 30.0}, lambda: {"parts": []}) as grant:
+    with proposals.permitted(root, "retain", request or {"keep_days": 30.0}, lambda: NO_FILES) as grant:
         if cut_short:
             raise InterruptedError
         done.append("no approval needed" if grant is None else grant.proposal.id)
@@ -116,17 +117,13 @@ def test_two_who_carry_it_out_at_once_do_it_once(root: Path, identity: Any) -> N
     assert len(proposals.load(root).proposals) == 2, "the others propose it anew, once"
 
 
-def test_a_hold_names_a_run_or_a_period(root: Path) -> None:
-    for wrong in ({}, {"run_id": "r", "since_us": 1}, {"since_us": 2, "until_us": 2}):
-        with pytest.raises(LedgerError):
-            holds.add(root, "case 5", **wrong)
-    with pytest.raises(LedgerError, match="reason"):
-        holds.add(root, "", run_id="r")
-    made = holds.add(root, "case 5", run_id="r")
-    assert (made.what, made.added.reason) == ("run r", "case 5")
-    assert holds.release(root, made.short_id, "over").released is not None
-    with pytest.raises(LedgerError, match="was released by"):
-        holds.release(root, made.short_id, "over")
+def test_what_stands_is_read_again_only_after_something_was_added(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    standing = proposals.Standing(root)
+    assert standing.now().in_force == []
+    holds.add(root, "case 5", run_id="r")
+    assert len(standing.now().in_force) == 1
+    monkeypatch.setattr(records, "read", None)
+    assert len(standing.now().in_force) == 1
 
 
 class Hands(RuleBasedStateMachine):

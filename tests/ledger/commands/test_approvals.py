@@ -81,7 +81,10 @@ def test_retention_is_shown_then_proposed_then_approved_then_done(run: Run) -> N
     shown = json.loads(_ok(run("ann", "retain", "--keep", "30d", "--json")))
     assert (shown["files"], shown["needs_approval"]) == (1, True)
     assert shown["parts"][0]["runs"] == ["june"]
-    assert "Nothing was done: --yes proposes it" in _ok(run("ann", "retain", "--keep", "30d"))
+    plan = _ok(run("ann", "retain", "--keep", "30d"))
+    assert "Nothing was done: --yes proposes it" in plan
+    assert f"1 open epochs with {shown['left_out']['open_events']} events are left out" in plan
+    assert "open epochs with" in _ok(run("ann", "roll-up"))
     waits = run("ann", "retain", "--keep", "30d", "--yes")
     assert (waits.exit_code, waits.stdout) == (3, "")
     told = json.loads(_ok(run("ben", "proposals", "--json")))

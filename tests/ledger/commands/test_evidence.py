@@ -90,6 +90,7 @@ def test_a_rewritten_ledger_gives_exit_code_1_and_says_from_where(run: Run, tmp_
         (("receipt", "--out", "ledger/live/receipt.json"), "lies in the ledger"),
         (("receipt", "--to", "ledger/receipts"), "lies in the ledger"),
         (("receipt", "--out", "no/such/folder.json"), "cannot write"),
+        (("receipt", "--out", "kept.json"), "kept.json exists; name another file by --out"),
         (("receipt", "--object-lock", "1d"), "--object-lock is for the copy that --to makes"),
         (("receipt", "--to", "away", "--object-lock", "1d"), "only S3 has Object Lock"),
         (("receipt", "--anchor", "'"), "is no command"),
@@ -160,6 +161,8 @@ def test_an_anchor_is_kept_and_one_that_fails_gives_exit_code_1(run: Run, tmp_pa
     assert "the anchor command 'false' failed with exit code 1" in failed.stderr
     assert receipt.read(tmp_path / "two.json").events == 12
     assert not (tmp_path / "two.json.anchor").exists()
+    again = run("receipt", "--out", "one.json", "--force", "--anchor", "false")
+    assert (again.exit_code, (tmp_path / "one.json.anchor").exists()) == (1, False)
 
 
 def test_a_witness_countersigns_once_and_refuses_what_was_rewritten(run: Run, tmp_path: Path) -> None:

@@ -104,6 +104,26 @@ def test_a_gateway_is_given_tokens_in_one_way(tmp_path, store):
     assert not (tmp_path / "l").exists()
 
 
+def test_a_token_is_written_to_a_new_file_that_only_its_owner_reads(token, store, tmp_path):
+    out = tmp_path / "token"
+    assert token("create", "rack-7", "--append", "*", "--out", str(out)).startswith("rack-7: its secret is in ")
+    first = out.read_text()
+    assert first.startswith("rose_")
+    assert out.stat().st_mode & 0o777 == 0o600
+    before = store.read_bytes()
+    for words in (("create", "x", "--read"), ("rotate", "rack-7")):
+        done = CliRunner().invoke(cli.app, ["ledger", "token", *words, "--tokens", str(store), "--out", str(out)])
+        assert (done.exit_code, "exists, and a secret is never written over another" in done.stderr) == (2, True)
+    assert (out.read_text(), store.read_bytes()) == (first, before)
+    refused = CliRunner().invoke(
+        cli.app, ["ledger", "token", "create", "x", "--tokens", str(store), "--out", f"{out}2"]
+    )
+    assert (refused.exit_code, (tmp_path / "token2").exists()) == (2, False)
+    token("rotate", "rack-7", "--out", f"{out}.new")
+    assert (tmp_path / "token.new").read_text() not in (first, "")
+    assert (tmp_path / "token.new").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_forwarder_goes_through_a_rotation_and_a_revocation(tmp_path, store, token, lease):
     """A gateway in a process of its own and a forwarder that never stops; nothing is lost, and none comes twice."""
     centre, spool, file = tmp_path / "centre", tmp_path / "spool", tmp_path / "token"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rose.ledger.evidence.anchor import AnchorError, anchor
+from rose.ledger.evidence.anchor import AnchorError, anchor, anchor_of, keep
 from rose.ledger.layout import LedgerError
 
 #: A time stamping authority as `openssl ts` wants it described.
@@ -58,6 +58,25 @@ def test_a_command_that_fails_leaves_the_receipt(receipt: Path, command: str, sa
     assert str(receipt) in str(caught.value)
     assert receipt.read_bytes() == b"what was signed"
     assert not receipt.with_name("receipt.json.anchor").exists()
+
+
+def test_an_anchor_that_lies_beside_a_receipt_is_of_this_one(receipt: Path) -> None:
+    anchor(receipt, "echo first")
+    with pytest.raises(LedgerError, match=r"receipt\.json exists; name another file by --out"):
+        keep(receipt, b"second")
+    assert (receipt.read_bytes(), anchor_of(receipt).read_bytes()) == (
+        b"what was signed",
+        b"first " + bytes(receipt) + b"\n",
+    )
+    keep(receipt, b"second", force=True)
+    with pytest.raises(AnchorError):
+        anchor(receipt, "false")
+    assert receipt.read_bytes() == b"second"
+    assert not anchor_of(receipt).exists()
+    anchor(receipt, "echo second")
+    receipt.unlink()
+    with pytest.raises(LedgerError, match=r"receipt\.json\.anchor exists"):
+        keep(receipt, b"third")
 
 
 @pytest.mark.parametrize("command", ["", "'unclosed"])

@@ -15,10 +15,12 @@ import pytest
 from rose.clock import utc_us
 from rose.events import Ledger, Power
 from rose.ledger import catalog, layout
+from rose.ledger.approvals import proposals
 from rose.ledger.evidence import continuation, keys, receipt
 from rose.ledger.evidence.continuation import Continuation
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.layout import LedgerError
+from rose.ledger.rules import Rules, set_rules
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests.ledger.evidence import ledgers
@@ -136,6 +138,64 @@ def test_segments_of_another_key_are_found_until_it_is_endorsed(
     assert "from seq 16 on, writer a: it is signed by" in problems[0]
     assert f"If it is one of yours, run `rose ledger endorse {other.public}`" in problems[0]
     assert "from seq 0 on, writer mine: it is signed by" in problems[1]
+
+
+def _write_unsigned(root: Path, folder: Path) -> None:
+    """Events of the writer `unsigned`, which has no key."""
+    (folder / "file").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(keys.VARIABLE, str(folder / "file" / "key"))
+        ledgers.write(root, "unsigned")
+
+
+def test_what_nobody_signed_gets_advice_that_helps(root: Path, kept: Path, tmp_path: Path) -> None:
+    _keep(root, kept)
+    _write_unsigned(root, tmp_path)
+    (problem,) = _held(root, kept).problems
+    assert "from seq 0 on, writer unsigned: it is not signed. No endorsement can sign it later" in problem
+    assert "take a new receipt" in problem
+    assert "endorse " not in problem
+    later = tmp_path / "later"
+    later.mkdir()
+    _keep(root, later)
+    assert _held(root, later).problems == []
+
+
+def test_a_foreign_key_in_a_writer_that_never_signed_is_found(
+    root: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write_unsigned(root, tmp_path)
+    _keep(root, kept)
+    _write_unsigned(root, tmp_path)
+    assert "writer unsigned does not sign" in str(_held(root, kept).notes)
+    monkeypatch.setenv(keys.VARIABLE, str(tmp_path / "other.key"))
+    ledgers.write(root, "unsigned")
+    (problem,) = _held(root, kept).problems
+    assert "from seq 8 on, writer unsigned: it is signed by" in problem
+
+
+def test_rules_that_were_hidden_are_named(root: Path, kept: Path) -> None:
+    set_rules(root, Rules(retention_min_days=30))
+    set_rules(root, Rules(retention_min_days=400))
+    path = _keep(root, kept)
+    newest = root / receipt.take(root).writers["controls"].segment
+    before = sorted(newest.parent.iterdir())[-2]
+    newest.unlink()
+    (root / "heads/controls.json").write_text(json.dumps({"segment": str(before.relative_to(root))}))
+    assert proposals.load(root).rules.retention_min_days == 30
+    (problem,) = _held(root, kept).problems
+    assert f"writer controls was rewritten or set back: it ends at seq 0, and {path} has events up to seq 1" in problem
+    assert "rules, approvals and holds that were recorded then no longer count" in problem
+
+
+def test_a_receipt_of_a_ledger_that_had_no_id_still_holds(root: Path, kept: Path) -> None:
+    marker = (root / layout.MARKER).read_bytes()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layout, "give_id", lambda root: "")
+        _keep(root, kept)
+    assert layout.ledger_id(root)
+    assert _held(root, kept).problems == []
+    assert (root / layout.MARKER).read_bytes() == marker
 
 
 def test_a_rewritten_chain_names_the_first_segment_that_another_signed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,70 @@ def test_statistics_that_hide_rows_are_named(tmp_path: Path, state: str) -> None
         assert examine.rows_fault(content, manifest) is None
         of_lying = manifest.replace(examine.sha256_of(content).encode(), examine.sha256_of(lying).encode())
         assert wrong in str(examine.rows_fault(lying, of_lying))
+
+
+def _with_filters(tmp_path: Path) -> tuple[bytes, bytes]:
+    """A merged file as older versions wrote it, with the filters that DuckDB makes by itself, and its manifest."""
+    root = layout.create(tmp_path / "ledger")
+    ledgers.write(root, "a", epochs=4, power_mw=lambda seq: seq // 2 % 3)
+    compaction.compact(root, grace_s=0)
+    (path,) = root.glob("compacted/a/*.parquet")
+    before, manifest = path.read_bytes(), path.with_suffix(".json").read_bytes()
+    with duckdb.connect() as connection:
+        # So few rows have too small a dictionary for a filter otherwise.
+        options = "FORMAT parquet, COMPRESSION zstd, DICTIONARY_SIZE_LIMIT 100"
+        connection.execute(f"COPY (FROM '{path}') TO '{tmp_path}/old.parquet' ({options})")
+    content = (tmp_path / "old.parquet").read_bytes()
+    return content, manifest.replace(examine.sha256_of(before).encode(), examine.sha256_of(content).encode())
+
+
+def _offsets(content: bytes) -> dict[str, int]:
+    """Where the filter of each column lies, of those that have one."""
+    group = pq.ParquetFile(pa.BufferReader(content)).metadata.row_group(0)
+    chunks = [group.column(place) for place in range(group.num_columns)]
+    return {chunk.path_in_schema: chunk.bloom_filter_offset for chunk in chunks if chunk.bloom_filter_offset}
+
+
+def test_a_filter_of_an_older_version_is_sound_and_one_that_hides_rows_is_named(tmp_path: Path) -> None:
+    content, manifest = _with_filters(tmp_path)
+    offsets = _offsets(content)
+    assert {"kind", "power_mw", "source"} <= set(offsets)
+    assert examine.rows_fault(content, manifest) is None
+    header = 3 * b"\x1c\x1c\x00\x00" + b"\x00"
+    begin = content.index(header, offsets["power_mw"]) + len(header)
+    lying = content[:begin] + bytes(32) + content[begin + 32 :]
+    (tmp_path / "lying.parquet").write_bytes(lying)
+    hidden = duckdb.execute(
+        f"SELECT count(*) FROM read_parquet('{tmp_path}/lying.parquet') WHERE power_mw = 1"
+    ).fetchone()
+    assert hidden == (0,), "a reader trusts it"
+    of_lying = manifest.replace(examine.sha256_of(content).encode(), examine.sha256_of(lying).encode())
+    assert "the Bloom filter of column 'power_mw' hides some of its values" in str(examine.rows_fault(lying, of_lying))
+
+
+def test_footers_of_merged_segments_without_digests_are_held_against_their_rows(tmp_path: Path) -> None:
+    content, manifest = _with_filters(tmp_path)
+    said = json.loads(manifest)
+    for entry in said["segments"]:
+        for name in ("rows_sha256", "chain_sha256", "key", "signature"):
+            del entry[name]
+    old = json.dumps(said).encode()
+    assert examine.rows_fault(content, old) is None
+    lying = _of_the_footer(content, b"\x05power", b"\x05zzzzz")
+    of_lying = old.replace(examine.sha256_of(content).encode(), examine.sha256_of(lying).encode())
+    assert "the statistics of column 'kind' are not those" in str(examine.rows_fault(lying, of_lying))
+
+
+@pytest.mark.parametrize("rows", [1, 40, 3000])
+def test_filters_that_libraries_make_have_all_values(tmp_path: Path, rows: int) -> None:
+    numbers = [float("nan"), -0.0, 0.0, *(n / 7 for n in range(rows))]
+    table = pa.table({"seq": range(len(numbers)), "number": numbers, "text": [None, *map(str, numbers[1:])]})
+    pq.write_table(table, tmp_path / "arrow.parquet", bloom_filter_options={"seq": True, "text": True, "number": True})
+    with duckdb.connect() as connection:
+        connection.execute(f"COPY (FROM '{tmp_path}/arrow.parquet') TO '{tmp_path}/duckdb.parquet'")
+    for name in ("arrow", "duckdb"):
+        content = (tmp_path / f"{name}.parquet").read_bytes()
+        ranges_sha256(content, [0], bloom_filters=True)
 
 
 def _table(texts: list[str | None]) -> pa.Table:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def test_from_another_history_there_is_no_way(root: Path) -> None:
 
 
 def test_segments_of_an_older_version_prove_nothing(tmp_path: Path) -> None:
-    sample = Path(__file__).parents[3] / "sample_traces" / "ledger"
+    sample = shutil.copytree(Path(__file__).parents[3] / "sample_traces" / "ledger", tmp_path / "sample")
     before = receipt.take(sample)
     answer = proof.read(proof.answer(sample, b'{"writers": {"trainer": [0, ""]}}'))
     assert answer.receipt.writers == before.writers

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -87,7 +88,7 @@ def _edited(change: Callable[[Any], object]) -> Callable[[bytes], bytes]:
         (lambda content: b"[]", "is not a receipt, or it is damaged"),
         (_edited(lambda document: document.pop("writers")), "is not a receipt, or it is damaged"),
         (_edited(lambda document: document.update(writers={"a": 1})), "is not a receipt, or it is damaged"),
-        (_edited(lambda document: document.update(rose_receipt=2)), "is a receipt of format 2"),
+        (_edited(lambda document: document.update(rose_receipt=3)), "is a receipt of format 3"),
         (_edited(lambda document: document["writers"]["a"].update(next_seq=7)), "the signature is wrong"),
         (_edited(lambda document: document["writers"].pop("b")), "the signature is wrong"),
         (_edited(lambda document: document.update(at="2020-01-01T00:00:00.000000Z")), "the signature is wrong"),
@@ -156,13 +157,16 @@ def test_without_a_key_there_is_none(root: Path, tmp_path: Path, monkeypatch: py
 
 def test_a_ledger_of_an_older_version_has_one_too(tmp_path: Path) -> None:
     """Its segments have no link, so the hash of the newest file stands for it."""
-    sample = Path(__file__).parents[3] / "sample_traces" / "ledger"
+    sample = shutil.copytree(Path(__file__).parents[3] / "sample_traces" / "ledger", tmp_path / "ledger")
+    assert layout.ledger_id(sample) == ""
     taken = receipt.take(sample)
+    assert taken.ledger == layout.ledger_id(sample) != ""
     assert taken.writers
     for mark in taken.writers.values():
         assert not mark.chained
         assert mark.chain_sha256 in mark.segment
         assert mark.keys == ()
+        assert mark.digested is False
 
 
 def test_a_damaged_newest_segment_is_named(root: Path) -> None:

@@ -204,7 +204,7 @@ def test_of_earlier_days_one_checkpoint_stays_and_after_a_refusal_all(
 
 
 def test_writers_of_an_older_version_are_named(state: Path, tmp_path: Path) -> None:
-    sample = Path(__file__).parents[3] / "sample_traces" / "ledger"
+    sample = shutil.copytree(Path(__file__).parents[3] / "sample_traces" / "ledger", tmp_path / "sample")
     done = _countersign(sample, state)
     assert set(done.without_chain) == set(done.receipt.writers)
     assert _countersign(sample, state).new_events == 0

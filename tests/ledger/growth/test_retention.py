@@ -10,11 +10,12 @@ import pytest
 
 from rose.clock import utc_us
 from rose.ledger import layout, segments
-from rose.ledger.approvals import holds, proposals
+from rose.ledger.approvals import holds, proposals, records, state
 from rose.ledger.approvals.proposals import ApprovalNeededError
 from rose.ledger.evidence import keys
 from rose.ledger.growth import compaction, retention, rollup
 from rose.ledger.growth.archive import archive, restore
+from rose.ledger.growth.left_out import left_out
 from rose.ledger.layout import LedgerError
 from rose.ledger.rules import Rules, set_rules
 from rose.ledger.upkeep import jobs
@@ -85,7 +86,6 @@ def test_younger_events_than_the_rules_allow_are_never_deleted(root: Path) -> No
     ("hold", "stay"),
     [
         ({"run_id": "run1"}, [1]),
-        ({"run_id": "no such run"}, []),
         ({"since_us": FIRST_US + DAY_US}, [1, 2]),
         ({"until_us": FIRST_US + DAY_US}, [0]),
         ({"since_us": FIRST_US + DAY_US, "until_us": FIRST_US + DAY_US + 1}, [1]),
@@ -106,6 +106,61 @@ def test_what_is_under_hold_stays_until_it_is_released(
     holds.release(root, made.short_id, "case closed")
     assert _delete(root).left == len(stay)
     assert verify(root).problems == []
+
+
+def test_a_held_file_says_so_also_where_others_leave_under_an_approval(root: Path, identity: Any) -> None:
+    made = holds.add(root, "case 5", run_id="run1")
+    set_rules(root, APPROVE)
+    with pytest.raises(ApprovalNeededError) as waits:
+        _delete(root)
+    with identity("ben"):
+        proposals.approve(root, waits.value.proposal.id)
+    done = _delete(root)
+    assert done.left == 2
+    reason = f"it is under hold {made.short_id} (run run1)"
+    assert done.skipped[reason] == 1
+    assert "it is not in the approved proposal" not in str(done.skipped)
+    assert _delete(root).skipped[reason] == 1, "where nothing leaves, so that nothing is proposed"
+
+
+@pytest.mark.parametrize("field", ["file", "manifest_sha256", "part events", "events", "bytes", "runs", "parts"])
+def test_what_is_not_what_it_says_is_not_approved(root: Path, identity: Any, field: str) -> None:
+    set_rules(root, APPROVE)
+    content = dict(retention.proposed(root, retention.before_us(30)))
+    parts = [dict(part) for part in content["parts"]]
+    other: dict[str, Any] = {"events": 2, "bytes": 7, "runs": ["run0"], "parts": parts[:2]}
+    match field:
+        case "file":
+            parts[1]["file"] = _file(7)
+        case "manifest_sha256":
+            parts[1]["manifest_sha256"] = "0" * 64
+        case "part events":
+            parts[1]["events"] = 0
+        case _:
+            content[field] = other[field]
+    body = {"act": "retain", "request": {"keep_days": 30.0, "to": None}, "number": 0, "at_us": utc_us()}
+    with records.exclusive(root):
+        records.append(
+            root,
+            state.PROPOSED,
+            {**body, "content": {"parts": parts, **content} | ({} if field == "parts" else {"parts": parts})},
+        )
+    (name,) = proposals.load(root).proposals
+    with identity("ben"), pytest.raises(LedgerError, match="is not what it says: ") as refused:
+        proposals.approve(root, name)
+    says = {"file": f"{_file(7)} is not in the ledger", "parts": "events is 4"}.get(field, field.removeprefix("part "))
+    assert says in str(refused.value)
+
+
+def test_events_that_are_not_merged_yet_are_counted(root: Path) -> None:
+    left = left_out(root)
+    assert (left.open_epochs, left.open_events, left.unmerged_epochs, left.unmerged_events) == (1, 1, 0, 0)
+    tail = segments.recover(root, "w")
+    assert tail is not None
+    segments.begin_epoch(root, tail)
+    left = left_out(root)
+    assert (left.open_epochs, left.open_events, left.unmerged_epochs, left.unmerged_events) == (0, 0, 1, 1)
+    assert rollup.roll_up(root).open_events == 0
 
 
 def test_deletion_needs_a_second_identity_and_takes_exactly_what_was_approved(

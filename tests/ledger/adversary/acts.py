@@ -1,0 +1,100 @@
+"""What somebody may do to the files of a ledger who has no key: one thing at a time, as hypothesis draws it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from rose.ledger import catalog, layout
+
+Act = Callable[[Path], Any]
+
+#: More of them, on two cores with a seed each:
+#: ROSE_ADVERSARY_EXAMPLES=5000 python -m pytest tests/ledger/adversary -k whatever --hypothesis-seed 1
+#: What hypothesis counts as invalid are draws of its own, made from those before, that ended too soon: it takes others.
+EXAMPLES = int(os.environ.get("ROSE_ADVERSARY_EXAMPLES", "25"))
+many = settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+
+
+def sql_statement(statement: str) -> Act:
+    """The act of running a statement on the catalog."""
+
+    def edit(root: Path) -> None:
+        with duckdb.connect(root / layout.CATALOG) as connection:
+            connection.execute(statement)
+
+    return edit
+
+
+def change_files(root: Path, data: st.DataObject) -> None:
+    """One thing that somebody may do to the files."""
+    files = sorted(
+        path
+        for folder in ("live", "compacted", "archived", "rollup", "heads", "schema.parquet", "writers.jsonl")
+        for path in ([root / folder] if (root / folder).is_file() else (root / folder).rglob("*"))
+        if path.is_file()
+    )
+    writers = {root / "live/a", root / "live/b", root / "compacted/a"}
+    # What was done before may have removed some.
+    folders = sorted(path for path in {path.parent for path in files if path.parent != root} | writers if path.is_dir())
+    file = data.draw(st.sampled_from(files))
+    match data.draw(st.sampled_from(["remove", "remove folder", "replace", "swap", "rename", "add", "flip", "cut"])):
+        case "remove":
+            file.unlink()
+        case "remove folder":
+            shutil.rmtree(data.draw(st.sampled_from(folders)))
+        case "replace":
+            shutil.copy(data.draw(st.sampled_from(files)), file.with_suffix(".new"))
+            file.with_suffix(".new").replace(file)
+        case "swap":
+            other = data.draw(st.sampled_from(files))
+            one, two = file.read_bytes(), other.read_bytes()
+            file.write_bytes(two)
+            other.write_bytes(one)
+        case "rename":
+            names = ["." + file.name, "x.parquet", "0" + file.name, file.name.replace("000000", "000007")]
+            new = file.with_name(data.draw(st.sampled_from(names)))
+            if not new.exists():
+                file.rename(new)
+        case "add":
+            folder = data.draw(st.sampled_from(folders))
+            name = data.draw(st.sampled_from([file.name, ".x.parquet", "x.parquet", "000009" + file.name[6:]]))
+            if not (folder / name).exists():
+                shutil.copy(file, folder / name)
+        case "flip":
+            content = file.read_bytes()
+            if content:
+                at = data.draw(st.integers(0, len(content) - 1))
+                file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        case _:
+            file.write_bytes(file.read_bytes()[: data.draw(st.integers(0, 2000))])
+
+
+def edit_views(root: Path, data: st.DataObject) -> None:
+    """One thing that somebody may do to the catalog."""
+    view = data.draw(st.sampled_from((*catalog.VIEWS, "stored_event", "unrolled_stored_event", "rolled_daily_event")))
+    statement = data.draw(
+        st.sampled_from(
+            [
+                f"CREATE OR REPLACE VIEW {view} AS SELECT * FROM {view} WHERE false",
+                f"CREATE OR REPLACE VIEW {view} AS SELECT 1 AS x",
+                f"DROP VIEW {view}",
+                f"CREATE TABLE t_{view} AS SELECT 1 AS x",
+                "CREATE MACRO count(x) AS 42",
+                "CREATE MACRO make_timestamp(x) AS NULL::TIMESTAMP",
+                "CREATE MACRO read_parquet(x, union_by_name := true) AS TABLE SELECT 1 AS x",
+            ]
+        )
+    )
+    try:
+        sql_statement(statement)(root)
+    except duckdb.Error:
+        # A view of itself; nothing was done.
+        return

@@ -1,0 +1,128 @@
+"""Ledgers that an adversary forges: one of every kind of part, and other histories of the same ledger."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from rose.errors import UserError
+from rose.events import Event, Power, Verdict
+from rose.ledger import catalog, layout, rows, segments
+from rose.ledger.examine import Seen
+from rose.ledger.growth import archive, compaction, rollup
+from rose.ledger.growth.rolled import FOLDER
+from rose.ledger.layout import LedgerError
+from rose.ledger.verify import verify
+from rose.pricing.run import report
+from tests.pricing.conftest import sample_events
+
+DAY_US = 86_400_000_000
+POWER_MW = 7
+
+
+class Place:
+    """Where a ledger lies in memory; copies of it take its place in turn, so that nothing else of it changes."""
+
+    def __init__(self, home: Path) -> None:
+        self.root, self.kept = home / "ledger", home / "kept"
+        make(layout.create(self.root))
+        self.root.rename(self.kept)
+
+    @contextmanager
+    def copied(self) -> Iterator[Path]:
+        """A copy at its place, for the block."""
+        shutil.copytree(self.kept, self.root)
+        try:
+            yield self.root
+        finally:
+            shutil.rmtree(self.root)
+
+
+@contextmanager
+def in_memory() -> Iterator[Path]:
+    """A folder in memory where there is one: thousands of ledgers are copied to it."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="rose-adversary-", dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+def append(root: Path, tail: segments.Tail, count: int, power_mw: int = POWER_MW) -> segments.Tail:
+    """A segment of `count` events of the second day of 1970."""
+    batch: list[rows.Row | pa.Table] = []
+    for seq in range(tail.next_seq, tail.next_seq + count):
+        at_us = DAY_US + seq
+        event = Power(at_us=at_us, device_id="d", t0_ns=seq, t1_ns=seq + 1, power_mw=power_mw, source="rapl")
+        batch.append(("power", rows.encode(event)))
+    return segments.append(root, tail, rows.table(tail.writer, tail.next_seq, "r", "live", batch))
+
+
+def write(root: Path, writer: str, epochs: int, per_epoch: int, power_mw: int = POWER_MW) -> None:
+    tail = segments.first_epoch(root, writer)
+    for epoch in range(epochs):
+        if epoch:
+            tail = segments.begin_epoch(root, tail)
+        for _ in range(per_epoch):
+            tail = append(root, tail, 2, power_mw)
+
+
+def _write_priced(root: Path, writer: str, *, honest: bool) -> None:
+    """The events of a run that `rose report` prices, in three segments."""
+    tail, events = segments.first_epoch(root, writer), [_other(event, honest) for event in sample_events()]
+    third = -(-len(events) // 3)
+    for begin in range(0, len(events), third):
+        batch: list[rows.Row | pa.Table] = [(event.kind, rows.encode(event)) for event in events[begin : begin + third]]
+        tail = segments.append(root, tail, rows.table(writer, tail.next_seq, "run", "replay", batch))
+
+
+def _other(event: Event, honest: bool) -> Event:
+    if honest or not isinstance(event, Verdict) or event.correct is None:
+        return event
+    return dataclasses.replace(event, correct=not event.correct)
+
+
+def make(root: Path, power_mw: int = POWER_MW) -> Path:
+    """Archived, merged, superseded and live parts of several writers, rolled up and verified; `b` can be priced."""
+    write(root, "old", epochs=2, per_epoch=2, power_mw=power_mw)
+    compaction.compact(root, grace_s=0)
+    rollup.roll_up(root)
+    archive.archive(root, older_than_days=1, to=None, delete=True, grace_s=0)
+    write(root, "a", epochs=3, per_epoch=2, power_mw=power_mw)
+    _write_priced(root, "b", honest=power_mw == POWER_MW)
+    # What was merged awaits its removal.
+    compaction.compact(root, grace_s=3600)
+    rollup.roll_up(root, grace_s=3600)
+    states = [part.state for writer in ("old", "a") for part in layout.chain(root, writer)]
+    assert states == ["archived", "live", "compacted", "live"]
+    assert any(superseded for _, superseded in layout.all_parts(root, "a"))
+    assert len(list((root / FOLDER).iterdir())) == 2
+    catalog.connect(root).close()
+    assert verify(root).problems == []
+    return root
+
+
+def figures_of(root: Path) -> Any:
+    """A checksum of every view as our readers see it, or why there is none."""
+    try:
+        with catalog.connect(root) as connection:
+            sums = [f"(SELECT (count(*), sum(hash(one))) FROM {view} AS one)" for view in catalog.VIEWS]
+            return connection.execute(f"SELECT {', '.join(sums)}").fetchall()
+    except (LedgerError, duckdb.Error) as error:
+        return f"unreadable: {type(error).__name__}"
+
+
+def report_of(root: Path, seen: Seen) -> Any:
+    """What `rose report` says of the run, but for when it was made; or why it says nothing."""
+    try:
+        said = report.build(root, "run", seen=seen).to_json()
+    except (UserError, duckdb.Error) as error:
+        return f"unreadable: {type(error).__name__}"
+    del said["stamp"]
+    return said
