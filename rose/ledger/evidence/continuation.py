@@ -206,11 +206,12 @@ class _Trusted:
 def _digested(writer_report: WriterReport, named: Mapping[str, Receipt], done: Continuation) -> None:
     """A problem if events have no digest of which a receipt says that they had one: others may be in their place."""
     for name, receipt in named.items():
-        mark = receipt.writers.get(writer_report.writer)
-        if mark is not None and mark.digested and writer_report.unproved_events:
+        writer, unproved = writer_report.writer, writer_report.unproved_events
+        mark = receipt.writers.get(writer)
+        if mark is not None and mark.digested and unproved:
             done.problems.append(
-                f"live/{writer_report.writer}: writer {writer_report.writer}: {name} says that all its events had digests, and "
-                f"{min(writer_report.unproved_events, mark.next_seq):,} of those before seq {mark.next_seq} have none: forged"
+                f"live/{writer}: writer {writer}: {name} says that all its events had digests, and "
+                f"{min(unproved, mark.next_seq):,} of those before seq {mark.next_seq} have none: forged"
             )
             return
 
