@@ -11,7 +11,7 @@ demo: $(READY)  ## a live co-serving deployment on this machine's CPU, then its 
 	@$(BIN)/rose demo
 
 test: $(READY)  ## the whole test suite, a short live deployment among it
-	@$(BIN)/python -m pytest tests -m "not live" --numprocesses auto --dist loadfile
+	@$(BIN)/python -m pytest tests -m "not live" --numprocesses auto --dist loadfile --no-loadscope-reorder
 	@$(BIN)/python -m pytest tests -m live
 
 check: $(READY)  ## formatting, lint, types, and who may import whom

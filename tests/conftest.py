@@ -10,6 +10,8 @@ import hypothesis
 import psutil
 import pytest
 
+TESTS = Path(__file__).parent
+
 # A busy host makes examples slowly; that says nothing of what is tested.
 hypothesis.settings.register_profile("rose", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("rose")
@@ -47,8 +49,33 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
+#: Files that take long begin first: whoever came to one of them last would have the other workers wait for its end.
+LONGEST_FIRST = (
+    "runtime/test_rl_loop.py",
+    "benchmarks/test_pricing.py",
+    "benchmarks/test_ledger.py",
+    "ledger/reading/test_query.py",
+    "runtime/engines/gpu/test_sgl_kernel_absent.py",
+    "ledger/upkeep/test_scheduler.py",
+    "pricing/test_identities.py",
+    "runtime/test_cluster.py",
+    "runtime/test_actors.py",
+    "ledger/growth/test_retention.py",
+    "ledger/evidence/test_continuation.py",
+    "ledger/growth/test_object_lock.py",
+    "runtime/engines/test_models.py",
+    "ledger/test_verify_adversary.py",
+)
+
+
+def _by_length(item: pytest.Item) -> int:
+    name = item.path.relative_to(TESTS).as_posix()
+    return LONGEST_FIRST.index(name) if name in LONGEST_FIRST else len(LONGEST_FIRST)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what needs CUDA where there is none; `-m cuda` chooses it."""
+    """Order the files, and leave out what needs CUDA where there is none; `-m cuda` chooses it."""
+    items.sort(key=_by_length)
     needs_cuda = [item for item in items if item.get_closest_marker("cuda") is not None]
     if needs_cuda:
         import torch

@@ -51,7 +51,7 @@ NEED_SERVER = (["attach", "--url"],)
 #: Documents whose programs need a server, and the tests that run them.
 PROGRAMS_ELSEWHERE = {"ledger-gateway.md": "tests/ledger/commands/test_remote.py"}
 #: Environment variables a documented command may set.
-VARIABLES = {"PIP_EXTRA_INDEX_URL", "HOME"}
+VARIABLES = {"PIP_EXTRA_INDEX_URL", "HOME", "ROSE_TESTS_LONG"}
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,16 @@ import pytest
 from benchmarks.coverage import __main__ as coverage
 from benchmarks.coverage.shown import Shown
 from benchmarks.report import Report
+from tests.long_form import usual
 
 
 def test_the_quick_form_shows_every_case_and_no_dishonest_interval(tmp_path: Path) -> None:
     file = tmp_path / "coverage.json"
-    coverage.main(["--quick", "--ledgers", "3", "--json", str(file)])
+    ledgers = usual(1, long=12)
+    coverage.main(["--quick", "--ledgers", str(ledgers), "--json", str(file)])
     report = json.loads(file.read_text())
     assert (report["quick"], report["provenance"]) == (True, "simulated")
-    # Three ledgers claim nothing about coverage.
+    # So few ledgers claim nothing about coverage.
     assert {claim["name"] for claim in report["claims"]} == {
         *(f"{case}: intervals shown where none is honest" for case in coverage.CASES),
         "reports of ledgers on disk that show the same intervals",
@@ -25,7 +27,7 @@ def test_the_quick_form_shows_every_case_and_no_dishonest_interval(tmp_path: Pat
     assert {figure["case"] for name, figure in told.items() if name != coverage.ON_DISK} == set(coverage.CASES)
     assert told["energy, assumed, no range in the book"]["shown"] == 0
     assert told["forecast, independent days, 14 known"]["not_shown_because"].startswith("not enough days")
-    assert told["alpha"]["shown"] == 3
+    assert told["alpha"]["shown"] == ledgers
 
 
 def test_a_claim_takes_enough_ledgers_and_names_what_is_off() -> None:

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from benchmarks.ledger import traffic as mixed
 from benchmarks.pricing import compare, naive
-from benchmarks.pricing.fill import fill
 from benchmarks.pricing.traffic import HOSTS, Fleet
 from rose import events
 from rose.ledger import batch
 from rose.pricing import charges
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
+from tests.long_form import usual
 from tests.pricing.random_ledger import BOOK, Made, ledgers
 
 ROOT = Path(__file__).parents[2]
@@ -64,12 +64,12 @@ def agree(root: Path, book: PriceBook) -> None:
     assert ours.total_nano == theirs["cost_nano"].sum()
 
 
-def test_the_analyst_s_allocation_is_the_charges(tmp_path: Path) -> None:
-    fill(tmp_path / "ledger", Fleet(16, 300))
-    agree(tmp_path / "ledger", pricebook.load("example"))
-
-
-@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
+@settings(
+    max_examples=usual(2, long=20),
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.reuse, Phase.generate],
+)
 @given(made=ledgers(portions=1))
 def test_the_analyst_s_allocation_is_the_charges_of_any_ledger(made: Made) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,24 @@ from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 
 
-@pytest.fixture
-def root(tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
     """A ledger with one compacted file and an open epoch, ten events in all."""
-    monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 4)
-    for first in (0, 6):
-        with LedgerWriter.open(tmp_path / "ledger", "w", "r") as writer:
-            for n in range(first, first + 5):
-                writer.record(lease(lease_id=f"l{n}"))
-        compaction.compact(tmp_path / "ledger", grace_s=0)
-    compaction.compact(tmp_path / "ledger", grace_s=0)
-    return tmp_path / "ledger"
+    root = tmp_path_factory.mktemp("pristine") / "ledger"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "SEGMENTS_PER_EPOCH", 4)
+        for first in (0, 6):
+            with LedgerWriter.open(root, "w", "r") as writer:
+                for n in range(first, first + 5):
+                    writer.record(lease(lease_id=f"l{n}"))
+            compaction.compact(root, grace_s=0)
+        compaction.compact(root, grace_s=0)
+    return root
+
+
+@pytest.fixture
+def root(pristine: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(pristine, tmp_path / "ledger"))
 
 
 def _damage(path: Path) -> str:

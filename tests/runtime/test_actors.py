@@ -7,8 +7,6 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-import pytest
-
 from rose.clock import Anchor
 from rose.events import Engine
 from rose.ledger import catalog
@@ -29,11 +27,12 @@ class Noted:
         print("device", device)
 
 module.Trainer = Noted
-folder, gpu = Path(sys.argv[1]), None if sys.argv[2] == "none" else int(sys.argv[2])
+folder = Path(sys.argv[1])
 place = actors.Place(ledger=folder / "ledger", run_id="r", anchor=Anchor.take())
-actor = actors.TrainerActor(place, "model", TrainingConfig(), folder / "store", folder / "page", gpu)
-print("stand-ins", "sgl_kernel" in sys.modules)
-actor.stop()
+for gpu in (1, None):
+    actor = actors.TrainerActor(place, "model", TrainingConfig(), folder / "store", folder / "page", gpu)
+    print("stand-ins", "sgl_kernel" in sys.modules)
+    actor.stop()
 """
 
 ACTOR = """
@@ -67,11 +66,9 @@ def run(code, *arguments, **environment):
     return done.stdout
 
 
-@pytest.mark.parametrize(("gpu", "device", "stand_ins"), [("none", "cpu", True), ("1", "cuda:1", False)])
-def test_the_trainer_is_where_its_device_is_and_stand_ins_are_on_cores_only(tmp_path, gpu, device, stand_ins):
-    output = run(TRAINER, tmp_path, gpu)
-    assert f"device {device}\n" in output
-    assert f"stand-ins {stand_ins}\n" in output
+def test_the_trainer_is_where_its_device_is_and_stand_ins_are_on_cores_only(tmp_path):
+    lines = [line for line in run(TRAINER, tmp_path).splitlines() if line.startswith(("device ", "stand-ins "))]
+    assert lines == ["device cuda:1", "stand-ins False", "device cpu", "stand-ins True"]
 
 
 def test_an_actor_sees_the_gpus_that_the_deployment_sees():

@@ -19,6 +19,7 @@ from rose.runtime.engines.ports import free_port
 from rose.runtime.rl_loop import LoopParts, RlLoop
 from rose.runtime.scheduling.client import ControlClient
 from rose.runtime.supervision import Part, Supervisor
+from tests.long_form import usual
 from tests.runtime import engine_agent
 
 pytestmark = pytest.mark.timeout(180)
@@ -30,18 +31,12 @@ TASK = TaskConfig(size=3, turns_max=4, workers=2, trajectories_max=3)
 class Run:
     """A deployment but for SGLang and traffic."""
 
-    def __init__(self, folder, checkpoint, staleness_max):
-        import ray
-
+    def __init__(self, folder, checkpoint, cluster, staleness_max):
         training = TRAINING.model_copy(update={"staleness_max": staleness_max})
-
-        # Ray's processes cannot import the tests.
-        ray.cloudpickle.register_pickle_by_value(engine_agent)
         self.ledger, self.said, self.done = folder / "ledger", [], []
         layout.create(self.ledger)
         self.page = ArbiterPage.create(folder / "page")
-        self.cluster = Cluster()
-        self.cluster.start()
+        self.cluster = cluster
         self.supervisor = Supervisor(self.cluster, self.said.append)
         spawn, start = self.cluster.spawn, self.supervisor.start
         place = Place(ledger=self.ledger, run_id="r", anchor=Anchor.take())
@@ -95,6 +90,7 @@ class Run:
         )
         #: What is to be killed while rollouts are played, and when: (after so many steps, the part).
         self.victims = []
+        self.stopped = False
 
     def tend(self):
         for steps, part in list(self.victims):
@@ -105,11 +101,13 @@ class Run:
                 kill(part.actor)
 
     def stop(self):
-        if not self.cluster.running:
+        if self.stopped:
             return
+        self.stopped = True
         for group in (self.rollouts, self.agents, [self.trainer, self.gateway]):
             self.cluster.settle([part.actor.stop.remote() for part in group], 10)
-        self.cluster.stop()
+        for part in (*self.rollouts, *self.agents, self.trainer, self.gateway):
+            self.cluster.kill(part.actor)
         self.page.close()
 
 
@@ -120,9 +118,21 @@ def kill(actor):
     os.kill(known(actor._actor_id.hex())["Pid"], signal.SIGKILL)
 
 
-@pytest.fixture(params=[0, 1, 2])
-def run(request, tmp_path, tiny_policy):
-    run = Run(tmp_path, tiny_policy, staleness_max=request.param)
+@pytest.fixture(scope="module")
+def cluster():
+    import ray
+
+    # Ray's processes cannot import the tests.
+    ray.cloudpickle.register_pickle_by_value(engine_agent)
+    cluster = Cluster()
+    cluster.start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def run(request, tmp_path, tiny_policy, cluster):
+    run = Run(tmp_path, tiny_policy, cluster, staleness_max=request.param)
     try:
         yield run
     finally:
@@ -134,6 +144,7 @@ def rows(run, query):
         return connection.execute(query).fetchall()
 
 
+@pytest.mark.parametrize("run", usual([2], long=[0, 1, 2]), indirect=True)
 def test_whatever_is_killed_the_loop_plays_its_steps(run):
     run.victims = [(1, run.gateway), (1, run.rollouts[0]), (1, run.agents[0]), (2, run.trainer)]
     run.loop.publish_first()
@@ -151,6 +162,7 @@ def test_whatever_is_killed_the_loop_plays_its_steps(run):
     assert rows(run, "select count(*), count(distinct trajectory_id) from verdict") == [(32, 32)]
 
 
+@pytest.mark.parametrize("run", usual([0, 2], long=[0, 1, 2]), indirect=True)
 def test_steps_overlap_as_far_as_staleness_allows(run):
     staleness_max = run.loop.training.staleness_max
     run.loop.publish_first()

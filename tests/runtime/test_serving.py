@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import socket
 
 import pytest
 
@@ -15,7 +14,7 @@ from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import AddressInUseError
 from rose.runtime.serving import ServingDevice, ServingEngines, answers
 from tests.runtime.coserving.owned_server import Owner, served
-from tests.runtime.coserving.stand_in_engine import StandInEngine, stand_in_spec
+from tests.runtime.coserving.stand_in_engine import StandInEngine, stand_in_spec, taken
 
 
 @pytest.fixture
@@ -136,7 +135,7 @@ def started_here(tmp_path):
 def test_an_engine_whose_port_was_taken_is_started_once_more_on_another(started_here, tmp_path):
     spec, said = dataclasses.replace(stand_in_spec(tmp_path), any_port=True), []
     lent = started_here(spec, said)
-    with socket.create_server(("127.0.0.1", spec.port)):
+    with taken(spec.port):
         lent.launch()
         lent.wait_ready(lent.check)
         lent.check()
@@ -147,7 +146,7 @@ def test_an_engine_whose_port_was_taken_is_started_once_more_on_another(started_
 def test_an_engine_that_was_given_its_port_has_to_be_there(started_here, tmp_path):
     spec, said = stand_in_spec(tmp_path), []
     lent = started_here(spec, said)
-    with socket.create_server(("127.0.0.1", spec.port)):
+    with taken(spec.port):
         lent.launch()
         with pytest.raises(AddressInUseError, match="in use"):
             lent.wait_ready(lambda: None)

@@ -114,7 +114,8 @@ def _rows(root: Path) -> list[tuple[int, int, str, str | None]]:
     if not parts:
         named = CONTROLS_WRITER in (registry.known(root) or ()) or segments.read_head(root, CONTROLS_WRITER).segment
         if named:
-            raise _unreadable(f"live/{CONTROLS_WRITER} is gone")
+            # Or its very first segment was written since the chain was looked at: the next look sees it.
+            raise FileNotFoundError(errno.ENOENT, "is gone", f"live/{CONTROLS_WRITER}")
         return []
     stored_rows: list[tuple[int, int, str, str | None]] = []
     for part in parts:

@@ -19,6 +19,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.rules import Rules, set_rules
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from tests.long_form import usual
 
 RETAIN = Rules(approve=frozenset({"retain"}))
 NO_FILES = {"events": 0, "bytes": 0, "runs": [], "parts": []}
@@ -199,5 +200,7 @@ class Hands(RuleBasedStateMachine):
 
 def test_no_sequence_of_hands_does_what_a_second_key_did_not_approve(tmp_path: Path) -> None:
     Hands.folder = tmp_path
-    checks = settings(max_examples=40, stateful_step_count=15, suppress_health_check=list(HealthCheck), deadline=None)
+    checks = settings(
+        max_examples=usual(12, long=200), stateful_step_count=15, suppress_health_check=list(HealthCheck), deadline=None
+    )
     run_state_machine_as_test(Hands, settings=checks)

@@ -12,6 +12,7 @@ from rose.ledger.approvals.records import Record
 from rose.ledger.approvals.state import DAY_US, EXPIRES_AFTER_US, State, fold
 from rose.ledger.approvals.values import Rules
 from rose.ledger.layout import LedgerError
+from tests.long_form import usual
 
 KEYS = ["aa" * 32, "bb" * 32, "cc" * 32]
 STRICT = Rules(approve=frozenset({"retain", "rules"}))
@@ -140,7 +141,7 @@ _STEP = st.tuples(
 )
 
 
-@settings(max_examples=1500)
+@settings(max_examples=usual(300, long=5000))
 @given(st.lists(_STEP, min_size=6, max_size=25))
 def test_nothing_is_carried_out_that_no_second_key_approved_and_nothing_twice(steps: list[tuple[Any, ...]]) -> None:
     story = Story()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,16 +24,25 @@ from tests.ledger.approvals.conftest import by_hand
 Run = Callable[..., Result]
 
 
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Path:
+    """A ledger with an old compacted file."""
+    root = tmp_path_factory.mktemp("pristine") / "ledger"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "SEGMENTS_PER_EPOCH", 4)
+        with LedgerWriter.open(root, "w", "june") as writer:
+            for _ in range(5):
+                writer.record(lease(at_us=1_700_000_000_000_000))
+        compaction.compact(root, grace_s=0)
+    rollup.roll_up(root)
+    return root
+
+
 @pytest.fixture
-def run(tmp_path: Path, lease: Any, monkeypatch: pytest.MonkeyPatch, identity: Any) -> Run:
-    """Runs `rose ledger` under the key of the first argument, on a ledger with an old compacted file."""
+def run(pristine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, identity: Any) -> Run:
+    """Runs `rose ledger` under the key of the first argument, on a copy of it."""
     monkeypatch.setattr(segments, "SEGMENTS_PER_EPOCH", 4)
-    monkeypatch.setenv("ROSE_LEDGER", str(tmp_path / "ledger"))
-    with LedgerWriter.open(tmp_path / "ledger", "w", "june") as writer:
-        for _ in range(5):
-            writer.record(lease(at_us=1_700_000_000_000_000))
-    compaction.compact(tmp_path / "ledger", grace_s=0)
-    rollup.roll_up(tmp_path / "ledger")
+    monkeypatch.setenv("ROSE_LEDGER", str(shutil.copytree(pristine, tmp_path / "ledger")))
 
     def invoke(name: str, *arguments: str) -> Result:
         with identity(name):

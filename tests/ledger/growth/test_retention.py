@@ -22,6 +22,7 @@ from rose.ledger.upkeep import jobs
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
+from tests.long_form import usual
 
 DAY_US = 86_400_000_000
 FIRST_US = 1_700_000_000_000_000
@@ -288,7 +289,7 @@ def test_killed_between_approval_and_act_and_anywhere_in_it_the_act_is_done_once
     assert code == 0
     points = int(text)
     assert points > 10
-    for at in range(1, points + 1, 3):
+    for at in range(1, points + 1, usual(9, long=1)):
         copy = Path(shutil.copytree(root, tmp_path / f"at{at}"))
         code, _ = programs.run(_KILLED, copy, at, key)
         assert code == -signal.SIGKILL

@@ -11,6 +11,7 @@ from rose.ledger import layout, segments
 from rose.ledger.growth.compaction import compact
 from rose.ledger.reading.increment import Mark, since
 from rose.ledger.writer import LedgerWriter
+from tests.long_form import usual
 
 
 def write(root: Path, writer: str, count: int) -> None:
@@ -72,7 +73,7 @@ def test_a_compaction_across_the_mark_loses_nothing(tmp_path: Path) -> None:
     assert "seq <" in found.select
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=usual(4, long=100), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "write", "compact"]), st.integers(0, 7)), max_size=8))
 def test_portions_make_up_the_whole_whatever_happens_in_between(steps: list[tuple[str, int]]) -> None:
     import tempfile

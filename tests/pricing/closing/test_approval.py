@@ -28,6 +28,7 @@ from rose.pricing.jobs import planned
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from tests import programs
+from tests.long_form import usual
 from tests.pricing.closing.conftest import BILL_NANO, BOOK, CLOSE_ID, close, late_slice, write
 
 As = Callable[[str], Any]
@@ -156,7 +157,7 @@ def test_killed_between_approval_and_close_and_within_it_it_is_closed_once(
     key = os.environ[keys.VARIABLE]
     code, text = programs.run(_KILLED, shutil.copytree(fleet, tmp_path / "whole"), 0, key)
     assert code == 0
-    for at in range(1, int(text) + 1, 7):
+    for at in range(1, int(text) + 1, usual(13, long=1)):
         copy = Path(shutil.copytree(fleet, tmp_path / f"at{at}"))
         assert programs.run(_KILLED, copy, at, key)[0] == -signal.SIGKILL
         # A catalog that lacks an epoch which was just begun is made anew by the next reader.

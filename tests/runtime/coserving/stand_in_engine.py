@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rose.runtime.coserving.settings import PluginSettings
@@ -44,6 +47,14 @@ class StandInEngine(EngineProcess):
 
 def broken(spec: EngineSpec) -> Path:
     return spec.log.with_suffix(".broken")
+
+
+@contextmanager
+def taken(port: int) -> Iterator[None]:
+    """A port that is another's. It refuses every connection: one that is taken and not answered is waited for."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", port))
+        yield
 
 
 def stand_in_spec(folder: Path, engine_id: str = "r0") -> EngineSpec:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-import socket
 import threading
 
 import pytest
@@ -15,7 +14,7 @@ from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.coserving.rollout_engine import RolloutEngine
 from rose.runtime.engines.sglang import AddressInUseError, EngineError
 from tests.runtime.coserving.parties import OtherParty
-from tests.runtime.coserving.stand_in_engine import StandInEngine, broken, stand_in_spec
+from tests.runtime.coserving.stand_in_engine import StandInEngine, broken, stand_in_spec, taken
 
 
 class Lives:
@@ -83,7 +82,7 @@ def test_one_whose_port_was_taken_is_started_once_more_on_another(tmp_path, live
     monkeypatch.setattr(rollout_engine, "BACK_OFF_FIRST_S", 0.01)
     spec = dataclasses.replace(stand_in_spec(tmp_path), any_port=True)
     keeper = RolloutEngine(spec, lives, StandInEngine)
-    with socket.create_server(("127.0.0.1", spec.port)):
+    with taken(spec.port):
         keeper.start()
         assert lives.wait("answers").spec.port != spec.port
         keeper.stop()
@@ -92,7 +91,7 @@ def test_one_whose_port_was_taken_is_started_once_more_on_another(tmp_path, live
 
 def test_one_that_was_given_its_port_has_to_be_there(keep, lives):
     keeper, spec = keep
-    with socket.create_server(("127.0.0.1", spec.port)), pytest.raises(AddressInUseError, match="in use"):
+    with taken(spec.port), pytest.raises(AddressInUseError, match="in use"):
         keeper.start()
     assert lives.words == ["launched", "it did not start"]
 
