@@ -64,7 +64,8 @@ LONGEST_FIRST = (
     "ledger/evidence/test_continuation.py",
     "ledger/growth/test_object_lock.py",
     "runtime/engines/test_models.py",
-    "ledger/test_verify_adversary.py",
+    "ledger/adversary/test_keys.py",
+    "ledger/adversary/test_folder.py",
 )
 
 
