@@ -41,7 +41,10 @@ class Run(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device(Event):
-    """A device joined or left the fleet: its provisioned time is [joined, left)."""
+    """A device joined or left the fleet: its provisioned time are its tenures [joined, left).
+
+    One that joins again while it is there goes on in the pool and class that it joins with.
+    """
 
     kind: ClassVar[str] = "device"
     durable: ClassVar[bool] = True
@@ -52,6 +55,9 @@ class Device(Event):
     #: The name the price book knows the device by, such as "h100-sxm" or "cpu-core".
     device_class: str
     memory_bytes: Bytes | None = None
+    #: What tells it from every other device, whatever runs call it: the UUID of the GPU or MIG instance, else its host
+    #: and what it is there, such as "node-3/cores-0-7". None: unknown, and no device of another run is known to be it.
+    hardware_id: Id | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

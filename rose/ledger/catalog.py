@@ -31,6 +31,7 @@ VIEWS = (
     "event",
     "run",
     "device",
+    "tenure",
     "engine",
     "lease",
     "lease_event",

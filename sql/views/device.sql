@@ -1,4 +1,4 @@
--- One row for each device of a run; its provisioned time is [joined_ns, left_ns).
+-- One row for each device of a run, as it was last; `tenure` has the time in which it was there.
 --
 -- joined_ns: When it first joined, UTC nanoseconds since the Unix epoch.
 -- left_ns: When it left for the last time, UTC nanoseconds since the Unix epoch; NULL while it is there.
@@ -17,6 +17,7 @@ SELECT
     arg_max(pool, n) AS pool,
     arg_max(device_class, n) AS device_class,
     arg_max(memory_bytes, n) AS memory_bytes,
+    arg_max(hardware_id, n) AS hardware_id,
     min(t_ns) FILTER (action = 'joined') AS joined_ns,
     CASE WHEN arg_max(action, n) = 'left' THEN max(t_ns) FILTER (action = 'left') END AS left_ns,
     min(event_time) AS "at"

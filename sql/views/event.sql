@@ -30,6 +30,8 @@
 -- pool: `serving`, `rollout` or `train`.
 -- device_class: The class the price book knows the device by.
 -- memory_bytes: Memory of the device, bytes.
+-- hardware_id: What tells the device from all others, in whatever run: UUID of the GPU or MIG instance, or its host and
+--     what it is there; NULL where it is not known.
 -- role: `serving` or `rollout`.
 -- model: The model the engine serves.
 -- pid: Process id of the engine.

@@ -29,6 +29,7 @@ WITH broken AS (
         THEN 't_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
         WHEN NOT (memory_bytes BETWEEN 0 AND 36028797018963967)
         THEN 'memory_bytes must be an integer from 0 to 36028797018963967 bytes'
+        WHEN NOT (hardware_id <> '') THEN 'hardware_id must be text that is not empty'
         WHEN NOT (pid BETWEEN 0 AND 36028797018963967) THEN 'pid must be an integer from 0 to 36028797018963967'
         WHEN NOT (kv_bytes BETWEEN 0 AND 36028797018963967)
         THEN 'kv_bytes must be an integer from 0 to 36028797018963967 bytes'

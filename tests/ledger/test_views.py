@@ -124,6 +124,24 @@ def test_a_device_is_provisioned_from_joining_to_leaving(select: Select) -> None
     assert select(query, [device("joined", 30)]) == [("d", "serving", "cpu-core", 10, None)]
 
 
+def test_a_tenure_ends_when_the_device_leaves_or_becomes_another(select: Select) -> None:
+    def device(action: Any, t_ns: int, pool: Any = "serving", **fields: Any) -> Device:
+        fields = {"at_us": t_ns, "hardware_id": "GPU-1"} | fields
+        return Device(action=action, t_ns=t_ns, device_id="d", pool=pool, device_class="h100", **fields)
+
+    query = "SELECT pool, joined_ns, left_ns FROM tenure ORDER BY joined_ns"
+    # It left before it ever joined, and left twice.
+    assert select(query, [device("left", 5), device("joined", 10), device("left", 20), device("left", 25)]) == [
+        ("serving", 10, 20)
+    ]
+    # In whatever order they are recorded: it joined again as it was, then in another pool, then left.
+    changes = [device("left", 60, "train"), device("joined", 40), device("joined", 30), device("joined", 50, "train")]
+    rows = [("serving", 10, 20), ("serving", 30, 50), ("train", 50, 60)]
+    assert select(query, changes) == rows
+    assert select(query, [device("joined", 60, "train", at_us=61)]) == [*rows, ("train", 60, None)]
+    assert select("SELECT DISTINCT hardware_id FROM device", [device("joined", 70, hardware_id=None)]) == [("GPU-1",)]
+
+
 def test_a_device_slice_has_its_length_and_its_times(select: Select) -> None:
     buckets = dict.fromkeys(("serving_ns", "rollout_ns", "train_ns", "sync_ns", "activation_ns", "headroom_ns"), 0)
     times = {"t0_ns": 1_000_000_999, "t1_ns": 2_000_000_000}
@@ -135,7 +153,7 @@ def test_a_device_slice_has_its_length_and_its_times(select: Select) -> None:
 
 def test_a_view_of_single_events_has_every_column_that_every_event_carries(tmp_path: Path) -> None:
     # These three sum up several events in one row, and have the columns that all of those agree on.
-    summaries = {"run", "device", "lease"}
+    summaries = {"run", "device", "tenure", "lease"}
     common = {*COMMON_COLUMNS, "event_time"} - {"at_us", "kind"}
     with LedgerWriter.open(tmp_path / "ledger", "w", "r"), catalog.connect(tmp_path / "ledger") as connection:
         for view in set(catalog.VIEWS) - summaries - set(ROLLUPS):

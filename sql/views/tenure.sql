@@ -1,0 +1,36 @@
+-- One row for each stretch of time in which a device of a run was there in one pool and class: [joined_ns, left_ns). A
+-- device that joins while it is there goes on, in another pool or class as a row of its own. One that left and never
+-- joined has none.
+--
+-- joined_ns: When it begins, UTC nanoseconds since the Unix epoch.
+-- left_ns: When it ends, UTC nanoseconds since the Unix epoch; NULL while the device is there.
+CREATE OR REPLACE VIEW tenure AS
+WITH change AS (
+    SELECT
+        *,
+        lag(CASE WHEN action = 'joined' THEN pool || '/' || device_class END) OVER tenures AS before,
+        lead(t_ns) OVER tenures AS until_ns
+    FROM event
+    WHERE kind = 'device'
+      AND (coalesce(policy_version, 0) | coalesce(memory_bytes, 0)) BETWEEN 0 AND 36028797018963967 AND t_ns BETWEEN
+          0 AND 4611686018427387903 AND device_id <> ''
+    WINDOW tenures AS (PARTITION BY run_id, provenance, device_id ORDER BY t_ns, at_us, writer, seq)
+),
+numbered AS (
+    SELECT
+        *,
+        count(*) FILTER (before IS DISTINCT FROM pool || '/' || device_class) OVER (
+            PARTITION BY run_id, provenance, device_id ORDER BY t_ns, at_us, writer, seq
+        ) AS tenure
+    FROM change
+    WHERE action = 'joined'
+)
+SELECT
+    arg_min(writer, t_ns) AS writer, arg_min(seq, t_ns) AS seq, arg_min(event_id, t_ns) AS event_id,
+    run_id, provenance, min(event_time) AS event_time,
+    device_id, pool, device_class,
+    min(t_ns) AS joined_ns,
+    CASE WHEN count(until_ns) = count(*) THEN max(until_ns) END AS left_ns,
+    min(event_time) AS "at"
+FROM numbered
+GROUP BY run_id, provenance, device_id, tenure, pool, device_class;

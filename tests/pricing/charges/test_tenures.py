@@ -1,0 +1,223 @@
+"""A device is a device: whichever runs hold it, under whichever name, and however often it comes and goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from rose import events
+from rose.pricing import charges
+from rose.pricing.charges import state
+from rose.pricing.pricebook import parse
+from tests.pricing.charges.test_pricing import HOUR, T0_NS, S, by, slice_, us
+
+GPU = "GPU-5c1e"
+_DEVICE = '[[device]]\nclass = "{}"\nusd_per_hour = {}\ncommitment = "c"\nvalid_from = 2020-01-01\nsource = "t"\nsource_date = 2026-01-01\n'  # fmt: skip
+BOOK = parse(
+    'name = "b"\nversion = "1"\ncurrency = "USD"\n'
+    + _DEVICE.format("h100-sxm", "2.35")
+    + _DEVICE.format("l4", "0.5")
+    + _DEVICE.format("h100-sxm", "1.0").replace("usd_per_hour", 'pool = "rollout"\nusd_per_hour')
+    + '[electricity]\nusd_per_kwh = 0.1\npue = 1\nsource = "t"\nsource_date = 2026-01-01\n'
+    + '[tokens]\ninput_usd_per_million = 1\noutput_usd_per_million = 3\nsource = "t"\nsource_date = 2026-01-01\n',
+    "b.toml",
+)
+
+
+def run(name: str = "n", **fields: Any) -> events.Run:
+    return events.Run(**({"action": "started", "name": name, "at_us": us(0)} | fields))
+
+
+def device(action: Any, at_s: float, device_id: str = "d", **fields: Any) -> events.Device:
+    given = {"pool": "serving", "device_class": "h100-sxm", "hardware_id": GPU, "at_us": us(at_s)} | fields
+    return events.Device(action=action, device_id=device_id, t_ns=T0_NS + int(at_s * S), **given)
+
+
+def power(t0_s: int, t1_s: int, power_mw: int = 1_000_000) -> events.Power:
+    return events.Power(
+        device_id="d", t0_ns=T0_NS + t0_s * S, t1_ns=T0_NS + t1_s * S, power_mw=power_mw, source="rapl", at_us=us(t1_s)
+    )
+
+
+def tenures(found: charges.Charges) -> list[tuple[Any, ...]]:
+    return [
+        (stay.run_id, stay.pool, stay.device_class, (stay.t0_ns - T0_NS) / HOUR, (stay.t1_ns - T0_NS) / HOUR)
+        for stay in found.stays
+    ]
+
+
+def test_time_away_is_not_billed(write_ledger: Any) -> None:
+    """Three hours of a device that was away for the second of four: $7.05, not $9.40."""
+    made = [
+        run(),
+        device("joined", 0), slice_(0, serving=3600), device("left", 3600),
+        device("joined", 7200), slice_(7200, serving=3600, idle=3600), device("left", 14400),
+    ]  # fmt: skip
+    found = charges.price(write_ledger(made), BOOK)
+    assert found.total_nano == 7_050_000_000
+    assert by(found.frame, "bucket")["serving"] == (7200 * S, 0, 4_700_000_000)
+    assert tenures(found) == [("run", "serving", "h100-sxm", 0, 1), ("run", "serving", "h100-sxm", 2, 4)]
+
+
+def test_a_device_that_joins_again_while_it_is_there_goes_on(write_ledger: Any) -> None:
+    """An agent that died and was started again: nobody said that the device was gone meanwhile."""
+    made = [run(), device("joined", 0), slice_(0, serving=900), device("joined", 1800), slice_(1800, serving=1800)]
+    found = charges.price(write_ledger(made), BOOK)
+    assert by(found.frame, "bucket") == {
+        "serving": (2700 * S, 0, 1_762_500_000), "unaccounted": (900 * S, 0, 587_500_000)
+    }  # fmt: skip
+    assert tenures(found) == [("run", "serving", "h100-sxm", 0, 1)]
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+@pytest.mark.parametrize(
+    ("changed", "total_nano"),
+    # Half an hour at 2.35, then one at what it came back as.
+    [({"device_class": "l4"}, 1_175_000_000 + 500_000_000), ({"pool": "rollout"}, 1_175_000_000 + 1_000_000_000)],
+)
+def test_another_class_or_pool_changes_the_price_from_then_on(
+    write_ledger: Any, changed: dict[str, Any], total_nano: int, leaves: bool
+) -> None:
+    made = [
+        run(),
+        device("joined", 0), slice_(0, serving=1800), power(0, 1800),
+        *([device("left", 1800)] if leaves else []),
+        device("joined", 1800, **changed), slice_(1800, rollout=1800), slice_(3600, idle=1800),
+    ]  # fmt: skip
+    found = charges.price(write_ledger(made), BOOK)
+    capacity = found.frame.filter(kind="capacity")
+    assert capacity["cost_nano"].sum() == total_nano
+    assert found.frame.filter(kind="energy").select("device_class", "pool", "cost_nano").rows() == [
+        ("h100-sxm", "serving", 50_000_000)
+    ]
+    assert by(capacity.filter(bucket="serving"), "device_class", "pool") == {
+        ("h100-sxm", "serving"): (1800 * S, 0, 1_175_000_000)
+    }
+    later = {"device_class": "h100-sxm", "pool": "serving"} | changed
+    assert by(capacity.filter(pl.col("bucket") != "serving"), "device_class", "pool") == {
+        (later["device_class"], later["pool"]): (3600 * S, 0, total_nano - 1_175_000_000)
+    }
+    assert [row[3:] for row in tenures(found)] == [(0, 0.5), (0.5, 1.5)]
+
+
+def test_two_runs_on_one_device_at_a_time_are_billed_once(write_ledger: Any) -> None:
+    """Two hours, the second of them with another run: $4.70, not $7.05. Each has half of what both hold."""
+    root = write_ledger([run(), device("joined", 0), slice_(0, serving=5400, idle=1800), device("left", 7200)])
+    other = [run("o"), device("joined", 3600, "x"), slice_(3600, "x", rollout=900), device("left", 7200, "x")]
+    write_ledger(other, root=root, writer="other", run_id="other")
+    found = charges.price(root, BOOK)
+    assert found.total_nano == 4_700_000_000
+    assert by(found.frame, "run_id", "bucket") == {
+        ("run", "serving"): (4500 * S, 0, 2_937_500_000),
+        ("run", "idle"): (900 * S, 0, 587_500_000),
+        ("other", "rollout"): (450 * S, 0, 293_750_000),
+        ("other", "unaccounted"): (1350 * S, 0, 881_250_000),
+    }
+    assert set(found.frame["hardware_id"]) == {GPU}
+    for run_id in ("run", "other"):
+        alone = charges.price(root, BOOK, run_id=run_id)
+        assert alone.frame.equals(found.frame.filter(run_id=run_id))
+        assert {stay.run_id for stay in alone.stays} == {run_id}
+
+
+def test_what_does_not_divide_goes_to_the_first_run_by_name(write_ledger: Any) -> None:
+    """Three runs share 100 ns and the cost of them: 34 + 33 + 33."""
+    root = None
+    for name in ("c", "a", "b"):
+        joined = [run(), device("joined", 0), slice_(0, idle=1e-7), device("left", 1e-7)]
+        root = write_ledger(joined, root=root, writer=name, run_id=name)
+    assert root is not None
+    found = charges.price(root, BOOK)
+    # 100 ns at 2.35 an hour are 65.3 nano-dollars.
+    assert by(found.frame, "run_id") == {"a": (34, 0, 23), "b": (33, 0, 21), "c": (33, 0, 21)} | {}
+    assert found.total_nano == 65
+
+
+def test_each_of_two_runs_pays_its_part_at_the_price_of_what_it_has_the_device_as(write_ledger: Any) -> None:
+    root = write_ledger([run(), device("joined", 0), slice_(0, serving=3600), device("left", 3600)])
+    other = [run(), device("joined", 0, pool="rollout"), slice_(0, rollout=3600), device("left", 3600, pool="rollout")]
+    write_ledger(other, root=root, writer="other", run_id="other")
+    assert by(charges.price(root, BOOK).frame, "run_id") == {
+        "run": (1800 * S, 0, 1_175_000_000), "other": (1800 * S, 0, 500_000_000)
+    }  # fmt: skip
+
+
+def test_power_that_two_runs_read_of_one_device_is_billed_once(write_ledger: Any) -> None:
+    root = write_ledger([run(), device("joined", 0), slice_(0, idle=3600), power(0, 3600)])
+    other = [run(), device("joined", 0), slice_(0, idle=3600), power(1800, 3600)]
+    write_ledger(other, root=root, writer="other", run_id="other")
+    energy = charges.price(root, BOOK).frame.filter(kind="energy")
+    # One kilowatt-hour, of which the second half was read by both.
+    assert energy.select("run_id", "cost_nano").rows() == [("other", 25_000_000), ("run", 75_000_000)]
+
+
+def test_devices_of_one_name_are_one_only_where_the_ledger_says_so(write_ledger: Any) -> None:
+    """Other hosts, and ledgers from before devices said what they are: each run has its own."""
+    root = None
+    for name, hardware_id in (("a", "node-1/cores-0"), ("b", "node-2/cores-0"), ("c", None), ("d", None)):
+        made = [run(), device("joined", 0, hardware_id=hardware_id), slice_(0, idle=3600)]
+        root = write_ledger(made, root=root, writer=name, run_id=name)
+    assert root is not None
+    found = charges.price(root, BOOK)
+    assert found.total_nano == 4 * 2_350_000_000
+    assert found.frame["hardware_id"].to_list() == ["node-1/cores-0", "node-2/cores-0", "c/d", "d/d"]
+
+
+def test_two_names_in_one_run_share_their_device(write_ledger: Any) -> None:
+    made = [
+        run(), device("joined", 0), device("joined", 0, "e"), slice_(0, serving=3600), slice_(0, "e", rollout=3600)
+    ]  # fmt: skip
+    found = charges.price(write_ledger(made), BOOK)
+    assert by(found.frame, "device_id") == {
+        "d": (1800 * S, 0, 1_175_000_000), "e": (1800 * S, 0, 1_175_000_000)
+    }  # fmt: skip
+
+
+def test_simulated_time_never_shares_with_live_time(write_ledger: Any) -> None:
+    made = [run(), device("joined", 0), slice_(0, idle=3600)]
+    root = write_ledger(made, provenance="live")
+    write_ledger(made, root=root, writer="other", run_id="other", provenance="simulated")
+    assert charges.price(root, BOOK, provenance="live").total_nano == 2_350_000_000
+
+
+def test_time_between_two_tenures_is_nobodys(write_ledger: Any) -> None:
+    from rose.pricing.money import PricingError
+
+    made = [run(), device("joined", 0), device("left", 600), device("joined", 1200), slice_(0, idle=1800)]
+    with pytest.raises(PricingError, match="outside"):
+        charges.price(write_ledger(made), BOOK)
+
+
+def test_what_arrives_later_of_another_run_divides_what_was_charged_before(
+    write_ledger: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept charges give way: to a run that begins, that reports again after hours, that has left before, and to a
+    device that says later what it came back as."""
+    monkeypatch.setattr(state, "KEPT_EVENTS", 0)
+    root: Path = write_ledger([run(), device("joined", 0), slice_(0, serving=3600, idle=5 * 3600)])
+
+    def bill() -> dict[Any, Any]:
+        frame = charges.price(root, BOOK).frame
+        (root / state.STATE).rename(root / "aside")
+        assert charges.price(root, BOOK).frame.equals(frame)
+        (root / "aside").rename(root / state.STATE)
+        return {name: amounts[2] / 2_350_000_000 for name, amounts in by(frame, "run_id").items()}
+
+    def add(*made: events.Event) -> None:
+        write_ledger(made, root=root, writer="other", run_id="other")
+
+    assert bill() == {"run": 6}
+    add(run(), device("joined", 3600), slice_(7200, rollout=1800))
+    assert bill() == {"run": 5.25, "other": 0.75}
+    add(slice_(14400, rollout=3600))
+    assert bill() == {"run": 4, "other": 2}
+    add(device("left", 18000))
+    assert bill() == {"run": 4, "other": 2}
+    add(device("joined", 18000, device_class="l4"), slice_(18000, rollout=3600))
+    assert bill() == {"run": 3.5, "other": pytest.approx(2 + 0.5 * 0.5 / 2.35)}
+    # From here on it is known to have been away from 9000 s on.
+    add(device("left", 9000), device("joined", 14400))
+    assert bill() == {"run": 4.25, "other": pytest.approx(1.25 + 0.5 * 0.5 / 2.35)}
