@@ -1,6 +1,6 @@
 -- Provenances of what the period is priced from.
 WITH used AS (
-    SELECT unit FROM stay WHERE t1_ns > t0_ns
+    SELECT unit FROM in_period
     UNION
     SELECT unit FROM made
     WHERE hour >= getvariable('from_ns') // 3600000000000 AND hour < getvariable('to_ns') // 3600000000000
@@ -8,4 +8,4 @@ WITH used AS (
     SELECT unit FROM sent
     WHERE hour >= getvariable('from_ns') // 3600000000000 AND hour < getvariable('to_ns') // 3600000000000
 )
-SELECT DISTINCT provenance FROM stay SEMI JOIN used USING (unit) ORDER BY provenance;
+SELECT DISTINCT provenance FROM stay SEMI JOIN used USING (unit) WHERE asked ORDER BY provenance;

@@ -1,24 +1,41 @@
--- Hours of devices in the period without charges that stand: `todo`. What the device was provisioned of an hour is in
--- `device_hour`; tokens and syncs may be of others.
-CREATE OR REPLACE TEMP TABLE device_hour AS
+-- Hours of devices in the period without charges that stand: `todo`. Of the time for which the device was held in an hour,
+-- `held_ns`, the run's part is `ns`; both are 0 where there are only tokens or syncs. What one hour of one device costs is
+-- rounded once, so it is worked out for all who held it then, `device_hour`.
+CREATE OR REPLACE TEMP TABLE every_hour AS
 WITH spread AS (
     SELECT *, unnest(range(t0_ns // 3600000000000, (t1_ns - 1) // 3600000000000 + 1)) AS hour
-    FROM stay
-    WHERE t1_ns > t0_ns
+    FROM in_period
+),
+summed AS (
+    SELECT
+        unit, hour,
+        sum(least(t1_ns, (hour + 1) * 3600000000000) - greatest(t0_ns, hour * 3600000000000))::BIGINT AS held_ns
+    FROM spread
+    GROUP BY unit, hour
 )
 SELECT
-    unit, pool, device_class, hour, hour // 24 AS day,
-    least(t1_ns, (hour + 1) * 3600000000000) - greatest(t0_ns, hour * 3600000000000) AS ns
-FROM spread
-ANTI JOIN priced USING (unit, hour);
+    unit, s.hardware, s.lot, s.rank, s.pool, s.device_class, s.asked, hour, hour // 24 AS day, held_ns,
+    held_ns - coalesce(g.ns, 0) AS ns
+FROM summed
+JOIN stay AS s USING (unit)
+LEFT JOIN (FROM given_up WHERE kind = 'held') AS g USING (unit, hour);
+CREATE OR REPLACE TEMP TABLE due AS
+WITH asked AS (
+    SELECT unit, hour, held_ns, ns, hardware FROM every_hour WHERE asked
+    UNION ALL
+    SELECT t.unit, t.hour, 0, 0, s.hardware
+    FROM (SELECT unit, hour FROM made UNION SELECT unit, hour FROM sent) AS t
+    JOIN (FROM stay WHERE asked) AS s ON t.unit = s.unit
+    ANTI JOIN every_hour AS h ON t.unit = h.unit AND t.hour = h.hour
+    WHERE t.hour >= getvariable('from_ns') // 3600000000000 AND t.hour < getvariable('to_ns') // 3600000000000
+)
+FROM asked
+ANTI JOIN priced USING (unit, hour, held_ns, ns);
+CREATE OR REPLACE TEMP TABLE device_hour AS
+FROM every_hour SEMI JOIN due USING (hardware, hour);
 CREATE OR REPLACE TEMP TABLE todo AS
-SELECT unit, hour FROM device_hour
+SELECT unit, hour, held_ns, ns FROM device_hour
 UNION
-(
-    SELECT unit, hour
-    FROM (SELECT unit, hour FROM made UNION SELECT unit, hour FROM sent)
-    SEMI JOIN stay USING (unit)
-    WHERE hour >= getvariable('from_ns') // 3600000000000 AND hour < getvariable('to_ns') // 3600000000000
-    EXCEPT
-    FROM priced
-);
+SELECT unit, hour, held_ns, ns FROM due;
+DELETE FROM priced USING todo AS t WHERE priced.unit = t.unit AND priced.hour = t.hour;
+DELETE FROM charge USING todo AS t WHERE charge.unit = t.unit AND charge.hour = t.hour;

@@ -26,20 +26,28 @@ transfer AS (
 ),
 energy AS (
     SELECT
-        unit, hour, hour // 24 AS day, sum(energy_mw_ns) AS energy_mw_ns,
+        unit, hour, hour // 24 AS day, sum(ns) AS ns, sum(energy_mw_ns) AS read_mw_ns,
         CASE WHEN min(writer) = max(writer) THEN min(writer) END AS writer,
         CASE WHEN min(writer) = max(writer) THEN min(first_seq) END AS first_seq,
         CASE WHEN min(writer) = max(writer) THEN max(last_seq) END AS last_seq
     FROM metered
     SEMI JOIN todo USING (unit, hour)
     GROUP BY unit, hour, day
+),
+-- What several read of one device is divided among them.
+shared AS (
+    SELECT
+        e.* EXCLUDE (ns, read_mw_ns),
+        CASE WHEN g.ns IS NULL THEN read_mw_ns ELSE read_mw_ns * (e.ns - g.ns) // e.ns END AS energy_mw_ns
+    FROM energy AS e
+    LEFT JOIN (FROM given_up WHERE kind = 'power') AS g USING (unit, hour)
 )
 SELECT t.* EXCLUDE (day), 8 AS position, half_even(t.bytes * p.num, p.den) AS cost_nano
 FROM transfer AS t
 JOIN transfer_price AS p USING (route, day)
 UNION ALL BY NAME
 SELECT e.* EXCLUDE (day), 9 AS position, half_even(e.energy_mw_ns * p.num, p.den) AS cost_nano
-FROM energy AS e
+FROM shared AS e
 JOIN device_hour AS h USING (unit, hour)
 JOIN device_price AS d ON d.device_class = h.device_class AND d.pool = h.pool AND d.day = e.day
 JOIN energy_price AS p ON p.day = e.day

@@ -8,7 +8,7 @@ bounds AS (
     SELECT min(hour) AS first_hour, max(place) + 1 AS places FROM asked
 ),
 named AS (
-    SELECT unit, row_number() OVER (ORDER BY run_id, device_id) - 1 AS unit_row, count(*) OVER () AS units FROM stay
+    SELECT unit, row_number() OVER (ORDER BY rank) - 1 AS unit_row, count(*) OVER () AS units FROM stay WHERE stay.asked
 )
 SELECT
     c.* EXCLUDE (unit, hour, place), make_timestamp(hour * 3600000000) AS hour, unit_row,

@@ -16,12 +16,13 @@ SELECT
          ELSE 'lies outside the device''s provisioned time' END AS fault
 FROM ordered AS s
 WHERE t0_ns < covered_to_ns
-   OR NOT EXISTS (
-        FROM device AS d
-        WHERE d.run_id = getvariable('run_id')
-          AND d.device_id = s.device_id
-          AND d.joined_ns <= s.t0_ns
-          AND s.t1_ns <= coalesce(d.left_ns, s.t1_ns)
+   OR s.t1_ns - s.t0_ns > (
+        SELECT coalesce(sum(least(coalesce(t.left_ns, s.t1_ns), s.t1_ns) - greatest(t.joined_ns, s.t0_ns)), 0)
+        FROM tenure AS t
+        WHERE t.run_id = getvariable('run_id')
+          AND t.device_id = s.device_id
+          AND t.joined_ns < s.t1_ns
+          AND coalesce(t.left_ns, s.t1_ns) > s.t0_ns
    )
 ORDER BY device_id, t0_ns
 LIMIT 20;

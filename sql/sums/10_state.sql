@@ -3,8 +3,11 @@
 CREATE TABLE mark (writer VARCHAR, epoch BIGINT, index BIGINT, next_seq BIGINT);
 -- Of each id that a client chose, the event that counts.
 CREATE TABLE client_id (run_id VARCHAR, kind VARCHAR, event_id VARCHAR, at_us BIGINT, writer VARCHAR, seq BIGINT);
--- Devices of runs, numbered in the order in which they were heard of; '' is where an event names none.
-CREATE TABLE unit (unit BIGINT, run_id VARCHAR, provenance VARCHAR, device_id VARCHAR);
+-- Devices of runs, numbered in the order in which they were heard of; '' is where an event names none. One that comes
+-- back in another pool or class is another unit from then on: events in [since_ns, until_ns) are of a unit.
+CREATE TABLE unit (
+    unit BIGINT, run_id VARCHAR, provenance VARCHAR, device_id VARCHAR, since_ns BIGINT, until_ns BIGINT
+);
 CREATE TABLE granted (unit BIGINT, lease_id VARCHAR, at_us BIGINT);
 CREATE TABLE slice (
     unit BIGINT, hour BIGINT, lease_id VARCHAR, writer VARCHAR, first_seq BIGINT, last_seq BIGINT,
@@ -35,12 +38,13 @@ CREATE TABLE sent (
     writer VARCHAR, seq BIGINT
 );
 CREATE TABLE metered (
-    unit BIGINT, hour BIGINT, writer VARCHAR, first_seq BIGINT, last_seq BIGINT, energy_mw_ns HUGEINT
+    unit BIGINT, hour BIGINT, writer VARCHAR, first_seq BIGINT, last_seq BIGINT, ns BIGINT, energy_mw_ns HUGEINT
 );
 -- Hours of devices whose sums lie in several portions, by the number of the portion that was added to them.
 CREATE TABLE grown (portion BIGINT, unit BIGINT, hour BIGINT);
--- Hours of devices whose charges stand, at the prices of one book.
-CREATE TABLE priced (unit BIGINT, hour BIGINT);
+-- Hours of devices whose charges stand, at the prices of one book, with the time for which the run held the device and
+-- its part of that: with another they stand no more.
+CREATE TABLE priced (unit BIGINT, hour BIGINT, held_ns BIGINT, ns BIGINT);
 CREATE TABLE priced_by (book_sha256 VARCHAR);
 -- What each position in an hour of a device is. `of_device`: the team that has the device pays, else the run's.
 CREATE TABLE bucket AS

@@ -1,13 +1,17 @@
 -- The new events, read once for all that is made of them: slices, turns, and the rest of what is not kept as it is.
 INSERT INTO unit
-SELECT (SELECT coalesce(max(unit), 0) FROM unit) + row_number() OVER (), run_id, provenance, device_id
+SELECT
+    (SELECT coalesce(max(unit), 0) FROM unit) + row_number() OVER (), run_id, provenance, device_id,
+    coalesce(since_ns, 0), coalesce(until_ns, 9223372036854775807)
 FROM (SELECT DISTINCT run_id, provenance, coalesce(device_id, '') AS device_id FROM new_event)
-ANTI JOIN unit USING (run_id, provenance, device_id);
+ANTI JOIN unit USING (run_id, provenance, device_id)
+LEFT JOIN spell USING (run_id, provenance, device_id);
 CREATE OR REPLACE TEMP VIEW of_unit AS
 SELECT e.*, u.unit
 FROM new_event AS e
 JOIN unit AS u
-    ON e.run_id = u.run_id AND e.provenance = u.provenance AND coalesce(e.device_id, '') = u.device_id;
+    ON e.run_id = u.run_id AND e.provenance = u.provenance AND coalesce(e.device_id, '') = u.device_id
+    AND coalesce(e.t0_ns, 1000 * e.at_us) >= u.since_ns AND coalesce(e.t0_ns, 1000 * e.at_us) < u.until_ns;
 CREATE OR REPLACE TEMP TABLE new_slice AS
 SELECT
     unit, lease_id, writer, seq, t0_ns, t1_ns,

@@ -64,7 +64,7 @@ FROM new_other
 WHERE kind = 'sync';
 INSERT INTO metered
 SELECT
-    unit, t0_ns // 3600000000000 AS hour, writer, min(seq), max(seq),
+    unit, t0_ns // 3600000000000 AS hour, writer, min(seq), max(seq), sum(t1_ns - t0_ns),
     sum(power_mw::HUGEINT * (t1_ns - t0_ns))
 FROM new_other
 WHERE kind = 'power' AND t0_ns // 3600000000000 = (t1_ns - 1) // 3600000000000

@@ -18,7 +18,7 @@ HAVING sum(tokens) <> 0;
 DELETE FROM made USING hours AS h WHERE made.unit = h.unit AND made.hour = h.hour;
 INSERT INTO made FROM again;
 CREATE OR REPLACE TEMP TABLE again AS
-SELECT unit, hour, writer, min(first_seq), max(last_seq), sum(energy_mw_ns)
+SELECT unit, hour, writer, min(first_seq), max(last_seq), sum(ns), sum(energy_mw_ns)
 FROM metered
 SEMI JOIN hours USING (unit, hour)
 GROUP BY unit, hour, writer;

@@ -58,6 +58,7 @@ class Charges:
     the same order:
 
     - `hour` (start, naive UTC), `run_id`, `provenance`, `device_id`, `pool`, `device_class`, `commitment`, `lease_id`;
+    - `hardware_id`: what tells the device from all others in whatever run; `<run>/<device>` where the ledger does not say;
     - `kind`: `capacity` (device time), `transfer` (weight syncs), `energy` (metered, where no price holds it already);
     - `bucket`: one of the seven, `unaccounted`, `transfer` or `energy`; `team`: who pays, by the tags of the run;
     - `policy_version`, `task`, `fate`, `cause`: of rollout time, by the tokens made in it; `cause` of idle time says
@@ -167,6 +168,7 @@ def _provenance(connection: duckdb.DuckDBPyConnection, chosen: str | None, asked
         )
     set_variables(connection, provenance=present[0])
     connection.execute("DELETE FROM stay WHERE provenance <> $of", {"of": present[0]})
+    connection.execute("DELETE FROM in_period WHERE unit NOT IN (SELECT unit FROM stay)")
     return str(present[0])
 
 
@@ -181,7 +183,8 @@ def _nothing(asked: tuple[int, int], chosen: str | None) -> NothingChargedError:
 
 def _stays(connection: duckdb.DuckDBPyConnection) -> list[Stay]:
     found = connection.execute(
-        "SELECT run_id, device_id, pool, device_class, t0_ns, t1_ns FROM stay WHERE t1_ns > t0_ns ORDER BY ALL"
+        "SELECT run_id, device_id, pool, device_class, t0_ns, t1_ns FROM in_period JOIN stay USING (unit) "
+        "WHERE asked ORDER BY run_id, device_id, t0_ns"
     )
     return [Stay(*row) for row in found.fetchall()]
 
@@ -197,7 +200,7 @@ def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     lendable = (pl.col("pool") == "serving") & pl.col("lease_id").is_null()
     idle = pl.when(lendable).then(pl.lit("could have been lent")).otherwise(pl.lit("could not be lent"))
     return pl.concat([rows, units[rows["unit_row"]], buckets[rows["position"]]], how="horizontal").select(
-        "hour", "run_id", "provenance", "device_id", "pool", "device_class", "commitment", "lease_id", "kind", "bucket",
+        "hour", "run_id", "provenance", "device_id", "hardware_id", "pool", "device_class", "commitment", "lease_id", "kind", "bucket",
         pl.when("of_device").then("device_team").otherwise("run_team").alias("team"),
         "policy_version", "task", "fate",
         pl.when(pl.col("bucket") == "idle").then(idle).otherwise("cause").alias("cause"),
@@ -240,6 +243,7 @@ def _bring_charges_up_to_date(connection: duckdb.DuckDBPyConnection, book: Price
         connection.execute("DELETE FROM priced")
         connection.execute("DELETE FROM priced_by")
         connection.execute("INSERT INTO priced_by VALUES ($sha256)", {"sha256": book.sha256})
+    _run(connection, "28_shared")
     _run(connection, "30_todo")
     if connection.execute("FROM todo LIMIT 1").fetchall():
         _set_prices(connection, book)

@@ -36,7 +36,7 @@ KEPT_EVENTS = 100_000
 _SMALL_EVENTS = 2000
 #: After so many additions to the same hours, what lies in portions is summed up.
 _PORTIONS = 16
-_VIEWS = ("views/run.sql", "views/device.sql")
+_VIEWS = ("views/run.sql", "views/device.sql", "views/tenure.sql")
 _RUNS_AND_DEVICES = f"""SELECT {", ".join((*COMMON_COLUMNS, *(columns("run") | columns("device"))))},
     make_timestamp(at_us) AS event_time"""
 #: Another time is none; sql/sums/30_added.sql says it of other numbers.
@@ -100,7 +100,7 @@ def _brought_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path, *, ne
         return connection
     connection.execute("BEGIN")
     if not _fold(connection, added, first=new):
-        # A retry that comes before what was counted undoes sums that cannot be undone: begin anew.
+        # Some sums cannot be undone: begin anew.
         connection.execute("ROLLBACK")
         connection.execute("BEGIN")
         for (name,) in connection.execute("SELECT table_name FROM duckdb_tables() WHERE NOT temporary").fetchall():
@@ -121,11 +121,16 @@ def _create(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute(f"CREATE TABLE event AS {_RUNS_AND_DEVICES} FROM added WHERE false")
     for view in _VIEWS:
         connection.execute(sql.read(view))
+    connection.execute(sql.read("sums/15_hardware.sql"))
     connection.execute(f"CREATE OR REPLACE MACRO kept_{_version()}() AS true")
 
 
 def _fold(connection: duckdb.DuckDBPyConnection, added: Increment, *, first: bool) -> bool:
-    """Add the new events to the sums, in the transaction that is open. False if a retry came before what it repeats."""
+    """Add the new events to the sums, in the transaction that is open.
+
+    False if what was added before would have to be taken out: a retry came before what it repeats, or a device that is
+    known is heard to have been in another pool or class for a time.
+    """
 
     def run(name: str) -> None:
         connection.execute(sql.read(f"sums/{name}.sql"))
@@ -144,12 +149,14 @@ def _fold(connection: duckdb.DuckDBPyConnection, added: Increment, *, first: boo
     without = " ANTI JOIN retry USING (writer, seq)" if count("SELECT count(*) FROM retry") else ""
     kinds = ", ".join(map(catalog.quoted, _KINDS))
     connection.execute(f"CREATE OR REPLACE TEMP VIEW new_event AS SELECT * FROM added{without} WHERE kind IN ({kinds})")
+    connection.execute(f"INSERT INTO event {_RUNS_AND_DEVICES} FROM new_event WHERE kind IN ('run', 'device')")
+    run("25_spells")
+    if count("SELECT count(*) FROM resplit"):
+        return False
     run("30_added")
     if not first:
         connection.execute("SET VARIABLE sign = -1")
         run("40_fates")
-    if count("SELECT count(*) FROM new_other WHERE kind IN ('run', 'device')"):
-        connection.execute(f"INSERT INTO event {_RUNS_AND_DEVICES} FROM new_event WHERE kind IN ('run', 'device')")
     run("50_fold")
     _fold_crossing(connection)
     connection.execute("SET VARIABLE sign = 1")
@@ -171,7 +178,7 @@ def _fold_crossing(connection: duckdb.DuckDBPyConnection) -> None:
         events = [row["writer"], row["seq"], row["seq"]]
         if row["kind"] == "power":
             for hour, ns in _hours(row["t0_ns"], row["t1_ns"]):
-                readings.append([row["unit"], hour, *events, row["power_mw"] * ns])
+                readings.append([row["unit"], hour, *events, ns, row["power_mw"] * ns])
             continue
         for hour, part in cut(row):
             slices.append([row["unit"], hour, row["lease_id"], *events, *(part[bucket] for bucket in BUCKETS)])

@@ -22,6 +22,8 @@ BOOK = parse(
     + _DEVICE.format("l4", "0.5")
     + _DEVICE.format("h100-sxm", "1.0").replace("usd_per_hour", 'pool = "rollout"\nusd_per_hour')
     + '[electricity]\nusd_per_kwh = 0.1\npue = 1\nsource = "t"\nsource_date = 2026-01-01\n'
+    + '[lending]\nidle_anyway = true\nscheduler_usd_per_lease_s = 0\nkv_recompute_usd_per_million_tokens = 0\n'
+    + 'violation_usd = 0\nsource = "t"\nsource_date = 2026-01-01\n'
     + '[tokens]\ninput_usd_per_million = 1\noutput_usd_per_million = 3\nsource = "t"\nsource_date = 2026-01-01\n',
     "b.toml",
 )
@@ -105,7 +107,8 @@ def test_another_class_or_pool_changes_the_price_from_then_on(
 
 def test_two_runs_on_one_device_at_a_time_are_billed_once(write_ledger: Any) -> None:
     """Two hours, the second of them with another run: $4.70, not $7.05. Each has half of what both hold."""
-    root = write_ledger([run(), device("joined", 0), slice_(0, serving=5400, idle=1800), device("left", 7200)])
+    made = [slice_(0, serving=3600), slice_(3600, serving=1800, idle=1800)]
+    root = write_ledger([run(), device("joined", 0), *made, device("left", 7200)])
     other = [run("o"), device("joined", 3600, "x"), slice_(3600, "x", rollout=900), device("left", 7200, "x")]
     write_ledger(other, root=root, writer="other", run_id="other")
     found = charges.price(root, BOOK)
@@ -124,16 +127,14 @@ def test_two_runs_on_one_device_at_a_time_are_billed_once(write_ledger: Any) -> 
 
 
 def test_what_does_not_divide_goes_to_the_first_run_by_name(write_ledger: Any) -> None:
-    """Three runs share 100 ns and the cost of them: 34 + 33 + 33."""
+    """Three runs share 10,000 ns and the 7 nano-dollars that they cost."""
     root = None
     for name in ("c", "a", "b"):
-        joined = [run(), device("joined", 0), slice_(0, idle=1e-7), device("left", 1e-7)]
+        joined = [run(), device("joined", 0), slice_(0, idle=1e-5), device("left", 1e-5)]
         root = write_ledger(joined, root=root, writer=name, run_id=name)
     assert root is not None
     found = charges.price(root, BOOK)
-    # 100 ns at 2.35 an hour are 65.3 nano-dollars.
-    assert by(found.frame, "run_id") == {"a": (34, 0, 23), "b": (33, 0, 21), "c": (33, 0, 21)} | {}
-    assert found.total_nano == 65
+    assert by(found.frame, "run_id") == {"a": (3334, 0, 3), "b": (3333, 0, 2), "c": (3333, 0, 2)}
 
 
 def test_each_of_two_runs_pays_its_part_at_the_price_of_what_it_has_the_device_as(write_ledger: Any) -> None:
