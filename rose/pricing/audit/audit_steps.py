@@ -19,6 +19,7 @@ import polars as pl
 from rose.events import BUCKETS
 from rose.pricing.audit.evidence import Evidence, Row
 from rose.pricing.charges.allocation import ALL_BUCKETS, UNACCOUNTED
+from rose.pricing.audit.sharing import Held
 from rose.pricing.money import NANO_USD_PER_USD, charge_nano_usd, format_ns, format_usd, split
 from rose.pricing.price_books.entries import Entry, span_of
 from rose.pricing.price_books.pricebook import PriceBook
@@ -62,13 +63,25 @@ class Step:
 
 
 def capacity(
-    rows: pl.DataFrame, asked: pl.DataFrame, book: PriceBook, hour_ns: int, evidence: Evidence
+    rows: pl.DataFrame,
+    asked: pl.DataFrame,
+    book: PriceBook,
+    hour_ns: int,
+    evidence: Evidence,
+    everybodys: pl.DataFrame | None = None,
+    held: Held | None = None,
 ) -> Iterator[Step]:
-    """The steps of device time: `rows` are all charges of kind capacity of one device-hour, `asked` some of them."""
-    whole = _by(rows, ("lease_id", "bucket"))
-    wanted = set(_by(asked, ("lease_id", "bucket")))
-    order = sorted(whole, key=lambda key: (*_nulls(key[:1]), ALL_BUCKETS.index(key[1])))
-    timed = {key: whole[key]["ns"] for key in order if whole[key]["ns"]}
+    """The steps of device time: `rows` are all charges of kind capacity of one device-hour, `asked` some of them.
+
+    `everybodys` are `rows` and those of other runs that held the device in the hour at the same price; `held` says how
+    long this one did, where others held it too.
+    """
+    names = ("run_id", "device_id", "lease_id", "bucket")
+    whole = _by(rows, names)
+    wanted = set(_by(asked, names))
+    order = sorted(whole, key=_rank)
+    lot = whole if everybodys is None else _by(everybodys, names)
+    timed = {key: lot[key]["ns"] for key in sorted(lot, key=_rank) if lot[key]["ns"]}
     shares: dict[tuple[Any, ...], int] = {}
     if timed:
         ns = sum(timed.values())
@@ -83,9 +96,17 @@ def capacity(
         yield Step(
             title="device-hour",
             says=f"{format_ns(ns)} provisioned in the hour cost {format_usd(charge)}, rounded once, half to even",
-            sums=(Sum(f"{rate} x {ns:,} ns / 3,600,000,000,000 ns", _total(rows, "cost_nano"), charge),),
+            sums=(
+                Sum(
+                    f"{rate} x {ns:,} ns / 3,600,000,000,000 ns",
+                    sum(amounts["cost_nano"] for amounts in lot.values()),
+                    charge,
+                ),
+            ),
         )
-        says = "divided among leases and buckets by nanoseconds, the largest remainders rounded up"
+        if held is not None and held.others:
+            yield _part(_total(rows, "ns"), held)
+        says = "divided among runs, leases and buckets by nanoseconds, the largest remainders rounded up"
         named = {key: f"{charge:,} x {timed.get(key, 0):,} / {ns:,} ns ({_named(key)})" for key in order}
     else:
         says = "no time of the device was provisioned in the hour, so what was made in it costs nothing"
@@ -95,12 +116,26 @@ def capacity(
         says=says,
         sums=tuple(Sum(named[key], whole[key]["cost_nano"], shares.get(key, 0), asked=key in wanted) for key in order),
     )
-    for lease_id, bucket in order:
-        if bucket == "rollout" and (lease_id, bucket) in wanted:
-            mine = (pl.col("bucket") == bucket) & pl.col("lease_id").eq_missing(lease_id)
-            nano = shares.get((lease_id, bucket), 0)
-            yield _rollout(rows.filter(mine), asked.filter(mine), lease_id, nano, book, hour_ns, evidence)
-    yield _slices(whole, wanted, evidence)
+    for key in order:
+        *_, lease_id, bucket = key
+        if bucket == "rollout" and key in wanted:
+            own = (pl.col("bucket") == bucket) & pl.col("lease_id").eq_missing(lease_id)
+            nano = shares.get(key, 0)
+            yield _rollout(rows.filter(own), asked.filter(own), lease_id, nano, book, hour_ns, evidence)
+    charged, sought = {key[2:]: amounts for key, amounts in whole.items()}, {key[2:] for key in wanted}
+    yield _slices(charged, sought, evidence, held)
+
+
+def _part(ns: int, held: Held) -> Step:
+    others = ", ".join(f"{device_id} of run {run_id}" for run_id, device_id, *_ in held.others)
+    return Step(
+        title="shared",
+        says=(
+            f"the run held the device for {format_ns(held.held_ns)} of the hour, some of it together with {others}; "
+            "of that each has an equal part"
+        ),
+        sums=(Sum("its part of the time", ns, held.ns, "ns"),),
+    )
 
 
 def transfer(
@@ -133,12 +168,21 @@ def transfer(
 
 
 def energy(
-    rows: pl.DataFrame, asked: pl.DataFrame, book: PriceBook, hour_ns: int, evidence: Evidence
+    rows: pl.DataFrame,
+    asked: pl.DataFrame,
+    book: PriceBook,
+    hour_ns: int,
+    evidence: Evidence,
+    everybodys: pl.DataFrame | None = None,
 ) -> Iterator[Step]:
-    """The steps of metered energy: `rows` are all charges of kind energy of one device-hour."""
+    """The steps of metered energy: `rows` are all charges of kind energy of one device-hour.
+
+    Where `everybodys` has those of other runs too, what they all read is divided among them.
+    """
     price = book.electricity_at(hour_ns)
     rate = Fraction(price.usd_per_kwh) * Fraction(price.pue) * NANO_USD_PER_USD / _MW_NS_PER_KWH
     metered = _total(rows, "energy_mw_ns")
+    shared = everybodys is not None and everybodys.height > rows.height
     yield Step(
         title="price",
         says=f"${price.usd_per_kwh} per kWh x PUE {price.pue}{_entry(book, 'electricity', price)}",
@@ -146,8 +190,11 @@ def energy(
     )
     yield Step(
         title="readings",
-        says="mean power of each reading x its time in the hour",
-        sums=(Sum("energy", metered, sum(row["energy_mw_ns"] for row in evidence.readings), "mW ns"),),
+        says="mean power of each reading x its time in the hour"
+        + ("; other runs read the device too, and what they all read is divided equally" if shared else ""),
+        sums=()
+        if shared
+        else (Sum("energy", metered, sum(row["energy_mw_ns"] for row in evidence.readings), "mW ns"),),
     )
 
 
@@ -205,18 +252,28 @@ def _rollout(
 
 
 def _slices(
-    charged: Mapping[tuple[Any, ...], Mapping[str, int]], wanted: set[tuple[Any, ...]], evidence: Evidence
+    charged: Mapping[tuple[Any, ...], Mapping[str, int]],
+    wanted: set[tuple[Any, ...]],
+    evidence: Evidence,
+    held: Held | None,
 ) -> Step:
     found: Counter[tuple[Any, ...]] = Counter()
     for row in evidence.slices:
         for bucket in BUCKETS:
             found[row["lease_id"], bucket] += row[bucket]
+    scaled = ""
+    if held is not None and held.ns < held.held_ns:
+        found[None, UNACCOUNTED] = held.held_ns - found.total()
+        reported = {key: found[key] for key in sorted(found, key=lambda key: _rank(("", "", *key))) if found[key]}
+        found = Counter(split(held.ns, reported))
+        scaled = f", in proportion to the run's part, {held.ns:,} of {held.held_ns:,} ns"
     keys = [key for key in charged if key[1] != UNACCOUNTED] + [
-        key for key in found if found[key] and key not in charged
+        key for key in found if found[key] and key not in charged and key[1] != UNACCOUNTED
     ]
     return Step(
         title="slices",
-        says=f"{len(evidence.slices):,} slices of the device report where the time went; the rest is unaccounted",
+        says=f"{len(evidence.slices):,} slices of the device report where the time went; the rest is unaccounted"
+        + scaled,
         sums=tuple(
             Sum(_named(key), charged[key]["ns"] if key in charged else 0, found[key], "ns", key in wanted)
             for key in keys
@@ -249,7 +306,12 @@ def _total(rows: pl.DataFrame, name: str) -> int:
 
 
 def _named(key: tuple[Any, ...]) -> str:
-    return f"{key[1]}, {_lease(key[0])}"
+    return f"{key[-1]}, {_lease(key[-2])}"
+
+
+def _rank(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The order of charges in an hour, by run, device, lease and bucket."""
+    return (*_nulls(key[:3]), ALL_BUCKETS.index(key[3]))
 
 
 def _lease(lease_id: str | None) -> str:

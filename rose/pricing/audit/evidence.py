@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,11 @@ class Evidence:
     syncs: tuple[Row, ...]
     readings: tuple[Row, ...]
     late: int
+
+    def within(self, spans: Sequence[tuple[int, int]]) -> Evidence:
+        """With only the slices that lie in one of these spans with a part, UTC nanoseconds."""
+        inside = [row for row in self.slices if any(row["t0_ns"] < t1 and row["t1_ns"] > t0 for t0, t1 in spans)]
+        return replace(self, slices=tuple(inside))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

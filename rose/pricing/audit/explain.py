@@ -7,7 +7,7 @@ amount <- its share of the device-hour's charge by largest remainder <- nanoseco
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from rose.pricing.audit import audit_steps
 from rose.pricing.audit.audit_steps import Step
 from rose.pricing.audit.evidence import DeviceHour, Row, Span, gather, spans
 from rose.pricing.closing import charge_algebra, store
+from rose.pricing.charges import Stay
+from rose.pricing.audit.sharing import held
 from rose.pricing.closing.period import naive, nanoseconds
 from rose.pricing.closing.records import postings
 from rose.pricing.closing.store import Closed
@@ -31,7 +33,6 @@ from rose.pricing.price_books.pricebook import PriceBook
 
 #: Device-hours that are named where a question means several of them.
 _SHOWN = 8
-_KINDS = {"capacity": audit_steps.capacity, "transfer": audit_steps.transfer, "energy": audit_steps.energy}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,7 +143,13 @@ def explain(
         currency=book.currency,
         verified=priced.verified,
     )
-    return _chain(root, "as the ledger is now", of, rows, priced.frame, book, stamp, None, notes, seen)
+    if question.run_id is not None and rows["hardware_id"][0] != f"{of.run_id}/{of.device_id}":
+        # Other runs may have held the device in that hour.
+        priced = charges.price(
+            root, book, from_ns=of.hour_ns, to_ns=of.hour_ns + NS_PER_HOUR, provenance=of.provenance,
+            allow_unverified=allow_unverified, seen=seen,
+        )  # fmt: skip
+    return _chain(root, "as the ledger is now", of, rows, priced.frame, priced.stays, book, stamp, None, notes, seen)
 
 
 def explain_closed(root: Path, question: Question, close_id: str) -> list[Explanation]:
@@ -165,7 +172,8 @@ def explain_closed(root: Path, question: Question, close_id: str) -> list[Explan
             notes = [_corrections(closed, question, of)]
         book = store.book_of(root, posting)
         stamped = dataclasses.replace(stamp, verified=posting.verified)
-        found.append(_chain(root, title, of, mine, frame, book, stamped, posting.watermark, notes, seen))
+        stays = None if posting.number else closed.charges.stays
+        found.append(_chain(root, title, of, mine, frame, stays, book, stamped, posting.watermark, notes, seen))
     return found
 
 
@@ -199,6 +207,7 @@ def _chain(
     of: DeviceHour,
     rows: pl.DataFrame,
     frame: pl.DataFrame,
+    stays: Sequence[Stay] | None,
     book: PriceBook,
     stamp: Stamp,
     mark: Mapping[str, tuple[int, str]] | None,
@@ -209,10 +218,34 @@ def _chain(
     evidence = gather(root, of, mark)
     whole = _device_hour(of, frame)
     steps: list[Step] = []
-    for kind, links in _KINDS.items():
-        mine = pl.col("kind") == kind
-        if kind in rows["kind"]:
-            steps += links(whole.filter(mine), rows.filter(mine), book, of.hour_ns, evidence)
+    everybodys = frame.filter(
+        pl.col("hour") == naive(of.hour_ns),
+        pl.col("provenance") == of.provenance,
+        pl.col("hardware_id").is_in(whole["hardware_id"].unique().to_list()),
+    )
+    holders = set(everybodys.filter(kind="capacity").select("run_id", "device_id").iter_rows())
+    there = [stay for stay in stays or () if (stay.run_id, stay.device_id) in holders]
+    shares = held(there, of.hour_ns)
+    # A device that came back in another pool or class within the hour has a price for each.
+    prices = rows.filter(kind="capacity").select("pool", "device_class").unique().sort(pl.all())
+    for pool, device_class in prices.iter_rows():
+        holder = (of.run_id, of.device_id, pool, device_class)
+        own = [
+            (stay.t0_ns, stay.t1_ns)
+            for stay in there
+            if (stay.run_id, stay.device_id, stay.pool, stay.device_class) == holder
+        ]
+        charged, asked, lot = (
+            frame.filter(kind="capacity", pool=pool, device_class=device_class) for frame in (whole, rows, everybodys)
+        )
+        slices = evidence if stays is None else evidence.within(own)
+        steps += audit_steps.capacity(charged, asked, book, of.hour_ns, slices, lot, shares.get(holder))
+    if "transfer" in rows["kind"]:
+        charged, asked = (frame.filter(kind="transfer") for frame in (whole, rows))
+        steps += audit_steps.transfer(charged, asked, book, of.hour_ns, evidence)
+    if "energy" in rows["kind"]:
+        charged, asked, lot = (frame.filter(kind="energy") for frame in (whole, rows, everybodys))
+        steps += audit_steps.energy(charged, asked, book, of.hour_ns, evidence, lot)
     kinds, leases = set(rows["kind"]), set(rows.filter(pl.col("bucket") == "rollout")["lease_id"])
     events = {
         "slices": evidence.slices if "capacity" in kinds else (),

@@ -34,7 +34,11 @@ _Device = tuple[str, str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceCost:
-    """One device of a run, provisioned in [t0_ns, t1_ns) UTC: its time and dollars by bucket."""
+    """One device of a run: its time and dollars by bucket.
+
+    It was provisioned within [t0_ns, t1_ns) UTC, but for the time that it was away. Of time that other runs held it as
+    well, it has this run's part.
+    """
 
     device_id: str
     pool: str
@@ -46,12 +50,12 @@ class DeviceCost:
     fully_loaded_nano_usd: Mapping[str, int]
 
     def __post_init__(self) -> None:
-        assert sum(self.bucket_ns.values()) == self.provisioned_ns
+        assert 0 <= self.provisioned_ns <= self.t1_ns - self.t0_ns
         assert sum(self.fully_loaded_nano_usd.values()) == self.cost_nano_usd
 
     @property
     def provisioned_ns(self) -> int:
-        return self.t1_ns - self.t0_ns
+        return sum(self.bucket_ns.values())
 
     @property
     def cost_nano_usd(self) -> int:
@@ -102,7 +106,11 @@ def allocate(charges: Charges) -> Allocation:
     worked = fully_load(charges.frame).group_by(*keys, "work").agg(pl.col("loaded_nano").sum())
     for device_id, pool, device_class, work, nano in worked.iter_rows():
         loaded[device_id, pool, device_class][work] += nano
-    stays = {(stay.device_id, stay.pool, stay.device_class): (stay.t0_ns, stay.t1_ns) for stay in charges.stays}
+    stays: dict[_Device, tuple[int, int]] = {}
+    for stay in charges.stays:
+        key = (stay.device_id, stay.pool, stay.device_class)
+        t0_ns, t1_ns = stays.get(key, (stay.t0_ns, stay.t1_ns))
+        stays[key] = (min(t0_ns, stay.t0_ns), max(t1_ns, stay.t1_ns))
     devices = []
     for device in sorted(stays.keys() | amortized.keys()):
         t0_ns, t1_ns = stays.get(device, (charges.from_ns, charges.from_ns))

@@ -6,6 +6,7 @@ exactly to what the device cost that day.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -34,7 +35,10 @@ class DeviceDay:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DayCost:
-    """Time and dollars of a device on a day; both mappings have the same buckets, those with either in them."""
+    """Time and dollars of a device on a day; both mappings have the same buckets, those with either in them.
+
+    `device_class` names several, with commas, where the device came back in another one.
+    """
 
     device_class: str
     bucket_ns: Mapping[str, int]
@@ -51,8 +55,8 @@ def price_days(root: Path, book: PriceBook) -> dict[DeviceDay, DayCost]:
     newest_us = archive.newest_us(root)
     from_ns = None if newest_us is None else (newest_us * 1000 // _DAY_NS + 1) * _DAY_NS
     keys = ("day", "run_id", "provenance", "device_id", "device_class")
-    times: dict[tuple[DeviceDay, str], dict[str, int]] = {}
-    costs: dict[tuple[DeviceDay, str], dict[str, int]] = {}
+    classes: dict[DeviceDay, set[str]] = {}
+    times, costs = (defaultdict[DeviceDay, Counter[str]](Counter) for _ in range(2))
     for (provenance,) in found:
         frame = charges.price(root, book, from_ns=from_ns, provenance=provenance).frame
         summed = (
@@ -61,10 +65,11 @@ def price_days(root: Path, book: PriceBook) -> dict[DeviceDay, DayCost]:
             .sort(*keys, "bucket")
         )
         for day, run_id, of, device_id, device_class, bucket, ns, nano in summed.iter_rows():
-            what = DeviceDay(day, run_id, of, device_id), device_class
-            times.setdefault(what, {})[bucket] = ns
-            costs.setdefault(what, {})[bucket] = nano
+            what = DeviceDay(day, run_id, of, device_id)
+            classes.setdefault(what, set()).add(device_class)
+            times[what][bucket] += ns
+            costs[what][bucket] += nano
     return {
-        what: DayCost(device_class=name, bucket_ns=times[what, name], cost_nano=cost)
-        for (what, name), cost in costs.items()
+        what: DayCost(device_class=", ".join(sorted(classes[what])), bucket_ns=times[what], cost_nano=cost)
+        for what, cost in costs.items()
     }

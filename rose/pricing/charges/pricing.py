@@ -58,7 +58,7 @@ class Charges:
     the same order:
 
     - `hour` (start, naive UTC), `run_id`, `provenance`, `device_id`, `pool`, `device_class`, `commitment`, `lease_id`;
-    - `hardware_id`: what tells the device from all others in whatever run; `<run>/<device>` where the ledger does not say;
+    - `hardware_id`: what tells the device from all others, in whatever run; `<run>/<device>` where nothing says;
     - `kind`: `capacity` (device time), `transfer` (weight syncs), `energy` (metered, where no price holds it already);
     - `bucket`: one of the seven, `unaccounted`, `transfer` or `energy`; `team`: who pays, by the tags of the run;
     - `policy_version`, `task`, `fate`, `cause`: of rollout time, by the tokens made in it; `cause` of idle time says
@@ -200,7 +200,8 @@ def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     lendable = (pl.col("pool") == "serving") & pl.col("lease_id").is_null()
     idle = pl.when(lendable).then(pl.lit("could have been lent")).otherwise(pl.lit("could not be lent"))
     return pl.concat([rows, units[rows["unit_row"]], buckets[rows["position"]]], how="horizontal").select(
-        "hour", "run_id", "provenance", "device_id", "hardware_id", "pool", "device_class", "commitment", "lease_id", "kind", "bucket",
+        "hour", "run_id", "provenance", "device_id", "hardware_id", "pool", "device_class", "commitment", "lease_id",
+        "kind", "bucket",
         pl.when("of_device").then("device_team").otherwise("run_team").alias("team"),
         "policy_version", "task", "fate",
         pl.when(pl.col("bucket") == "idle").then(idle).otherwise("cause").alias("cause"),

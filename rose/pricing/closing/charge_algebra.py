@@ -15,8 +15,8 @@ from rose.pricing.charges.allocation import ALL_BUCKETS
 from rose.pricing.money import PricingError
 
 DIMENSIONS: tuple[str, ...] = (
-    "hour", "run_id", "provenance", "device_id", "pool", "device_class", "commitment", "lease_id", "kind", "bucket",
-    "team", "policy_version", "task", "fate", "cause", "route",
+    "hour", "run_id", "provenance", "device_id", "hardware_id", "pool", "device_class", "commitment", "lease_id",
+    "kind", "bucket", "team", "policy_version", "task", "fate", "cause", "route",
 )  # fmt: skip
 AMOUNTS: tuple[str, ...] = ("ns", "tokens", "bytes", "energy_mw_ns", "cost_nano")
 #: The ledger events a row was made from. They tell nothing apart: a row is known by its dimensions.
@@ -29,6 +29,7 @@ _BY: Mapping[str, pl.Expr] = {
     "team": pl.col("team"),
     "run": pl.col("run_id"),
     "device": pl.col("device_id"),
+    "hardware": pl.col("hardware_id"),
     "device-class": pl.col("device_class"),
     "pool": pl.col("pool"),
     "commitment": pl.col("commitment"),
@@ -46,6 +47,16 @@ _BY: Mapping[str, pl.Expr] = {
 }
 #: Every word `--by` takes, in the order in which they are listed.
 BY: tuple[str, ...] = tuple(_BY)
+
+
+def with_hardware(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows that were frozen before charges said which hardware they are of: that of the run's device alone."""
+    if "hardware_id" in frame.columns:
+        return frame
+    return frame.insert_column(
+        frame.columns.index("device_id") + 1,
+        frame.select((pl.col("run_id") + "/" + pl.col("device_id")).alias("hardware_id")).to_series(),
+    )
 
 
 def add(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:

@@ -257,4 +257,5 @@ def _is(path: Path, sha256: str) -> bool:
 
 
 def _frame(root: Path, posting: Posting, name: str) -> pl.DataFrame:
-    return pl.read_parquet(io.BytesIO(content(root, posting, name)))
+    frame = pl.read_parquet(io.BytesIO(content(root, posting, name)))
+    return frame if name == STAYS_FILE else frames.with_hardware(frame)

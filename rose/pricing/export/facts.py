@@ -60,7 +60,7 @@ def about(bill: Bill) -> list[tuple[str, str]]:
         ("price book", f"{book.name} {book.version}"),
         ("price book's SHA-256", book.sha256),
         ("runs", f"{frame['run_id'].n_unique():,}"),
-        ("devices", f"{frame.select('run_id', 'device_id').n_unique():,}"),
+        ("devices", f"{frame['hardware_id'].drop_nulls().n_unique():,}"),
         ("charges", f"{frame.height:,} rows"),
         ("corrections", f"{len(bill.corrections):,} posted" if bill.close_id else "none: the period is not closed"),
     ]

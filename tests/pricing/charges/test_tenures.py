@@ -15,14 +15,15 @@ from rose.pricing.pricebook import parse
 from tests.pricing.charges.test_pricing import HOUR, T0_NS, S, by, slice_, us
 
 GPU = "GPU-5c1e"
-_DEVICE = '[[device]]\nclass = "{}"\nusd_per_hour = {}\ncommitment = "c"\nvalid_from = 2020-01-01\nsource = "t"\nsource_date = 2026-01-01\n'  # fmt: skip
+_SOURCE = 'source = "t"\nsource_date = 2026-01-01\n'
+_DEVICE = '[[device]]\nclass = "{}"\nusd_per_hour = {}\ncommitment = "c"\nvalid_from = 2020-01-01\n' + _SOURCE
 BOOK = parse(
     'name = "b"\nversion = "1"\ncurrency = "USD"\n'
     + _DEVICE.format("h100-sxm", "2.35")
     + _DEVICE.format("l4", "0.5")
     + _DEVICE.format("h100-sxm", "1.0").replace("usd_per_hour", 'pool = "rollout"\nusd_per_hour')
     + '[electricity]\nusd_per_kwh = 0.1\npue = 1\nsource = "t"\nsource_date = 2026-01-01\n'
-    + '[lending]\nidle_anyway = true\nscheduler_usd_per_lease_s = 0\nkv_recompute_usd_per_million_tokens = 0\n'
+    + "[lending]\nidle_anyway = true\nscheduler_usd_per_lease_s = 0\nkv_recompute_usd_per_million_tokens = 0\n"
     + 'violation_usd = 0\nsource = "t"\nsource_date = 2026-01-01\n'
     + '[tokens]\ninput_usd_per_million = 1\noutput_usd_per_million = 3\nsource = "t"\nsource_date = 2026-01-01\n',
     "b.toml",
