@@ -2,16 +2,19 @@
 
 Around a midnight at which every price changes. Slices cross hours and that midnight, leave gaps, hold buckets of no
 time and have no length at all; leases stay open; turns move between devices; verdicts contradict one another; events
-are sent twice under one client id, by other writers and with other times; and all of it arrives in up to three
-portions in any order. What no ledger may hold, a nanosecond of a device reported twice, is not among it.
+are sent twice under one client id, by other writers and with other times; devices leave and come back, in another pool
+or class too, and are held by two runs at once; and all of it arrives in up to three portions in any order. What
+no ledger may hold, a nanosecond of a device that one run reports twice, is not among it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -130,24 +133,107 @@ class Made:
                 found[key] = given
         return list(found.values())
 
-    def stays(self) -> dict[tuple[str, str], tuple[events.Device, int, int]]:
-        """Provisioned time [t0_ns, t1_ns) of each (run_id, device_id), and the device as it joined."""
+    def tenures(self) -> list[Tenure]:
+        """When each run held each of its devices."""
         ended = {
             run_id: 1000 * event.at_us for _, _, run_id, event in self.facts(events.Run) if event.action != "started"
         }
+        ends: dict[tuple[str, str], int] = {}
+        for _, _, run_id, of in self.facts(events.DeviceSlice):
+            ends[run_id, str(of.device_id)] = max(of.t1_ns, ends.get((run_id, str(of.device_id)), 0))
+        found: dict[tuple[str, str], list[Tenure]] = {}
+        there: dict[tuple[str, str], bool] = {}
+        changes = sorted(self.facts(events.Device), key=lambda fact: (fact[3].t_ns, fact[3].at_us, *fact[:2]))
+        for _, _, run_id, change in changes:
+            name = run_id, str(change.device_id)
+            tenures = found.setdefault(name, [])
+            before = tenures[-1] if tenures else None
+            same = before is not None and before.price == (change.device_class, change.pool)
+            if there.get(name) and before is not None and not (change.action == "joined" and same):
+                tenures[-1] = dataclasses.replace(before, t1_ns=change.t_ns)
+                there[name] = False
+            if change.action == "joined" and not there.get(name):
+                spell = 0 if before is None else before.spell + (not same)
+                tenures.append(Tenure(*name, spell, change, change.t_ns, -1))
+                there[name] = True
+        for name, tenures in found.items():
+            if there.get(name):
+                last = tenures[-1]
+                until = max(last.t0_ns, ends.get(name, 0), ended.get(name[0], 0))
+                tenures[-1] = dataclasses.replace(last, t1_ns=until)
+        return [tenure for tenures in found.values() for tenure in tenures]
+
+    def spell(self, run_id: str, device_id: str | None, at_ns: int) -> int:
+        """Which of its pools and classes a device is in: the last one that began, and the first before any did."""
+        own = [of for of in self.tenures() if (of.run_id, of.device_id) == (run_id, device_id) and of.t0_ns <= at_ns]
+        return max((of.spell for of in own), default=0)
+
+    def hardware(self) -> dict[tuple[str, str], str]:
+        """What each (run_id, device_id) is."""
         found = {}
-        for _, _, run_id, joined in self.facts(events.Device):
-            if joined.action == "joined":
-                mine = (run_id, joined.device_id)
-                left = [
-                    e.t_ns
-                    for _, _, r, e in self.facts(events.Device)
-                    if (r, e.device_id) == mine and e.action == "left"
-                ]
-                ends = [s.t1_ns for _, _, r, s in self.facts(events.DeviceSlice) if (r, s.device_id) == mine]
-                until = left[0] if left else max([joined.t_ns, *ends, ended.get(run_id, 0)])
-                found[run_id, str(joined.device_id)] = (joined, joined.t_ns, until)
+        for _, _, run_id, of in self.facts(events.Device):
+            found[run_id, str(of.device_id)] = of.hardware_id or f"{run_id}/{of.device_id}"
         return found
+
+    def parts(self) -> dict[tuple[str, str, int, int], tuple[int, int]]:
+        """By run, device, spell and hour: nanoseconds for which the run held the device, and its part of them."""
+        return self._divided([((of.run_id, of.device_id, of.spell), of.t0_ns, of.t1_ns) for of in self.tenures()])
+
+    def read(self) -> dict[tuple[str, str, int, int], tuple[int, int]]:
+        """The same of the time over which power was read."""
+        readings = [(run_id, of) for _, _, run_id, of in self.facts(events.Power) if of.power_mw is not None]
+        return self._divided(
+            [
+                ((run_id, str(of.device_id), self.spell(run_id, of.device_id, of.t0_ns)), of.t0_ns, of.t1_ns)
+                for run_id, of in readings
+            ]
+        )
+
+    def _divided(
+        self, spans: list[tuple[tuple[str, str, int], int, int]]
+    ) -> dict[tuple[str, str, int, int], tuple[int, int]]:
+        """Spans of one hardware shared equally where they overlap, by hour: (whole, part)."""
+        hardware = self.hardware()
+        found: dict[tuple[str, str, int, int], tuple[int, int]] = {}
+        for name in set(hardware.values()):
+            joined = _joined([span for span in spans if hardware[span[0][:2]] == name and span[1] < span[2]])
+            times = {ns for _, *ends in joined for ns in ends}
+            times |= {ns for a, b in pairwise(sorted(times)) for ns in range(a - a % HOUR_NS, b, HOUR_NS) if a < ns}
+            for from_ns, to_ns in pairwise(sorted(times)):
+                holders = sorted(holder for holder, t0_ns, t1_ns in joined if t0_ns <= from_ns and to_ns <= t1_ns)
+                for place, holder in enumerate(holders):
+                    part_ns, left_ns = divmod(to_ns - from_ns, len(holders))
+                    key = (*holder, from_ns // HOUR_NS)
+                    whole, part = found.get(key, (0, 0))
+                    found[key] = (whole + to_ns - from_ns, part + part_ns + (place < left_ns))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """[t0_ns, t1_ns) in which a run held a device; `spell` counts the pools and classes that it had it in."""
+
+    run_id: str
+    device_id: str
+    spell: int
+    joined: events.Device
+    t0_ns: int
+    t1_ns: int
+
+    @property
+    def price(self) -> tuple[str, str]:
+        return self.joined.device_class, self.joined.pool
+
+
+def _joined(spans: Iterable[tuple[tuple[str, str, int], int, int]]) -> list[tuple[tuple[str, str, int], int, int]]:
+    """Spans of one holder that touch, as one."""
+    found: list[tuple[tuple[str, str, int], int, int]] = []
+    for holder, t0_ns, t1_ns in sorted(spans):
+        if found and found[-1][0] == holder and found[-1][2] == t0_ns:
+            found[-1] = (holder, found[-1][1], t1_ns)
+        else:
+            found.append((holder, t0_ns, t1_ns))
+    return found
 
 
 _LENGTHS = st.sampled_from([0, 0, 0, 1, 2, 999_999_999, S, 7 * 60 * S + 3, HOUR_NS // 2]) | st.integers(0, 2 * HOUR_NS)
@@ -155,16 +241,19 @@ _TOKENS = st.sampled_from([0, 1, 3, 1000]) | st.integers(0, 10**6)
 
 
 @st.composite
-def ledgers(draw: st.DrawFn, portions: int = PORTIONS) -> Made:
-    """Ledgers of one or two runs, everything in one portion or spread over several."""
+def ledgers(draw: st.DrawFn, portions: int = PORTIONS, punctual: bool = True) -> Made:
+    """Ledgers of one or two runs, everything in one portion or spread over several.
+
+    If `punctual`, it is known from the beginning when devices come and go, but for the last time that they leave.
+    """
     recorded: list[Recorded] = []
     for run_id in ["a", "b"][: draw(st.integers(1, 2))]:
-        recorded += draw(_run(run_id, portions))
+        recorded += draw(_run(run_id, portions, punctual))
     return Made(tuple(recorded))
 
 
 @st.composite
-def _run(draw: st.DrawFn, run_id: str, portions: int) -> list[Recorded]:
+def _run(draw: st.DrawFn, run_id: str, portions: int, punctual: bool) -> list[Recorded]:
     writers = [f"{run_id}{n}" for n in range(draw(st.integers(1, 2)))]
     made: list[events.Event] = []
     places: list[tuple[str, str | None, int]] = []
@@ -175,9 +264,9 @@ def _run(draw: st.DrawFn, run_id: str, portions: int) -> list[Recorded]:
         )
     ]  # fmt: skip
     for n in range(draw(st.integers(1, 2))):
-        joined, rest, own = draw(_device(f"{run_id}-d{n}", 1 if (run_id, n) == ("a", 0) else 0))
-        fixed.append(joined)
-        made += rest
+        (joined, *changes), rest, own = draw(_device(f"{run_id}-d{n}", 1 if (run_id, n) == ("a", 0) else 0))
+        fixed += [joined, *(changes if punctual else [])]
+        made += rest if punctual else [*changes, *rest]
         places += own
     for n in range(draw(st.integers(0, 3))):
         made += draw(_trajectory(n, places))
@@ -205,21 +294,47 @@ def _run(draw: st.DrawFn, run_id: str, portions: int) -> list[Recorded]:
 @st.composite
 def _device(
     draw: st.DrawFn, device_id: str, at_least: int
-) -> tuple[events.Device, list[events.Event], list[tuple[str, str | None, int]]]:
-    """A device as it joined, what else it reports, and places on it: (device, lease, instant)."""
+) -> tuple[list[events.Event], list[events.Event], list[tuple[str, str | None, int]]]:
+    """A device as it came and went, what else it reports, and places on it: (device, lease, instant)."""
     pool: Any = draw(st.sampled_from(["serving", "serving", "rollout", "train"]))
     offset = draw(st.sampled_from([-HOUR_NS, -1, 0, 1, -S, -59 * 60 * S]) | st.integers(-2 * HOUR_NS, HOUR_NS))
     at_ns = MIDNIGHT_NS + offset
     joined = events.Device(
         action="joined", device_id=device_id, t_ns=at_ns, pool=pool, at_us=at_ns // 1000,
         device_class=draw(st.sampled_from(["owned", "owned", "rented"])),
+        hardware_id=draw(st.sampled_from([None, "G0", "G0", "G1"])),
     )  # fmt: skip
+    changes: list[events.Event] = [joined]
     made: list[events.Event] = []
     places: list[tuple[str, str | None, int]] = [(device_id, None, at_ns)]
     lease_id: str | None = None
+    moved = False
     for n in range(draw(st.integers(at_least, 4))):
         at_ns += draw(st.sampled_from([0, 0, 0, 1, S, HOUR_NS]))
         before = lease_id
+        how = draw(st.sampled_from(["", "", "", "again", "away", "away", "other"])) if n else ""
+        if how:
+            if before is not None:
+                made.append(_lease("released", before, device_id, at_ns))
+            before = lease_id = None
+            if how == "away" or (how == "other" and draw(st.booleans())):
+                changes.append(dataclasses.replace(joined, action="left", t_ns=at_ns, at_us=at_ns // 1000))
+                at_ns += draw(st.sampled_from([0, 1, S, 20 * 60 * S, 3 * HOUR_NS]))
+            if how == "other" and not moved:
+                moved = True
+                # Once: then pool and class say which of the two it is.
+                other: dict[str, Any] = draw(
+                    st.sampled_from(
+                        [
+                            {"device_class": "rented" if joined.device_class == "owned" else "owned"},
+                            {"pool": "rollout" if pool == "serving" else "serving"},
+                        ]
+                    )
+                )
+                joined = dataclasses.replace(joined, **other)
+                pool = joined.pool
+            joined = dataclasses.replace(joined, t_ns=at_ns, at_us=at_ns // 1000)
+            changes.append(joined)
         if pool == "serving":
             lease_id = draw(st.sampled_from([lease_id, None, f"{device_id}-L{n}"]))
         if before is not None and lease_id != before:
@@ -249,7 +364,7 @@ def _device(
     if draw(st.booleans()):
         left_ns = at_ns + draw(st.sampled_from([0, 1, HOUR_NS]))
         made.append(dataclasses.replace(joined, action="left", t_ns=left_ns, at_us=left_ns // 1000 + 1))
-    return joined, made, places
+    return changes, made, places
 
 
 def _lease(action: Any, lease_id: str, device_id: str, at_ns: int) -> events.Lease:

@@ -18,8 +18,8 @@ import polars as pl
 
 from rose.events import BUCKETS
 from rose.pricing.audit.evidence import Evidence, Row
-from rose.pricing.charges.allocation import ALL_BUCKETS, UNACCOUNTED
 from rose.pricing.audit.sharing import Held
+from rose.pricing.charges.allocation import ALL_BUCKETS, UNACCOUNTED
 from rose.pricing.money import NANO_USD_PER_USD, charge_nano_usd, format_ns, format_usd, split
 from rose.pricing.price_books.entries import Entry, span_of
 from rose.pricing.price_books.pricebook import PriceBook

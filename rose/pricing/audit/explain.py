@@ -21,9 +21,9 @@ from rose.pricing import charges
 from rose.pricing.audit import audit_steps
 from rose.pricing.audit.audit_steps import Step
 from rose.pricing.audit.evidence import DeviceHour, Row, Span, gather, spans
-from rose.pricing.closing import charge_algebra, store
-from rose.pricing.charges import Stay
 from rose.pricing.audit.sharing import held
+from rose.pricing.charges import Stay
+from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.period import naive, nanoseconds
 from rose.pricing.closing.records import postings
 from rose.pricing.closing.store import Closed

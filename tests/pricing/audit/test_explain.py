@@ -131,7 +131,7 @@ _AWKWARD = pricebook.parse(random_ledger.BOOK, "awkward.toml")
 @given(random_ledger.ledgers(portions=1))
 def test_every_charge_of_any_ledger_re_adds(tmp_path_factory: pytest.TempPathFactory, made: random_ledger.Made) -> None:
     root = tmp_path_factory.mktemp("any") / "ledger"
-    assume(any(t1_ns > t0_ns for _, t0_ns, t1_ns in made.stays().values()))
+    assume(any(of.t1_ns > of.t0_ns for of in made.tenures()))
     made.write(root)
     frame = charges.price(root, _AWKWARD).frame
     hours = frame.select("run_id", "device_id", "hour").unique(maintain_order=True).head(2)

@@ -11,7 +11,7 @@ import pytest
 from rose import events
 from rose.pricing import charges
 from rose.pricing.charges import state
-from rose.pricing.pricebook import parse
+from rose.pricing.price_books.pricebook import parse
 from tests.pricing.charges.test_pricing import HOUR, T0_NS, S, by, slice_, us
 
 GPU = "GPU-5c1e"
