@@ -41,10 +41,7 @@ class Run(Event):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device(Event):
-    """A device joined or left the fleet: its provisioned time are its tenures [joined, left).
-
-    One that joins again while it is there goes on in the pool and class that it joins with.
-    """
+    """A device joined or left the fleet, and is provisioned between; who joins again goes on in that pool and class."""
 
     kind: ClassVar[str] = "device"
     durable: ClassVar[bool] = True

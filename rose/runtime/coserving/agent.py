@@ -31,6 +31,7 @@ from rose.runtime.coserving.device_events import (
     rollout_event,
 )
 from rose.runtime.coserving.engine_lives import EngineLives
+from rose.runtime.coserving.hardware import hardware_id
 from rose.runtime.coserving.leasing import Leasing
 from rose.runtime.coserving.meter import DeviceMeter
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
@@ -91,7 +92,7 @@ class DeviceAgent:
         ledger_failure: Callable[[], str | None] = lambda: None,
         make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess,
     ) -> None:
-        self._spec, self._record = spec, record
+        self._spec, self._record, self._hardware_id = spec, record, hardware_id(spec.device)
         self._page = ArbiterPage.create(spec.page)
         self._page.set_terms(spec.budgets, spec.max_prompt_tokens, self._memory())
         self._began_ns = monotonic_ns()
@@ -159,7 +160,7 @@ class DeviceAgent:
 
     def start(self) -> None:
         """Launch the rollout engine and return when it has answered. Raises EngineError; nothing is left then."""
-        record_device(self._record, self._spec, "joined", self._began_ns)
+        record_device(self._record, self._spec, "joined", self._began_ns, self._hardware_id)
         self._spec.staging.mkdir(parents=True, exist_ok=True)
         self._watch_thread.start()
         self._meter.start()
@@ -196,7 +197,7 @@ class DeviceAgent:
         # How far the slices can be off: spans that came after their slice was closed, spans a full ring lost.
         spans = {"late_ns": self._accountant.late_ns, "lost_spans": self._accountant.lost_spans}
         self._note(Ledger(device_id=self._spec.device.id, action="slices_closed", detail_json=json.dumps(spans)))
-        record_device(self._note, self._spec, "left", left_ns)
+        record_device(self._note, self._spec, "left", left_ns, self._hardware_id)
         self._page.close()
 
     def sync(self, version: int, url: str, token: str | None, step: int | None) -> Sync | None:

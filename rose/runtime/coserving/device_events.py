@@ -21,7 +21,9 @@ _PPM = 1e6
 _LOOKS_FOR_NOTE = 20
 
 
-def record_device(record: Record, spec: AgentSpec, action: Literal["joined", "left"], at_ns: int) -> None:
+def record_device(
+    record: Record, spec: AgentSpec, action: Literal["joined", "left"], at_ns: int, hardware_id: str
+) -> None:
     """The device joined or left the fleet at `at_ns`, monotonic."""
     device = spec.device
     record(
@@ -32,6 +34,7 @@ def record_device(record: Record, spec: AgentSpec, action: Literal["joined", "le
             pool=device.pool,
             device_class=device.device_class,
             memory_bytes=device.kv_bytes,
+            hardware_id=hardware_id,
         )
     )
 

@@ -75,6 +75,12 @@ class GpuInstrument:
         self._samples: list[tuple[int, int]] = []
 
     @property
+    def uuid(self) -> str:
+        """UUID of the card or MIG instance, once opened."""
+        assert self._uuid is not None
+        return self._uuid
+
+    @property
     def sample_s(self) -> float | None:
         return SAMPLE_S if self._energy_mj is None and self._samples else None
 

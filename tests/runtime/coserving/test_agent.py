@@ -184,7 +184,7 @@ def test_a_rollout_engine_that_cannot_start_leaves_nothing_behind(tmp_path, gate
         device.agent.start()
     assert not device.engine.alive
     device.close()
-    assert device.rows("SELECT left_ns > joined_ns FROM device") == [(True,)]
+    assert device.rows("SELECT left_ns > joined_ns, hardware_id <> '' FROM device") == [(True, True)]
 
 
 def test_a_gateway_that_is_gone_leaves_nothing_lent(start, gateway):
