@@ -1,5 +1,5 @@
--- Device time by device and bucket, in nanoseconds, against the time the device was provisioned: from when it joined
--- until it left, or until its last slice (at least until the end of a run that is over) if it has not.
+-- Device time by device and bucket, in nanoseconds, against the time the device was provisioned: each time from when it
+-- joined until it left, or until its last slice (at least until the end of a run that is over) if it has not.
 -- By hand: SET VARIABLE run_id = '...';
 WITH used AS (
     SELECT
@@ -17,14 +17,24 @@ WITH used AS (
     GROUP BY device_id
 ),
 ended AS (SELECT max(ended_at) AS ended_at FROM run WHERE run_id = getvariable('run_id')),
-known AS (
+there AS (
     SELECT
-        d.device_id, d.pool, d.device_class, used.* EXCLUDE (device_id, t1_ns),
+        device_id,
         -- greatest() passes over NULL.
-        greatest(d.joined_ns, coalesce(d.left_ns, greatest(used.t1_ns, 1000 * epoch_us(ended.ended_at)))) - d.joined_ns
-            AS provisioned
-    FROM device AS d
+        sum(
+            greatest(t.joined_ns, coalesce(t.left_ns, greatest(used.t1_ns, 1000 * epoch_us(ended.ended_at))))
+            - t.joined_ns
+        ) AS provisioned
+    FROM tenure AS t
     CROSS JOIN ended
+    LEFT JOIN used USING (device_id)
+    WHERE t.run_id = getvariable('run_id')
+    GROUP BY device_id
+),
+known AS (
+    SELECT d.device_id, d.pool, d.device_class, used.* EXCLUDE (device_id, t1_ns), there.provisioned
+    FROM device AS d
+    LEFT JOIN there USING (device_id)
     LEFT JOIN used USING (device_id)
     WHERE d.run_id = getvariable('run_id')
 )

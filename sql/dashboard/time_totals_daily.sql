@@ -16,14 +16,24 @@ WITH used AS (
     GROUP BY device_id
 ),
 ended AS (SELECT max(ended_at) AS ended_at FROM run WHERE run_id = getvariable('run_id')),
+there AS (
+    SELECT
+        device_id, coalesce(sum(left_ns - joined_ns), 0) AS over_ns,
+        max(joined_ns) FILTER (left_ns IS NULL) AS joined_ns
+    FROM tenure
+    WHERE run_id = getvariable('run_id')
+    GROUP BY device_id
+),
 known AS (
     SELECT
         d.device_id, d.pool, d.device_class, used.* EXCLUDE (device_id, ns),
-        -- Until the end of its slices, which leave no gap, or of a run that is over. greatest() passes over NULL.
-        greatest(d.joined_ns, coalesce(d.left_ns, greatest(d.joined_ns + used.ns, 1000 * epoch_us(ended.ended_at))))
-            - d.joined_ns AS provisioned
+        -- While it is there until the end of its slices, which leave no gap, or of a run that is over. greatest() passes
+        -- over NULL.
+        there.over_ns + CASE WHEN there.joined_ns IS NULL THEN 0 ELSE
+            greatest(0, used.ns - there.over_ns, 1000 * epoch_us(ended.ended_at) - there.joined_ns) END AS provisioned
     FROM device AS d
     CROSS JOIN ended
+    LEFT JOIN there USING (device_id)
     LEFT JOIN used USING (device_id)
     WHERE d.run_id = getvariable('run_id')
 )

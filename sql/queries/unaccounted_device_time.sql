@@ -7,16 +7,29 @@
 --
 -- No rows is the only good answer, for a device that has left or a run that is over; a device still there is looked at
 -- up to its newest slice. Each row is an interval [from_ns, to_ns) and what is wrong with it.
-WITH slice AS (
+WITH away AS (
+    SELECT
+        run_id, provenance, device_id, left_ns AS t0_ns,
+        lead(joined_ns) OVER (PARTITION BY run_id, provenance, device_id ORDER BY joined_ns) AS t1_ns
+    FROM tenure
+),
+-- Time away is no time of the device: nothing is to account for it, and no slice may.
+taken AS (
+    SELECT run_id, provenance, device_id, t0_ns, t1_ns, false AS away FROM device_slice
+    UNION ALL
+    SELECT run_id, provenance, device_id, t0_ns, t1_ns, true FROM away WHERE t1_ns > t0_ns
+),
+slice AS (
     SELECT
         run_id, provenance, device_id, t0_ns, t1_ns,
-        max(t1_ns) OVER (
-            PARTITION BY run_id, provenance, device_id ORDER BY t0_ns, t1_ns
-            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-        ) AS covered_to_ns
-    FROM device_slice
+        max(t1_ns) OVER before AS covered_to_ns, away OR arg_max(away, t1_ns) OVER before AS away
+    FROM taken
     WHERE (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
       AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
+    WINDOW before AS (
+        PARTITION BY run_id, provenance, device_id ORDER BY t0_ns, t1_ns
+        ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    )
 ),
 covered AS (SELECT run_id, provenance, device_id, max(t1_ns) AS t1_ns FROM slice GROUP BY ALL),
 -- Where accounting stood before each slice and where the slice begins, and so for the end of the device's time.
@@ -27,6 +40,7 @@ seam AS (
         slice.t0_ns AS next_ns,
         CASE WHEN device.joined_ns IS NULL THEN 'the device never joined'
              WHEN slice.covered_to_ns IS NULL THEN 'before the device joined'
+             WHEN slice.away THEN 'while the device was away'
              ELSE 'in two slices' END AS overlap,
         device.joined_ns IS NULL AND slice.covered_to_ns IS NULL AS unknown,
         slice.t1_ns

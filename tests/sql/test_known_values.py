@@ -291,11 +291,15 @@ def _idle(t0: float, t1: float) -> DeviceSlice:
         ([(0, 40)], "left", [(30, 40, "after the device left")]),
         ([], "left", [(0, 30, "in no slice")]),
         ([(0, 20)], "failed", [(20, 30, "in no slice")]),
+        ([(0, 10), (20, 30)], "away", []),
+        ([(0, 12), (21, 30)], "away", [(10, 12, "while the device was away"), (20, 21, "in no slice")]),
+        ([(0, 10), (18, 30)], "away", [(18, 20, "while the device was away")]),
     ],
 )
 def test_a_gap_and_an_overlap_of_slices_are_found(tmp_path: Path, record, by_hand, slices, end, faults):
     ends = {"left": [_device("left", 30)], "failed": [Run(at_us=at(30), action="failed", name="n")], None: []}
     recorded = [Run(at_us=at(0), action="started", name="n"), _device("joined", 0)]
+    ends["away"] = [_device("left", 10), _device("joined", 20), _device("left", 30)]
     root = record(tmp_path / "ledger", [*recorded, *(_idle(*span) for span in slices), *ends[end]])
     found = by_hand(root, "unaccounted_device_time")
     assert [(row["from_ns"], row["to_ns"], row["fault"]) for row in found] == [
