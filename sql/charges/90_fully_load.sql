@@ -1,4 +1,4 @@
--- The charges with idle time and energy spread over the work of the same device and day.
+-- The charges with idle time and energy spread over the work of the same device, in one pool and class, and day.
 WITH numbered AS (
     SELECT
         row_number() OVER () AS number,
@@ -22,7 +22,7 @@ summed AS (
         sum(weight) OVER day AS whole,
         coalesce(sum(cost_nano) FILTER (spread) OVER day, 0) AS pot
     FROM weighed
-    WINDOW day AS (PARTITION BY run_id, provenance, device_id, hour::DATE)
+    WINDOW day AS (PARTITION BY run_id, provenance, device_id, pool, device_class, hour::DATE)
 ),
 floored AS (
     SELECT
@@ -35,10 +35,11 @@ ranked AS (
     SELECT
         *,
         row_number() OVER (
-            PARTITION BY run_id, provenance, device_id, hour::DATE ORDER BY remainder DESC, number
+            PARTITION BY run_id, provenance, device_id, pool, device_class, hour::DATE ORDER BY remainder DESC, number
         ) AS place,
-        CASE WHEN whole > 0 THEN pot ELSE 0 END
-            - sum(floor_nano) OVER (PARTITION BY run_id, provenance, device_id, hour::DATE) AS left_over
+        CASE WHEN whole > 0 THEN pot ELSE 0 END - sum(floor_nano) OVER (
+            PARTITION BY run_id, provenance, device_id, pool, device_class, hour::DATE
+        ) AS left_over
     FROM floored
 )
 SELECT
