@@ -32,10 +32,11 @@ _TYPES = {
 
 _ROWS_AT_ONCE = 100
 
-#: The views that pricing reads a run through. `device` comes before `device_slice`, so that a slice that arrives in
+#: The views that pricing reads a run through. Devices come before `device_slice`, so that a slice that arrives in
 #: between can only lengthen the time of a device that is still there.
 _VIEWS = (
-    "run", "device", "device_slice", "lease", "preemption", "sync", "turn", "trajectory", "verdict", "request", "power",
+    "run", "device", "tenure", "device_slice", "lease", "preemption", "sync", "turn", "trajectory", "verdict",
+    "request", "power",
 )  # fmt: skip
 
 

@@ -3,8 +3,9 @@
 -- `judged` leaves out trajectories that the trainer dropped as stale; `audited_*` count accepted ones whose truth is known.
 -- By hand: SET VARIABLE run_id = '...';
 WITH pool AS (
-    SELECT device_id, arg_max(pool, joined_ns) AS pool
-    FROM device WHERE run_id = getvariable('run_id') GROUP BY device_id
+    SELECT device_id, pool, CASE WHEN lag(joined_ns) OVER device IS NULL THEN 0 ELSE joined_ns END AS since_ns
+    FROM tenure WHERE run_id = getvariable('run_id')
+    WINDOW device AS (PARTITION BY device_id ORDER BY joined_ns)
 ),
 judged AS (
     SELECT
@@ -41,7 +42,7 @@ made AS (
         coalesce(p.pool IN ('rollout', 'train'), false) AS dedicated,
         t.outcome = 'failed' OR coalesce(e.outcome = 'lost', false) OR NOT coalesce(j.judged, true) AS wasted
     FROM turn AS t
-    LEFT JOIN pool AS p USING (device_id)
+    ASOF LEFT JOIN pool AS p ON t.device_id = p.device_id AND epoch_us(t.event_time) * 1000 >= p.since_ns
     LEFT JOIN ended AS e USING (trajectory_id)
     LEFT JOIN judged AS j USING (group_id, trajectory_id)
     WHERE t.run_id = getvariable('run_id')

@@ -5,9 +5,10 @@
 -- SET VARIABLE blocks = 20;
 WITH own AS (
     SELECT
-        device_id, arg_max(device_class, joined_ns) AS device_class,
-        CASE arg_max(pool, joined_ns) WHEN 'serving' THEN 'borrowed' ELSE 'dedicated' END AS placement
-    FROM device WHERE run_id = getvariable('run_id') GROUP BY device_id
+        device_id, device_class, CASE pool WHEN 'serving' THEN 'borrowed' ELSE 'dedicated' END AS placement,
+        CASE WHEN lag(joined_ns) OVER device IS NULL THEN 0 ELSE joined_ns END AS since_ns
+    FROM tenure WHERE run_id = getvariable('run_id')
+    WINDOW device AS (PARTITION BY device_id ORDER BY joined_ns)
 ),
 made AS (
     SELECT device_id, t0_ns + ns // 2 AS middle_ns, rollout_ns, ns, 0 AS tokens
@@ -29,6 +30,6 @@ SELECT
     CAST(sum(m.ns) AS BIGINT) AS ns,
     CAST(sum(m.tokens) AS BIGINT) AS tokens
 FROM made AS m
-JOIN own AS o USING (device_id)
+ASOF JOIN own AS o ON m.device_id = o.device_id AND m.middle_ns >= o.since_ns
 GROUP BY ALL
 ORDER BY ALL;

@@ -5,8 +5,9 @@
 --   open: no verdict yet.
 -- By hand: SET VARIABLE run_id = '...';
 WITH pool AS (
-    SELECT device_id, arg_max(pool, joined_ns) AS pool
-    FROM device WHERE run_id = getvariable('run_id') GROUP BY device_id
+    SELECT device_id, pool, CASE WHEN lag(joined_ns) OVER device IS NULL THEN 0 ELSE joined_ns END AS since_ns
+    FROM tenure WHERE run_id = getvariable('run_id')
+    WINDOW device AS (PARTITION BY device_id ORDER BY joined_ns)
 ),
 judged AS (
     SELECT
@@ -20,7 +21,7 @@ ended AS (
 ),
 made AS (
     SELECT
-        t.device_id, t.group_id, t.output_tokens AS tokens,
+        t.device_id, t.event_time, t.output_tokens AS tokens,
         CASE
             WHEN t.outcome = 'failed' OR e.outcome = 'lost' THEN 'lost'
             WHEN v.stale THEN 'stale'
@@ -33,7 +34,7 @@ made AS (
     LEFT JOIN judged AS v USING (trajectory_id)
     WHERE t.run_id = getvariable('run_id')
     UNION ALL
-    SELECT device_id, NULL, tokens_lost, 'lost'
+    SELECT device_id, event_time, tokens_lost, 'lost'
     FROM preemption WHERE run_id = getvariable('run_id') AND tokens_lost > 0
 )
 SELECT
@@ -42,6 +43,6 @@ SELECT
     m.fate,
     sum(m.tokens) AS tokens
 FROM made AS m
-LEFT JOIN pool AS p USING (device_id)
+ASOF LEFT JOIN pool AS p ON m.device_id = p.device_id AND epoch_us(m.event_time) * 1000 >= p.since_ns
 GROUP BY ALL
 ORDER BY ALL;

@@ -1,8 +1,8 @@
 """The fully loaded view of charges: everything that is not work, charged to the work it is there for.
 
 Sync, activation and transfer go to rollout (they exist for rollouts only), headroom to serving (it is kept for
-serving's sake). Idle time and energy of a device, in one pool and class, and UTC day are then spread over what it did, in
-proportion to its cost by largest remainder; a device that did nothing gives them to what its pool is for.
+serving's sake). Idle time and energy of a device, in one pool and class, and UTC day are then spread over what it did
+in proportion to its cost by largest remainder; a device that did nothing gives them to what its pool is for.
 `unaccounted` stays a row of its own: nobody knows whose it is. Sums to the same bill.
 """
 

@@ -11,8 +11,11 @@ import pytest
 from rose import events
 from rose.pricing import charges
 from rose.pricing.charges import state
+from rose.pricing.charges.days import price_days
+from rose.pricing.export import bill, facts, focus
 from rose.pricing.price_books.pricebook import parse
-from tests.pricing.charges.test_pricing import HOUR, T0_NS, S, by, slice_, us
+from rose.pricing.run.priced import priced
+from tests.pricing.charges.test_pricing import HOUR, T0_NS, S, by, slice_, turn, us
 
 GPU = "GPU-5c1e"
 _SOURCE = 'source = "t"\nsource_date = 2026-01-01\n'
@@ -104,6 +107,36 @@ def test_another_class_or_pool_changes_the_price_from_then_on(
         (later["device_class"], later["pool"]): (3600 * S, 0, total_nano - 1_175_000_000)
     }
     assert [row[3:] for row in tenures(found)] == [(0, 0.5), (0.5, 1.5)]
+
+
+def test_tokens_are_of_the_pool_that_the_device_was_in(write_ledger: Any) -> None:
+    made = [
+        run(), device("joined", 0), slice_(0, rollout=1800), turn("a", 900, 70),
+        device("joined", 1800, pool="rollout"), slice_(1800, rollout=1800), turn("b", 2700, 30),
+    ]  # fmt: skip
+    root = write_ledger(made)
+    with priced(root, "run", BOOK) as found:
+        assert [found.tokens[name].useful for name in ("borrowed", "dedicated")] == [70, 30]
+        assert [device.cost_nano_usd for device in found.allocation.devices] == [500_000_000, 1_175_000_000]
+
+
+def test_a_day_with_two_classes_has_the_cost_of_both(write_ledger: Any) -> None:
+    made = [run(), device("joined", 0), slice_(0, idle=3600), device("joined", 3600, device_class="l4")]
+    ((_, cost),) = price_days(write_ledger([*made, slice_(3600, idle=3600)]), BOOK).items()
+    assert (cost.device_class, cost.cost_nano) == ("h100-sxm, l4", {"idle": 2_850_000_000})
+
+
+def test_an_export_names_the_device_and_counts_it_once(write_ledger: Any, tmp_path: Path) -> None:
+    root = None
+    for name in ("a", "b"):
+        made = [run(), device("joined", 0, name), slice_(0, name, serving=3600), device("left", 3600, name)]
+        root = write_ledger(made, root=root, writer=name, run_id=name)
+    assert root is not None
+    exported = bill.of_period(root, BOOK)
+    focus.write(exported, tmp_path / "focus.parquet")
+    used = pl.read_parquet(tmp_path / "focus.parquet").filter(ChargeCategory="Usage")
+    assert used.select("ResourceId", "ResourceName").rows() == [(GPU, "a"), (GPU, "b")]
+    assert dict(facts.about(exported))["devices"] == "1"
 
 
 def test_two_runs_on_one_device_at_a_time_are_billed_once(write_ledger: Any) -> None:
