@@ -5,15 +5,25 @@
 -- joined_ns: When it begins, UTC nanoseconds since the Unix epoch.
 -- left_ns: When it ends, UTC nanoseconds since the Unix epoch; NULL while the device is there.
 CREATE OR REPLACE VIEW tenure AS
-WITH change AS (
-    SELECT
-        *,
-        lag(CASE WHEN action = 'joined' THEN pool || '/' || device_class END) OVER tenures AS before,
-        lead(t_ns) OVER tenures AS until_ns
+WITH told AS (
+    SELECT *
     FROM event
     WHERE kind = 'device'
       AND (coalesce(policy_version, 0) | coalesce(memory_bytes, 0)) BETWEEN 0 AND 36028797018963967 AND t_ns BETWEEN
           0 AND 4611686018427387903 AND device_id <> ''
+    -- A device that leaves and leaves again was there until the second time.
+    QUALIFY NOT (
+        action = 'left' AND lead(action, 1, 'joined') OVER (
+            PARTITION BY run_id, provenance, device_id ORDER BY t_ns, at_us, writer, seq
+        ) = 'left'
+    )
+),
+change AS (
+    SELECT
+        *,
+        lag(CASE WHEN action = 'joined' THEN pool || '/' || device_class END) OVER tenures AS before,
+        lead(t_ns) OVER tenures AS until_ns
+    FROM told
     WINDOW tenures AS (PARTITION BY run_id, provenance, device_id ORDER BY t_ns, at_us, writer, seq)
 ),
 numbered AS (

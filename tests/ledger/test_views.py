@@ -130,13 +130,13 @@ def test_a_tenure_ends_when_the_device_leaves_or_becomes_another(select: Select)
         return Device(action=action, t_ns=t_ns, device_id="d", pool=pool, device_class="h100", **fields)
 
     query = "SELECT pool, joined_ns, left_ns FROM tenure ORDER BY joined_ns"
-    # It left before it ever joined, and left twice.
+    # It left before it ever joined, and left twice: the second time corrects the first.
     assert select(query, [device("left", 5), device("joined", 10), device("left", 20), device("left", 25)]) == [
-        ("serving", 10, 20)
+        ("serving", 10, 25)
     ]
     # In whatever order they are recorded: it joined again as it was, then in another pool, then left.
     changes = [device("left", 60, "train"), device("joined", 40), device("joined", 30), device("joined", 50, "train")]
-    rows = [("serving", 10, 20), ("serving", 30, 50), ("train", 50, 60)]
+    rows = [("serving", 10, 25), ("serving", 30, 50), ("train", 50, 60)]
     assert select(query, changes) == rows
     assert select(query, [device("joined", 60, "train", at_us=61)]) == [*rows, ("train", 60, None)]
     assert select("SELECT DISTINCT hardware_id FROM device", [device("joined", 70, hardware_id=None)]) == [("GPU-1",)]

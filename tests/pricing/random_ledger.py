@@ -149,6 +149,9 @@ class Made:
             tenures = found.setdefault(name, [])
             before = tenures[-1] if tenures else None
             same = before is not None and before.price == (change.device_class, change.pool)
+            if not there.get(name) and before is not None and change.action == "left":
+                # It leaves again: it was there until then.
+                tenures[-1] = dataclasses.replace(before, t1_ns=change.t_ns)
             if there.get(name) and before is not None and not (change.action == "joined" and same):
                 tenures[-1] = dataclasses.replace(before, t1_ns=change.t_ns)
                 there[name] = False
