@@ -5,7 +5,7 @@
 -- joined_ns: When it begins, UTC nanoseconds since the Unix epoch.
 -- left_ns: When it ends, UTC nanoseconds since the Unix epoch; NULL while the device is there.
 CREATE OR REPLACE VIEW tenure AS
-WITH told AS (
+WITH recorded AS (
     SELECT *
     FROM event
     WHERE kind = 'device'
@@ -23,7 +23,7 @@ change AS (
         *,
         lag(CASE WHEN action = 'joined' THEN pool || '/' || device_class END) OVER tenures AS before,
         lead(t_ns) OVER tenures AS until_ns
-    FROM told
+    FROM recorded
     WINDOW tenures AS (PARTITION BY run_id, provenance, device_id ORDER BY t_ns, at_us, writer, seq)
 ),
 numbered AS (

@@ -41,8 +41,8 @@ def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
     for from_ns, to_ns in pairwise(sorted({ns for _, *times in there for ns in times})):
         holders = sorted(holder for holder, t0_ns, t1_ns in there if t0_ns <= from_ns and t1_ns >= to_ns)
         for place, holder in enumerate(holders):
-            each_ns, left_ns = divmod(to_ns - from_ns, len(holders))
+            part_ns, left_ns = divmod(to_ns - from_ns, len(holders))
             whole[holder] += to_ns - from_ns
-            own[holder] += each_ns + (place < left_ns)
+            own[holder] += part_ns + (place < left_ns)
             met[holder].update(holders)
     return {holder: Held(whole[holder], own[holder], tuple(sorted(met[holder] - {holder}))) for holder in sorted(whole)}
