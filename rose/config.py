@@ -144,6 +144,23 @@ class CoservingConfig(Section):
     regret_share: Share = Field(
         default=0.05, description="How much longer lending may make a serving request take than it would alone."
     )
+    holdout_share: float = Field(
+        default=0.05,
+        ge=0,
+        le=0.5,
+        description="Share of the time, drawn window by window, in which a device is not lent, so that what lending "
+        "costs serving can be measured. It costs as large a share of what is harvested; with 0 the cost of lending "
+        "cannot be told from that of load.",
+    )
+    holdout_window_s: DayS = Field(
+        default=120.0, gt=0, description="Length of a window, in seconds; much longer than `holdout_washout_s`."
+    )
+    holdout_washout_s: DayS = Field(
+        default=60.0,
+        description="For how long, in seconds, a request may still be late because of a lease that is over: it is not "
+        "compared. At most half of a window.",
+    )
+    holdout_seed: int = Field(default=0, ge=0, lt=1 << 31, description="Seed of the draw; it is in the ledger.")
     activation: Literal["resident", "leased"] = Field(
         default="resident",
         description="When a rollout engine's memory is on a lent GPU. `resident`: always. `leased`: under a lease, "
@@ -167,6 +184,11 @@ class CoservingConfig(Section):
             raise ValueError(
                 f"heartbeat_s {self.heartbeat_s} must be at most half of lease_ttl_s {self.lease_ttl_s}, "
                 "or one late heartbeat ends a lease"
+            )
+        if self.holdout_washout_s * 2 > self.holdout_window_s:
+            raise ValueError(
+                f"holdout_washout_s {self.holdout_washout_s} must be at most half of holdout_window_s "
+                f"{self.holdout_window_s}, or little of a window is left to compare"
             )
         if 0 < self.meter_s < 0.1:
             raise ValueError(f"meter_s {self.meter_s} must be 0 or at least 0.1: meters move in steps of up to 0.1 s")
@@ -355,6 +377,8 @@ def demo(
             ],
             # What this model promises on one core: about three times what it takes when alone.
             "serving": {"ttft_budget_ms": 2000, "tpot_budget_ms": 400},
+            # A demo lasts for minutes, and what its traffic meets is over within seconds.
+            "coserving": {"holdout_share": 0.1, "holdout_window_s": 10, "holdout_washout_s": 5},
             "traffic": {name: value for name, value in traffic.items() if value is not None},
             "training": {"staleness_max": 2} | ({} if steps is None else {"steps": steps}),
         },

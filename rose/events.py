@@ -11,7 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
-from rose.event_base import Event as Event  # noqa: PLC0414 - every kind is taken from here, and what it is made of
+from rose.event_about_ledger import Access as Access  # noqa: PLC0414 - every kind is taken from here, and what it is of
+from rose.event_about_ledger import Ledger as Ledger  # noqa: PLC0414
+from rose.event_base import Event as Event  # noqa: PLC0414
 from rose.event_base import Provenance as Provenance  # noqa: PLC0414
 from rose.event_base import Record as Record  # noqa: PLC0414
 from rose.event_fields import INTERVAL, Bytes, Count, Difference, DurationNs, Id, InstantNs, InstantUs, Rule, Share
@@ -133,11 +135,34 @@ class Hold(Event):
     """Rollouts that had work were refused the device for one reason, `count` times within a second."""
 
     kind: ClassVar[str] = "hold"
-    #: The rule that refused, such as "serving_step", "prefill_slack" or "regret".
+    #: The rule that refused, such as "serving_step", "prefill_slack" or "regret"; "withheld": leases are, at random.
     reason: str
     step: Count | None = None
     count: Count
     duration_ns: DurationNs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Holdout(Event):
+    """[t0_ns, t1_ns) of a serving device, and whether leases are withheld in it at random; recorded as it begins.
+
+    `draw` is made of the seed, the device and the number of the window, t0_ns // window_ns, and leases are withheld
+    where it is below `holdout_share`. A window that an agent came into late begins with the agent.
+    """
+
+    kind: ClassVar[str] = "holdout"
+    durable: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("device_id",)
+    rules: ClassVar[tuple[Rule, ...]] = INTERVAL
+    t0_ns: InstantNs
+    t1_ns: InstantNs
+    withheld: bool
+    draw: Share
+    holdout_share: Share
+    holdout_seed: Count
+    window_ns: DurationNs
+    #: For so long after leases began or ceased to be withheld, what was before still shows.
+    washout_ns: DurationNs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,6 +282,8 @@ class Request(Event):
     #: How late the client sent it against the trace's own time: load generator trouble, not the server's.
     send_delay_ns: DurationNs
     reason: str | None = None
+    #: Prompt tokens that the server found in its prefix cache; None: it did not say.
+    cached_tokens: Count | None = None
 
 
 #: The seven buckets of device time, in the order they are shown.
@@ -353,48 +380,10 @@ class Power(Event):
             raise ValueError(f"power: source {self.source!r} does not go with power_mw {self.power_mw}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ledger(Event):
-    """The ledger about itself: what a compaction merged, events it had to drop, jobs and their results."""
-
-    kind: ClassVar[str] = "ledger"
-    durable: ClassVar[bool] = True
-    action: str
-    detail_json: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Access(Event):
-    """Somebody read the ledger, or was refused: who, from where, what for, and what came of it.
-
-    A gateway writes one for each query and refusal. `count` is above 1 where the same happened that often meanwhile:
-    refusals of one peer within a second, looks of one peer at how far writers are within a minute.
-    """
-
-    kind: ClassVar[str] = "access"
-    durable: ClassVar[bool] = True
-    #: The name of a token, or `user@host` for a command on the folder.
-    who: Id
-    #: `info`: views were listed, or how far writers are. `*_denied`: the token, or a scope of it, was missing.
-    action: Literal[
-        "query", "info", "export", "verify", "report", "receipt",
-        "token_denied", "read_denied", "append_denied", "admin_denied",
-    ]  # fmt: skip
-    outcome: Literal["ok", "refused", "failed", "timeout"]
-    #: Address that a call came from; None for a command on the folder.
-    peer: str | None = None
-    #: What was asked for, its first 1,000 characters; the SHA-256 is that of the whole text in UTF-8.
-    statement: str | None = None
-    statement_sha256: str | None = None
-    result_rows: Count | None = None
-    duration_ns: DurationNs | None = None
-    count: Count | None = None
-
-
 KINDS: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (
-        Run, Device, Engine, Lease, Preemption, Hold, StepTime, Sync, Turn, Trajectory, Verdict, Request, DeviceSlice,
-        Step, Power, Ledger, Access,
+        Run, Device, Engine, Lease, Preemption, Hold, Holdout, StepTime, Sync, Turn, Trajectory, Verdict, Request,
+        DeviceSlice, Step, Power, Ledger, Access,
     )
 }  # fmt: skip

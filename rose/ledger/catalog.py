@@ -37,6 +37,7 @@ VIEWS = (
     "lease_event",
     "preemption",
     "hold",
+    "holdout",
     "step_time",
     "sync",
     "turn",

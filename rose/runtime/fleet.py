@@ -115,7 +115,8 @@ class FleetPlan:
             host_cores=self._host_cores() if device.gpu is None else (),
             # It has SGLang loaded for cores.
             fork_server=self.fork_server if device.gpu is None else None,
-            extra_args=[*self._memory_arguments(device, "serving"), *config.extra_args],
+            # Its answers then say how much of a prompt was in the prefix cache, which lending may displace.
+            extra_args=["--enable-cache-report", *self._memory_arguments(device, "serving"), *config.extra_args],
         )
 
     def _rollout(self, device: DeviceConfig, *, gated: bool) -> EngineSpec:

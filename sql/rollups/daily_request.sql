@@ -25,5 +25,6 @@ SELECT
 FROM unrolled_event
 WHERE kind = 'request'
   AND (coalesce(policy_version, 0) | prompt_tokens | output_tokens | coalesce(ttft_ns, 0) | coalesce(tpot_mean_ns,
-      0) | coalesce(tpot_max_ns, 0) | e2e_ns | ttft_budget_ns | tpot_budget_ns | send_delay_ns) BETWEEN 0 AND
+      0) | coalesce(tpot_max_ns, 0) | e2e_ns | ttft_budget_ns | tpot_budget_ns | send_delay_ns |
+      coalesce(cached_tokens, 0)) BETWEEN 0 AND
       36028797018963967;

@@ -51,6 +51,12 @@
 -- kv_budget_bytes_before: KV budget before the cut, bytes.
 -- kv_budget_bytes_after: KV budget after the cut, bytes.
 -- count: How often it happened in that second; NULL where an event is one time.
+-- withheld: Whether leases are withheld at random in the interval.
+-- draw: The number that decided whether leases are withheld, 0 to 1.
+-- holdout_share: Share of the time in which leases are withheld, 0 to 1.
+-- holdout_seed: Seed of the draw.
+-- window_ns: Length of a window, nanoseconds; windows are counted from the Unix epoch.
+-- washout_ns: For how long what was before still shows after leases began or ceased to be withheld, nanoseconds.
 -- longest_ns: The longest of them, nanoseconds.
 -- latency_ns: Longest time from serving's wish for the device until the rollout was off it, nanoseconds.
 -- latency_mean_ns: Mean time from serving's wish for the device until the rollout was off it, nanoseconds.
@@ -82,7 +88,7 @@
 -- outcome: How it ended.
 -- placement: Why the router placed it there: `prefix`, `lease`, `least_loaded` or `queue`.
 -- prompt_tokens: Tokens of the prompt.
--- cached_tokens: Prompt tokens found in the prefix cache.
+-- cached_tokens: Prompt tokens found in the prefix cache; NULL where the server did not say.
 -- output_tokens: Tokens generated.
 -- answer_tokens: Generated tokens that are the answer proper, the rest being reasoning.
 -- queue_ns: Time in the queue, nanoseconds.

@@ -63,6 +63,18 @@ WITH broken AS (
         THEN 'latency_mean_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN NOT (returned_bytes BETWEEN 0 AND 36028797018963967)
         THEN 'returned_bytes must be an integer from 0 to 36028797018963967 bytes'
+        WHEN NOT (t0_ns BETWEEN 0 AND 4611686018427387903)
+        THEN 't0_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
+        WHEN NOT (t1_ns BETWEEN 0 AND 4611686018427387903)
+        THEN 't1_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
+        WHEN NOT (draw BETWEEN 0 AND 1) THEN 'draw must be a number from 0 to 1'
+        WHEN NOT (holdout_share BETWEEN 0 AND 1) THEN 'holdout_share must be a number from 0 to 1'
+        WHEN NOT (holdout_seed BETWEEN 0 AND 36028797018963967)
+        THEN 'holdout_seed must be an integer from 0 to 36028797018963967'
+        WHEN NOT (window_ns BETWEEN 0 AND 36028797018963967)
+        THEN 'window_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        WHEN NOT (washout_ns BETWEEN 0 AND 36028797018963967)
+        THEN 'washout_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN NOT (steps BETWEEN 0 AND 36028797018963967) THEN 'steps must be an integer from 0 to 36028797018963967'
         WHEN NOT (isfinite(error_share)) THEN 'error_share must be a finite number'
         WHEN NOT (base_version BETWEEN 0 AND 36028797018963967)
@@ -122,10 +134,6 @@ WITH broken AS (
         THEN 'tpot_budget_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN NOT (send_delay_ns BETWEEN 0 AND 36028797018963967)
         THEN 'send_delay_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN NOT (t0_ns BETWEEN 0 AND 4611686018427387903)
-        THEN 't0_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
-        WHEN NOT (t1_ns BETWEEN 0 AND 4611686018427387903)
-        THEN 't1_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
         WHEN NOT (serving_ns BETWEEN 0 AND 36028797018963967)
         THEN 'serving_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN NOT (rollout_ns BETWEEN 0 AND 36028797018963967)
@@ -187,7 +195,7 @@ WITH broken AS (
         END
         WHEN 'engine' THEN CASE
         WHEN NOT (coalesce(action, '') IN ('started', 'activated', 'deactivated', 'stopped', 'died', 'attached',
-            'detached', 'refused'))
+        'detached', 'refused'))
         THEN 'action must be one of started, activated, deactivated, stopped, died, attached, detached, refused'
         WHEN NOT (coalesce(role, '') IN ('serving', 'rollout')) THEN 'role must be one of serving, rollout'
         WHEN NOT (model IS NOT NULL) THEN 'model must be text'
@@ -195,7 +203,7 @@ WITH broken AS (
         WHEN 'lease' THEN CASE
         WHEN NOT (lease_id IS NOT NULL) THEN 'lease_id must be text that is not empty'
         WHEN NOT (coalesce(action, '') IN ('granted', 'renewed', 'throttled', 'restored', 'resized', 'frozen',
-            'released', 'preempted', 'expired'))
+        'released', 'preempted', 'expired'))
         THEN 'action must be one of granted, renewed, throttled, restored, resized, frozen, released, preempted, expired'
         WHEN NOT (kv_budget_bytes IS NOT NULL)
         THEN 'kv_budget_bytes must be an integer from 0 to 36028797018963967 bytes'
@@ -211,6 +219,22 @@ WITH broken AS (
         WHEN NOT (reason IS NOT NULL) THEN 'reason must be text'
         WHEN NOT (count IS NOT NULL) THEN 'count must be an integer from 0 to 36028797018963967'
         WHEN NOT (duration_ns IS NOT NULL) THEN 'duration_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        END
+        WHEN 'holdout' THEN CASE
+        WHEN NOT (device_id IS NOT NULL) THEN 'device_id must be text that is not empty'
+        WHEN NOT (t0_ns IS NOT NULL)
+        THEN 't0_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
+        WHEN NOT (t1_ns IS NOT NULL)
+        THEN 't1_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
+        WHEN NOT (withheld IS NOT NULL) THEN 'withheld must be true or false'
+        WHEN NOT (draw IS NOT NULL) THEN 'draw must be a number from 0 to 1'
+        WHEN NOT (holdout_share IS NOT NULL) THEN 'holdout_share must be a number from 0 to 1'
+        WHEN NOT (holdout_seed IS NOT NULL) THEN 'holdout_seed must be an integer from 0 to 36028797018963967'
+        WHEN NOT (window_ns IS NOT NULL) THEN 'window_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        WHEN NOT (washout_ns IS NOT NULL) THEN 'washout_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        WHEN NOT (t0_ns::HUGEINT <= t1_ns::HUGEINT) THEN 't1_ns must be at or after t0_ns'
+        WHEN NOT (t1_ns::HUGEINT - t0_ns::HUGEINT <= 36028797018963967)
+        THEN 't1_ns must be at most 36028797018963967 ns after t0_ns'
         END
         WHEN 'step_time' THEN CASE
         WHEN NOT (coalesce(role, '') IN ('serving', 'rollout')) THEN 'role must be one of serving, rollout'

@@ -4,7 +4,8 @@
 --
 -- event_time: When the first of them began, UTC, to the microsecond.
 -- reason: The rule that refused: `no_lease`, `serving_step`, `prefill_slack`, `decode_slack`, `next_request`,
---     `compute_share`, `kv_budget`, `regret`, `unknown_times`, `no_serving` or `policy`.
+--     `compute_share`, `kv_budget`, `regret`, `unknown_times`, `no_serving`, `policy` or `withheld`
+--     (leases are, at random; see `holdout`).
 -- count: Refusals that ended in that second.
 -- duration_ns: How long they lasted together, nanoseconds.
 CREATE OR REPLACE VIEW hold AS

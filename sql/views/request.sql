@@ -4,6 +4,7 @@
 -- event_time: When its last token came or it failed, UTC, to the microsecond; it arrived e2e_ns earlier.
 -- lease_id: The lease in force on the device when it arrived; NULL if the device was not lent.
 -- lent: Whether the device was lent when it arrived.
+-- cached_tokens: Prompt tokens that the server found in its prefix cache; NULL where it did not say.
 -- ttft_ok: Whether the first token came within its budget.
 -- tpot_ok: Whether the mean time for each further token kept its budget; true for a single token.
 -- slo_ok: Both of these.
@@ -17,14 +18,14 @@ WITH sent AS (
     WHERE kind = 'request'
       AND (coalesce(policy_version, 0) | prompt_tokens | output_tokens | coalesce(ttft_ns, 0) |
           coalesce(tpot_mean_ns, 0) | coalesce(tpot_max_ns, 0) | e2e_ns | ttft_budget_ns | tpot_budget_ns |
-          send_delay_ns) BETWEEN 0 AND 36028797018963967
+          send_delay_ns | coalesce(cached_tokens, 0)) BETWEEN 0 AND 36028797018963967
 )
 SELECT
     sent.writer, sent.seq, sent.event_id, sent.run_id, sent.provenance, sent.event_time,
     sent.request_id, sent.device_id, sent.engine_id, sent.lease_id, sent.lease_id IS NOT NULL AS lent,
     sent.trajectory_id, sent.policy_version,
     sent.outcome, sent.reason,
-    sent.prompt_tokens, sent.output_tokens,
+    sent.prompt_tokens, sent.cached_tokens, sent.output_tokens,
     sent.ttft_ns, sent.tpot_mean_ns, sent.tpot_max_ns, sent.e2e_ns,
     sent.ttft_budget_ns, sent.tpot_budget_ns, sent.send_delay_ns,
     sent.ttft_ok, sent.tpot_ok, sent.ttft_ok AND sent.tpot_ok AS slo_ok,

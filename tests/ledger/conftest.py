@@ -38,9 +38,10 @@ def _of(draw: st.DrawFn, kind: str) -> Event:
         t0 = draw(st.integers(0, 4 * 10**18))
         values |= {f"{bucket}_ns": part for bucket, part in zip(BUCKETS, parts, strict=True)}
         values |= {"t0_ns": t0, "t1_ns": t0 + sum(parts)}
-    if kind == "power":
+    if kind in ("holdout", "power"):
         t0 = draw(st.integers(0, 4 * 10**18))
         values |= {"t0_ns": t0, "t1_ns": t0 + draw(st.integers(0, 10**15))}
+    if kind == "power":
         values["source"] = NOT_MEASURED if values["power_mw"] is None else "rapl"
     return KINDS[kind](**values)
 

@@ -36,6 +36,7 @@ from rose.runtime.coserving.leasing import Leasing
 from rose.runtime.coserving.meter import DeviceMeter
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.coserving.rollout_engine import RolloutEngine
+from rose.runtime.coserving.withholding import Withholding, rules
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.lease import LeaseFacts, LeaseRules, LeaseState, refusal
@@ -132,6 +133,10 @@ class DeviceAgent:
                 take_back=lambda reason: self._control.take_back(engine_id, reason),
                 ledger_failure=ledger_failure,
             )
+            drawn_by = rules(coserving)
+            self._withholding = Withholding(
+                spec.device.id, engine_id, drawn_by, spec.anchor, self._note, self._began_ns
+            )
         self._accountant = Accountant(
             spec.device.id,
             self._page,
@@ -192,6 +197,7 @@ class DeviceAgent:
         self._meter.stop()
         self._serving.close("the agent stopped")
         self._step_times.tell()
+        self._tell_withheld()
         left_ns = monotonic_ns()
         self._accountant.close(left_ns, final=True)
         # How far the slices can be off: spans that came after their slice was closed, spans a full ring lost.
@@ -237,6 +243,7 @@ class DeviceAgent:
         assert self._leasing is not None
         assert self._spec.rollout is not None
         answer = self._control.answer
+        wanted_ns = answer.wanted_ns.get(self._spec.rollout.engine_id, 0)
         fault = self._serving.fault
         load = None if fault is not None else self._page.serving_load()
         self._history = self._history.observe(load, monotonic_ns())
@@ -244,7 +251,7 @@ class DeviceAgent:
             rules=self._rules,
             state=state,
             answered_ns=answer.answered_ns,
-            wanted_ns=answer.wanted_ns.get(self._spec.rollout.engine_id, 0),
+            wanted_ns=wanted_ns,
             lease_named=self._leasing.lease_id in answer.renew,
             step=answer.step,
             engine_fault=self._failure or self._engine_fault,
@@ -256,6 +263,7 @@ class DeviceAgent:
             idle_share=1.0 - self._serving_share,
             switch_ns=self._lives.switch_ns + self._activation_ns,
             cut=self._leasing.engine_cut(),
+            withheld=self._withholding.look(monotonic_ns(), wanted=wanted_ns > 0),
         )
 
     @property
@@ -327,6 +335,7 @@ class DeviceAgent:
                 if now_ns - sliced_ns >= SLICE_NS:
                     sliced_ns = now_ns
                     self._close_slices(now_ns)
+                    self._tell_withheld()
                 if now_ns - told_ns >= STEP_TIME_NS:
                     told_ns = now_ns
                     self._step_times.tell()
@@ -339,6 +348,11 @@ class DeviceAgent:
         total_ns = sum(part.t1_ns - part.t0_ns for part in slices)
         if total_ns:
             self._serving_share = sum(part.serving_ns for part in slices) / total_ns
+
+    def _tell_withheld(self) -> None:
+        if self._leasing is not None:
+            with self._lock:
+                self._withholding.tell()
 
     def _moved(self, span: SpanRecord, lease_id: str | None) -> None:
         pid = None if self._lives.engine is None else self._lives.engine.pid

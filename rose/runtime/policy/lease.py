@@ -144,6 +144,12 @@ class LeaseFacts:
     idle_share: float
     switch_ns: int
     cut: EngineCut = EngineCut()
+    #: Whether this is a window in which leases are withheld at random.
+    withheld: bool = False
+
+
+#: Why nothing is lent in a window that was drawn for it.
+WITHHELD = "leases are withheld at random for a while, to measure what lending costs serving"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +175,8 @@ def next_change(facts: LeaseFacts, now_ns: int) -> Change | None:
 
 def refusal(facts: LeaseFacts, now_ns: int) -> str | None:
     """Why nothing is granted however much it is wanted; None if something could be."""
+    if facts.withheld:
+        return WITHHELD
     if (fault := facts.serving_fault or facts.engine_fault) is not None:
         return fault
     if facts.engine_memory == "moving":
@@ -269,6 +277,8 @@ def _end(facts: LeaseFacts, now_ns: int) -> Change | None:
     if state.expires_ns <= now_ns:
         reason = "not renewed: the gateway was away, or no longer asked for it"
         return Change("expire", reason, replace(state, ended="expired"))
+    if facts.withheld:
+        return released(state, WITHHELD)
     if (fault := facts.engine_fault or facts.serving_fault) is not None:
         return released(state, fault)
     if facts.engine_memory != "present" and now_ns - state.granted_ns >= ACTIVATION_NS_MAX:

@@ -213,6 +213,7 @@ class Replay:
                 request_id=call.request_id,
                 outcome="completed" if reason is None else "failed",
                 prompt_tokens=prompt_tokens,
+                cached_tokens=arrivals.cached_tokens,
                 output_tokens=arrivals.tokens,
                 ttft_ns=arrivals.ttft_ns,
                 tpot_mean_ns=arrivals.tpot_mean_ns,

@@ -25,6 +25,8 @@ class Arrivals:
     tokens: int = 0
     #: What the server counts as the prompt, where it says so.
     prompt_tokens: int | None = None
+    #: How many of them it found in its prefix cache, where it says so.
+    cached_tokens: int | None = None
     #: When a chunk with at least one new token came.
     times_ns: list[int] = field(default_factory=list)
     #: Tokens at those times; `tokens` can be more, if the server names the total only at the end.
@@ -93,6 +95,8 @@ def _chunk(chunk: dict[str, Any], at_ns: int, arrivals: Arrivals) -> str | None:
     usage = chunk.get("usage")
     if usage:
         arrivals.prompt_tokens = usage.get("prompt_tokens", arrivals.prompt_tokens)
+        details = usage.get("prompt_tokens_details") or {}
+        arrivals.cached_tokens = details.get("cached_tokens", arrivals.cached_tokens)
     choices = chunk.get("choices")
     if not choices:  # The closing chunk: totals, at a time that says nothing about tokens.
         if usage:

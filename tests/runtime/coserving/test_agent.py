@@ -20,6 +20,7 @@ from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
+from rose.runtime.policy.lease import WITHHELD
 from rose.runtime.policy.slack import Budgets, LeaseTerms
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway
@@ -40,7 +41,7 @@ class Device:
 
     def __init__(self, folder, gateway, pool="serving", **coserving):
         self.folder, self.gateway = folder, gateway
-        usual = {"lease_ttl_s": 0.8, "heartbeat_s": 0.2, "drift_audit_s": 0}
+        usual = {"lease_ttl_s": 0.8, "heartbeat_s": 0.2, "drift_audit_s": 0, "holdout_share": 0}
         self.spec = AgentSpec(
             device=config.DeviceConfig(id="d0", pool=pool, device_class="cpu-core", cores=[0], kv_bytes=1000),
             coserving=config.CoservingConfig(**{**usual, **coserving}),
@@ -261,6 +262,29 @@ def test_cuts_yields_and_holds_of_the_engine_are_in_the_ledger(start, gateway):
     assert cut == ("cut", None, 500, None, None, 2, 30, 800, 400, 64, "run-d0-1")
     assert yields == ("yield", 5, 50, 10, 7, None, None, None, None, None, "run-d0-1")
     assert device.rows("SELECT reason, count, duration_ns, lease_id FROM hold") == [("regret", 1, 30, "run-d0-1")]
+
+
+def test_windows_are_drawn_and_nothing_is_lent_in_those_that_are_withheld(start, gateway):
+    device = start(holdout_share=0.5, holdout_window_s=0.4, holdout_washout_s=0.1)
+    gateway.want(r0=10 * SECOND)
+    windows = "SELECT withheld, count(*) FROM holdout GROUP BY ALL"
+    until(lambda: min([n for _, n in device.rows(windows)], default=0) >= 3 and len(device.rows(windows)) == 2)
+    device.close()
+    rows = device.rows("SELECT t0_ns, t1_ns, withheld, after_withheld, holdout_share FROM holdout ORDER BY t0_ns")
+    assert [row[0] for row in rows[1:]] == [row[1] for row in rows[:-1]]
+    assert [row[3] for row in rows] == [None, *(row[2] for row in rows[:-1])]
+    assert {row[4] for row in rows} == {0.5}
+    # In the middle, for the agent looks every 50 ms and the ledger is told after that.
+    lent = """
+        SELECT w.withheld, count(*)
+        FROM holdout AS w JOIN lease AS l
+            ON (w.t0_ns + w.t1_ns) // 2000 BETWEEN epoch_us(l.granted_at) AND epoch_us(l.closed_at)
+        GROUP BY ALL
+    """
+    assert [withheld for withheld, _ in device.rows(lent)] == [False]
+    assert (WITHHELD,) in device.rows("SELECT DISTINCT close_reason FROM lease WHERE closed_by = 'released'")
+    ((held_ns,),) = device.rows("SELECT sum(duration_ns) FROM hold WHERE reason = 'withheld'")
+    assert held_ns > 100_000_000
 
 
 def test_solo_lends_nothing(start, gateway):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.lease import (
     ACTIVATION_NS_MAX,
+    WITHHELD,
     BorrowCase,
     EngineCut,
     LeaseFacts,
@@ -85,6 +86,7 @@ def test_a_lease_gives_what_serving_neither_holds_nor_keeps_free():
         {"serving_fault": "none is attached"},
         {"load": None},
         {"engine_fault": "the rollout engine starts"},
+        {"withheld": True},
         {"memory": replace(MEMORY, serving_tokens=400)},
         {"idle_share": 0.0},
         {"rules": replace(RULES, borrow=POLICIES["solo"].borrow)},
@@ -117,6 +119,14 @@ def test_a_policy_without_guards_lends_whatever_serving_does():
 
 
 # ---------------------------------------------------------------------- renewing and ending
+
+
+def test_a_lease_ends_where_leases_are_withheld_and_none_is_granted_before_that_is_over():
+    change = next_change(facts(granted(), withheld=True), 1000)
+    assert (change.action, change.reason, change.state.ended) == ("release", WITHHELD, "released")
+    assert next_change(facts(change.state, withheld=True), 1000) is None
+    assert refusal(facts(change.state, withheld=True), 1000) == WITHHELD
+    assert next_change(facts(change.state), 1000).action == "grant"
 
 
 def test_a_lease_is_renewed_by_an_answer_that_names_it_and_ends_without():

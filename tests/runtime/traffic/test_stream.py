@@ -50,6 +50,24 @@ def test_the_closing_total_counts_tokens_but_is_no_arrival() -> None:
     assert len(arrivals.times_ns) == 1
 
 
+@pytest.mark.parametrize(
+    ("details", "cached"),
+    [
+        ('{"cached_tokens": 7}', 7),
+        # A server that says so and found nothing, and one that does not say.
+        ('{"cached_tokens": 0}', 0),
+        ("null", None),
+    ],
+)
+def test_what_was_in_the_prefix_cache_is_known_where_the_server_says_so(details: str, cached: int | None) -> None:
+    arrivals = run(
+        'data: {"choices": [{"text": "a", "finish_reason": "length"}], "usage": {"completion_tokens": 1}}',
+        'data: {"choices": [], "usage": {"prompt_tokens": 9, "prompt_tokens_details": ' + details + "}}",
+        "data: [DONE]",
+    )
+    assert (arrivals.prompt_tokens, arrivals.cached_tokens) == (9, cached)
+
+
 def test_a_token_without_text_counts_where_the_server_counts() -> None:
     """The first byte of a character has no text yet; the server's count shows that a token came."""
     arrivals = run(

@@ -1,0 +1,89 @@
+"""Carries out what is drawn of a device's windows: says when leases are withheld, and has the ledger know of it."""
+
+from __future__ import annotations
+
+from rose.clock import Anchor
+from rose.config import CoservingConfig
+from rose.events import Hold, Holdout, Record
+from rose.runtime.policy.holdout import HoldoutRules, HoldoutWindow, window_at
+
+#: The reason of a hold: rollouts wanted the device in a window in which leases are withheld.
+REASON = "withheld"
+
+
+def rules(coserving: CoservingConfig) -> HoldoutRules:
+    """What the fleet file says, in nanoseconds."""
+    return HoldoutRules(
+        share=coserving.holdout_share,
+        window_ns=int(coserving.holdout_window_s * 1e9),
+        washout_ns=int(coserving.holdout_washout_s * 1e9),
+        seed=coserving.holdout_seed,
+    )
+
+
+class Withholding:
+    """The windows of one device. Times are monotonic nanoseconds. Not thread-safe.
+
+    Nothing is recorded where leases are never withheld. What `record` raises is raised by `look`.
+    """
+
+    def __init__(
+        self, device_id: str, engine_id: str, drawn_by: HoldoutRules, anchor: Anchor, record: Record, began_ns: int
+    ) -> None:
+        self._device_id, self._engine_id, self._rules = device_id, engine_id, drawn_by
+        self._anchor, self._record, self._began_ns = anchor, record, began_ns
+        self._window: HoldoutWindow | None = None
+        self._looked_ns = began_ns
+        #: When rollouts first wanted the device in vain since the last hold was recorded, and for how long in all.
+        self._wanted_since_ns, self._wanted_ns = 0, 0
+
+    def look(self, now_ns: int, *, wanted: bool) -> bool:
+        """Whether leases are withheld now. A window is in the ledger before anything is decided by it.
+
+        `wanted`: rollouts want the device.
+        """
+        if not self._rules.share:
+            return False
+        utc_ns = self._anchor.utc_ns(now_ns)
+        if self._window is None or not self._window.t0_ns <= utc_ns < self._window.t1_ns:
+            self._begin(window_at(self._rules, self._device_id, utc_ns))
+        assert self._window is not None
+        if self._window.withheld and wanted:
+            self._wanted_since_ns = self._wanted_since_ns or self._looked_ns
+            self._wanted_ns += now_ns - self._looked_ns
+        self._looked_ns = now_ns
+        return self._window.withheld
+
+    def tell(self) -> None:
+        """Record how long rollouts wanted the device in vain since the last time."""
+        if self._wanted_ns:
+            self._record(
+                Hold(
+                    at_us=self._anchor.utc_us(self._wanted_since_ns),
+                    device_id=self._device_id,
+                    engine_id=self._engine_id,
+                    reason=REASON,
+                    count=1,
+                    duration_ns=self._wanted_ns,
+                ),
+                durable=False,
+            )
+            self._wanted_since_ns, self._wanted_ns = 0, 0
+
+    def _begin(self, window: HoldoutWindow) -> None:
+        # An agent that starts in the middle of a window knows nothing of what was before.
+        t0_ns = max(window.t0_ns, self._anchor.utc_ns(self._began_ns))
+        self._window = window
+        self._record(
+            Holdout(
+                device_id=self._device_id,
+                t0_ns=t0_ns,
+                t1_ns=window.t1_ns,
+                withheld=window.withheld,
+                draw=window.draw,
+                holdout_share=self._rules.share,
+                holdout_seed=self._rules.seed,
+                window_ns=self._rules.window_ns,
+                washout_ns=self._rules.washout_ns,
+            )
+        )

@@ -1,0 +1,27 @@
+-- One row for each window of a serving device that was drawn: whether leases were withheld in it at random. What requests
+-- of the other windows met more than those of withheld ones is what lending costs serving.
+--
+-- event_time: When it was recorded, as the window began, UTC, to the microsecond.
+-- t0_ns: Start of the window, or of the agent that came into it late, UTC nanoseconds since the Unix epoch.
+-- t1_ns: End of the window (not in it); the device may have left before. UTC nanoseconds since the Unix epoch.
+-- draw: The first 13 hexadecimal digits of SHA-256 of `holdout_seed/device_id/number`, divided by 16^13.
+-- number: Number of the window, t0_ns // window_ns.
+-- after_withheld: Whether leases were withheld in the window right before; NULL where none was drawn.
+CREATE OR REPLACE VIEW holdout AS
+WITH drawn AS (
+    SELECT *, t0_ns // nullif(window_ns, 0) AS number
+    FROM event
+    WHERE kind = 'holdout'
+      AND CASE WHEN (coalesce(policy_version, 0) | holdout_seed | window_ns | washout_ns) BETWEEN 0 AND
+          36028797018963967 AND (t0_ns | t1_ns) BETWEEN 0 AND 4611686018427387903 THEN t0_ns <= t1_ns AND
+          t1_ns - t0_ns <= 36028797018963967 ELSE false END AND isfinite(draw) AND isfinite(holdout_share) AND
+          device_id <> ''
+)
+SELECT
+    writer, seq, event_id, run_id, provenance, event_time,
+    device_id, engine_id, lease_id, trajectory_id, policy_version,
+    t0_ns, t1_ns, number, withheld, draw, holdout_share, holdout_seed, window_ns, washout_ns,
+    CASE WHEN lag(t1_ns) OVER device = t0_ns THEN lag(withheld) OVER device END AS after_withheld,
+    event_time AS "at"
+FROM drawn
+WINDOW device AS (PARTITION BY run_id, provenance, device_id ORDER BY t0_ns, writer, seq);
