@@ -25,6 +25,7 @@ NONE_IN_SAMPLE = {
     "sync_failures",
     "unaccounted_device_time",
     "wasted_tokens_by_cause",
+    "withheld_windows_by_device",
 }
 #: These count what the merging of the copied sample wrote about itself, under a run of its own.
 OWN_EVENTS = {"late_writers", "ledger_growth"}

@@ -16,14 +16,14 @@ NUMBER = next(
 BEGAN_NS = NUMBER * RULES.window_ns + 4 * SECOND
 
 
-class Told(list):
+class Recorded(list):
     def __call__(self, event, *, durable=None):
         self.append(event)
 
 
 def make(drawn_by=RULES):
-    told = Told()
-    return Withholding("d0", "r0", drawn_by, Anchor(0), told, BEGAN_NS), told
+    recorded = Recorded()
+    return Withholding("d0", "r0", drawn_by, Anchor(0), recorded, BEGAN_NS), recorded
 
 
 def test_what_a_fleet_file_says():
@@ -33,15 +33,15 @@ def test_what_a_fleet_file_says():
 
 
 def test_each_window_is_recorded_once_as_it_begins_with_all_that_its_draw_is_made_of():
-    withholding, told = make()
+    withholding, recorded = make()
     looks = [BEGAN_NS + n * SECOND for n in range(20)]
     withheld = [withholding.look(now_ns, wanted=True) for now_ns in looks]
     assert withheld == [False] * 6 + [True] * 10 + [False] * 4
-    first, second, third = told
+    first, second, third = recorded
     assert (first.t0_ns, first.t1_ns) == (BEGAN_NS, (NUMBER + 1) * 10 * SECOND)
     assert (second.t0_ns, second.t1_ns) == ((NUMBER + 1) * 10 * SECOND, (NUMBER + 2) * 10 * SECOND)
     assert third.t0_ns == second.t1_ns
-    assert [event.withheld for event in told] == [False, True, False]
+    assert [event.withheld for event in recorded] == [False, True, False]
     assert second.draw == window_at(RULES, "d0", second.t0_ns).draw
     assert (second.holdout_share, second.holdout_seed) == (0.3, 1)
     assert (second.window_ns, second.washout_ns) == (10 * SECOND, 2 * SECOND)
@@ -49,12 +49,12 @@ def test_each_window_is_recorded_once_as_it_begins_with_all_that_its_draw_is_mad
 
 
 def test_what_rollouts_wanted_in_vain_is_a_hold():
-    withholding, told = make()
+    withholding, recorded = make()
     for n in range(10):
         withholding.look(BEGAN_NS + n * SECOND, wanted=n % 2 == 0)
     withholding.tell()
     withholding.tell()
-    (hold,) = (event for event in told if event.kind == "hold")
+    (hold,) = (event for event in recorded if event.kind == "hold")
     # Wanted when looked at after 6 s and 8 s, each for the second before it.
     assert (hold.reason, hold.count, hold.duration_ns, hold.device_id, hold.engine_id) == (
         "withheld", 1, 2 * SECOND, "d0", "r0"
@@ -63,7 +63,7 @@ def test_what_rollouts_wanted_in_vain_is_a_hold():
 
 
 def test_where_nothing_is_ever_withheld_nothing_is_recorded():
-    withholding, told = make(HoldoutRules(share=0.0, window_ns=SECOND, washout_ns=0, seed=0))
+    withholding, recorded = make(HoldoutRules(share=0.0, window_ns=SECOND, washout_ns=0, seed=0))
     assert not withholding.look(BEGAN_NS, wanted=True)
     withholding.tell()
-    assert told == []
+    assert recorded == []

@@ -34,11 +34,11 @@ def test_every_time_lies_in_one_window_of_the_length_that_was_asked_for(utc_ns, 
 def test_as_large_a_share_of_windows_is_withheld_and_one_says_nothing_of_another(share):
     rules = replace(RULES, share=share)
     devices = ("gpu-0", "gpu-1")
-    of = {name: [window_at(rules, name, n * rules.window_ns).withheld for n in range(4000)] for name in devices}
-    for withheld in of.values():
+    by_device = {name: [window_at(rules, name, n * rules.window_ns).withheld for n in range(4000)] for name in devices}
+    for withheld in by_device.values():
         assert sum(withheld) / 4000 == pytest.approx(share, abs=0.025)
-    in_a_row = sum(a and b for a, b in zip(of["gpu-0"], of["gpu-0"][1:], strict=False))
-    at_once = sum(a and b for a, b in zip(*of.values(), strict=True))
+    in_a_row = sum(a and b for a, b in zip(by_device["gpu-0"], by_device["gpu-0"][1:], strict=False))
+    at_once = sum(a and b for a, b in zip(*by_device.values(), strict=True))
     assert in_a_row / 4000 == pytest.approx(share**2, abs=0.025)
     assert at_once / 4000 == pytest.approx(share**2, abs=0.025)
 

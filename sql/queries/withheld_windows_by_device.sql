@@ -1,0 +1,53 @@
+-- For the infra lead: how often were leases withheld at random, and was it by the draw that the ledger names?
+--
+-- since (TIMESTAMP): only windows that began at or after this time, UTC.
+-- until (TIMESTAMP): only windows that began before this time, UTC.
+-- run_id (VARCHAR): only this run.
+-- device_id (VARCHAR): only this device.
+--
+-- `withheld_share` comes near `holdout_share` in the long run. `drawn_otherwise` counts windows whose draw is not what
+-- seed, device and number give, or that were not treated as their draw says; `lent_windows` counts withheld windows in
+-- whose middle a lease was in force. Both should be 0, or what lending costs serving cannot be told by these windows.
+-- `held_ns` is how long rollouts wanted the device in vain: what it costs in harvest.
+WITH drawn AS (
+    SELECT
+        *,
+        ('0x' || sha256(holdout_seed || '/' || device_id || '/' || number)[:13])::BIGINT / 16 ** 13 AS drawn_again
+    FROM holdout
+    WHERE (getvariable('since') IS NULL OR event_time >= getvariable('since')::TIMESTAMP)
+      AND (getvariable('until') IS NULL OR event_time < getvariable('until')::TIMESTAMP)
+      AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
+      AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
+),
+lent AS (
+    SELECT drawn.writer, drawn.seq
+    FROM drawn
+    SEMI JOIN lease
+        ON lease.run_id = drawn.run_id AND lease.provenance = drawn.provenance AND lease.device_id = drawn.device_id
+       AND (drawn.t0_ns + drawn.t1_ns) // 2000 >= epoch_us(lease.granted_at)
+       AND (drawn.t0_ns + drawn.t1_ns) // 2000 < coalesce(epoch_us(lease.closed_at), epoch_us(lease.expires_at))
+    WHERE drawn.withheld
+),
+held AS (
+    SELECT provenance, run_id, device_id, sum(duration_ns)::BIGINT AS held_ns
+    FROM hold
+    WHERE reason = 'withheld'
+      AND (getvariable('since') IS NULL OR event_time >= getvariable('since')::TIMESTAMP)
+      AND (getvariable('until') IS NULL OR event_time < getvariable('until')::TIMESTAMP)
+    GROUP BY ALL
+)
+SELECT
+    drawn.provenance, drawn.run_id, drawn.device_id,
+    drawn.holdout_share, drawn.holdout_seed, drawn.window_ns, drawn.washout_ns,
+    count(*) AS windows,
+    count(*) FILTER (drawn.withheld) AS withheld,
+    count(*) FILTER (drawn.withheld) / count(*) AS withheld_share,
+    count(*) FILTER (drawn.draw <> drawn.drawn_again OR drawn.withheld <> (drawn.draw < drawn.holdout_share))
+        AS drawn_otherwise,
+    count(lent.seq) AS lent_windows,
+    coalesce(any_value(held.held_ns), 0) AS held_ns
+FROM drawn
+LEFT JOIN lent USING (writer, seq)
+LEFT JOIN held USING (provenance, run_id, device_id)
+GROUP BY ALL
+ORDER BY ALL;

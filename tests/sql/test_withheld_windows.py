@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from rose.events import Event, Hold, Holdout, Lease
+from rose.ledger import catalog
+
+SECOND = 1_000_000_000
+#: 2026-11-02T10:00:00 UTC, in seconds since the Unix epoch.
+START_S = 1_793_613_600
+WINDOW_NS = 100 * SECOND
+#: Share of windows withheld: so large that some of the first ten are.
+SHARE = 0.4
+
+
+def at(seconds: float) -> int:
+    return START_S * 1_000_000 + round(seconds * 1e6)
+
+
+def ns(seconds: float) -> int:
+    return at(seconds) * 1000
+
+
+def drawn(number: int) -> float:
+    return int(hashlib.sha256(f"5/s0/{number}".encode()).hexdigest()[:13], 16) / 2**52
+
+
+def window(index: int, **changes: Any) -> Holdout:
+    number = ns(0) // WINDOW_NS + index
+    fields: dict[str, Any] = {
+        "draw": drawn(number), "withheld": drawn(number) < SHARE, "t0_ns": number * WINDOW_NS,
+        "t1_ns": (number + 1) * WINDOW_NS,
+    }  # fmt: skip
+    return Holdout(
+        at_us=at(100 * index), device_id="s0", holdout_share=SHARE, holdout_seed=5, window_ns=WINDOW_NS,
+        washout_ns=40 * SECOND, **{**fields, **changes},
+    )  # fmt: skip
+
+
+def test_the_draw_is_made_again_and_compliance_is_seen(record, by_hand, tmp_path: Path) -> None:
+    windows = [window(index) for index in range(10)]
+    withheld = [index for index, event in enumerate(windows) if event.withheld]
+    assert 2 <= len(withheld) <= 8
+    root = record(tmp_path / "ledger", windows)
+    columns = ("windows", "withheld", "drawn_otherwise", "lent_windows", "held_ns")
+    (row,) = by_hand(root, "withheld_windows_by_device")
+    assert tuple(row[column] for column in columns) == (10, len(withheld), 0, 0, 0)
+    assert row["withheld_share"] == len(withheld) / 10
+    # Another draw than the seed gives, one that was not kept to, and a lease that lived on in a withheld window.
+    terms: dict[str, Any] = {"kv_budget_bytes": 1, "compute_share": 1.0, "device_id": "s0", "lease_id": "L"}
+    middle_us = (windows[withheld[0]].t0_ns + WINDOW_NS // 2) // 1000
+    wrong: list[Event] = [
+        window(10, draw=0.5 * drawn(ns(0) // WINDOW_NS + 10)),
+        window(11, withheld=not window(11).withheld),
+        Lease(at_us=middle_us - 1, action="granted", expires_at_us=middle_us + 9, **terms),
+        Hold(at_us=at(50), device_id="s0", reason="withheld", count=1, duration_ns=7),
+        Hold(at_us=at(60), device_id="s0", reason="regret", count=1, duration_ns=8),
+    ]
+    root = record(tmp_path / "wrong", [*windows, *wrong])
+    (row,) = by_hand(root, "withheld_windows_by_device")
+    assert tuple(row[column] for column in columns)[2:] == (2, 1, 7)
+    assert row["windows"] == 12
+
+
+def test_a_window_knows_of_the_one_before_it(record, tmp_path: Path) -> None:
+    windows = [window(0, withheld=True), window(1, withheld=False), window(3, withheld=False), window(4)]
+    with catalog.connect(record(tmp_path / "ledger", windows)) as connection:
+        rows = connection.execute("SELECT number, after_withheld FROM holdout ORDER BY number").fetchall()
+    first = ns(0) // WINDOW_NS
+    assert rows == [(first, None), (first + 1, True), (first + 3, None), (first + 4, False)]
