@@ -28,6 +28,9 @@ _TYPES = {
     "span_to": "BIGINT[]",
     "horizon_ns": "BIGINT",
     "device_id": "VARCHAR",
+    "penalty_nano": "BIGINT[]",
+    "curve_at": "DOUBLE[][]",
+    "curve_nano": "DOUBLE[][]",
 }
 
 _ROWS_AT_ONCE = 100
@@ -35,8 +38,8 @@ _ROWS_AT_ONCE = 100
 #: The views that pricing reads a run through. Devices come before `device_slice`, so that a slice that arrives in
 #: between can only lengthen the time of a device that is still there.
 _VIEWS = (
-    "run", "device", "tenure", "device_slice", "lease", "preemption", "sync", "turn", "trajectory", "verdict",
-    "request", "power",
+    "run", "device", "tenure", "device_slice", "lease", "holdout", "engine", "preemption", "sync", "turn", "trajectory",
+    "verdict", "request", "power",
 )  # fmt: skip
 
 

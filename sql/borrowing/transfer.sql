@@ -28,7 +28,8 @@ SELECT
     CASE WHEN h.lease_id IS NOT NULL THEN s.sync END AS sync,
     s.route, s.segment,
     least(h.t1_ns, s.to_ns) - greatest(h.t0_ns, s.from_ns) AS weight_ns,
-    CAST(sum(s.wire_bytes) AS BIGINT) AS wire_bytes
+    CAST(sum(s.wire_bytes) AS BIGINT) AS wire_bytes,
+    count(*) AS syncs
 FROM sent AS s
 LEFT JOIN held AS h
     ON getvariable('by_lease') AND s.lease_id IS NULL AND h.device_id = s.device_id

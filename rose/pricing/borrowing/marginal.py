@@ -22,9 +22,9 @@ from typing import Any
 
 import duckdb
 
-from rose.pricing.borrowing import power
+from rose.pricing.borrowing import harm, power, provision
+from rose.pricing.borrowing.harm import Harm
 from rose.pricing.borrowing.power import Metered
-from rose.pricing.borrowing.provision import realised
 from rose.pricing.borrowing.scale_down import Span
 from rose.pricing.borrowing.terms import Basis, Parts, Stretches, Term, add, basis_of, by_book, nano_by_key, term
 from rose.pricing.charges.allocation import Allocation
@@ -36,7 +36,10 @@ from rose.pricing.stats.uncertainty import Estimate, total
 
 __all__ = ["TERMS", "Basis", "LeaseCost", "Marginal", "Term", "marginal"]
 
-TERMS: tuple[str, ...] = ("energy", "transfer", "scheduler", "kv_recompute", "provision")
+TERMS: tuple[str, ...] = (
+    "energy", "transfer", "scheduler", "kv_recompute", "provision", "prefix_cache", "interference", "held_memory",
+    "publishing",
+)  # fmt: skip
 
 _BYTES_PER_GB = 10**9
 _MILLION = 10**6
@@ -71,8 +74,8 @@ class Marginal:
     avoidable_usd: Fraction = Fraction(0)
     #: Leased time in spans in which the device would have been given back, and charged as avoidable.
     gave_back_ns: int = 0
-    #: Leases that were taken back as load rose.
-    taken_back: int = 0
+    #: What withheld windows say, or why lending cannot be told from load.
+    harm: Harm = field(default_factory=Harm)
     #: Weights sent to serving devices.
     sent_bytes: int = 0
     #: What the power meters said, by device class.
@@ -101,6 +104,11 @@ class Marginal:
     def missing(self) -> tuple[str, ...]:
         """Terms with not enough data, which the sums are without."""
         return tuple(name for name, term in self.terms.items() if term.missing is not None)
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Terms that were neither measured nor have a price in the book, which the sums are without."""
+        return tuple(name for name, term in self.terms.items() if term.basis == "absent")
 
     @property
     def basis(self) -> Basis:
@@ -171,18 +179,19 @@ def marginal(
     )  # fmt: skip
     lent, leased = rows(connection, "borrowing/lent_time"), rows(connection, "borrowing/leased_time")
     metered = power.metered(rows(connection, "borrowing/power_by_load"))
-    taken_back = sum(row["leases"] for row in rows(connection, "run/lease_totals") if row["closing"] == "preempted")
-    transfer, sent_bytes = _transfer(rows(connection, "borrowing/transfer"), stretches, book)
+    harmed = harm.measure(connection, stretches, book, by_lease=by_lease)
+    syncs = rows(connection, "borrowing/transfer")
+    transfer, sent_bytes = _transfer(syncs, stretches, book)
     terms = {
         "energy": power.energy(lent, leased, metered, stretches, book),
         "transfer": transfer,
         "scheduler": _scheduler(leased, stretches, book),
         "kv_recompute": _kv_recompute(rows(connection, "borrowing/recomputed_tokens"), stretches, book),
-        "provision": realised(
-            rows(connection, "borrowing/violations_by_load"), rows(connection, "borrowing/violation_spread"),
-            stretches, book,
-            taken_back=taken_back,
-        ),
+        "provision": provision.realised(harmed, connection, stretches, book),
+        "prefix_cache": harm.prefix_cache(harmed, stretches, book),
+        "interference": harm.interference(harmed, rows(connection, "borrowing/overlap_time"), stretches, book),
+        "held_memory": harm.held_memory(rows(connection, "borrowing/held_memory"), stretches, book),
+        "publishing": harm.publishing(syncs, stretches, book),
     }  # fmt: skip
     borrowed: dict[tuple[str, int], Fraction] = {}
     for row in lent:
@@ -197,7 +206,7 @@ def marginal(
         idle_anyway=all(book.lending_at(at_ns).idle_anyway for at_ns in stretches.starts_ns),
         avoidable_usd=sum(avoidable.values(), Fraction(0)),
         gave_back_ns=gave_back_ns,
-        taken_back=taken_back,
+        harm=harmed,
         sent_bytes=sent_bytes,
         metered=metered,
         leases=_leases(terms, avoidable, lent, leased) if by_lease else (),

@@ -8,7 +8,8 @@ Definitions [D]; a window is `horizon` long, a load bin a fifth of serving load.
 - *E[extra | b]*: mean missed budgets of a burst that began from bin b on a lent device, less the same on one not lent.
 - *provision(b)* = h(b) * E[extra | b] * penalty, for each lent device-second in bin b. In the top fifth nothing is
   accrued: the burst is already there, and what it costs is realised.
-- *Realised* = sum over b of N_b * (v_b lent - v_b not lent) * penalty over all requests, not clipped at zero.
+- *Realised* = what lending cost serving, against time in which leases were withheld at random: see `harm`. Without such
+  time it is confounded, and what is shown is the sum over b of N_b * (v_b lent - v_b not lent) * penalty.
 
 A bin with too few windows or bursts takes the figure of all bins together; where that is too little as well there is
 not enough data, and nothing is accrued or booked.
@@ -19,25 +20,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from fractions import Fraction
 from typing import Any
 
+import duckdb
+
 from rose.pricing import formulas
-from rose.pricing.borrowing.terms import Parts, Stretches, Term, add, nano_by_key, range_of, term
+from rose.pricing.borrowing import harm
+from rose.pricing.borrowing.harm import Harm
+from rose.pricing.borrowing.terms import Parts, Stretches, Term, add, nano_by_key, term
 from rose.pricing.money import NS_PER_S
 from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.query import rows
 from rose.pricing.stats.bootstrap import Interval
-from rose.pricing.stats.uncertainty import (
-    Clusters,
-    Estimate,
-    effective_trials,
-    mean,
-    ratio_variance,
-    total,
-    welch,
-    wilson,
-)
+from rose.pricing.stats.uncertainty import wilson
 
 Row = Mapping[str, Any]
 
@@ -55,86 +52,62 @@ _NOTHING_TO_COMPARE = "not enough data: no request of the same load arrived whil
 # What it cost --------------------------------------------------------------------------------------------------------
 
 
-def confounded(taken_back: int) -> str | None:
-    """Why lent time and the rest cannot be compared honestly: leases were taken back as serving came under load.
+def realised(measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches, book: PriceBook) -> Term:
+    """What missed budgets, and latency within them, came to; see `rose.pricing.borrowing.harm`.
 
-    The requests that then come late arrive while their device is not lent any more, and make what lending is compared
-    with worse.
+    Where that is confounded: the misses alone, against unlent time of the same load, without an interval.
     """
-    if not taken_back:
-        return None
-    leases = "a lease was" if taken_back == 1 else f"{taken_back:,} leases were"
-    return f"confounded: {leases} taken back as load rose, so time after them is no fair comparison"
+    if not any(_penalties(stretches, book)):
+        return term({}, "price book", _NO_PENALTY)
+    if measured.confounded is None:
+        return harm.realised(measured, stretches, book)
+    return confounded(rows(connection, "borrowing/violations_by_load"), stretches, book, measured.confounded)
 
 
-def realised(
-    bins: Sequence[Row], spread: Sequence[Row], stretches: Stretches, book: PriceBook, *, taken_back: int = 0
-) -> Term:
-    """[D] Sum over load bins of N_lent * (v_lent - v_unlent) * penalty, not clipped at zero.
+def realised_by_day(
+    measured: Harm, connection: duckdb.DuckDBPyConnection, stretches: Stretches, book: PriceBook
+) -> dict[date, Fraction]:
+    """The same dollars by the UTC day on which the requests arrived."""
+    if measured.confounded is None:
+        return harm.realised_by_day(measured)
+    return confounded_by_day(rows(connection, "borrowing/violations_by_load"), stretches, book)
 
-    `bins` are rows of `violations_by_load`, `spread` of `violation_spread`. The interval is Newcombe's for a difference
-    of rates, with the number of requests cut by how far misses come together. Requests in a bin that has no unlent ones
-    to compare with are left out of the figure, and the explanation says how many; the interval has room for any rate
-    that their load may have without lending. There is none where leases were taken back under load (`taken_back`).
+
+def confounded(bins: Sequence[Row], stretches: Stretches, book: PriceBook, why: str) -> Term:
+    """[D] Sum over load bins of N_lent * (v_lent - v_unlent) * penalty, not clipped at zero, without an interval.
+
+    `bins` are rows of `violations_by_load`. Lent and unlent time differ in more than lending: leases follow load, and
+    requests that a lease made late may arrive when it is gone. Requests in a bin that has no unlent ones to compare
+    with are left out of the figure, and the explanation says how many.
     """
     penalties = _penalties(stretches, book)
-    if not any(penalties):
-        return term({}, "price book", _NO_PENALTY)
     unlent = _unlent(bins)
     parts: Parts = {}
     extra, counts = Fraction(0), {True: 0, False: 0}
-    usd_at_stake: dict[int, Fraction] = defaultdict(Fraction)
-    apart = [0.0, 0.0]
-    lent: dict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for row in (row for row in bins if row["lent"]):
         beyond = _beyond(row, unlent)
         counts[beyond is not None] += row["requests"]
-        penalty = penalties[_segment(row["day"], stretches)]
-        if beyond is None:
-            apart[0] += float(penalty * (row["violations"] - row["requests"]))
-            apart[1] += float(penalty * row["violations"])
-        else:
+        if beyond is not None:
             extra += beyond
-            add(parts, row["lease_id"], beyond * penalty)
-            usd_at_stake[row["load_bin"]] += row["requests"] * penalty
-            requests, misses = lent[row["load_bin"]]
-            lent[row["load_bin"]] = (requests + row["requests"], misses + row["violations"])
-    clusters = {(row["load_bin"], row["lent"]): Clusters.of(row) for row in spread}
+            add(parts, row["lease_id"], beyond * penalties[stretches.of_day(row["day"])])
     each = " then ".join(dict.fromkeys(f"${float(penalty):g}" for penalty in penalties))
-    compared = _difference(
-        (counted, clusters.get((load_bin, is_lent)), float(at_stake) * (1 if is_lent else -1))
-        for load_bin, at_stake in usd_at_stake.items()
-        for is_lent, counted in ((True, lent[load_bin]), (False, unlent[load_bin]))
-    )
     return term(
         parts,
         "measured",
-        f"{float(extra):+.1f} missed budgets against unlent time of the same load, {each} each; "
+        f"{why}; {float(extra):+.1f} missed budgets against unlent time of the same load, {each} each; "
         f"{counts[True]:,} lent requests compared, {counts[False]:,} had nothing to compare with",
-        interval=_with_the_rest(parts, compared, apart, stretches, book),
-        no_interval=confounded(taken_back),
+        no_interval=why,
         missing=_NOTHING_TO_COMPARE if counts[False] and not counts[True] else None,
     )
 
 
-def _with_the_rest(
-    parts: Parts, compared: Interval | None, apart: Sequence[float], stretches: Stretches, book: PriceBook
-) -> Interval | None:
-    """The interval with what could not be compared, of which only ends are known, and the book's range of a penalty."""
-    if compared is None or compared.high is None:
-        return None
-    usd = float(sum(parts.values(), Fraction(0)))
-    estimate = Estimate(usd, compared.low, compared.high).widened(*range_of(map(book.lending_at, stretches.starts_ns)))
-    return total([estimate, Estimate(0.0, *apart)])
-
-
-def realised_by_day(bins: Sequence[Row], stretches: Stretches, book: PriceBook) -> dict[date, Fraction]:
+def confounded_by_day(bins: Sequence[Row], stretches: Stretches, book: PriceBook) -> dict[date, Fraction]:
     """The same dollars by the UTC day on which the requests arrived."""
     penalties, unlent = _penalties(stretches, book), _unlent(bins)
     by_day: dict[date, Fraction] = defaultdict(Fraction)
     for row in bins:
         beyond = _beyond(row, unlent) if row["lent"] else None
-        by_day[row["day"]] += (beyond or 0) * penalties[_segment(row["day"], stretches)]
+        by_day[row["day"]] += (beyond or 0) * penalties[stretches.of_day(row["day"])]
     return dict(by_day)
 
 
@@ -156,29 +129,8 @@ def _beyond(row: Row, unlent: Mapping[int, tuple[int, int]]) -> Fraction | None:
     return int(row["violations"]) - Fraction(misses, requests) * int(row["requests"])
 
 
-def _difference(sides: Iterable[tuple[tuple[int, int], Clusters | None, float]]) -> Interval | None:
-    """Interval of a sum of rates, from (requests, misses), their clusters and what each rate is multiplied by."""
-    parts = list(sides)
-    freedom = welch(
-        (factor**2 * variance, clusters.count - 1)
-        for (requests, misses), clusters, factor in parts
-        if clusters is not None and (variance := ratio_variance(misses, requests, clusters)) is not None
-    )
-    return total(_rate(counted, clusters, freedom).times(factor) for counted, clusters, factor in parts)
-
-
-def _rate(counted: tuple[int, int], clusters: Clusters | None, freedom: float | None) -> Estimate:
-    requests, misses = counted
-    trials = float(requests) if clusters is None else effective_trials(misses, requests, clusters, freedom)
-    return Estimate(misses / requests, *wilson(misses / requests, trials))
-
-
 def _penalties(stretches: Stretches, book: PriceBook) -> list[Fraction]:
     return [Fraction(book.lending_at(at_ns).violation_usd) for at_ns in stretches.starts_ns]
-
-
-def _segment(day: date, stretches: Stretches) -> int:
-    return stretches.of(int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * NS_PER_S)
 
 
 # What to provide -----------------------------------------------------------------------------------------------------
@@ -191,7 +143,6 @@ class Rate:
     hazard_per_s: Fraction | None
     hazard_interval: Interval | None
     extra: Fraction | None
-    extra_interval: Interval | None
     #: The figures that are of all bins together, since the bin's own data were too few.
     pooled: tuple[str, ...]
     windows: int
@@ -217,15 +168,14 @@ def _rate_of(load_bin: int, risk: Sequence[Row], bursts: Sequence[Row], horizon_
     if hazard is None:
         hazard, hazard_interval = _hazard(risk, horizon_ns)
         pooled.append("hazard")
-    extra, extra_interval = _extra([row for row in bursts if row["bin"] == load_bin])
+    extra = _extra([row for row in bursts if row["bin"] == load_bin])
     if extra is None:
-        extra, extra_interval = _extra(bursts)
+        extra = _extra(bursts)
         pooled.append("extra")
     return Rate(
         hazard_per_s=hazard,
         hazard_interval=hazard_interval,
         extra=extra,
-        extra_interval=extra_interval,
         pooled=tuple(pooled),
         windows=windows,
         bursts=begun,
@@ -243,23 +193,15 @@ def _hazard(risk: Sequence[Row], horizon_ns: int) -> tuple[Fraction | None, Inte
     return Fraction(begun, windows) * per_s, Interval(low=low * float(per_s), high=high * float(per_s))
 
 
-def _extra(bursts: Sequence[Row]) -> tuple[Fraction | None, Interval | None]:
-    """Mean misses of a burst, lent less not lent; the interval takes bursts as independent."""
-    counts, misses, squares = (
+def _extra(bursts: Sequence[Row]) -> Fraction | None:
+    """Mean misses of a burst, lent less not lent. Leases follow load, so no interval of it would be honest."""
+    counts, misses = (
         {lent: sum(row[name] for row in bursts if row["lent"] == lent) for lent in (True, False)}
-        for name in ("bursts", "misses", "squares")
+        for name in ("bursts", "misses")
     )
     if min(counts.values()) < BURSTS_MIN:
-        return None, None
-    mean_of = {lent: Fraction(misses[lent], counts[lent]) for lent in counts}
-    variances = [
-        (float(squares[lent] - mean_of[lent] * misses[lent]) / (n - 1) / n, n - 1) for lent, n in counts.items()
-    ]
-    difference = mean_of[True] - mean_of[False]
-    # Bursts that all missed as much, most often nothing, do not say how far others will lie from them.
-    if not all(variance for variance, _ in variances):
-        return difference, None
-    return difference, total([mean(float(difference), variances)])
+        return None
+    return Fraction(misses[True], counts[True]) - Fraction(misses[False], counts[False])
 
 
 def _why(hazard: Fraction | None, extra: Fraction | None, risk: Sequence[Row], bursts: Sequence[Row]) -> str | None:
@@ -313,7 +255,7 @@ def accrue(
         if not earlier:
             next_day = day + timedelta(days=1)
             known = rates(_until(risk, next_day), _until(bursts, next_day), horizon_ns)
-        penalty = penalties[_segment(day, stretches)]
+        penalty = penalties[stretches.of_day(day)]
         why = known[0].why if penalty else None
         parts: Parts = {}
         for row in own:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
-from rose.pricing.money import NANO_USD_PER_USD, nano_usd_of
+from rose.pricing.money import NANO_USD_PER_USD, NS_PER_S, nano_usd_of
 from rose.pricing.price_books.entries import Entry
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.stats.bootstrap import Interval
@@ -19,7 +20,7 @@ from rose.pricing.stats.uncertainty import Estimate, total
 
 K = TypeVar("K")
 
-Basis = Literal["measured", "assumed", "partly measured", "price book"]
+Basis = Literal["measured", "assumed", "partly measured", "price book", "absent"]
 #: Dollars by lease; None stands for what no lease claims.
 Parts = dict[str | None, Fraction]
 
@@ -39,6 +40,11 @@ class Term:
     #: The same dollars by lease, where they were asked for so.
     by_lease: Mapping[str | None, Fraction] = field(default_factory=dict)
 
+    @property
+    def unknown(self) -> str | None:
+        """Why there is no figure; None where there is one. What is absent is explained."""
+        return "absent" if self.basis == "absent" else self.missing
+
 
 def term(
     parts: Parts,
@@ -57,6 +63,11 @@ def term(
     )  # fmt: skip
 
 
+def absent(why: str) -> Term:
+    """A term that sums are without, and whose figure is unknown, never 0."""
+    return Term(usd=Fraction(0), basis="absent", explained=why)
+
+
 def add(parts: Parts, key: str | None, usd: Fraction) -> None:
     """Add to a lease's part."""
     parts[key] = parts.get(key, Fraction(0)) + usd
@@ -64,7 +75,7 @@ def add(parts: Parts, key: str | None, usd: Fraction) -> None:
 
 def basis_of(bases: Iterable[Basis]) -> Basis:
     """What a sum rests on, by what its parts rest on; a price of nothing in the book weighs nothing."""
-    found = set(bases)
+    found = set(bases) - {"absent"}
     if len(found - {"price book"}) == 1:
         return (found - {"price book"}).pop()
     if not found - {"price book"}:
@@ -121,6 +132,10 @@ class Stretches:
     def changes_ns(self) -> list[int]:
         """Where one stretch ends and the next begins; what the queries count as `segment`."""
         return [from_ns for from_ns, _ in self.spans[1:]]
+
+    def of_day(self, day: date) -> int:
+        """Number of the stretch of a UTC day; prices change at midnight."""
+        return self.of(int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * NS_PER_S)
 
     @property
     def starts_ns(self) -> list[int]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from rose.pricing.price_books.diff import Diff, Value
-    from rose.pricing.price_books.entries import Entry
+    from rose.pricing.price_books.entries import Entry, Lending
     from rose.pricing.price_books.pricebook import PriceBook
 
 price_app = typer.Typer(no_args_is_help=True, help="Check, show and compare price books.")
@@ -138,6 +138,8 @@ def _shown(value: Value) -> str:
         return _said(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return ", ".join(f"${usd:f} at {share:%}" for share, usd in value)
     return "-" if value is None else f"{value:f}" if isinstance(value, Decimal) else str(value)
 
 
@@ -145,6 +147,23 @@ def _range(entry: Entry) -> str:
     if entry.low_share is None or entry.high_share is None:
         return ""
     return f"; 95% range {entry.low_share:%} to {entry.high_share:%} of it"
+
+
+def _optional(entry: Lending) -> str:
+    """What a book may leave out, in words."""
+    parts = [
+        f"; {words} ${usd:f} {per}"
+        for words, usd, per in (
+            ("serving slowed down", entry.interference_usd_per_device_hour, "per device-hour"),
+            ("memory held while not lent", entry.held_memory_usd_per_gib_hour, "per GiB-hour"),
+            ("publishing", entry.publish_usd_per_sync, "per sync"),
+        )
+        if usd is not None
+    ]
+    if entry.latency_usd is not None:
+        points = ", ".join(f"${usd:f} at {share:%}" for share, usd in entry.latency_usd)
+        parts.insert(0, f"; a kept one {points} of its budget")
+    return "".join(parts)
 
 
 def _said(entry: Entry) -> str:
@@ -171,7 +190,7 @@ def _said(entry: Entry) -> str:
                 f"fleet exists without leases: {'yes' if entry.idle_anyway else 'no'}; "
                 f"scheduler ${entry.scheduler_usd_per_lease_s:f} per lease-second; "
                 f"recomputed prompt ${entry.kv_recompute_usd_per_million_tokens:f} per million tokens; "
-                f"missed budget ${entry.violation_usd:f}"
+                f"missed budget ${entry.violation_usd:f}{_optional(entry)}"
             )
         case entries.TokenPrices():
             return f"${entry.input_usd_per_million:f} in, ${entry.output_usd_per_million:f} out, per million"

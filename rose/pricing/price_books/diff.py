@@ -14,7 +14,7 @@ from rose.pricing.price_books.entries import TABLES, Entry, PowerFigure
 from rose.pricing.price_books.pricebook import PriceBook
 
 #: A field of an entry, or a whole one.
-Value = Decimal | str | bool | date | Entry | None
+Value = Decimal | str | bool | date | Entry | tuple[tuple[Decimal, Decimal], ...] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,4 +163,6 @@ def _plain(value: Value) -> object:
         return value.model_dump(mode="json", by_alias=True, exclude_none=True)
     if isinstance(value, bool) or value is None:
         return value
+    if isinstance(value, tuple):
+        return [[f"{number:f}" for number in point] for point in value]
     return f"{value:f}" if isinstance(value, Decimal) else str(value)

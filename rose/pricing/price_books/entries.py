@@ -12,64 +12,36 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from rose.pricing.money import PricingError
-
-#: More decimals, or more digits before the point, than any price has: a slip of the pen or a float written out.
-_DECIMALS_MAX = 12
-_DIGITS_MAX = 12
+from rose.pricing.price_books.numbers import LatencyCurve, number, rate
 
 
 class PriceBookError(PricingError):
     """A price book that cannot be used, or a price it does not hold; names the file, the field and the value."""
 
 
-def _number(value: object) -> Decimal:
-    # TOML numbers arrive as int or Decimal; text or a bool would be a slip of the pen.
-    # pydantic reports a ValueError with its field; a TypeError would escape.
-    if isinstance(value, str):
-        raise ValueError("must be a number, without quotes")
-    if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        raise ValueError("must be a number such as 2.35")
-    exact = Decimal(value)
-    if not exact.is_finite():
-        raise ValueError("must be a finite number")
-    if exact and exact.adjusted() >= _DIGITS_MAX:
-        raise ValueError(f"must be below 1e{_DIGITS_MAX}; check the unit")
-    exponent = exact.as_tuple().exponent
-    if isinstance(exponent, int) and -exponent > _DECIMALS_MAX:
-        raise ValueError(f"has {-exponent} decimals, and a price has {_DECIMALS_MAX} at most; round it")
-    return exact
-
-
-def _rate(value: object) -> Decimal:
-    exact = _number(value)
-    if exact.is_signed():
-        raise ValueError("must be 0 or more; 0 says that it is free")
-    return exact
-
-
 def _pue(value: object) -> Decimal:
-    exact = _number(value)
+    exact = number(value)
     if exact < 1:
         raise ValueError("must be 1 or more: watts the site draws for each watt a device draws")
     return exact
 
 
 def _share(value: object) -> Decimal:
-    exact = _number(value)
+    exact = number(value)
     if not 0 <= exact <= 1:
         raise ValueError("must be a load from 0.0 to 1.0")
     return exact
 
 
 def _low(value: object) -> Decimal:
-    exact = _number(value)
+    exact = number(value)
     if not 0 <= exact <= 1:
         raise ValueError("must be from 0 to 1: the low end of the entry's figures is that share of them")
     return exact
 
 
 def _high(value: object) -> Decimal:
-    exact = _number(value)
+    exact = number(value)
     if exact < 1:
         raise ValueError("must be 1 or more: the high end of the entry's figures is that many times them")
     return exact
@@ -93,7 +65,7 @@ def _points(value: object) -> object:
     return tuple(value)
 
 
-Rate = Annotated[Decimal, BeforeValidator(_rate)]
+Rate = Annotated[Decimal, BeforeValidator(rate)]
 Low = Annotated[Decimal, BeforeValidator(_low)]
 High = Annotated[Decimal, BeforeValidator(_high)]
 Day = Annotated[date, BeforeValidator(_day)]
@@ -309,6 +281,23 @@ class Lending(Dated):
     kv_recompute_usd_per_million_tokens: Rate
     #: The SLO penalty: what one serving request that misses its budget costs.
     violation_usd: Rate
+    #: What one that keeps its budgets costs, by the larger share of a budget that it took: (share, dollars).
+    latency_usd: LatencyCurve | None = None
+    #: An hour that serving works longer because rollouts share its device.
+    interference_usd_per_device_hour: Rate | None = None
+    #: A GiB of KV memory that a rollout engine holds for an hour on a device that is not lent.
+    held_memory_usd_per_gib_hour: Rate | None = None
+    #: Publishing a version to one serving device, beside the transfer of its bytes.
+    publish_usd_per_sync: Rate | None = None
+
+    @model_validator(mode="after")
+    def _missing_costs_at_least_as_much(self) -> Self:
+        if self.latency_usd is not None and self.latency_usd[-1][1] > self.violation_usd:
+            raise ValueError(
+                f"latency_usd ends at {self.latency_usd[-1][1]}, above violation_usd {self.violation_usd}: a request "
+                "that keeps its budget would cost more than one that misses it"
+            )
+        return self
 
 
 class TokenPrices(Dated):

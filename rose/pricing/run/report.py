@@ -116,9 +116,9 @@ def _with_total(make: Figures, nano_usd: Mapping[str, int], view: str) -> dict[s
 
 
 def _term(make: Figures, term: Term) -> Figure:
-    usd = None if term.missing else term.usd
+    usd = None if term.unknown else term.usd
     return make.money(
-        usd, MARGINAL, basis=term.basis, interval=term.interval, no_interval=term.no_interval, why=term.missing
+        usd, MARGINAL, basis=term.basis, interval=term.interval, no_interval=term.no_interval, why=term.unknown
     )
 
 
@@ -134,7 +134,7 @@ def _borrow(make: Figures, borrow: Marginal) -> Borrow:
         )  # fmt: skip
 
     per = {
-        name: per_hour(None if term.missing else term.usd, term.basis, term.interval, term.no_interval, term.missing)
+        name: per_hour(None if term.unknown else term.usd, term.basis, term.interval, term.no_interval, term.unknown)
         for name, term in borrow.terms.items()
     }
     return Borrow(

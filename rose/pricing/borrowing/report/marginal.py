@@ -86,7 +86,7 @@ def build(
             total=TermRow(
                 in_all=amount(make, total, basis=m.basis, interval=m.interval, no_interval=m.no_interval),
                 per_device_hour=_hourly(make, m, None, m.basis, m.interval),
-                rests_on=f"not enough data for {' and '.join(m.missing)}, which it is without" if m.missing else "",
+                rests_on=_without(m),
             ),
             avoidable=make.amount(avoidable, AMORTIZED),
             charged=amount(make, total + avoidable, basis=m.basis),
@@ -109,12 +109,19 @@ def charged(run: PricedRun, gave_back: Sequence[Span], *, by_lease: bool = False
     return marginal(run.connection, run.run.run_id, run.allocation, run.book, gave_back, by_lease=by_lease)
 
 
+def _without(m: Marginal) -> str:
+    parts = [f"not enough data for {' and '.join(m.missing)}, which it is without"] if m.missing else []
+    if m.absent:
+        parts.append(f"without {', '.join(name.replace('_', ' ') for name in m.absent)}: absent")
+    return "; ".join(parts)
+
+
 def _term(make: Figures, m: Marginal, name: str, nano: int) -> TermRow:
     term = m.terms[name]
-    known = None if term.missing else nano
+    known = None if term.unknown else nano
     return TermRow(
         in_all=amount(
-            make, known, basis=term.basis, why=term.missing, interval=term.interval, no_interval=term.no_interval
+            make, known, basis=term.basis, why=term.unknown, interval=term.interval, no_interval=term.no_interval
         ),
         per_device_hour=_hourly(make, m, name, term.basis, term.interval),
         rests_on=term.explained,
@@ -122,7 +129,7 @@ def _term(make: Figures, m: Marginal, name: str, nano: int) -> TermRow:
 
 
 def _hourly(make: Figures, m: Marginal, name: str | None, basis: str, interval: Interval | None) -> Figure:
-    missing = None if name is None else m.terms[name].missing
+    missing = None if name is None else m.terms[name].unknown
     return make.money(
         None if missing else m.usd_per_device_hour(name),
         MARGINAL,

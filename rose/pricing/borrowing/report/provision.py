@@ -23,7 +23,7 @@ from rose.pricing.stats.bootstrap import Interval
 _S_PER_HOUR = 3600
 _DAY_S = 86_400
 _NOTHING_LENT = "nothing was lent"
-_ALL_ALIKE = "bursts on one side all missed as many budgets"
+_NOT_DRAWN = "confounded: leases follow load, and bursts on lent devices are compared with those on others"
 _BEFORE = "not enough data up to this day"
 
 
@@ -100,7 +100,7 @@ def build(
             rows(run.connection, f"borrowing/{f}") for f in ("burst_risk", "burst_violations", "lent_windows")
         )
         accruals = provision.accrue(lent, risk, bursts, stretches, run.book, horizon_ns)
-        realised = provision.realised_by_day(rows(run.connection, "borrowing/violations_by_load"), stretches, run.book)
+        realised = provision.realised_by_day(run.borrow.harm, run.connection, stretches, run.book)
         penalty = Fraction(run.book.lending_at(stretches.starts_ns[-1]).violation_usd)
         balances = provision.roll_forward({of.day: of.usd for of in accruals}, {} if term.missing else realised)
         known = [balance.accrued for balance in balances if balance.accrued is not None]
@@ -110,7 +110,7 @@ def build(
             horizon=make.number(horizon_ns, "ns"),
             penalty=make.money(penalty, MARGINAL, per="missed budget", basis="price book"),
             rates={
-                load_bin: _rate(make, rate, penalty, provision.confounded(run.borrow.taken_back))
+                load_bin: _rate(make, rate, penalty)
                 for load_bin, rate in provision.rates(risk, bursts, horizon_ns).items()
             },
             accrued=amount(make, sum(known) if known else None, basis=basis, why=_why_none(accruals)),
@@ -145,7 +145,7 @@ def _why_none(accruals: Sequence[Accrual]) -> str | None:
     return accruals[-1].why if all(of.usd is None for of in accruals) else None
 
 
-def _rate(make: Figures, of: Rate, penalty: Fraction, confounded: str | None) -> RateRow:
+def _rate(make: Figures, of: Rate, penalty: Fraction) -> RateRow:
     per_hour = None if of.hazard_per_s is None else float(of.hazard_per_s) * _S_PER_HOUR
     misses = None if of.misses_per_s is None else of.misses_per_s * _S_PER_HOUR
     return RateRow(
@@ -157,8 +157,7 @@ def _rate(make: Figures, of: Rate, penalty: Fraction, confounded: str | None) ->
             None if of.extra is None else float(of.extra),
             "ratio",
             why=of.why,
-            interval=None if confounded else of.extra_interval,
-            no_interval=confounded or _ALL_ALIKE,
+            no_interval=_NOT_DRAWN,
         ),
         misses_per_device_hour=counted(make, None if misses is None else float(misses), "ratio", why=of.why),
         provision_per_device_hour=make.money(

@@ -1,0 +1,273 @@
+"""What lending costs serving, against time in which leases were withheld at random.
+
+Definitions [D]; a window is withheld or not by a draw that the ledger holds, and *lent time* is all that was drawn and
+not withheld, whether or not a lease was in force: a lease that was taken back still belongs to what lending does, and so
+does the wash-out of a withheld window.
+
+- *Provision, realised* = sum over strata of C_lent - N_lent * C_withheld / N_withheld: dollars C of N requests. One that
+  misses a budget costs the penalty, one that keeps them what the book's curve says of its latency.
+- *Prefix cache* = (cached share withheld - lent) * prompt tokens lent, at serving's price of an input token.
+- *Interference* = (busy time for a token lent - withheld) * tokens lent, at the book's price of a device-hour.
+
+A ledger without such windows cannot tell lending from the load that leases follow: its figures are confounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from fractions import Fraction
+
+import duckdb
+
+import sql
+from rose.pricing.borrowing.terms import Parts, Stretches, Term, absent, add, by_book, range_of, term
+from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR
+from rose.pricing.price_books.entries import Entry, Lending
+from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.query import rows, set_variables
+from rose.pricing.stats import holdout
+from rose.pricing.stats.bootstrap import Interval
+from rose.pricing.stats.holdout import Row, Stratum
+from rose.pricing.stats.uncertainty import total
+
+_MILLION, _GIB = 10**6, 1 << 30
+_NEVER = "confounded: leases were never withheld at random, so what lending does cannot be told from what load does"
+_NO_CACHE = "serving did not say what its prefix cache held (SGLang says so with --enable-cache-report)"
+_NO_INTERFERENCE = "the price book sets no interference_usd_per_device_hour"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Harm:
+    """What can be told of a run. `confounded` says why nothing can; everything else is then empty."""
+
+    confounded: str | None = None
+    #: How many windows were drawn, and how many of them withheld.
+    windows: int = 0
+    withheld: int = 0
+    #: Rows of `holdout_sums`, and the strata of each measure of `holdout_clusters`.
+    sums: Sequence[Row] = ()
+    clusters: Sequence[Row] = ()
+    strata: Mapping[str, Mapping[str, Stratum]] = field(default_factory=dict)
+
+    def compared(self, measure: str) -> Mapping[str, Stratum] | None:
+        """The strata of a measure; None where too few withheld windows have any of it."""
+        return self.strata.get(measure)
+
+
+def measure(connection: duckdb.DuckDBPyConnection, stretches: Stretches, book: PriceBook, *, by_lease: bool) -> Harm:
+    """Compare a run's withheld windows with the rest. `run_id`, `period_end_ns` and `price_changes` are set."""
+    (drawn,) = rows(connection, "borrowing/holdout_windows")
+    if (why := _confounded(drawn)) is not None:
+        return Harm(confounded=why, windows=drawn["windows"], withheld=drawn["withheld"])
+    lending = [book.lending_at(at_ns) for at_ns in stretches.starts_ns]
+    set_variables(
+        connection, by_lease=by_lease,
+        penalty_nano=[round(Fraction(of.violation_usd) * NANO_USD_PER_USD) for of in lending],
+        curve_at=[[float(share) for share, _ in of.latency_usd or ()] for of in lending],
+        curve_nano=[[float(usd * NANO_USD_PER_USD) for _, usd in of.latency_usd or ()] for of in lending],
+    )  # fmt: skip
+    connection.execute(sql.read("borrowing/holdout_requests.sql"))
+    clusters = rows(connection, "borrowing/holdout_clusters")
+    strata = {
+        name: made
+        for name in ("cost", "cache", "busy")
+        if (made := holdout.strata([row for row in clusters if row["measure"] == name])) is not None
+    }
+    if "cost" not in strata:
+        windows = sum(row["clusters"] for row in clusters if row["measure"] == "cost" and row["withheld"])
+        why = (
+            f"confounded: requests came in {windows:,} windows in which leases were withheld at random, and what "
+            f"lending does can be told from {holdout.WINDOWS_MIN}"
+        )
+        return Harm(confounded=why, windows=drawn["windows"], withheld=drawn["withheld"])
+    return Harm(
+        windows=drawn["windows"], withheld=drawn["withheld"], sums=rows(connection, "borrowing/holdout_sums"),
+        clusters=clusters, strata=strata,
+    )  # fmt: skip
+
+
+def _confounded(drawn: Row) -> str | None:
+    if not drawn["withheld"]:
+        return _NEVER
+    if drawn["drawn_otherwise"]:
+        return (
+            f"confounded: {drawn['drawn_otherwise']:,} of {drawn['windows']:,} windows are not as their seed draws "
+            "them, so they were not withheld at random"
+        )
+    if drawn["lent_windows"]:
+        return (
+            f"confounded: a lease was in force in {drawn['lent_windows']:,} of {drawn['withheld']:,} windows in which "
+            "leases were to be withheld"
+        )
+    return None
+
+
+# What missed budgets and latency came to -----------------------------------------------------------------------------
+
+
+def realised(harm: Harm, stretches: Stretches, book: PriceBook) -> Term:
+    """Dollars of missed budgets and of latency within them, beyond those of withheld windows; not clipped at zero."""
+    compared = harm.compared("cost")
+    assert compared is not None, "confounded otherwise"
+    lending = [book.lending_at(at_ns) for at_ns in stretches.starts_ns]
+    # No point of the curve is above the penalty.
+    most = max(of.violation_usd for of in lending)
+    parts: Parts = {}
+    counted = 0
+    for row, beyond in _beyond(harm, "cost", "cost_nano", "requests"):
+        add(parts, row["lease_id"], beyond / NANO_USD_PER_USD)
+        counted += row["requests"]
+    extra = sum((beyond for _, beyond in _beyond(harm, "cost", "misses", "requests")), Fraction(0))
+    apart = sum(row["requests"] for row in harm.sums if row["withheld"] is None)
+    each = " then ".join(dict.fromkeys(f"${float(of.violation_usd):g}" for of in lending))
+    curve = ", latency within the budget by the book's curve" if any(of.latency_usd for of in lending) else ""
+    windows = sum(of.withheld.clusters.count for of in compared.values())
+    return term(
+        parts, "measured",
+        f"{float(extra):+.1f} missed budgets against {windows:,} windows in which leases were withheld at random, "
+        f"{each} each{curve}; {counted:,} requests compared"
+        + (f", {apart:,} in no window that was drawn" if apart else ""),
+        interval=_dollars(compared, float(most) * NANO_USD_PER_USD, Fraction(1, NANO_USD_PER_USD), lending),
+    )  # fmt: skip
+
+
+def realised_by_day(harm: Harm) -> dict[date, Fraction]:
+    """The same dollars by the UTC day on which the requests arrived."""
+    by_day: dict[date, Fraction] = {}
+    for row, beyond in _beyond(harm, "cost", "cost_nano", "requests"):
+        by_day[row["day"]] = by_day.get(row["day"], Fraction(0)) + beyond / NANO_USD_PER_USD
+    return by_day
+
+
+# What else it does to serving ----------------------------------------------------------------------------------------
+
+
+def prefix_cache(harm: Harm, stretches: Stretches, book: PriceBook) -> Term:
+    """Prompt tokens that serving computed again because rollouts displaced its prefix cache, at its own price."""
+    if harm.confounded is not None:
+        return absent(harm.confounded)
+    compared = harm.compared("cache")
+    if compared is None:
+        return absent(_NO_CACHE)
+    prices = [book.tokens_at(at_ns) for at_ns in stretches.starts_ns]
+    usd = [Fraction(of.input_usd_per_million) / _MILLION for of in prices]
+    parts: Parts = {}
+    tokens, weighed, lent = Fraction(0), Fraction(0), 0
+    for row, beyond in _beyond(harm, "cache", "cached_tokens", "known_prompt_tokens"):
+        price = usd[stretches.of_day(row["day"])]
+        tokens -= beyond
+        lent += row["known_prompt_tokens"]
+        weighed += row["known_prompt_tokens"] * price
+        add(parts, row["lease_id"], -beyond * price)
+    each = " then ".join(dict.fromkeys(f"${of.input_usd_per_million:f}" for of in prices))
+    return term(
+        parts, "measured",
+        f"{float(tokens):+,.0f} prompt tokens of serving's fell out of its prefix cache against windows in which "
+        f"leases were withheld at random, {each} per million",
+        interval=_dollars(compared, 1.0, -weighed / lent, prices),
+    )  # fmt: skip
+
+
+def interference(harm: Harm, overlaps: Iterable[Row], stretches: Stretches, book: PriceBook) -> Term:
+    """Time that serving works longer because rollouts share its device, at the book's price; `overlaps` are rows of
+    `overlap_time`.
+
+    Without withheld windows half of the time that both worked is assumed, which is how the slices divide it.
+    """
+    lending = [book.lending_at(at_ns) for at_ns in stretches.starts_ns]
+    if any(of.interference_usd_per_device_hour is None for of in lending):
+        return absent(_NO_INTERFERENCE)
+    prices = [Fraction(of.interference_usd_per_device_hour or 0) / NS_PER_HOUR for of in lending]
+    compared = harm.compared("busy")
+    parts: Parts = {}
+    if compared is None:
+        halves = 0
+        for row in overlaps:
+            halves += row["overlap_ns"] // 2
+            add(parts, row["lease_id"], prices[row["segment"]] * (row["overlap_ns"] // 2))
+        return term(
+            parts, "assumed",
+            f"half of the time that both worked, {halves / 1e9:,.1f} s, {_per_hour(lending)}: {harm.confounded}",
+            no_interval="serving's own slowdown is assumed, not measured",
+        )  # fmt: skip
+    price = sum(prices, Fraction(0)) / len(prices)
+    longer_ns = sum((Fraction(of.effect) for of in compared.values()), Fraction(0))
+    add(parts, None, longer_ns * price)
+    return term(
+        parts, "measured",
+        f"serving worked {float(longer_ns) / 1e9:+,.1f} s longer for what it served than in windows in which leases "
+        f"were withheld at random, {_per_hour(lending)}",
+        interval=_dollars(compared, None, price, lending),
+    )  # fmt: skip
+
+
+def held_memory(held: Iterable[Row], stretches: Stretches, book: PriceBook) -> Term:
+    """KV memory that rollout engines hold on serving devices while nothing is lent; rows of `held_memory`."""
+    lending = [book.lending_at(at_ns) for at_ns in stretches.starts_ns]
+    if any(of.held_memory_usd_per_gib_hour is None for of in lending):
+        return absent("the price book sets no held_memory_usd_per_gib_hour")
+    usd, gib_hours = Fraction(0), Fraction(0)
+    for row in held:
+        if row["byte_ns"] is None:
+            return absent("an engine did not say how much memory it holds")
+        size = Fraction(int(row["byte_ns"]), _GIB * NS_PER_HOUR)
+        gib_hours += size
+        usd += size * Fraction(lending[row["segment"]].held_memory_usd_per_gib_hour or 0)
+    each = " then ".join(dict.fromkeys(f"${of.held_memory_usd_per_gib_hour}" for of in lending))
+    return term(
+        {None: usd}, "measured", f"{float(gib_hours):,.3f} GiB-hours of KV memory held while not lent at {each}",
+        interval=by_book([(usd, lending)]),
+    )  # fmt: skip
+
+
+def publishing(syncs: Iterable[Row], stretches: Stretches, book: PriceBook) -> Term:
+    """What publishing versions to serving devices costs beside their bytes; rows of `borrowing/transfer`."""
+    lending = [book.lending_at(at_ns) for at_ns in stretches.starts_ns]
+    if any(of.publish_usd_per_sync is None for of in lending):
+        return absent("the price book sets no publish_usd_per_sync")
+    parts: Parts = {}
+    known: set[str] = set()
+    count = 0
+    for row in syncs:
+        # One under no lease comes once for each lease that used it.
+        if row["sync"] is not None and row["sync"] in known:
+            continue
+        known.add(row["sync"])
+        number = row["syncs"] if row["sync"] is None else 1
+        count += number
+        lease_id = row["lease_id"] if row["sync"] is None else None
+        add(parts, lease_id, number * Fraction(lending[row["segment"]].publish_usd_per_sync or 0))
+    each = " then ".join(dict.fromkeys(f"${of.publish_usd_per_sync}" for of in lending))
+    return term(
+        parts, "measured", f"{count:,} syncs to serving devices at {each}",
+        interval=by_book([(sum(parts.values(), Fraction(0)), lending)]),
+    )  # fmt: skip
+
+
+def _per_hour(lending: Sequence[Lending]) -> str:
+    each = " then ".join(dict.fromkeys(f"${of.interference_usd_per_device_hour}" for of in lending))
+    return f"at {each} a device-hour"
+
+
+def _beyond(harm: Harm, measure_name: str, y: str, x: str) -> Iterator[tuple[Row, Fraction]]:
+    """Rows of lent time with what they have of `y` beyond as much `x` in withheld windows of their stratum."""
+    keys = holdout.key_of([row for row in harm.clusters if row["measure"] == measure_name])
+    withheld: dict[str, tuple[int, int]] = {}
+    for row in harm.sums:
+        if row["withheld"] and row["device_id"] in keys:
+            of_x, of_y = withheld.get(keys[row["device_id"]], (0, 0))
+            withheld[keys[row["device_id"]]] = (of_x + row[x], of_y + row[y])
+    for row in harm.sums:
+        if row["withheld"] is False and row["device_id"] in keys:
+            of_x, of_y = withheld[keys[row["device_id"]]]
+            yield row, row[y] - Fraction(of_y, of_x) * row[x]
+
+
+def _dollars(
+    compared: Mapping[str, Stratum], bound: float | None, price: Fraction, entries: Sequence[Entry]
+) -> Interval | None:
+    """Interval of an effect in dollars, widened by the book's own range; None where nothing varies."""
+    estimate = holdout.effect(compared, bound).times(float(price)).widened(*range_of(entries))
+    return None if estimate.low == estimate.high else total([estimate])

@@ -1,0 +1,49 @@
+-- Serving requests of a run by whether leases were withheld at random: the window of their arrival, what each cost by the
+-- price book, and its lease. `withheld` is true once a window's wash-out is over, false before and wherever leases might
+-- be granted, and NULL where no window was drawn. A request that misses a budget costs `penalty_nano`; one that keeps
+-- them what the curve through `curve_at` and `curve_nano` says at the larger of its two shares of a budget. Those three
+-- are lists with one element for each stretch between price changes.
+-- By hand: SET VARIABLE run_id = '...'; SET VARIABLE price_changes = []::BIGINT[]; SET VARIABLE penalty_nano = [1000000];
+-- SET VARIABLE curve_at = [[0.5, 1.0]]; SET VARIABLE curve_nano = [[0.0, 1000000.0]];
+CREATE OR REPLACE TEMP TABLE holdout_request AS
+WITH piece AS (
+    SELECT
+        device_id, number, t0_ns,
+        -- An agent that was started again drew the rest of the window anew.
+        least(t1_ns, coalesce(lead(t0_ns) OVER (PARTITION BY device_id ORDER BY t0_ns, writer, seq), t1_ns)) AS t1_ns,
+        CASE WHEN withheld THEN t0_ns + CASE WHEN coalesce(after_withheld, false) THEN 0 ELSE washout_ns END END
+            AS clean_ns
+    FROM holdout
+    WHERE run_id = getvariable('run_id')
+),
+arrived AS (
+    SELECT
+        *,
+        epoch_us(event_time) * 1000 - e2e_ns AS arrival_ns,
+        len(list_filter(getvariable('price_changes')::BIGINT[], lambda c: c <= arrival_ns)) + 1 AS stretch,
+        -- Of what is NULL, least() takes the other.
+        least(1, greatest(
+            coalesce(ttft_ns / nullif(ttft_budget_ns, 0), 0), coalesce(tpot_mean_ns / nullif(tpot_budget_ns, 0), 0)
+        )) AS budget_share,
+        (getvariable('curve_at')::DOUBLE[][])[stretch] AS ats,
+        (getvariable('curve_nano')::DOUBLE[][])[stretch] AS costs
+    FROM request
+    WHERE run_id = getvariable('run_id')
+      AND device_id IN (SELECT device_id FROM device WHERE run_id = getvariable('run_id') AND pool = 'serving')
+)
+SELECT
+    r.device_id, p.number, r.lease_id, CAST(make_timestamp(r.arrival_ns // 1000) AS DATE) AS day,
+    CASE WHEN r.arrival_ns < p.t1_ns THEN coalesce(r.arrival_ns >= p.clean_ns, false) END AS withheld,
+    NOT coalesce(r.slo_ok, false) AS missed,
+    CASE
+        WHEN NOT coalesce(r.slo_ok, false) THEN (getvariable('penalty_nano')::BIGINT[])[r.stretch]
+        WHEN len(r.ats) = 0 THEN 0
+        ELSE CAST(round(r.costs[1] + coalesce(list_sum(list_transform(
+            range(1, len(r.ats)),
+            lambda i: (r.costs[i + 1] - r.costs[i]) / (r.ats[i + 1] - r.ats[i])
+                * (greatest(least(r.budget_share, r.ats[i + 1]), r.ats[i]) - r.ats[i])
+        )), 0)) AS BIGINT)
+    END AS cost_nano,
+    r.prompt_tokens, r.cached_tokens, r.output_tokens
+FROM arrived AS r
+ASOF LEFT JOIN piece AS p ON r.device_id = p.device_id AND r.arrival_ns >= p.t0_ns;

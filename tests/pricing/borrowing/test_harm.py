@@ -1,0 +1,240 @@
+"""What lending costs serving, of ledgers with windows in which leases were withheld, and of those without."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from fractions import Fraction
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rose import events
+from rose.pricing.borrowing.report import marginal, provision
+from rose.pricing.borrowing.report.marginal import PriceDocument
+from tests.pricing.conftest import T0_NS, S, WriteLedger, us
+
+EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
+WINDOW_S, WASHOUT_S, WINDOWS, SHARE = 100, 40, 60, 0.4
+WINDOW_NS = WINDOW_S * S
+FIRST = T0_NS // WINDOW_NS
+MS = 10**6
+BUDGET_MS = 1000
+#: Dollars of a miss, and of a request by the share of its budget.
+MISS_USD, CURVE = Fraction(1, 1000), [(Fraction(1, 2), Fraction(0)), (Fraction(1), Fraction(1, 2000))]
+
+
+def drawn(number: int) -> float:
+    return int(hashlib.sha256(f"3/s0/{number}".encode()).hexdigest()[:13], 16) / 2**52
+
+
+WITHHELD = [drawn(FIRST + n) < SHARE for n in range(WINDOWS)]
+
+
+def window(n: int, **changes: Any) -> events.Holdout:
+    event = events.Holdout(
+        at_us=us(n * WINDOW_S), device_id="s0", t0_ns=(FIRST + n) * WINDOW_NS, t1_ns=(FIRST + n + 1) * WINDOW_NS,
+        withheld=WITHHELD[n], draw=drawn(FIRST + n), holdout_share=SHARE, holdout_seed=3, window_ns=WINDOW_NS,
+        washout_ns=WASHOUT_S * S,
+    )  # fmt: skip
+    return replace(event, **changes)
+
+
+def asked(second: int) -> dict[str, Any]:
+    """A request that arrives at a second of the run: what it took, and how much of its prompt was cached."""
+    n = second // WINDOW_S
+    clean = WITHHELD[n] and (second % WINDOW_S >= WASHOUT_S or (n > 0 and WITHHELD[n - 1]))
+    # Slower, and more often late, where leases are or were in force; now and then late without.
+    ttft_ms = 1500 if second % (13 if clean else 3) == 0 else 300 + 100 * (second % 4) + (0 if clean else 200)
+    return {"second": second, "clean": clean, "ttft_ms": ttft_ms, "cached": 50 if clean else 20 + second % 5}
+
+
+ASKED = [asked(second) for second in range(3, WINDOWS * WINDOW_S, 7)]
+
+
+def cost(ttft_ms: int) -> Fraction:
+    share = Fraction(ttft_ms, BUDGET_MS)
+    if share > 1:
+        return MISS_USD
+    (low, from_usd), (high, to_usd) = CURVE
+    return from_usd + max(Fraction(0), share - low) / (high - low) * (to_usd - from_usd)
+
+
+def request(one: dict[str, Any], *, says: bool = True) -> events.Request:
+    e2e_ns = one["ttft_ms"] * MS
+    lent = not WITHHELD[one["second"] // WINDOW_S]
+    return events.Request(
+        at_us=us(one["second"]) + e2e_ns // 1000, device_id="s0", request_id=f"q{one['second']}", outcome="completed",
+        lease_id=f"L{one['second'] // WINDOW_S}" if lent else None, prompt_tokens=100, output_tokens=1, ttft_ns=e2e_ns,
+        tpot_mean_ns=None, tpot_max_ns=None, e2e_ns=e2e_ns, ttft_budget_ns=BUDGET_MS * MS, tpot_budget_ns=MS,
+        send_delay_ns=0, cached_tokens=one["cached"] if says else None,
+    )  # fmt: skip
+
+
+def run(*, windows: list[events.Holdout] | None = None, says: bool = True) -> list[events.Event]:
+    """A run of 100 minutes on one serving device, whose leases last for a window each."""
+    end_s = WINDOWS * WINDOW_S
+    device: dict[str, Any] = {"device_id": "s0", "pool": "serving", "device_class": "h100-sxm"}
+    made: list[events.Event] = [
+        events.Run(action="started", name="held out", at_us=us(0)),
+        events.Device(action="joined", t_ns=T0_NS, at_us=us(0), **device),
+        events.Device(action="left", t_ns=T0_NS + end_s * S, at_us=us(end_s), **device),
+        events.Engine(
+            at_us=us(0), device_id="s0", engine_id="r", action="started", role="rollout", model="m", kv_bytes=2 << 30,
+            memory_mechanism="budget",
+        ),
+        *(
+            events.Sync(
+                at_us=us(seconds), device_id="s0", ok=True, base_version=None, encoding="dense", wire_bytes=0,
+                dense_bytes=0, total_ns=S, source="trainer", route="loopback",
+            )
+            for seconds in (10, 20, 3000)
+        ),
+        *([window(n) for n in range(WINDOWS)] if windows is None else windows),
+        *(request(one, says=says) for one in ASKED),
+    ]  # fmt: skip
+    terms: dict[str, Any] = {"kv_budget_bytes": 1, "compute_share": 1.0, "device_id": "s0"}
+    for n, withheld in enumerate(WITHHELD):
+        t0_ns = T0_NS + n * WINDOW_NS
+        work = {"serving_ns": 30 * S, "idle_ns": 70 * S} if withheld else {
+            "serving_ns": 35 * S, "rollout_ns": 45 * S, "idle_ns": 20 * S, "overlap_ns": 10 * S,
+        }  # fmt: skip
+        buckets: dict[str, int] = {f"{bucket}_ns": 0 for bucket in events.BUCKETS} | work
+        lease_id = None if withheld else f"L{n}"
+        # A window's first slice ends with its wash-out.
+        for t0, part in ((t0_ns, 2), (t0_ns + WASHOUT_S * S, 3)):
+            made.append(
+                events.DeviceSlice(
+                    at_us=t0 // 1000, device_id="s0", lease_id=lease_id, t0_ns=t0, t1_ns=t0 + part * 20 * S,
+                    **{name: ns * part // 5 for name, ns in buckets.items()},
+                )
+            )  # fmt: skip
+        if lease_id is not None:
+            for action, at_s in (("granted", n * WINDOW_S), ("released", (n + 1) * WINDOW_S)):
+                made.append(
+                    events.Lease(
+                        action=action, lease_id=lease_id, at_us=us(at_s), expires_at_us=us((n + 1) * WINDOW_S), **terms
+                    )  # type: ignore[arg-type]
+                )
+    return made
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    """The example with a penalty, a curve and the prices that a book may leave out."""
+    path = tmp_path / "book.toml"
+    path.write_text(
+        EXAMPLE.replace(
+            "violation_usd = 0\n",
+            "violation_usd = 0.001\nlatency_usd = [[0.5, 0], [1.0, 0.0005]]\ninterference_usd_per_device_hour = 2\n"
+            "held_memory_usd_per_gib_hour = 0.01\npublish_usd_per_sync = 0.25\n",
+        )
+    )
+    return path
+
+
+def in_all(document: PriceDocument, term: str) -> Any:
+    return document.terms[term].in_all
+
+
+def test_every_term_is_measured_against_withheld_windows(write_ledger: WriteLedger, book: Path) -> None:
+    root = write_ledger(run())
+    document = marginal.build(root, "run", book, by_lease=True)
+    lent = [one for one in ASKED if not one["clean"]]
+    alone = [one for one in ASKED if one["clean"]]
+    usd = sum(cost(one["ttft_ms"]) for one in lent)
+    usd -= Fraction(len(lent), len(alone)) * sum(cost(one["ttft_ms"]) for one in alone)
+    harm = in_all(document, "provision")
+    assert (harm.value, harm.basis) == (round(usd * 10**9), "measured")
+    assert harm.low < harm.value < harm.high
+    late = [sum(one["ttft_ms"] > BUDGET_MS for one in side) for side in (lent, alone)]
+    extra = late[0] - late[1] * len(lent) / len(alone)
+    rests_on = document.terms["provision"].rests_on
+    assert f"{extra:+.1f} missed budgets against {sum(WITHHELD)} windows" in rests_on
+    assert f"latency within the budget by the book's curve; {len(lent):,} requests compared" in rests_on
+    # Half a prompt is cached, and of it some fell out: $1 a million.
+    out = Fraction(sum(one["cached"] for one in alone), len(alone)) * len(lent) - sum(one["cached"] for one in lent)
+    cache = in_all(document, "prefix_cache")
+    assert cache.value == round(out * 1000)
+    assert cache.low < cache.value < cache.high
+    # 40 s of 100 in lent windows, with the half of the overlap that slices give to rollouts, and 30 s in others.
+    slowed = in_all(document, "interference")
+    assert slowed.value > 0
+    assert slowed.low < slowed.value < slowed.high
+    held_s = sum(WITHHELD) * WINDOW_S
+    assert in_all(document, "held_memory").value == round(Fraction(2 * held_s * 10**7, 3600))
+    assert in_all(document, "publishing").value == 750_000_000
+    for term in document.terms:
+        assert sum(lease.terms[term].value or 0 for lease in document.leases) == (in_all(document, term).value or 0)
+    assert document.total.in_all.low is not None
+    assert "absent" not in document.total.rests_on
+    set_aside = provision.build(root, "run", book)
+    assert set_aside.realised == harm
+    assert sum(day.realised.value or 0 for day in set_aside.days) == harm.value
+    for row in set_aside.rates.values():
+        assert row.extra_misses.low is None
+
+
+def test_a_ledger_without_withheld_windows_is_confounded_and_shows_no_interval(
+    write_ledger: WriteLedger, book: Path
+) -> None:
+    root = write_ledger(run(windows=[]))
+    document = marginal.build(root, "run", book)
+    harm = in_all(document, "provision")
+    assert harm.value is not None
+    assert (harm.low, harm.high) == (None, None)
+    assert harm.no_interval.startswith("confounded: leases were never withheld at random")
+    assert document.terms["provision"].rests_on.startswith("confounded")
+    assert "provision: confounded" in document.total.in_all.no_interval
+    cache = in_all(document, "prefix_cache")
+    assert (cache.value, cache.basis, cache.text) == (None, "absent", "absent")
+    assert document.terms["prefix_cache"].rests_on.startswith("confounded")
+    # Half of the overlap, as the slices divide it.
+    slowed = in_all(document, "interference")
+    assert (slowed.basis, slowed.value) == ("assumed", round(WITHHELD.count(False) * 5 * Fraction(2 * 10**9, 3600)))
+    assert "without prefix cache: absent" in document.total.rests_on
+
+
+WRONG = [
+    (
+        [window(n, draw=drawn(FIRST + n) / 2) if n == 5 else window(n) for n in range(WINDOWS)],
+        "1 of 60 windows are not",
+    ),
+    (
+        [window(n, withheld=not WITHHELD[n]) if n == 7 else window(n) for n in range(WINDOWS)],
+        "1 of 60 windows are not as their seed draws them",
+    ),
+    ([window(n) for n in range(12)], "requests came in"),
+]
+
+
+@pytest.mark.parametrize(("windows", "why"), WRONG)
+def test_windows_that_were_not_drawn_or_are_few_say_nothing(
+    write_ledger: WriteLedger, book: Path, windows: list[events.Holdout], why: str
+) -> None:
+    harm = in_all(marginal.build(write_ledger(run(windows=windows)), "run", book), "provision")
+    assert harm.low is None
+    assert harm.no_interval.startswith("confounded: ")
+    assert why in harm.no_interval
+
+
+def test_a_lease_in_a_withheld_window_is_said(write_ledger: WriteLedger, book: Path) -> None:
+    n = WITHHELD.index(True)
+    terms: dict[str, Any] = {"kv_budget_bytes": 1, "compute_share": 1.0, "device_id": "s0", "lease_id": "X"}
+    granted = events.Lease(action="granted", at_us=us(n * WINDOW_S), expires_at_us=us((n + 1) * WINDOW_S), **terms)
+    harm = in_all(marginal.build(write_ledger([*run(), granted]), "run", book), "provision")
+    assert harm.no_interval == (
+        f"confounded: a lease was in force in 1 of {sum(WITHHELD)} windows in which leases were to be withheld"
+    )
+
+
+def test_what_serving_did_not_say_and_the_book_does_not_price_is_absent_and_not_0(write_ledger: WriteLedger) -> None:
+    document = marginal.build(write_ledger(run(says=False)), "run")
+    absent = {name for name, row in document.terms.items() if row.in_all.basis == "absent"}
+    assert absent == {"prefix_cache", "interference", "held_memory", "publishing"}
+    assert all(document.terms[name].in_all.value is None for name in absent)
+    assert "--enable-cache-report" in document.terms["prefix_cache"].rests_on
+    assert "held_memory_usd_per_gib_hour" in document.terms["held_memory"].rests_on
+    assert "without prefix cache, interference, held memory, publishing: absent" in document.total.rests_on
