@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.coverage import forecasts, groups, lending, on_disk, saved
+from benchmarks.coverage import forecasts, groups, holdouts, lending, on_disk, saved
 from benchmarks.coverage.shown import Shown, Simulation
 from benchmarks.report import Report, arguments, finish
 
@@ -31,6 +31,7 @@ CASES: dict[str, tuple[Simulation, int]] = {
     "verdicts": (groups.verdicts, 1000),
     "energy": (lending.energy, 1000),
     "provision": (lending.provided, 1000),
+    "harm": (holdouts.holdouts, 300),
     "bursts": (lending.bursts, 1000),
     "saved": (saved.saved, 1000),
     "forecast": (forecasts.forecasts, 600),

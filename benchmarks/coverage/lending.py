@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.coverage.shown import Shown, shown, wandering, within_range
-from rose.pricing.borrowing import power, provision
+from rose.pricing.borrowing import harm, power, provision
+from rose.pricing.borrowing.harm import Harm
 from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.terms import Stretches, Term
+from rose.pricing.borrowing.terms import Stretches, Term, term
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.stats import holdout
 
 DAY = date(2026, 6, 1)
 FROM_NS = 1_780_272_000_000_000_000
@@ -22,16 +24,16 @@ STRETCHES = Stretches(((FROM_NS, FROM_NS + 86_400 * 10**9),))
 CLASS = "h100-sxm"
 #: Ends of the ranges of the book's power and tariff, as shares of their figures.
 POWER_RANGE, TARIFF_RANGE = (0.7, 1.2), (0.75, 1.4)
-PENALTY_USD = 0.001
+PENALTY_USD, PENALTY_NANO = 0.001, 1_000_000
 LEASED_S, BORROWED_S = 4000, 3000
 IDLE_W, LOAD_W, USD_PER_KWH, PUE = 267, 680, 0.1, 1.25
 USD_PER_J = USD_PER_KWH * PUE / 3.6e6
-#: Extra watts that lending really draws, and chances of a missed budget by fifth of load.
+#: Extra watts that lending really draws, and chances of a missed budget.
 EXTRA_W = 180.0
 LOAD_BINS = 3
-#: Requests of a minute beside the one there always is.
+#: Requests of a window beside the one there always is.
 REQUESTS = 20
-MISS_UNLENT, MISS_LENT = (0.02, 0.04, 0.08), (0.03, 0.06, 0.12)
+MISS_UNLENT, MISS_LENT = 0.05, 0.075
 
 
 def book(*, penalty: bool = True, ranges: bool = True) -> PriceBook:
@@ -108,96 +110,76 @@ def energy(random: np.random.Generator) -> Iterator[Shown]:
         rows = power.metered(metered(random, stretches))
         minutes = f"{stretches * 5} minutes on each side"
         yield shown(f"extra power, {minutes}", EXTRA_W * 1000, rows[CLASS].interval)
-        term, truth = energy_term(random, stretches, UNRANGED)
-        yield shown(f"energy, metered, {minutes}", truth, term.interval, term.no_interval)
-    term, truth = energy_term(random, 10, BOOK)
-    yield shown("energy, metered, tariff with a range", truth, term.interval, term.no_interval)
-    term, truth = energy_term(random, 2, BOOK)
-    yield shown("energy, metered for too short a time", truth, term.interval, term.no_interval, never=True)
-    term, truth = energy_term(random, 0, BOOK)
-    yield shown("energy, assumed", truth, term.interval, term.no_interval)
-    term, truth = energy_term(random, 0, UNRANGED)
-    yield shown("energy, assumed, no range in the book", truth, term.interval, term.no_interval, never=True)
-
-
-def requests(
-    random: np.random.Generator, stretches: int = 18, work: float = 1
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], float]:
-    """Rows of `violations_by_load` and `violation_spread`, and the misses that lending really added.
-
-    A device is lent in ten minutes or not whatever went before. Misses come together: a minute is as bad as it is, and
-    much like the one before.
-    """
-    bins, spread, truth = [], [], 0.0
-    for load_bin in range(LOAD_BINS):
-        chances = {True: MISS_LENT[load_bin], False: MISS_UNLENT[load_bin]}
-        for is_lent, chance in chances.items():
-            count = random.poisson(REQUESTS * (work if is_lent else 1), stretches * 10) + 1
-            badness = np.exp(0.7 * wandering(random, stretches * 10, 0.3) - 0.245)
-            missed = random.binomial(count, np.minimum(chance * badness, 1))
-            x, y = (of.reshape(stretches, 10).sum(axis=1).astype(float) for of in (count, missed))
-            bins.append(
-                {"lease_id": None, "day": DAY, "load_bin": load_bin, "lent": is_lent, "requests": int(count.sum()),
-                 "violations": int(missed.sum())}
-            )  # fmt: skip
-            spread.append(
-                {"load_bin": load_bin, "lent": is_lent, "clusters": stretches, "yy": float(y @ y), "yx": float(y @ x),
-                 "xx": float(x @ x)}
-            )  # fmt: skip
-            if is_lent:
-                truth += float(count.sum()) * (chances[True] - chances[False])
-    return bins, spread, truth
+        cost, truth = energy_term(random, stretches, UNRANGED)
+        yield shown(f"energy, metered, {minutes}", truth, cost.interval, cost.no_interval)
+    cost, truth = energy_term(random, 10, BOOK)
+    yield shown("energy, metered, tariff with a range", truth, cost.interval, cost.no_interval)
+    cost, truth = energy_term(random, 2, BOOK)
+    yield shown("energy, metered for too short a time", truth, cost.interval, cost.no_interval, never=True)
+    cost, truth = energy_term(random, 0, BOOK)
+    yield shown("energy, assumed", truth, cost.interval, cost.no_interval)
+    cost, truth = energy_term(random, 0, UNRANGED)
+    yield shown("energy, assumed, no range in the book", truth, cost.interval, cost.no_interval, never=True)
 
 
 def provision_term(
-    random: np.random.Generator, stretches: int = 18, taken_back: int = 0, work: float = 1
+    random: np.random.Generator, windows: int = 600, work: float = 1, *, withheld: bool = True
 ) -> tuple[Term, float]:
-    """What missed budgets came to, and what lending really added to them, dollars."""
-    bins, spread, extra = requests(random, stretches, work)
-    return provision.realised(bins, spread, STRETCHES, BOOK, taken_back=taken_back), extra * PENALTY_USD
+    """What missed budgets came to, and what lending really added to them, dollars.
+
+    A tenth of the windows of a device is withheld at random, or none is. Misses come together: a window is as bad as it
+    is, and much like the one before.
+    """
+    drawn = random.random(windows) < 0.1
+    count = random.poisson(REQUESTS * np.where(drawn, 1.0, work)) + 1
+    badness = np.exp(0.7 * wandering(random, windows, 0.3) - 0.245)
+    missed = random.binomial(count, np.minimum(np.where(drawn, MISS_UNLENT, MISS_LENT) * badness, 1))
+    rows = []
+    for side in (True, False):
+        x, y = (values[drawn == side].astype(float) for values in (count, missed))
+        rows.append(
+            {"device_id": "d", "withheld": side, "day": DAY, "lease_id": None, "measure": "cost",
+             "requests": int(x.sum()), "misses": int(y.sum()), "cost_nano": int(y.sum()) * PENALTY_NANO,
+             "clusters": len(x), "x": x.sum(), "y": PENALTY_NANO * y.sum(), "squares": PENALTY_NANO**2 * y.sum(),
+             "yy": PENALTY_NANO**2 * (y @ y), "yx": PENALTY_NANO * (y @ x), "xx": x @ x}
+        )  # fmt: skip
+    truth = float(count[~drawn].sum()) * (MISS_LENT - MISS_UNLENT) * PENALTY_USD
+    if not withheld:
+        bins = [{**row, "load_bin": 0, "lent": not row["withheld"], "violations": row["misses"]} for row in rows]
+        return provision.confounded(bins, STRETCHES, BOOK, "confounded: no lease was withheld"), truth
+    strata = holdout.strata(rows)
+    assert strata is not None, "so many windows are enough"
+    return harm.realised(Harm(sums=rows, clusters=rows, strata={"cost": strata}), STRETCHES, BOOK), truth
 
 
 def provided(random: np.random.Generator) -> Iterator[Shown]:
-    """Realised provision where lending is no consequence of misses, and where leases are taken back as load rises."""
-    for stretches in (3, 18):
-        term, truth = provision_term(random, stretches)
-        minutes = f"{stretches * 10} minutes on each side"
-        yield shown(f"provision, lent whatever went before, {minutes}", truth, term.interval, term.no_interval)
-    term, truth = provision_term(random, taken_back=3)
-    yield shown("provision, leases taken back under load", truth, term.interval, term.no_interval, never=True)
+    """Realised provision of many windows and of few, with some withheld at random and with none."""
+    for windows in (250, 600):
+        cost, truth = provision_term(random, windows)
+        yield shown(f"provision, {windows} windows, a tenth withheld", truth, cost.interval, cost.no_interval)
+    cost, truth = provision_term(random, withheld=False)
+    yield shown("provision, leases never withheld", truth, cost.interval, cost.no_interval, never=True)
 
 
-def expected_provision_usd(stretches: int = 18) -> float:
+def expected_provision_usd(windows: int = 600) -> float:
     """What lending adds in missed budgets on average."""
-    extra = sum(lent - unlent for lent, unlent in zip(MISS_LENT, MISS_UNLENT, strict=True))
-    return stretches * 10 * (REQUESTS + 1) * extra * PENALTY_USD
+    return windows * 0.9 * (REQUESTS + 1) * (MISS_LENT - MISS_UNLENT) * PENALTY_USD
 
 
-#: Chance of a rise into the top fifth from one below, and misses of a burst on average.
-HAZARD, BURST_LENT, BURST_UNLENT = 0.03, 9.0, 5.0
+#: Chance of a rise into the top fifth from one below.
+HAZARD = 0.03
 
 
 def bursts(random: np.random.Generator) -> Iterator[Shown]:
-    """Rates of bursts, and what a burst costs more on a lent device."""
+    """Rates of bursts."""
     windows = 400
-    for count in (8, 30):
-        rows = []
-        for is_lent, mean in ((True, BURST_LENT), (False, BURST_UNLENT)):
-            missed = random.poisson(mean * random.lognormal(-0.18, 0.6, count))
-            rows.append(
-                {"day": DAY, "bin": 1, "lent": is_lent, "bursts": count, "misses": int(missed.sum()),
-                 "squares": int(missed @ missed)}
-            )  # fmt: skip
-        risk = [{"day": DAY, "bin": 1, "windows": windows, "bursts": int(random.binomial(windows, HAZARD))}]
-        rate = provision.rates(risk, rows)[1]
-        yield shown(f"extra misses of a burst, {count} on each side", BURST_LENT - BURST_UNLENT, rate.extra_interval)
-        if count == 30:
-            yield shown("bursts an hour", HAZARD / 10, rate.hazard_interval)
+    risk = [{"day": DAY, "bin": 1, "windows": windows, "bursts": int(random.binomial(windows, HAZARD))}]
+    yield shown("bursts an hour", HAZARD / 10, provision.rates(risk, [])[1].hazard_interval)
 
 
 def marginal(energy_is: Term, provision_is: Term) -> Marginal:
     """m of these two terms; the others are nothing."""
-    nothing = provision.realised([], [], STRETCHES, pricebook.load("example"))
+    nothing = term({}, "price book", "nothing")
     terms = dict.fromkeys(("transfer", "scheduler", "kv_recompute"), nothing)
     return Marginal(
         terms={"energy": energy_is, **terms, "provision": provision_is}, borrowed_ns=BORROWED_S * 10**9,

@@ -56,20 +56,20 @@ def ledger(
 
 def saved(random: np.random.Generator) -> Iterator[Shown]:
     """With m's energy metered or assumed, and with missed budgets at a price."""
-    for which, stretches, prices, taken_back in (
-        ("energy metered", 6, lending.BOOK, 0), ("energy assumed", 0, lending.BOOK, 0),
-        ("energy assumed, no range in the book", 0, lending.UNRANGED, 0),
-        ("energy metered for too short a time", 2, lending.BOOK, 0),
-        ("leases taken back under load", 6, lending.BOOK, 1),
+    for which, stretches, prices, withheld in (
+        ("energy metered", 6, lending.BOOK, True), ("energy assumed", 0, lending.BOOK, True),
+        ("energy assumed, no range in the book", 0, lending.UNRANGED, True),
+        ("energy metered for too short a time", 2, lending.BOOK, True),
+        ("leases never withheld", 6, lending.BOOK, False),
     ):  # fmt: skip
         run = groups.simulate(random)
         # Leases last as long as there is work for them.
         work = run.ns["borrowed"] / groups.GROUPS / (groups.many()[0].ns["borrowed"] / groups.MANY)
         energy, energy_usd = lending.energy_term(random, stretches, prices, work)
-        provision, provision_usd = lending.provision_term(random, taken_back=taken_back, work=work)
+        provision, provision_usd = lending.provision_term(random, work=work, withheld=withheld)
         borrow = lending.marginal(energy, provision)
         true = energy_usd * work + provision_usd
-        never = stretches == 2 or taken_back > 0 or (not stretches and prices is lending.UNRANGED)
+        never = stretches == 2 or not withheld or (not stretches and prices is lending.UNRANGED)
         yield shown(f"m: {which}", true, borrow.interval, borrow.no_interval, never=never)
         expected_usd = energy_usd + lending.expected_provision_usd()
         yield from ledger(random, run, borrow, expected_usd, which, never=never)

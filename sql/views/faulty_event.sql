@@ -182,8 +182,7 @@ WITH broken AS (
         WHEN 'run' THEN CASE
         WHEN NOT (coalesce(action, '') IN ('started', 'ended', 'failed'))
         THEN 'action must be one of started, ended, failed'
-        WHEN NOT (name IS NOT NULL) THEN 'name must be text'
-        END
+        WHEN NOT (name IS NOT NULL) THEN 'name must be text' END
         WHEN 'device' THEN CASE
         WHEN NOT (device_id IS NOT NULL) THEN 'device_id must be text that is not empty'
         WHEN NOT (coalesce(action, '') IN ('joined', 'left')) THEN 'action must be one of joined, left'
@@ -191,15 +190,13 @@ WITH broken AS (
         THEN 't_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
         WHEN NOT (coalesce(pool, '') IN ('serving', 'rollout', 'train'))
         THEN 'pool must be one of serving, rollout, train'
-        WHEN NOT (device_class IS NOT NULL) THEN 'device_class must be text'
-        END
+        WHEN NOT (device_class IS NOT NULL) THEN 'device_class must be text' END
         WHEN 'engine' THEN CASE
         WHEN NOT (coalesce(action, '') IN ('started', 'activated', 'deactivated', 'stopped', 'died', 'attached',
         'detached', 'refused'))
         THEN 'action must be one of started, activated, deactivated, stopped, died, attached, detached, refused'
         WHEN NOT (coalesce(role, '') IN ('serving', 'rollout')) THEN 'role must be one of serving, rollout'
-        WHEN NOT (model IS NOT NULL) THEN 'model must be text'
-        END
+        WHEN NOT (model IS NOT NULL) THEN 'model must be text' END
         WHEN 'lease' THEN CASE
         WHEN NOT (lease_id IS NOT NULL) THEN 'lease_id must be text that is not empty'
         WHEN NOT (coalesce(action, '') IN ('granted', 'renewed', 'throttled', 'restored', 'resized', 'frozen',
@@ -209,12 +206,10 @@ WITH broken AS (
         THEN 'kv_budget_bytes must be an integer from 0 to 36028797018963967 bytes'
         WHEN NOT (compute_share IS NOT NULL) THEN 'compute_share must be a number from 0 to 1'
         WHEN NOT (expires_at_us IS NOT NULL)
-        THEN 'expires_at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
-        END
+        THEN 'expires_at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116' END
         WHEN 'preemption' THEN CASE
         WHEN NOT (coalesce(action, '') IN ('yield', 'cut', 'revoke')) THEN 'action must be one of yield, cut, revoke'
-        WHEN NOT (reason IS NOT NULL) THEN 'reason must be text'
-        END
+        WHEN NOT (reason IS NOT NULL) THEN 'reason must be text' END
         WHEN 'hold' THEN CASE
         WHEN NOT (reason IS NOT NULL) THEN 'reason must be text'
         WHEN NOT (count IS NOT NULL) THEN 'count must be an integer from 0 to 36028797018963967'
@@ -234,14 +229,12 @@ WITH broken AS (
         WHEN NOT (washout_ns IS NOT NULL) THEN 'washout_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN NOT (t0_ns::HUGEINT <= t1_ns::HUGEINT) THEN 't1_ns must be at or after t0_ns'
         WHEN NOT (t1_ns::HUGEINT - t0_ns::HUGEINT <= 36028797018963967)
-        THEN 't1_ns must be at most 36028797018963967 ns after t0_ns'
-        END
+        THEN 't1_ns must be at most 36028797018963967 ns after t0_ns' END
         WHEN 'step_time' THEN CASE
         WHEN NOT (coalesce(role, '') IN ('serving', 'rollout')) THEN 'role must be one of serving, rollout'
         WHEN NOT (coalesce(mode, '') IN ('prefill', 'decode')) THEN 'mode must be one of prefill, decode'
         WHEN NOT (steps IS NOT NULL) THEN 'steps must be an integer from 0 to 36028797018963967'
-        WHEN NOT (error_share IS NOT NULL) THEN 'error_share must be a finite number'
-        END
+        WHEN NOT (error_share IS NOT NULL) THEN 'error_share must be a finite number' END
         WHEN 'sync' THEN CASE
         WHEN NOT (ok IS NOT NULL) THEN 'ok must be true or false'
         WHEN NOT (coalesce(encoding, '') IN ('delta', 'dense')) THEN 'encoding must be one of delta, dense'
@@ -249,8 +242,7 @@ WITH broken AS (
         WHEN NOT (dense_bytes IS NOT NULL) THEN 'dense_bytes must be an integer from 0 to 36028797018963967 bytes'
         WHEN NOT (total_ns IS NOT NULL) THEN 'total_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN NOT (source IS NOT NULL) THEN 'source must be text'
-        WHEN NOT (route IS NOT NULL) THEN 'route must be text'
-        END
+        WHEN NOT (route IS NOT NULL) THEN 'route must be text' END
         WHEN 'turn' THEN CASE
         WHEN NOT (group_id IS NOT NULL) THEN 'group_id must be text that is not empty'
         WHEN NOT (step IS NOT NULL) THEN 'step must be an integer from 0 to 36028797018963967'
@@ -287,8 +279,7 @@ WITH broken AS (
         WHEN NOT (reward IS NOT NULL) THEN 'reward must be a finite number'
         WHEN NOT (threshold IS NOT NULL) THEN 'threshold must be a finite number'
         WHEN NOT (accepted IS NOT NULL) THEN 'accepted must be true or false'
-        WHEN NOT (stale IS NOT NULL) THEN 'stale must be true or false'
-        END
+        WHEN NOT (stale IS NOT NULL) THEN 'stale must be true or false' END
         WHEN 'request' THEN CASE
         WHEN NOT (request_id IS NOT NULL) THEN 'request_id must be text that is not empty'
         WHEN NOT (coalesce(outcome, '') IN ('completed', 'failed')) THEN 'outcome must be one of completed, failed'
@@ -300,8 +291,7 @@ WITH broken AS (
         WHEN NOT (tpot_budget_ns IS NOT NULL)
         THEN 'tpot_budget_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN NOT (send_delay_ns IS NOT NULL)
-        THEN 'send_delay_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        END
+        THEN 'send_delay_ns must be an integer from 0 to 36028797018963967 nanoseconds' END
         WHEN 'device_slice' THEN CASE
         WHEN NOT (device_id IS NOT NULL) THEN 'device_id must be text that is not empty'
         WHEN NOT (t0_ns IS NOT NULL)
@@ -322,8 +312,7 @@ WITH broken AS (
         THEN 't1_ns must be at most 36028797018963967 ns after t0_ns'
         WHEN NOT (serving_ns::HUGEINT + rollout_ns::HUGEINT + train_ns::HUGEINT + sync_ns::HUGEINT +
             activation_ns::HUGEINT + headroom_ns::HUGEINT + idle_ns::HUGEINT = t1_ns::HUGEINT - t0_ns::HUGEINT)
-        THEN 't1_ns must be t0_ns and the sum of the seven buckets'
-        END
+        THEN 't1_ns must be t0_ns and the sum of the seven buckets' END
         WHEN 'step' THEN CASE
         WHEN NOT (step IS NOT NULL) THEN 'step must be an integer from 0 to 36028797018963967'
         WHEN NOT (groups IS NOT NULL) THEN 'groups must be an integer from 0 to 36028797018963967'
@@ -335,8 +324,7 @@ WITH broken AS (
         WHEN NOT (rollout_ns IS NOT NULL) THEN 'rollout_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN NOT (train_ns IS NOT NULL) THEN 'train_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN NOT (sync_ns IS NOT NULL) THEN 'sync_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        WHEN NOT (total_ns IS NOT NULL) THEN 'total_ns must be an integer from 0 to 36028797018963967 nanoseconds'
-        END
+        WHEN NOT (total_ns IS NOT NULL) THEN 'total_ns must be an integer from 0 to 36028797018963967 nanoseconds' END
         WHEN 'power' THEN CASE
         WHEN NOT (t0_ns IS NOT NULL)
         THEN 't0_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
@@ -348,20 +336,16 @@ WITH broken AS (
         WHEN NOT (t1_ns::HUGEINT - t0_ns::HUGEINT <= 36028797018963967)
         THEN 't1_ns must be at most 36028797018963967 ns after t0_ns'
         WHEN NOT ((power_mw IS NULL) = (source = 'not measured'))
-        THEN 'power_mw must be empty just where source is ''not measured'''
-        END
+        THEN 'power_mw must be empty just where source is ''not measured''' END
         WHEN 'ledger' THEN CASE
-        WHEN NOT (action IS NOT NULL) THEN 'action must be text'
-        END
+        WHEN NOT (action IS NOT NULL) THEN 'action must be text' END
         WHEN 'access' THEN CASE
         WHEN NOT (who IS NOT NULL) THEN 'who must be text that is not empty'
         WHEN NOT (coalesce(action, '') IN ('query', 'info', 'export', 'verify', 'report', 'receipt', 'token_denied',
         'read_denied', 'append_denied', 'admin_denied'))
         THEN 'action must be one of query, info, export, verify, report, receipt, token_denied, read_denied, append_denied, admin_denied'
         WHEN NOT (coalesce(outcome, '') IN ('ok', 'refused', 'failed', 'timeout'))
-        THEN 'outcome must be one of ok, refused, failed, timeout'
-        END
-        END
+        THEN 'outcome must be one of ok, refused, failed, timeout' END END
         END AS fault
     FROM stored_event
 ),

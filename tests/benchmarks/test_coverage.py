@@ -3,11 +3,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.coverage import __main__ as coverage
+from benchmarks.coverage import holdouts
 from benchmarks.coverage.shown import Shown
 from benchmarks.report import Report
+from rose.pricing.borrowing import harm
 from tests.long_form import usual
 
 
@@ -42,3 +45,17 @@ def test_a_claim_takes_enough_ledgers_and_names_what_is_off() -> None:
         "narrow: coverage away from 95%": (pytest.approx(15), False),
         "case: intervals shown where none is honest": (1, False),
     }
+
+
+def test_what_a_lease_leaves_behind_is_seen_against_withheld_windows_alone() -> None:
+    """A miss revokes the lease, and lending is felt for 40 s after it: unlent time is no time without lending."""
+    served = holdouts.serve(np.random.default_rng(3), holdouts.Fleet(lasts_s=40), 0)
+    truth_usd = int((served.cost - served.cost_alone).sum()) / 1e9
+    missed_usd = int((served.missed - (served.cost_alone == holdouts.MISS_NANO)).sum()) * holdouts.MISS_NANO / 1e9
+    unlent = holdouts.by_unlent_time([served])
+    assert float(unlent.usd) < missed_usd / 2
+    assert (unlent.interval, unlent.explained.startswith("confounded")) == (None, True)
+    measured = harm.realised(holdouts.measured([served]), holdouts.STRETCHES, holdouts.BOOK)
+    assert measured.interval is not None
+    assert measured.interval.holds(truth_usd)
+    assert float(measured.usd) > missed_usd / 2

@@ -14,7 +14,8 @@ DEFINITIONS: tuple[tuple[str, str], ...] = (
     (FULLY_LOADED, "The same bill charged to work only: what exists for rollouts (weight syncs, activations, "
      "transfers) to rollouts, headroom to serving, and each device's idle time and energy to what it did that day. "
      "Sums to the bill exactly."),
-    (MARGINAL, "What borrowing added to the bill: extra energy, transfers, scheduling, recomputation, missed budgets. "
+    (MARGINAL, "What borrowing added to the bill: extra energy, transfers, scheduling, recomputation, missed budgets "
+     "(confounded unless leases were withheld at random). "
      "For deciding whether to borrow; it does not sum to anything, and is never added to the other two."),
     ("serving", "Time a device answered users' requests."),
     ("rollout", "Time a device generated rollouts for reinforcement learning, borrowed or dedicated."),

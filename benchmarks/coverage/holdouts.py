@@ -1,0 +1,206 @@
+"""Simulated serving on devices whose leases are withheld at random, with what lending really cost beside it.
+
+Every request is drawn once: what it would have taken without lending, and what it took. A miss may revoke the lease,
+and what a lease does to serving may last beyond it, so that time without a lease is no time without lending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+import numpy as np
+
+from benchmarks.coverage.shown import Shown, shown, wandering
+from rose.config import CoservingConfig
+from rose.pricing.borrowing import harm, provision
+from rose.pricing.borrowing.harm import Harm
+from rose.pricing.borrowing.terms import Stretches, Term
+from rose.pricing.price_books import pricebook
+from rose.pricing.stats import holdout
+from rose.pricing.stats.bootstrap import Floats, Ints
+
+DAY = date(2026, 6, 1)
+FROM_NS = 1_780_272_000_000_000_000
+STRETCHES = Stretches(((FROM_NS, FROM_NS + 86_400 * 10**9),))
+NANO = 10**9
+MISS_NANO, CURVE_AT, CURVE_NANO = 1_000_000, (0.5, 1.0), (0.0, 500_000.0)
+LENDING = f"violation_usd = {MISS_NANO / NANO}\nlatency_usd = [[0.5, 0], [1.0, 0.0005]]\n"
+BOOK = pricebook.parse(pricebook.load("example").text.replace("violation_usd = 0\n", LENDING), "simulated")
+#: What a fleet file has without a word about it.
+USUAL = CoservingConfig()
+WINDOW_S, WASHOUT_S = int(USUAL.holdout_window_s), int(USUAL.holdout_washout_s)
+#: Prompt tokens of each request, how many of them may be in serving's cache, and the chance that one is.
+PROMPT, CACHED, CACHED_ALONE, CACHED_LENT = 100, 60, 0.9, 0.7
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fleet:
+    """How devices serve and are lent. `slower` is how much longer a request takes under lending, as a share; a lease
+    that a miss revokes is granted again after `away_s`, and lending is felt for `lasts_s` after it."""
+
+    hours: int = 24
+    devices: int = 1
+    requests_per_s: float = 0.3
+    slower: float = 0.25
+    lasts_s: int = 0
+    revoked: bool = True
+    away_s: int = 15
+    #: Median share of a budget that requests take without lending, by device in turn.
+    budget_share: tuple[float, ...] = (0.45,)
+
+
+@dataclass(slots=True)
+class Served:
+    """One device: arrivals in seconds, dollars in nano with lending as it was and without any, and its windows."""
+
+    arrived: Ints
+    cost: Ints
+    cost_alone: Ints
+    missed: Ints
+    lent: Ints
+    clean: Ints
+    load: Floats
+    cached: Ints
+    busy: Floats
+    busy_alone: Floats
+    keys: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+def cost_nano(share: Floats) -> Ints:
+    """What requests cost by the share of their budget that they took."""
+    within = np.interp(share, CURVE_AT, CURVE_NANO)
+    return np.where(share > 1, MISS_NANO, np.rint(within)).astype(np.int64)
+
+
+def serve(random: np.random.Generator, fleet: Fleet, device: int) -> Served:
+    """One device for as long as the fleet runs."""
+    seconds = fleet.hours * 3600
+    load = np.repeat(wandering(random, seconds // 60, 0.9), 60)
+    withheld = np.repeat(random.random(seconds // WINDOW_S + 1) < USUAL.holdout_share, WINDOW_S)[:seconds]
+    wanted = np.repeat(random.random(seconds // 300 + 1) < 0.8, 300)[:seconds]
+    arrived = np.flatnonzero(random.random(seconds) < fleet.requests_per_s * np.exp(0.3 * load - 0.045))
+    median = fleet.budget_share[device % len(fleet.budget_share)]
+    alone = median * np.exp(0.15 * load[arrived] + 0.35 * random.standard_normal(len(arrived)))
+    under = _under_lending(fleet, ~withheld & wanted, arrived, alone)
+    took = alone * (1 + fleet.slower * (under >= 0))
+    before = np.concatenate([[False], withheld[WINDOW_S - 1 : seconds - 1 : WINDOW_S]])
+    into, number = arrived % WINDOW_S, arrived // WINDOW_S
+    clean = withheld[arrived] & (before[number] | (into >= WASHOUT_S))
+    cached = random.binomial(CACHED, np.where(under >= 0, CACHED_LENT, CACHED_ALONE))
+    busy = random.lognormal(0.0, 0.4, len(arrived)) * 0.2
+    return Served(
+        arrived=arrived, cost=cost_nano(took), cost_alone=cost_nano(alone), missed=(took > 1).astype(np.int64),
+        lent=(under == 1).astype(np.int64), clean=clean.astype(np.int64), load=load[arrived], cached=cached,
+        busy=busy * (1 + 0.1 * (under >= 0)), busy_alone=busy, keys=number,
+    )  # fmt: skip
+
+
+def _under_lending(fleet: Fleet, may_be_lent: Any, arrived: Ints, alone: Floats) -> Ints:
+    """Of each request: 1 under a lease, 0 while one before it is still felt, -1 otherwise."""
+    seconds = np.arange(len(may_be_lent))
+    last = np.maximum.accumulate(np.where(may_be_lent, seconds, -(10**9)))
+    under = np.full(len(arrived), -1)
+    granted_from, revoked_at = 0, -(10**9)
+    for n, at in enumerate(arrived.tolist()):
+        lent_until = last[at] if last[at] >= granted_from else revoked_at
+        if lent_until == at:
+            under[n] = 1
+            if fleet.revoked and alone[n] * (1 + fleet.slower) > 1:
+                granted_from, revoked_at = at + fleet.away_s, at
+        elif at - lent_until <= fleet.lasts_s:
+            under[n] = 0
+    return under
+
+
+def measured(devices: list[Served]) -> Harm:
+    """What the queries `holdout_sums` and `holdout_clusters` give of it, compared."""
+    sums, clusters = [], []
+    for name, one in enumerate(devices):
+        for clean in (False, True):
+            side = one.clean == clean
+            named = {"device_id": str(name), "withheld": clean}
+            ones = np.ones(len(one.arrived), np.int64)
+            sums.append(
+                named | {
+                    "day": DAY, "lease_id": None, "requests": int(side.sum()), "misses": int(one.missed[side].sum()),
+                    "cost_nano": int(one.cost[side].sum()), "known_prompt_tokens": int(PROMPT * side.sum()),
+                    "cached_tokens": int(one.cached[side].sum()), "tokens": int(PROMPT * side.sum()),
+                }
+            )  # fmt: skip
+            for measure, x, y, events in (
+                ("cost", ones, one.cost, float(one.cost[side].astype(float) @ one.cost[side])),
+                ("cache", PROMPT * ones, one.cached, None), ("busy", PROMPT * ones, one.busy * 1e9, None),
+            ):  # fmt: skip
+                windows = [np.bincount(one.keys[side], weights=value[side].astype(float)) for value in (x, y)]
+                xs, ys = (value[windows[0] > 0] for value in windows)
+                clusters.append(
+                    named | {
+                        "measure": measure, "clusters": len(xs), "x": xs.sum(), "y": ys.sum(), "squares": events,
+                        "yy": ys @ ys, "yx": ys @ xs, "xx": xs @ xs,
+                    }
+                )  # fmt: skip
+    strata = {
+        name: made
+        for name in ("cost", "cache", "busy")
+        if (made := holdout.strata([row for row in clusters if row["measure"] == name and row["clusters"]])) is not None
+    }
+    if "cost" not in strata:
+        return Harm(confounded="confounded: too few windows")
+    return Harm(sums=sums, clusters=clusters, strata=strata)
+
+
+def by_unlent_time(devices: list[Served]) -> Term:
+    """The same figure against requests without a lease, as a ledger without withheld windows has it."""
+    bins = []
+    for one in devices:
+        fifth = np.clip(np.rint(one.load) + 2, 0, 4).astype(int)
+        for load_bin in range(5):
+            for lent in (True, False):
+                side = (fifth == load_bin) & (one.lent == lent)
+                if side.any():
+                    bins.append(
+                        {"lease_id": None, "day": DAY, "load_bin": load_bin, "lent": lent, "requests": int(side.sum()),
+                         "violations": int(one.missed[side].sum())}
+                    )  # fmt: skip
+    return provision.confounded(bins, STRETCHES, BOOK, "confounded: leases were never withheld at random")
+
+
+FLEETS = {
+    "a miss revokes the lease": Fleet(),
+    "felt for 40 s more, a miss revokes the lease": Fleet(lasts_s=40),
+    "felt for 40 s more, 8 hours": Fleet(hours=8, lasts_s=40),
+    "felt for 40 s more, misses are rare": Fleet(lasts_s=40, budget_share=(0.3,)),
+    "nothing is felt": Fleet(slower=0.0),
+    "4 devices that differ": Fleet(devices=4, hours=12, lasts_s=40, budget_share=(0.3, 0.45, 0.55)),
+}
+
+
+def holdouts(random: np.random.Generator) -> Iterator[Shown]:
+    """What lending cost serving, in fleets where time without a lease says little of it."""
+    for name, fleet in FLEETS.items():
+        devices = [serve(random, fleet, device) for device in range(fleet.devices)]
+        truth = sum(int((one.cost - one.cost_alone).sum()) for one in devices) / NANO
+        measures = measured(devices)
+        if measures.confounded is None:
+            term = harm.realised(measures, STRETCHES, BOOK)
+            yield shown(f"harm, {name}", truth, term.interval, term.no_interval)
+        unlent = by_unlent_time(devices)
+        yield shown(f"harm against unlent time, {name}", truth, unlent.interval, unlent.no_interval, never=True)
+        if fleet.lasts_s and fleet.devices == 1 and measures.confounded is None:
+            yield from _besides(name, devices[0], measures)
+
+
+def _besides(name: str, one: Served, measures: Harm) -> Iterator[Shown]:
+    """Cached tokens that were displaced, and time that serving worked longer."""
+    touched = one.busy != one.busy_alone
+    truths = {
+        "cache": (CACHED * (CACHED_LENT - CACHED_ALONE) * float(touched.sum()), 1.0),
+        "busy": (float((one.busy - one.busy_alone).sum()) * NANO, None),
+    }
+    for measure, (truth, bound) in truths.items():
+        if (compared := measures.compared(measure)) is not None:
+            effect = holdout.effect(compared, bound)
+            yield Shown(f"{measure}, {name}", truth, effect.low, effect.high)
