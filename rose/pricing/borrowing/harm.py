@@ -1,11 +1,11 @@
 """What lending costs serving, against time in which leases were withheld at random.
 
 Definitions [D]; a window is withheld or not by a draw that the ledger holds, and *lent time* is all that was drawn and
-not withheld, whether or not a lease was in force: a lease that was taken back still belongs to what lending does, and so
-does the wash-out of a withheld window.
+not withheld, whether or not a lease was in force: a lease that was taken back still belongs to what lending does, and
+so does the wash-out of a withheld window.
 
-- *Provision, realised* = sum over strata of C_lent - N_lent * C_withheld / N_withheld: dollars C of N requests. One that
-  misses a budget costs the penalty, one that keeps them what the book's curve says of its latency.
+- *Provision, realised* = sum over strata of C_lent - N_lent * C_withheld / N_withheld: dollars C of N requests. One
+  that misses a budget costs the penalty, one that keeps them what the book's curve says of its latency.
 - *Prefix cache* = (cached share withheld - lent) * prompt tokens lent, at serving's price of an input token.
 - *Interference* = (busy time for a token lent - withheld) * tokens lent, at the book's price of a device-hour.
 

@@ -3,19 +3,20 @@
 [D] For a measure y over x (dollars over requests, cached tokens over prompt tokens), lent time being all that was not
 withheld: effect = Y_lent - X_lent * Y_withheld / X_withheld, summed over strata. A stratum is a device with enough
 withheld windows of its own; the other devices are one together. Windows are what was randomised, so they are the
-clusters: the variance of each ratio is that of cluster sampling, with Student's t by Welch and Satterthwaite for as few
-of them as there are. Where y / x has a bound (a request costs at most the penalty), each ratio has Wilson's interval at
-its effective number of trials, which stays sound where nothing was missed, and the two are combined by the recovery of
-variances; else the interval is the plain one of Student.
+clusters: the variance of the withheld ratio is that of cluster sampling, with Student's t by Welch and Satterthwaite
+for as few of them as there are. Where y / x has a bound (a request costs at most the penalty) that ratio has Wilson's
+interval at its effective number of trials, which stays sound where nothing was missed; else the plain one of Student.
+Strata are combined by the recovery of variances.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any
 
-from rose.pricing.stats.bootstrap import Interval, student
+from rose.pricing.stats.bootstrap import student
 from rose.pricing.stats.uncertainty import Clusters, Estimate, mean, ratio_variance, total, welch, wilson
 from rose.pricing.stats.uncertainty import Z as NORMAL
 
@@ -23,6 +24,8 @@ Row = Mapping[str, Any]
 
 #: Fewest withheld windows for an interval, and for a stratum of its own.
 WINDOWS_MIN = 8
+#: How much of a withheld rate's variance is taken from lent windows; by simulation, see `benchmarks.coverage`.
+LENT_SHARE = 1 / 3
 #: The stratum of devices without one of their own.
 TOGETHER = ""
 
@@ -62,6 +65,11 @@ class Stratum:
     withheld: Side
 
     @property
+    def variance(self) -> float:
+        """Of the effect."""
+        return self.lent.x**2 * self.withheld.variance * (1 + self.withheld.x / self.lent.x)
+
+    @property
     def effect(self) -> float:
         """What lending added to y in all."""
         return self.lent.y - self.lent.x * self.withheld.y / self.withheld.x
@@ -95,40 +103,62 @@ def strata(rows: Sequence[Row]) -> dict[str, Stratum] | None:
 
 
 def effect(compared: Mapping[str, Stratum], bound: float | None) -> Estimate:
-    """What lending added to y over all strata, with its 95% interval; `bound` is the most that y / x can be."""
-    parts = [
-        (side, factor)
-        for stratum in compared.values()
-        for side, factor in ((stratum.lent, stratum.lent.x), (stratum.withheld, -stratum.lent.x))
-    ]
-    value = sum(stratum.effect for stratum in compared.values())
-    variances = [(factor**2 * side.variance, side.clusters.count - 1) for side, factor in parts]
-    freedom = welch((variance, count) for variance, count in variances if count > 0)
+    """What lending added to y over all strata, with its 95% interval; `bound` is the most that y / x can be.
+
+    What lent windows had is known; what they would have had is a rate of the withheld ones, and no better known for
+    them than for as many others: its variance is that of the rate times 1 + X_withheld / X_lent.
+    """
+    parts = list(compared.values())
+    value = sum(part.effect for part in parts)
+    variances = [(part.variance, part.withheld.clusters.count - 1) for part in parts]
+    freedom = welch(variances)
     if bound is None:
-        return mean(value, [pair for pair in variances if pair[1] > 0])
-    interval: Interval | None = total(_rate(side, bound, freedom).times(factor) for side, factor in parts)
+        return mean(value, variances)
+    interval = total(
+        Estimate(part.effect, part.lent.y - part.lent.x * high, part.lent.y - part.lent.x * low)
+        for part in parts
+        for low, high in (_ends(part, bound, freedom),)
+    )
     assert interval is not None
     assert interval.high is not None
     return Estimate(value, interval.low, interval.high)
 
 
-def _rate(side: Side, bound: float, freedom: float | None) -> Estimate:
-    """y / x with Wilson's interval, as a share of its bound."""
-    share = min(1.0, side.y / side.x / bound)
-    return Estimate(side.y / side.x, *(end * bound for end in wilson(share, _trials(side, share, bound, freedom))))
+def _ends(part: Stratum, bound: float, freedom: float | None) -> tuple[float, float]:
+    """Ends of the rate that lent windows would have had: Wilson's for it as a share of its bound, and wider."""
+    side = part.withheld
+    rate = side.y / side.x
+    wider = sqrt(1 + side.x / part.lent.x)
+    low, high = wilson(min(1.0, rate / bound), _trials(part, bound, freedom))
+    return rate - (rate - low * bound) * wider, rate + (high * bound - rate) * wider
 
 
-def _trials(side: Side, share: float, bound: float, freedom: float | None) -> float:
-    """Yes-or-no trials that would tell as much of the share as the windows do.
+def _trials(part: Stratum, bound: float, freedom: float | None) -> float:
+    """Yes-or-no trials that would tell as much of the share as the withheld windows do.
 
-    No more than single events would if they were independent; where nothing varies, each window is one trial.
+    Where nothing varies each window is one. Few windows look more alike than they are, most of all calm ones, and lent
+    windows are many: a share of the variance is what events that hang together as they do there would have.
     """
-    spread = share * (1 - share)
-    variance = side.variance / bound**2
+    side = part.withheld
+    share = min(1.0, side.y / side.x / bound)
+    spread, variance = share * (1 - share), side.variance / bound**2
     if spread <= 0 or variance <= 0:
         return min(side.x, float(side.clusters.count))
     trials = spread / (variance * (student(freedom or side.clusters.count - 1) / NORMAL) ** 2)
-    if side.squares is None:
-        return trials
-    events = side.squares / side.x / bound**2 - share**2
-    return min(trials, side.x * spread / events) if events > 0 else trials
+    by_lent = _trials_by_lent(part, bound)
+    return trials if by_lent is None else 1 / ((1 - LENT_SHARE) / trials + LENT_SHARE / by_lent)
+
+
+def _trials_by_lent(part: Stratum, bound: float) -> float | None:
+    """Trials by the spread of single events and their correlation inside windows, both as lent windows have them."""
+    lent, withheld = part.lent, part.withheld
+    if lent.squares is None:
+        return None
+    share = lent.y / lent.x / bound
+    single = lent.squares / lent.x / bound**2 - share**2
+    size = lent.clusters.xx / lent.x
+    if single <= 0 or size <= 1:
+        return None
+    correlation = max(0.0, (lent.variance / bound**2 * lent.x / single - 1) / (size - 1))
+    clumped = 1 + (withheld.clusters.xx / withheld.x - 1) * correlation
+    return withheld.x * share * (1 - share) / single / max(1.0, clumped)

@@ -90,10 +90,10 @@ def test_every_term_is_charged_when_the_book_sets_it(sample: Path) -> None:
     # One of three lent requests missed its budget, none of two unlent ones, all in the same load bin.
     assert found.terms["provision"].usd == Fraction(1, 2)
     assert found.terms["provision"].basis == "measured"
-    # Some lease of the sample was taken back, so what lent requests missed is no fair comparison.
+    # No lease of the sample was withheld at random, so what lent requests missed is no fair comparison.
     assert found.interval is None
     assert found.no_interval is not None
-    assert found.no_interval.startswith("provision: confounded: a lease was taken back")
+    assert found.no_interval.startswith("provision: confounded: leases were never withheld at random")
     leases = {lease.lease_id: lease for lease in found.leases}
     # The sync under no lease served L1 to L4, by the time each was in force after it: 1170, 1200, 600 and 600 s.
     assert [leases[name].terms["transfer"] for name in ("L1", "L2", "L3", "L4")] == [

@@ -38,7 +38,7 @@ def test_each_command_prints_tables_with_their_stamp(sample: Path, command: list
 def test_json_has_whole_nano_dollars_and_a_stamp_on_each_figure(sample: Path) -> None:
     document = json.loads(said("price", "--ledger", str(sample), "--json"))
     total = document["total"]["in_all"]
-    assert total["value"] == sum(term["in_all"]["value"] for term in document["terms"].values())
+    assert total["value"] == sum(term["in_all"]["value"] or 0 for term in document["terms"].values())
     assert (total["unit"], total["view"], total["provenance"]) == ("nano_usd", "marginal", "replay")
 
 

@@ -27,35 +27,35 @@ WITHHELD = rows("d", True, [(10, 0), (5, 1), (12, 0), (9, 1)] * 3)
 def test_the_effect_is_what_lent_windows_have_beyond_the_rate_of_withheld_ones() -> None:
     compared = strata([LENT, WITHHELD])
     assert compared is not None
-    found = effect(compared, 1.0)
-    assert found.value == pytest.approx(100 - 800 * 6 / 108)
-    assert found.low < found.value < found.high
+    estimate = effect(compared, 1.0)
+    assert estimate.value == pytest.approx(100 - 800 * 6 / 108)
+    assert estimate.low < estimate.value < estimate.high
     # In another unit it is the same.
     scaled = effect(
         strata([{**row, **{k: row[k] * f for k, f in (("y", 7), ("squares", 49), ("yy", 49), ("yx", 7))}}
                 for row in (LENT, WITHHELD)]) or {}, 7.0,
     )  # fmt: skip
-    assert (scaled.value, scaled.low, scaled.high) == pytest.approx((7 * found.value, 7 * found.low, 7 * found.high))
+    assert (scaled.value, scaled.low, scaled.high) == pytest.approx((7 * estimate.value, 7 * estimate.low, 7 * estimate.high))
 
 
-def test_without_a_bound_it_is_students_interval_of_a_difference() -> None:
-    """With windows of one size the ratio is a mean, and the textbook has its interval."""
+def test_without_a_bound_it_is_students_interval_of_the_mean_of_so_many_more() -> None:
+    """With windows of one size the ratio is a mean, and the textbook predicts that of the lent ones by it."""
     random = np.random.default_rng(0)
     sides = {False: random.normal(5, 2, 40), True: random.normal(4, 1, 9)}
     made = [rows("d", side, [(1.0, float(y)) for y in values], False) for side, values in sides.items()]
-    found = effect(strata(made) or {}, None)
-    textbook = mean(0.0, [(values.var(ddof=1) / len(values), len(values) - 1) for values in sides.values()])
-    assert found.value == pytest.approx(40 * (sides[False].mean() - sides[True].mean()))
-    assert found.high - found.value == pytest.approx(40 * textbook.high)
+    estimate = effect(strata(made) or {}, None)
+    textbook = mean(0.0, [(sides[True].var(ddof=1) * (1 / 9 + 1 / 40), 8)])
+    assert estimate.value == pytest.approx(40 * (sides[False].mean() - sides[True].mean()))
+    assert estimate.high - estimate.value == pytest.approx(40 * textbook.high)
 
 
 def test_nothing_missed_in_withheld_windows_still_leaves_room_for_a_rate() -> None:
     none = rows("d", True, [(10, 0)] * 9)
-    found = effect(strata([LENT, none]) or {}, 1.0)
-    assert found.value == 100
+    estimate = effect(strata([LENT, none]) or {}, 1.0)
+    assert estimate.value == 100
     # Nine windows of which none had a miss: up to three in ten may have.
-    assert found.low == pytest.approx(100 - 800 * 0.2991, abs=1)
-    assert found.high > 100
+    assert estimate.low == pytest.approx(100 - 800 * 0.2991 * (1 + 90 / 800) ** 0.5, abs=1)
+    assert estimate.high == 100
 
 
 def test_few_withheld_windows_say_nothing() -> None:
