@@ -31,7 +31,7 @@ CASES: dict[str, tuple[Simulation, int]] = {
     "verdicts": (groups.verdicts, 1000),
     "energy": (lending.energy, 1000),
     "provision": (lending.provided, 1000),
-    "harm": (holdouts.holdouts, 300),
+    "harm": (holdouts.holdouts, 340),
     "bursts": (lending.bursts, 1000),
     "saved": (saved.saved, 1000),
     "forecast": (forecasts.forecasts, 600),

@@ -35,6 +35,7 @@ from rose.pricing.stats.uncertainty import total
 _MILLION, _GIB = 10**6, 1 << 30
 _NEVER = "confounded: leases were never withheld at random, so what lending does cannot be told from what load does"
 _NO_CACHE = "serving did not say what its prefix cache held (SGLang says so with --enable-cache-report)"
+_NO_SLICES = "too few windows have both requests and device slices"
 _NO_INTERFERENCE = "the price book sets no interference_usd_per_device_hour"
 
 
@@ -64,9 +65,9 @@ def measure(connection: duckdb.DuckDBPyConnection, stretches: Stretches, book: P
     lending = [book.lending_at(at_ns) for at_ns in stretches.starts_ns]
     set_variables(
         connection, by_lease=by_lease,
-        penalty_nano=[round(Fraction(of.violation_usd) * NANO_USD_PER_USD) for of in lending],
-        curve_at=[[float(share) for share, _ in of.latency_usd or ()] for of in lending],
-        curve_nano=[[float(usd * NANO_USD_PER_USD) for _, usd in of.latency_usd or ()] for of in lending],
+        penalty_nano=[round(Fraction(entry.violation_usd) * NANO_USD_PER_USD) for entry in lending],
+        curve_at=[[float(share) for share, _ in entry.latency_usd or ()] for entry in lending],
+        curve_nano=[[float(usd * NANO_USD_PER_USD) for _, usd in entry.latency_usd or ()] for entry in lending],
     )  # fmt: skip
     connection.execute(sql.read("borrowing/holdout_requests.sql"))
     clusters = rows(connection, "borrowing/holdout_clusters")
@@ -113,7 +114,7 @@ def realised(harm: Harm, stretches: Stretches, book: PriceBook) -> Term:
     assert compared is not None, "confounded otherwise"
     lending = [book.lending_at(at_ns) for at_ns in stretches.starts_ns]
     # No point of the curve is above the penalty.
-    most = max(of.violation_usd for of in lending)
+    most = max(entry.violation_usd for entry in lending)
     parts: Parts = {}
     counted = 0
     for row, beyond in _beyond(harm, "cost", "cost_nano", "requests"):
@@ -121,13 +122,13 @@ def realised(harm: Harm, stretches: Stretches, book: PriceBook) -> Term:
         counted += row["requests"]
     extra = sum((beyond for _, beyond in _beyond(harm, "cost", "misses", "requests")), Fraction(0))
     apart = sum(row["requests"] for row in harm.sums if row["withheld"] is None)
-    each = " then ".join(dict.fromkeys(f"${float(of.violation_usd):g}" for of in lending))
-    curve = ", latency within the budget by the book's curve" if any(of.latency_usd for of in lending) else ""
-    windows = sum(of.withheld.clusters.count for of in compared.values())
+    rates = " then ".join(dict.fromkeys(f"${float(entry.violation_usd):g}" for entry in lending))
+    curve = ", latency within the budget by the book's curve" if any(entry.latency_usd for entry in lending) else ""
+    windows = sum(part.withheld.clusters.count for part in compared.values())
     return term(
         parts, "measured",
         f"{float(extra):+.1f} missed budgets against {windows:,} windows in which leases were withheld at random, "
-        f"{each} each{curve}; {counted:,} requests compared"
+        f"{rates} each{curve}; {counted:,} requests compared"
         + (f", {apart:,} in no window that was drawn" if apart else ""),
         interval=_dollars(compared, float(most) * NANO_USD_PER_USD, Fraction(1, NANO_USD_PER_USD), lending),
     )  # fmt: skip
@@ -152,7 +153,7 @@ def prefix_cache(harm: Harm, stretches: Stretches, book: PriceBook) -> Term:
     if compared is None:
         return absent(_NO_CACHE)
     prices = [book.tokens_at(at_ns) for at_ns in stretches.starts_ns]
-    usd = [Fraction(of.input_usd_per_million) / _MILLION for of in prices]
+    usd = [Fraction(entry.input_usd_per_million) / _MILLION for entry in prices]
     parts: Parts = {}
     tokens, weighed, lent = Fraction(0), Fraction(0), 0
     for row, beyond in _beyond(harm, "cache", "cached_tokens", "known_prompt_tokens"):
@@ -161,11 +162,11 @@ def prefix_cache(harm: Harm, stretches: Stretches, book: PriceBook) -> Term:
         lent += row["known_prompt_tokens"]
         weighed += row["known_prompt_tokens"] * price
         add(parts, row["lease_id"], -beyond * price)
-    each = " then ".join(dict.fromkeys(f"${of.input_usd_per_million:f}" for of in prices))
+    rates = " then ".join(dict.fromkeys(f"${entry.input_usd_per_million:f}" for entry in prices))
     return term(
         parts, "measured",
         f"{float(tokens):+,.0f} prompt tokens of serving's fell out of its prefix cache against windows in which "
-        f"leases were withheld at random, {each} per million",
+        f"leases were withheld at random, {rates} per million",
         interval=_dollars(compared, 1.0, -weighed / lent, prices),
     )  # fmt: skip
 
@@ -177,9 +178,9 @@ def interference(harm: Harm, overlaps: Iterable[Row], stretches: Stretches, book
     Without withheld windows half of the time that both worked is assumed, which is how the slices divide it.
     """
     lending = [book.lending_at(at_ns) for at_ns in stretches.starts_ns]
-    if any(of.interference_usd_per_device_hour is None for of in lending):
+    if any(entry.interference_usd_per_device_hour is None for entry in lending):
         return absent(_NO_INTERFERENCE)
-    prices = [Fraction(of.interference_usd_per_device_hour or 0) / NS_PER_HOUR for of in lending]
+    prices = [Fraction(entry.interference_usd_per_device_hour or 0) / NS_PER_HOUR for entry in lending]
     compared = harm.compared("busy")
     parts: Parts = {}
     if compared is None:
@@ -189,11 +190,12 @@ def interference(harm: Harm, overlaps: Iterable[Row], stretches: Stretches, book
             add(parts, row["lease_id"], prices[row["segment"]] * (row["overlap_ns"] // 2))
         return term(
             parts, "assumed",
-            f"half of the time that both worked, {halves / 1e9:,.1f} s, {_per_hour(lending)}: {harm.confounded}",
+            f"half of the time that both worked, {halves / 1e9:,.1f} s, {_per_hour(lending)}: {harm.confounded or _NO_SLICES}",
             no_interval="serving's own slowdown is assumed, not measured",
         )  # fmt: skip
-    price = sum(prices, Fraction(0)) / len(prices)
-    longer_ns = sum((Fraction(of.effect) for of in compared.values()), Fraction(0))
+    lengths = [to_ns - from_ns for from_ns, to_ns in stretches.spans]
+    price = sum((price * ns for price, ns in zip(prices, lengths, strict=True)), Fraction(0)) / sum(lengths)
+    longer_ns = sum((Fraction(part.effect) for part in compared.values()), Fraction(0))
     add(parts, None, longer_ns * price)
     return term(
         parts, "measured",
@@ -206,7 +208,7 @@ def interference(harm: Harm, overlaps: Iterable[Row], stretches: Stretches, book
 def held_memory(held: Iterable[Row], stretches: Stretches, book: PriceBook) -> Term:
     """KV memory that rollout engines hold on serving devices while nothing is lent; rows of `held_memory`."""
     lending = [book.lending_at(at_ns) for at_ns in stretches.starts_ns]
-    if any(of.held_memory_usd_per_gib_hour is None for of in lending):
+    if any(entry.held_memory_usd_per_gib_hour is None for entry in lending):
         return absent("the price book sets no held_memory_usd_per_gib_hour")
     usd, gib_hours = Fraction(0), Fraction(0)
     for row in held:
@@ -215,9 +217,9 @@ def held_memory(held: Iterable[Row], stretches: Stretches, book: PriceBook) -> T
         size = Fraction(int(row["byte_ns"]), _GIB * NS_PER_HOUR)
         gib_hours += size
         usd += size * Fraction(lending[row["segment"]].held_memory_usd_per_gib_hour or 0)
-    each = " then ".join(dict.fromkeys(f"${of.held_memory_usd_per_gib_hour}" for of in lending))
+    rates = " then ".join(dict.fromkeys(f"${entry.held_memory_usd_per_gib_hour}" for entry in lending))
     return term(
-        {None: usd}, "measured", f"{float(gib_hours):,.3f} GiB-hours of KV memory held while not lent at {each}",
+        {None: usd}, "measured", f"{float(gib_hours):,.3f} GiB-hours of KV memory held while not lent at {rates}",
         interval=by_book([(usd, lending)]),
     )  # fmt: skip
 
@@ -225,7 +227,7 @@ def held_memory(held: Iterable[Row], stretches: Stretches, book: PriceBook) -> T
 def publishing(syncs: Iterable[Row], stretches: Stretches, book: PriceBook) -> Term:
     """What publishing versions to serving devices costs beside their bytes; rows of `borrowing/transfer`."""
     lending = [book.lending_at(at_ns) for at_ns in stretches.starts_ns]
-    if any(of.publish_usd_per_sync is None for of in lending):
+    if any(entry.publish_usd_per_sync is None for entry in lending):
         return absent("the price book sets no publish_usd_per_sync")
     parts: Parts = {}
     known: set[str] = set()
@@ -239,16 +241,16 @@ def publishing(syncs: Iterable[Row], stretches: Stretches, book: PriceBook) -> T
         count += number
         lease_id = row["lease_id"] if row["sync"] is None else None
         add(parts, lease_id, number * Fraction(lending[row["segment"]].publish_usd_per_sync or 0))
-    each = " then ".join(dict.fromkeys(f"${of.publish_usd_per_sync}" for of in lending))
+    rates = " then ".join(dict.fromkeys(f"${entry.publish_usd_per_sync}" for entry in lending))
     return term(
-        parts, "measured", f"{count:,} syncs to serving devices at {each}",
+        parts, "measured", f"{count:,} syncs to serving devices at {rates}",
         interval=by_book([(sum(parts.values(), Fraction(0)), lending)]),
     )  # fmt: skip
 
 
 def _per_hour(lending: Sequence[Lending]) -> str:
-    each = " then ".join(dict.fromkeys(f"${of.interference_usd_per_device_hour}" for of in lending))
-    return f"at {each} a device-hour"
+    rates = " then ".join(dict.fromkeys(f"${entry.interference_usd_per_device_hour}" for entry in lending))
+    return f"at {rates} a device-hour"
 
 
 def _beyond(harm: Harm, measure_name: str, y: str, x: str) -> Iterator[tuple[Row, Fraction]]:
@@ -257,12 +259,12 @@ def _beyond(harm: Harm, measure_name: str, y: str, x: str) -> Iterator[tuple[Row
     withheld: dict[str, tuple[int, int]] = {}
     for row in harm.sums:
         if row["withheld"] and row["device_id"] in keys:
-            of_x, of_y = withheld.get(keys[row["device_id"]], (0, 0))
-            withheld[keys[row["device_id"]]] = (of_x + row[x], of_y + row[y])
+            sum_x, sum_y = withheld.get(keys[row["device_id"]], (0, 0))
+            withheld[keys[row["device_id"]]] = (sum_x + row[x], sum_y + row[y])
     for row in harm.sums:
         if row["withheld"] is False and row["device_id"] in keys:
-            of_x, of_y = withheld[keys[row["device_id"]]]
-            yield row, row[y] - Fraction(of_y, of_x) * row[x]
+            sum_x, sum_y = withheld[keys[row["device_id"]]]
+            yield row, row[y] - Fraction(sum_y, sum_x) * row[x]
 
 
 def _dollars(

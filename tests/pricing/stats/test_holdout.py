@@ -35,7 +35,9 @@ def test_the_effect_is_what_lent_windows_have_beyond_the_rate_of_withheld_ones()
         strata([{**row, **{k: row[k] * f for k, f in (("y", 7), ("squares", 49), ("yy", 49), ("yx", 7))}}
                 for row in (LENT, WITHHELD)]) or {}, 7.0,
     )  # fmt: skip
-    assert (scaled.value, scaled.low, scaled.high) == pytest.approx((7 * estimate.value, 7 * estimate.low, 7 * estimate.high))
+    assert (scaled.value, scaled.low, scaled.high) == pytest.approx(
+        (7 * estimate.value, 7 * estimate.low, 7 * estimate.high)
+    )
 
 
 def test_without_a_bound_it_is_students_interval_of_the_mean_of_so_many_more() -> None:
