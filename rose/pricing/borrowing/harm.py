@@ -184,13 +184,13 @@ def interference(harm: Harm, overlaps: Iterable[Row], stretches: Stretches, book
     compared = harm.compared("busy")
     parts: Parts = {}
     if compared is None:
-        halves = 0
+        halves, why = 0, harm.confounded or _NO_SLICES
         for row in overlaps:
             halves += row["overlap_ns"] // 2
             add(parts, row["lease_id"], prices[row["segment"]] * (row["overlap_ns"] // 2))
         return term(
             parts, "assumed",
-            f"half of the time that both worked, {halves / 1e9:,.1f} s, {_per_hour(lending)}: {harm.confounded or _NO_SLICES}",
+            f"half of the time that both worked, {halves / 1e9:,.1f} s, {_per_hour(lending)}: {why}",
             no_interval="serving's own slowdown is assumed, not measured",
         )  # fmt: skip
     lengths = [to_ns - from_ns for from_ns, to_ns in stretches.spans]

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from decimal import Decimal
+from importlib import resources
+from typing import Any
+
+import pytest
+
+from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.diff import diff
+from rose.pricing.price_books.entries import PriceBookError
+from rose.pricing.price_books.numbers import number, rate
+from rose.pricing.price_books.pricebook import PriceBook
+
+EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("2.10", "without quotes"),
+        (True, "a number such as 2.35"),
+        (Decimal("inf"), "finite"),
+        (Decimal("1e12"), "check the unit"),
+        (Decimal("0.1234567890123"), "13 decimals"),
+    ],
+)
+def test_what_is_no_price_is_refused(value: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        number(value)
+
+
+def test_a_rate_is_not_negative() -> None:
+    assert rate(0) == 0
+    with pytest.raises(ValueError, match="0 or more"):
+        rate(Decimal("-0.5"))
+
+
+def book(lending: str) -> PriceBook:
+    return pricebook.parse(EXAMPLE.replace("violation_usd = 0\n", f"violation_usd = 0.001\n{lending}\n"), "prices.toml")
+
+
+def test_a_curve_of_latency_is_read_exactly() -> None:
+    (lending,) = book("latency_usd = [[0.5, 0], [1.0, 0.0005]]").lending_terms
+    assert lending.latency_usd == ((Decimal("0.5"), Decimal(0)), (Decimal("1.0"), Decimal("0.0005")))
+
+
+@pytest.mark.parametrize(
+    ("curve", "why"),
+    [
+        ("[[0.5, 0]]", "two or more pairs"),
+        ("[0.5, 1.0]", "pairs of a share of the budget"),
+        ("[[0.5, 0], [1.5, 0.0005]]", "outside 0.0 to 1.0: 1.5"),
+        ("[[0.5, 0], [0.5, 0.0005]]", "ascending order of the share: 0.5 comes after 0.5"),
+        ("[[0.5, 0.0005], [1.0, 0]]", "must not fall as latency grows: 0 at 1.0 after 0.0005 at 0.5"),
+        ("[[0.5, 0], [1.0, -1]]", "0 or more"),
+        ("[[0.5, 0], [1.0, 0.002]]", "ends at 0.002, above violation_usd 0.001"),
+    ],
+)
+def test_a_curve_that_says_nothing_is_refused(curve: str, why: str) -> None:
+    with pytest.raises(PriceBookError, match=why):
+        book(f"latency_usd = {curve}")
+
+
+def test_a_curve_that_changed_is_seen() -> None:
+    found = diff(book("latency_usd = [[0.5, 0], [1.0, 0.0005]]"), book("latency_usd = [[0.5, 0], [1.0, 0.001]]"))
+    (change,) = found.to_json()["changes"]
+    assert (change["field"], change["old"]) == ("latency_usd", [["0.5", "0"], ["1.0", "0.0005"]])
+    assert change["new"] == [["0.5", "0"], ["1.0", "0.001"]]
