@@ -150,8 +150,8 @@ def _provision(document: ProvisionDocument) -> None:
         ("Realised", document.realised, document.rests_on),
         ("Break-even for a device-hour", document.break_even, "Above it borrowing stops paying."),
     )
-    if of.realised.no_interval:
-        st.caption(words.plain(f"What it came to is {of.realised.no_interval}."))
+    if document.realised.no_interval:
+        st.caption(words.plain(f"What it came to is {document.realised.no_interval}."))
     days = [
         {"day": day.day, "opening": words.short(day.opening), "accrued": words.short(day.accrued),
          "realised": words.short(day.realised), "released": words.short(day.released),
