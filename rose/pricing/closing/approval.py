@@ -11,6 +11,7 @@ from typing import Any
 from rose.clock import utc
 from rose.ledger import layout
 from rose.ledger.approvals import proposals, state
+from rose.pricing import price_choice
 from rose.pricing.closing import store
 from rose.pricing.closing.records import Posting, postings
 from rose.pricing.money import PricingError
@@ -59,18 +60,22 @@ def settle(root: Path) -> None:
 
 
 def adopt(root: Path | str, book: PriceBook) -> state.Signed:
-    """Adopt a price book for the books of a ledger; returns who did, and when.
+    """Have a ledger priced by a book from now on; returns who decided that, and when. Its text stays in the ledger.
 
-    Raises ApprovalNeededError where the rules ask for an approval of `prices`, and LedgerError.
+    Raises PricingError for made-up prices, ApprovalNeededError where the rules ask for an approval of `prices`, and
+    LedgerError.
     """
     root = layout.check(root)
-    known = proposals.load(root).adopted.get(book.sha256)
-    if known is not None:
-        return known
+    price_choice.refuse_example(book, "adoption")
+    if (newest := proposals.load(root).adopted_book) is not None and newest[1] == book.text:
+        return newest[0]
     request = {"sha256": book.sha256}
     about = {"name": book.name, "version": book.version, "currency": book.currency, "text": book.text}
-    proposals.record(root, "prices", request, state.ADOPTED, {**request, "name": book.name}, about)
-    return proposals.load(root).adopted[book.sha256]
+    body = {**request, "name": book.name, "text": book.text}
+    proposals.record(root, "prices", request, state.ADOPTED, body, about)
+    newest = proposals.load(root).adopted_book
+    assert newest is not None
+    return newest[0]
 
 
 def check_adopted(root: Path | str, book: PriceBook) -> None:

@@ -15,7 +15,7 @@ import polars as pl
 
 from rose.clock import utc, utc_us
 from rose.ledger import catalog, layout
-from rose.pricing import charges
+from rose.pricing import charges, price_choice
 from rose.pricing.charges import Charges
 from rose.pricing.closing import approval, charge_algebra, index, store
 from rose.pricing.closing.period import Period
@@ -41,13 +41,15 @@ def close(
 ) -> Closed:
     """Price a period and freeze it; returns what was frozen. `by` is who does it, else this process's user.
 
-    Whole or not at all: a process killed meanwhile leaves a close that stands, or none. Raises PricingError for a
-    period that is not over, that overlaps another close of the same provenance, that holds no charge, in which a run
-    has not ended (unless `with_open_runs`), or that cannot be priced; PriceBookError; LedgerError; ApprovalNeededError
-    where the rules of the ledger ask for the approval of another identity: it was then proposed, and nothing else done.
+    Whole or not at all: a process killed meanwhile leaves a close that stands, or none. Raises PricingError for
+    made-up prices, for a period that is not over, that overlaps another close of the same provenance, that holds no
+    charge, in which a run has not ended (unless `with_open_runs`), or that cannot be priced; PriceBookError;
+    LedgerError; ApprovalNeededError where the rules of the ledger ask for the approval of another identity: it was
+    then proposed, and nothing else done.
     """
     root = layout.check(root)
     now_us = utc_us() if now_us is None else now_us
+    price_choice.refuse_example(book, f"closing {period.label}")
     approval.check_adopted(root, book)
     if period.to_ns > now_us * 1000:
         raise PricingError(

@@ -13,6 +13,7 @@ from typing import Any
 
 from rose.ledger import examine, layout, segments
 from rose.ledger.verify import CLOSING_WRITER
+from rose.pricing import pricebook
 from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
 
@@ -31,6 +32,11 @@ class BookStamp:
     #: Where it was read from, for error messages.
     source: str
     file: str
+
+    @property
+    def example(self) -> bool:
+        """Whether its prices are made up."""
+        return pricebook.is_example(self.name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,7 @@ process killed before the event leaves nothing, and what one killed after it lef
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -30,11 +31,12 @@ from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import CLOSING_WRITER
 from rose.ledger.writer import LedgerWriter
+from rose.pricing import price_choice
 from rose.pricing.charges import Charges, Stay
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.period import naive
 from rose.pricing.closing.records import CLOSED, RESTATED, BookStamp, Posting, postings
-from rose.pricing.figures import Stamp
+from rose.pricing.figures import BookFacts, Stamp
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
@@ -87,7 +89,7 @@ class Closed:
             from_ns=self.charges.from_ns,
             to_ns=self.charges.to_ns,
             provenance=self.charges.provenance,
-            currency=self.book.currency,
+            book=dataclasses.replace(BookFacts.of(self.book), example=any(each.book.example for each in self.posted)),
             verified=self.verified,
         )
 
@@ -160,7 +162,8 @@ def book_of(root: Path, posting: Posting) -> PriceBook:
         each for each in reversed(postings(root)[posting.close_id][: posting.number + 1])
         if posting.book.file in each.files
     )  # fmt: skip
-    return pricebook.parse(content(root, owner, posting.book.file).decode(), posting.book.source)
+    book = pricebook.parse(content(root, owner, posting.book.file).decode(), posting.book.source)
+    return price_choice.chosen(book, price_choice.FROZEN)
 
 
 def book_stamp(book: PriceBook, file: str) -> BookStamp:

@@ -50,11 +50,10 @@ def closes(posted: Mapping[str, Sequence[Posting]]) -> Iterator[RenderableType]:
 def statement(of: Statement) -> Iterator[RenderableType]:
     """A close: who and when, its corrections, and the drill-down."""
     first, *later = of.close.posted
-    book, stamp = first.book, of.close.stamp
+    stamp = of.close.stamp
     yield (
         f"{of.close.close_id}: {utc(stamp.from_ns)} to {utc(stamp.to_ns)}, {stamp}\n"
-        f"closed {utc(first.posted_ns)} by {first.who}, ROSE {first.rose_version}, price book {book.name} "
-        f"{book.version} ({book.sha256[:12]})"
+        f"closed {utc(first.posted_ns)} by {first.who}, ROSE {first.rose_version}\n{stamp.book.line}"
         + (f"; open runs: {', '.join(first.open_runs)}" if first.open_runs else "")
     )
     if later:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -46,7 +47,7 @@ def close(
     from_text: FromOption = None,
     to_text: ToOption = None,
     month: MonthOption = None,
-    price_book: BookOption = "example",
+    price_book: BookOption = None,
     provenance: ProvenanceOption = None,
     who: WhoOption = None,
     *,
@@ -61,10 +62,11 @@ def close(
         from rose.pricing.closing import close as closing
         from rose.pricing.closing import statement, tables
 
+        root, period = ledger_root(ledger), _period(from_text, to_text, month)
         made = closing.close(
-            ledger_root(ledger),
-            _period(from_text, to_text, month),
-            _book(price_book),
+            root,
+            period,
+            _book(root, price_book, period),
             provenance=provenance,
             by=who,
             with_open_runs=with_open_runs,
@@ -91,7 +93,7 @@ def restate(
         from rose.pricing.closing import statement, store, tables
 
         root = ledger_root(ledger)
-        book = None if price_book is None else _book(price_book)
+        book = None if price_book is None else _book(root, price_book)
         made = restating.restate(root, close_id, reason, book, by=who, allow_unverified=allow_unverified)
         if made is None:
             nothing = {"close_id": close_id, "correction": None, "why": "nothing differs, so nothing was posted"}
@@ -166,7 +168,7 @@ def anomalies(
     from_text: FromOption = None,
     to_text: ToOption = None,
     month: MonthOption = None,
-    price_book: BookOption = "example",
+    price_book: BookOption = None,
     provenance: ProvenanceOption = None,
     *,
     allow_unverified: UnverifiedOption = False,
@@ -190,7 +192,9 @@ def anomalies(
             raise PricingError(f"no day of {judged.label} is over yet, so there is none to judge")
         judged = Period(judged.from_ns, min(judged.to_ns, today_ns))
         before = Period(judged.from_ns - anomaly.DAYS_BEFORE * NS_PER_DAY, judged.to_ns)
-        of = bill(root, before, _book(price_book), provenance=provenance, allow_unverified=allow_unverified)
+        of = bill(
+            root, before, _book(root, price_book, before), provenance=provenance, allow_unverified=allow_unverified
+        )
         found = anomaly.watch(of, judged)
         _print(as_json, found.to_json(), lambda: tables.watch(found))
 
@@ -220,7 +224,7 @@ def set_budget(
 def show_budgets(
     ledger: LedgerOption = None,
     month: MonthOption = None,
-    price_book: BookOption = "example",
+    price_book: BookOption = None,
     provenance: ProvenanceOption = None,
     *,
     allow_unverified: UnverifiedOption = False,
@@ -232,8 +236,9 @@ def show_budgets(
         from rose.pricing.watch import budget
 
         of = budget.current_month() if month is None else period.of_month(month)
+        root = ledger_root(ledger)
         found = budget.show(
-            ledger_root(ledger), of, _book(price_book), provenance=provenance, allow_unverified=allow_unverified
+            root, of, _book(root, price_book, of), provenance=provenance, allow_unverified=allow_unverified
         )
         _print(as_json, [each.to_json() for each in found], lambda: tables.budgets(found))
 
@@ -245,7 +250,7 @@ def show_forecasts(
     team: Annotated[
         str | None, typer.Option("--team", help="One team only; a name that no charge has is an error.")
     ] = None,
-    price_book: BookOption = "example",
+    price_book: BookOption = None,
     provenance: ProvenanceOption = None,
     *,
     allow_unverified: UnverifiedOption = False,
@@ -257,8 +262,9 @@ def show_forecasts(
         from rose.pricing.watch import budget
 
         wanted = budget.current_month() if month is None else period.of_month(month)
+        root = ledger_root(ledger)
         rows = budget.expected(
-            ledger_root(ledger), wanted, _book(price_book), team, provenance=provenance,
+            root, wanted, _book(root, price_book, wanted), team, provenance=provenance,
             allow_unverified=allow_unverified,
         )  # fmt: skip
         _print(as_json, [row.to_json() for row in rows], lambda: tables.forecasts(rows))
@@ -276,7 +282,7 @@ def explain_command(
     fate: Annotated[str | None, typer.Option("--fate", help="What became of its tokens.")] = None,
     policy_version: Annotated[int | None, typer.Option("--policy-version", help="Version that made them.")] = None,
     close_id: Annotated[str | None, typer.Option("--close", help="Explain the booked figure of this close.")] = None,
-    price_book: BookOption = "example",
+    price_book: BookOption = None,
     provenance: ProvenanceOption = None,
     *,
     events: Annotated[bool, typer.Option("--events", help="List every single event.")] = False,
@@ -301,11 +307,9 @@ def explain_command(
         )
         root = ledger_root(ledger)
         if close_id is None:
-            found = [
-                explain.explain(
-                    root, asked, _book(price_book), provenance=provenance, allow_unverified=allow_unverified
-                )
-            ]
+            within = None if asked.hour_ns is None else period.of_hour(asked.hour_ns)
+            book = _book(root, price_book, within, run)
+            found = [explain.explain(root, asked, book, provenance=provenance, allow_unverified=allow_unverified)]
         else:
             found = explain.explain_closed(root, asked, close_id)
         data = [each.to_json(events) for each in found]
@@ -339,7 +343,8 @@ def _period(from_text: str | None, to_text: str | None, month: str | None) -> Pe
     return period.parse(from_text, to_text, month)
 
 
-def _book(price_book: str) -> PriceBook:
-    from rose.pricing.price_books import pricebook
+def _book(root: Path, price_book: str | None, period: Period | None = None, run_id: str | None = None) -> PriceBook:
+    from rose.pricing import price_choice
 
-    return pricebook.load(price_book)
+    from_ns, to_ns = (None, None) if period is None else (period.from_ns, period.to_ns)
+    return price_choice.choose(root, price_book, run_id=run_id, from_ns=from_ns, to_ns=to_ns)
