@@ -25,9 +25,9 @@ from rose.errors import UserError
 from rose.ledger import catalog, verify
 from rose.ledger.examine import Seen
 from rose.ledger.layout import LedgerError
-from rose.pricing import price_choice
 from rose.pricing.closing.period import Period
 from rose.pricing.document import Report
+from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import set_variables
 from rose.pricing.run import report
@@ -100,7 +100,7 @@ def price_book(ledger: Path, run: Run | None = None, period: Period | None = Non
     """
     run_id = None if run is None else run.run_id
     from_ns, to_ns = (None, None) if period is None else (period.from_ns, period.to_ns)
-    return attempt(lambda: price_choice.choose(ledger, run_id=run_id, from_ns=from_ns, to_ns=to_ns))
+    return attempt(lambda: choice.choose(ledger, run_id=run_id, from_ns=from_ns, to_ns=to_ns))
 
 
 def mark(ledger: Path) -> str:

@@ -18,7 +18,7 @@ from rose.ledger.layout import LedgerError
 from rose.pricing.closing.period import Period
 from rose.pricing.document import Report
 from rose.pricing.figures import EXAMPLE_PRICES, BookFacts, Figure, Stamp
-from rose.pricing.pricebook import PriceBook
+from rose.pricing.price_books.pricebook import PriceBook
 
 T = TypeVar("T")
 Show = Callable[[Path, Run], None]

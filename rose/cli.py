@@ -143,14 +143,12 @@ def _has_prices(fleet: FleetConfig) -> bool:
     """
     from rose.clock import utc_us
     from rose.ledger import layout
-    from rose.pricing import price_choice
+    from rose.pricing.price_books import choice
 
     root = fleet.ledger if (fleet.ledger / layout.MARKER).exists() else None
-    book = price_choice.choose_for_new_run(root, fleet.price_book)
+    book = choice.choose_for_new_run(root, fleet.price_book)
     if book is None:
-        typer.secho(
-            f"This run will not be priced: no price book. {price_choice.WAYS}", fg=typer.colors.YELLOW, err=True
-        )
+        typer.secho(f"This run will not be priced: no price book. {choice.WAYS}", fg=typer.colors.YELLOW, err=True)
         return False
     for device in fleet.device:
         book.device_at(device.device_class, device.pool, utc_us() * 1000)

@@ -101,7 +101,8 @@ def _period(span: Period, now: datetime) -> Period | None:
 def _prices(bill: Bill) -> str | None:
     if not bill.closes:
         return None
-    return f"{bill.stamp.book.line} for open hours, closed ones at the prices they were closed at ({', '.join(bill.closes)})"
+    closed = ", ".join(bill.closes)
+    return f"{bill.stamp.book.line} for open hours, closed ones at the prices they were closed at ({closed})"
 
 
 def _total(bill: Bill, view: str) -> None:

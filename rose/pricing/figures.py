@@ -10,7 +10,7 @@ from typing import Any
 from rose.clock import utc
 from rose.pricing.answers.cost_per_correct import Interval
 from rose.pricing.money import NANO_USD_PER_USD, format_ns, format_usd, nano_usd_of
-from rose.pricing.pricebook import PriceBook
+from rose.pricing.price_books.pricebook import PriceBook
 
 NOT_ENOUGH_DATA = "not enough data"
 

@@ -43,19 +43,19 @@ def planned(settings: Settings) -> list[Job]:
 def price(root: Path, *, price_book: str | None) -> Mapping[str, object]:
     """Bring the books' costs of days up to date. Days that cost what the books say already are left as they are.
 
-    `price_book` None prices by the book that `price_choice.choose` gives, and prices nothing where it gives none.
+    `price_book` None prices by the book that `choice.choose` gives, and prices nothing where it gives none.
     Raises PricingError where a day cannot be priced or the price book was not adopted, though the rules ask for that,
     and LedgerError; then nothing was changed.
     """
     from rose.ledger.upkeep import books
-    from rose.pricing import price_choice
     from rose.pricing.charges import days
     from rose.pricing.closing import approval
     from rose.pricing.figures import BookFacts
+    from rose.pricing.price_books import choice
 
     try:
-        book = price_choice.choose(root, price_book)
-    except price_choice.NoPriceBookError as error:
+        book = choice.choose(root, price_book)
+    except choice.NoPriceBookError as error:
         return {"device_days": 0, "changed": 0, "why": str(error)}
     approval.check_adopted(root, book)
     costs = days.price_days(root, book)
@@ -77,11 +77,12 @@ def report(root: Path, *, folder: Path, price_book: str | None) -> Mapping[str, 
     """
     from rose.ledger import catalog, verify
     from rose.ledger.upkeep import books
-    from rose.pricing import price_choice, query
+    from rose.pricing import query
+    from rose.pricing.price_books import choice
     from rose.pricing.run import report as reporting
 
     # One that is named is read before any run is looked at; else each run has its own.
-    named = None if price_book is None else price_choice.choose(root, price_book)
+    named = None if price_book is None else choice.choose(root, price_book)
     with catalog.connect(root) as connection:
         runs = query.rows(connection, "jobs/runs")
     done = _exported(root, folder)
@@ -95,7 +96,7 @@ def report(root: Path, *, folder: Path, price_book: str | None) -> Mapping[str, 
             continue
         file, why = None, None
         try:
-            book = price_choice.choose(root, named, run_id=run["run_id"])
+            book = choice.choose(root, named, run_id=run["run_id"])
         except PricingError as error:
             # Not kept: somebody will decide on its prices.
             refused[run["run_id"]] = str(error)

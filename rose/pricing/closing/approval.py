@@ -11,10 +11,10 @@ from typing import Any
 from rose.clock import utc
 from rose.ledger import layout
 from rose.ledger.approvals import proposals, state
-from rose.pricing import price_choice
 from rose.pricing.closing import store
 from rose.pricing.closing.records import Posting, postings
 from rose.pricing.money import PricingError
+from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 
 
@@ -66,7 +66,7 @@ def adopt(root: Path | str, book: PriceBook) -> state.Signed:
     LedgerError.
     """
     root = layout.check(root)
-    price_choice.refuse_example(book, "adoption")
+    choice.refuse_example(book, "adoption")
     if (newest := proposals.load(root).adopted_book) is not None and newest[1] == book.text:
         return newest[0]
     request = {"sha256": book.sha256}

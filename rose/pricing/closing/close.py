@@ -15,13 +15,14 @@ import polars as pl
 
 from rose.clock import utc, utc_us
 from rose.ledger import catalog, layout
-from rose.pricing import charges, price_choice
+from rose.pricing import charges
 from rose.pricing.charges import Charges
 from rose.pricing.closing import approval, charge_algebra, index, store
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import Posting, postings, watermark
 from rose.pricing.closing.store import Closed
 from rose.pricing.money import PricingError
+from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 
@@ -49,7 +50,7 @@ def close(
     """
     root = layout.check(root)
     now_us = utc_us() if now_us is None else now_us
-    price_choice.refuse_example(book, f"closing {period.label}")
+    choice.refuse_example(book, f"closing {period.label}")
     approval.check_adopted(root, book)
     if period.to_ns > now_us * 1000:
         raise PricingError(

@@ -13,9 +13,9 @@ from typing import Any
 
 from rose.ledger import examine, layout, segments
 from rose.ledger.verify import CLOSING_WRITER
-from rose.pricing import pricebook
 from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
+from rose.pricing.price_books import pricebook
 
 #: The words of the books' own events.
 CLOSED, RESTATED = "closed", "restated"

@@ -12,12 +12,13 @@ import polars as pl
 
 from rose.clock import utc_us
 from rose.ledger import layout
-from rose.pricing import charges, price_choice
+from rose.pricing import charges
 from rose.pricing.closing import approval, charge_algebra, index, store
 from rose.pricing.closing.close import make_posting, settle
 from rose.pricing.closing.period import naive
 from rose.pricing.closing.records import Posting, watermark
 from rose.pricing.money import PricingError
+from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 
 
@@ -47,7 +48,7 @@ def restate(
         if book is not None:
             approval.check_adopted(root, book)
         book = book or store.book_of(root, last)
-        price_choice.refuse_example(book, f"correcting {close_id}")
+        choice.refuse_example(book, f"correcting {close_id}")
         mark = watermark(root)
         priced = charges.price(
             root,

@@ -31,14 +31,13 @@ from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import CLOSING_WRITER
 from rose.ledger.writer import LedgerWriter
-from rose.pricing import price_choice
 from rose.pricing.charges import Charges, Stay
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.period import naive
 from rose.pricing.closing.records import CLOSED, RESTATED, BookStamp, Posting, postings
 from rose.pricing.figures import BookFacts, Stamp
 from rose.pricing.money import PricingError
-from rose.pricing.price_books import pricebook
+from rose.pricing.price_books import choice, pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 
 FOLDER = "closes"
@@ -163,7 +162,7 @@ def book_of(root: Path, posting: Posting) -> PriceBook:
         if posting.book.file in each.files
     )  # fmt: skip
     book = pricebook.parse(content(root, owner, posting.book.file).decode(), posting.book.source)
-    return price_choice.chosen(book, price_choice.FROZEN)
+    return choice.chosen(book, choice.FROZEN)
 
 
 def book_stamp(book: PriceBook, file: str) -> BookStamp:

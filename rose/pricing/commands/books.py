@@ -344,7 +344,7 @@ def _period(from_text: str | None, to_text: str | None, month: str | None) -> Pe
 
 
 def _book(root: Path, price_book: str | None, period: Period | None = None, run_id: str | None = None) -> PriceBook:
-    from rose.pricing import price_choice
+    from rose.pricing.price_books import choice
 
     from_ns, to_ns = (None, None) if period is None else (period.from_ns, period.to_ns)
-    return price_choice.choose(root, price_book, run_id=run_id, from_ns=from_ns, to_ns=to_ns)
+    return choice.choose(root, price_book, run_id=run_id, from_ns=from_ns, to_ns=to_ns)

@@ -168,10 +168,10 @@ def _bill(
     allow_unverified: bool,
 ) -> Bill:
     """What the options ask for. Raises PricingError for options that do not go together."""
-    from rose.pricing import price_choice
     from rose.pricing.closing.period import hour
     from rose.pricing.export import bill
     from rose.pricing.money import PricingError
+    from rose.pricing.price_books import choice
 
     root = ledger_root(ledger)
     if close is not None:
@@ -186,7 +186,7 @@ def _bill(
     to_ns = None if period[1] is None else hour(period[1], "--to")
     return bill.of_period(
         root,
-        price_choice.choose(root, price_book, run_id=run, from_ns=from_ns, to_ns=to_ns),
+        choice.choose(root, price_book, run_id=run, from_ns=from_ns, to_ns=to_ns),
         from_ns=from_ns,
         to_ns=to_ns,
         run_id=run,

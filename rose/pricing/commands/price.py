@@ -39,12 +39,12 @@ def check(file: BookArgument) -> None:
 @price_app.command("show")
 def show(price_book: BookOption = None, ledger: LedgerOption = None, *, as_json: JsonOption = False) -> None:
     """Show a price book: every price with its dates and its source; without one, the book of the ledger."""
-    from rose.pricing import price_choice
     from rose.pricing.figures import BookFacts
+    from rose.pricing.price_books import choice
     from rose.pricing.price_books.entries import TABLES, span_of
 
     with clear_errors():
-        book = price_choice.choose(ledger_root(ledger), price_book)
+        book = choice.choose(ledger_root(ledger), price_book)
     if as_json:
         plain = book.model_dump(mode="json", by_alias=True, exclude_none=True)
         own = {"sha256": book.sha256, "path": book.path, "chosen": book.chosen, "example": book.example}

@@ -71,7 +71,7 @@ class PriceBook(Header):
     path: str = Field(default="", exclude=True)
     #: The file's text.
     text: str = Field(default="", exclude=True, repr=False)
-    #: By which rule it was chosen, in words: see `rose.pricing.price_choice`.
+    #: By which rule it was chosen, in words: see `rose.pricing.price_books.choice`.
     chosen: str = Field(default="", exclude=True)
 
     @property

@@ -11,7 +11,7 @@ import duckdb
 
 from rose.ledger import catalog
 from rose.ledger.examine import Seen
-from rose.pricing import charges, price_choice
+from rose.pricing import charges
 from rose.pricing.answers import cost_per_correct
 from rose.pricing.borrowing import alternatives
 from rose.pricing.borrowing.marginal import Marginal, marginal
@@ -20,6 +20,7 @@ from rose.pricing.charges.allocation import Allocation, allocate
 from rose.pricing.document import RunFacts
 from rose.pricing.figures import COUNT, NOT_ENOUGH_DATA, BookFacts, Figure, Figures, Stamp
 from rose.pricing.money import PricingError
+from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables, snapshot
 from rose.pricing.run import token_spread, tokens
@@ -86,7 +87,7 @@ def priced(
 ) -> Iterator[PricedRun]:
     """Price one run of the ledger at `root`, the newest if `run_id` is None; `seen` is for `verify`.
 
-    `price_book` None prices by the book that `price_choice.choose` gives.
+    `price_book` None prices by the book that `choice.choose` gives.
 
     Raises PricingError for a ledger that does not verify (unless `allow_unverified`, which marks every figure), an
     unknown run, a run of mixed provenance, a period with no device time, and device time that does not add up;
@@ -96,7 +97,7 @@ def priced(
         run_id = newest_run(connection) if run_id is None else run_id
         preconditions.refuse_archived(root, connection, run_id)
         run, provenance = run_facts(connection, run_id)
-        book = price_choice.choose(root, price_book, run_id=run_id)
+        book = choice.choose(root, price_book, run_id=run_id)
         charged = charges.price(root, book, run_id=run_id, allow_unverified=allow_unverified, seen=seen)
         snapshot(connection, run_id)
         set_variables(connection, run_id=run_id)

@@ -39,7 +39,7 @@ def build(
 ) -> Report:
     """Price one run of the ledger at `root` (the newest if `run_id` is None); `seen` is for `verify`.
 
-    `price_book` None prices by the book that `price_choice.choose` gives.
+    `price_book` None prices by the book that `choice.choose` gives.
 
     Raises PricingError for a ledger that does not verify (unless `allow_unverified`, which marks every figure), an
     unknown run, a run of mixed provenance, a period with no device time, and device time that does not add up;

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from rose.ledger import catalog, layout
 from rose.ledger.approvals import proposals
-from rose.pricing import pricebook
 from rose.pricing.figures import EXAMPLE_PRICES
 from rose.pricing.money import PricingError
-from rose.pricing.pricebook import PriceBook, PriceBookError
+from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 from rose.pricing.query import rows, set_variables
 
 #: Names a price book for every command and page that no other rule names one for.
@@ -112,7 +112,7 @@ def _own(root: Path, run_id: str | None, from_ns: int | None, to_ns: int | None)
     """The runs that name each price book, by the book's name or path."""
     with catalog.connect(root) as connection:
         set_variables(connection, run_id=run_id, from_ns=from_ns, to_ns=to_ns)
-        named = rows(connection, "own_price_books")
+        named = rows(connection, "run/price_books")
     runs: dict[str, list[str]] = {}
     for row in named:
         runs.setdefault(row["price_book"], []).append(row["run_id"])
