@@ -34,7 +34,7 @@ from rose.ledger.writer import LedgerWriter
 from rose.pricing.charges import Charges, Stay
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.period import naive
-from rose.pricing.closing.records import CLOSED, RESTATED, BookStamp, Posting, postings
+from rose.pricing.closing.records import BUDGETED, CLOSED, RESTATED, BookStamp, Budget, Posting, postings
 from rose.pricing.figures import BookFacts, Stamp
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import choice, pricebook
@@ -217,6 +217,18 @@ def post(root: Path, posting: Posting, contents: Mapping[str, bytes]) -> None:
         finish(root, [posting])
     except OSError as error:
         raise LedgerError(f"cannot write {temporary}: {error.strerror}; nothing was posted") from error
+
+
+def record_budget(root: Path, budget: Budget) -> None:
+    """Put a budget into the ledger; the table in the books is a copy of it. The caller holds `lock`.
+
+    Raises LedgerError.
+    """
+    with LedgerWriter.open(root, CLOSING_WRITER, layout.UPKEEP_RUN_ID) as log:
+        log.record(
+            Ledger(action=BUDGETED, at_us=budget.set_us, detail_json=json.dumps(dataclasses.asdict(budget))),
+            durable=True,
+        )
 
 
 def publish(root: Path, posted: list[Posting]) -> None:

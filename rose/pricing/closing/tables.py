@@ -53,7 +53,8 @@ def statement(of: Statement) -> Iterator[RenderableType]:
     stamp = of.close.stamp
     yield (
         f"{of.close.close_id}: {utc(stamp.from_ns)} to {utc(stamp.to_ns)}, {stamp}\n"
-        f"closed {utc(first.posted_ns)} by {first.who}, ROSE {first.rose_version}\n{stamp.book.line}"
+        f"closed {utc(first.posted_ns)} by {first.who}, ROSE {first.rose_version}\n{stamp.book.line}\n"
+        f"SHA-256 of the close {first.sha256}"
         + (f"; open runs: {', '.join(first.open_runs)}" if first.open_runs else "")
     )
     if later:

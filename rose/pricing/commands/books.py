@@ -36,6 +36,10 @@ AsOfOption = Annotated[
     str | None, typer.Option("--as-of", help="As it was known at this UTC time, such as 2026-12-05T10:00Z.")
 ]
 WhoOption = Annotated[str | None, typer.Option("--who", help="Who does it, for the record; else this user.")]
+ReceiptOption = Annotated[
+    Path | None,
+    typer.Option("--receipt", help="Write a signed receipt there, to be kept out of reach of the ledger's owner."),
+]
 OptionalBook = Annotated[
     str | None, typer.Option("--price-book", "-b", help="A price book TOML file; else the one of the last posting.")
 ]
@@ -50,6 +54,7 @@ def close(
     price_book: BookOption = None,
     provenance: ProvenanceOption = None,
     who: WhoOption = None,
+    receipt: ReceiptOption = None,
     *,
     with_open_runs: Annotated[
         bool, typer.Option("--with-open-runs", help="Close although a run of the period has not ended.")
@@ -60,9 +65,13 @@ def close(
     """Price a period once more and freeze it: charges, price book, and how far the ledger was."""
     with clear_errors():
         from rose.pricing.closing import close as closing
+        from rose.pricing.closing import receipt as receipts
         from rose.pricing.closing import statement, tables
 
         root, period = ledger_root(ledger), _period(from_text, to_text, month)
+        if receipt is not None:
+            # Before anything is posted.
+            receipts.place(receipt)
         made = closing.close(
             root,
             period,
@@ -72,8 +81,8 @@ def close(
             with_open_runs=with_open_runs,
             allow_unverified=allow_unverified,
         )
-        stated = statement.state(made)
-        _print(as_json, stated.to_json(), lambda: tables.statement(stated))
+        stated, kept = statement.state(made), _receipt(root, receipt)
+        _print(as_json, stated.to_json() | kept, lambda: (*tables.statement(stated), *_kept(kept)))
 
 
 @books_app.command("restate")
@@ -83,24 +92,28 @@ def restate(
     ledger: LedgerOption = None,
     price_book: OptionalBook = None,
     who: WhoOption = None,
+    receipt: ReceiptOption = None,
     *,
     allow_unverified: UnverifiedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Price a closed period again and post the difference as a correction; the close itself never changes."""
     with clear_errors():
+        from rose.pricing.closing import receipt as receipts
         from rose.pricing.closing import restate as restating
         from rose.pricing.closing import statement, store, tables
 
         root = ledger_root(ledger)
+        if receipt is not None:
+            receipts.place(receipt)
         book = None if price_book is None else _book(root, price_book)
         made = restating.restate(root, close_id, reason, book, by=who, allow_unverified=allow_unverified)
         if made is None:
             nothing = {"close_id": close_id, "correction": None, "why": "nothing differs, so nothing was posted"}
             _print(as_json, nothing, lambda: [f"{close_id}: {nothing['why']}"])
             return
-        stated = statement.state(store.read(root, close_id))
-        _print(as_json, stated.to_json(), lambda: tables.statement(stated))
+        stated, kept = statement.state(store.read(root, close_id)), _receipt(root, receipt)
+        _print(as_json, stated.to_json() | kept, lambda: (*tables.statement(stated), *_kept(kept)))
 
 
 @books_app.command("list")
@@ -143,17 +156,28 @@ def show(
 
 
 @books_app.command("verify")
-def verify(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
-    """Check every frozen byte against the ledger's events and the books; exit code 1 if anything is wrong."""
+def verify(
+    ledger: LedgerOption = None,
+    against: Annotated[
+        list[Path] | None,
+        typer.Option("--against", help="A receipt that was kept elsewhere, or a folder of such; may be repeated."),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Public key that must have signed the receipts.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check the books against the ledger, and the ledger against its chain; exit code 1 if anything is wrong."""
     with clear_errors():
+        from rose.ledger.evidence import continuation
         from rose.pricing.audit.check import check
 
-        found = check(ledger_root(ledger))
+        receipts = continuation.read(against, key=key) if against else {}
+        found = check(ledger_root(ledger), receipts)
         data = {
             "ok": not found.problems,
             "closes": found.closes,
             "corrections": found.corrections,
             "files": found.files,
+            "against": list(receipts),
             "problems": list(found.problems),
         }
         sound = f"{found.closes} closes, {found.corrections} corrections, {found.files} files: the books are sound"
@@ -335,6 +359,23 @@ def _print(as_json: bool, data: Any, shown: Any) -> None:
     for part in parts:
         # Paths and ids stay whole.
         console.print(part, soft_wrap=isinstance(part, str))
+
+
+def _receipt(root: Path, file: Path | None) -> dict[str, Any]:
+    """Write a receipt of the ledger, whose newest posting it fixes with all before; says where, and its SHA-256."""
+    from rose.pricing.closing import receipt
+
+    return {} if file is None else {"receipt": {"file": str(file), "sha256": receipt.write(root, file)}}
+
+
+def _kept(kept: dict[str, Any]) -> list[str]:
+    if not kept:
+        return ["Keep the hash elsewhere; `--receipt FILE` writes a receipt that `rose books verify --against` takes."]
+    where = kept["receipt"]
+    return [
+        f"receipt {where['file']}, SHA-256 {where['sha256']}: keep it where nobody who can write to the ledger can "
+        "change it; `rose books verify --against` takes it"
+    ]
 
 
 def _period(from_text: str | None, to_text: str | None, month: str | None) -> Period:
