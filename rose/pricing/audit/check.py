@@ -14,7 +14,7 @@ from rose.ledger.evidence.receipt import Receipt
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.pricing.audit import book_tables
-from rose.pricing.closing import approval, store
+from rose.pricing.closing import approval, coverage, store
 from rose.pricing.closing.close import settle
 from rose.pricing.closing.records import Posting, budgets, postings
 from rose.pricing.money import PricingError
@@ -55,6 +55,11 @@ def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
         problems += _files(root, posting)
     problems += _foreign(root, posted)
     problems += _watermarks(root, posted)
+    try:
+        problems += coverage.faults(root, posted)
+    except PricingError:
+        # A frozen file is not what it was: named above.
+        pass
     try:
         problems += approval.faults(root, posted)
         problems += book_tables.faults(root, posted, budgets(root))

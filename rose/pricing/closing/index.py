@@ -24,6 +24,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "closed_posting": ("close_id", "correction"),
     "closed_total": ("close_id", "correction", "kind", "bucket"),
     "closed_writer": ("close_id", "correction", "writer"),
+    "closed_cover": ("close_id", "correction", "covered_id", "from_at"),
 }
 
 
@@ -74,6 +75,18 @@ def rows_of(posting: Posting) -> dict[str, list[dict[str, Any]]]:
         "closed_writer": [
             key | {"writer": writer, "last_seq": seq, "sha256": sha256}
             for writer, (seq, sha256) in posting.watermark.items()
+        ],
+        "closed_cover": [
+            key
+            | {
+                "covered_id": part.close_id,
+                "covered_correction": part.correction,
+                "from_at": naive(part.from_ns),
+                "to_at": naive(part.to_ns),
+                "before_nano": part.before_nano,
+                "cost_nano": part.cost_nano,
+            }
+            for part in posting.covers
         ],
     }
 

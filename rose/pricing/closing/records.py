@@ -55,6 +55,19 @@ class BookStamp:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Covered:
+    """Hours of a close, [from_ns, to_ns), that the close `close_id` with its first `correction` corrections had closed
+    before: what it charged for them, and what the new close charges. Nano-dollars."""
+
+    close_id: str
+    correction: int
+    from_ns: int
+    to_ns: int
+    before_nano: int
+    cost_nano: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Posting:
     """One set of frozen rows: the charges of a close (number 0), or its n-th correction.
 
@@ -84,6 +97,8 @@ class Posting:
     watermark: Mapping[str, tuple[int, str]]
     #: Where the ledger's rules asked for it: `proposal`, and name and key of who proposed and who approved.
     approval: Mapping[str, str] | None = None
+    #: What of it was closed before; those closes no longer count there.
+    covers: tuple[Covered, ...] = ()
 
     @property
     def name(self) -> str:
@@ -122,6 +137,7 @@ class Posting:
             "open_runs": tuple(said["open_runs"]),
             "book": BookStamp(**said["book"]),
             "totals": tuple(said["totals"]),
+            "covers": tuple(Covered(**part) for part in said.get("covers", ())),
             "watermark": {writer: (int(seq), str(sha256)) for writer, (seq, sha256) in said["watermark"].items()},
         }
         return cls(**{**said, **made})

@@ -57,6 +57,17 @@ def statement(of: Statement) -> Iterator[RenderableType]:
         f"SHA-256 of the close {first.sha256}"
         + (f"; open runs: {', '.join(first.open_runs)}" if first.open_runs else "")
     )
+    if first.covers:
+        table = _table(
+            "Closed before, and counted here since", f"{AMORTIZED}; {stamp}",
+            "close", "corrections", "from", "to", "as it stood", "in this close", "difference",
+        )  # fmt: skip
+        for part in first.covers:
+            hours = (_hour(part.from_ns), _hour(part.to_ns))
+            amounts = (format_usd(part.before_nano), format_usd(part.cost_nano))
+            difference = signed(part.cost_nano - part.before_nano)
+            table.add_row(part.close_id, str(part.correction), *hours, *amounts, difference)
+        yield table
     if later:
         table = _table("Corrections", f"{AMORTIZED}; {stamp}", "no.", "posted", "amount", "rows", "why, and by whom")
         for posting in later:
