@@ -204,7 +204,9 @@ def book(ledger: Path, period: Period) -> PriceBook | None:
 def stamp(stamped: Stamp, prices: str | None = None) -> None:
     """What all figures below share; made-up prices get a banner. `prices`: more than the stamp knows of them."""
     if stamped.book.example:
-        st.warning(f"**{EXAMPLE_PRICES}.** The price book {stamped.book.text} is made up: no figure below is your cost.")
+        st.warning(
+            f"**{EXAMPLE_PRICES}.** The price book {stamped.book.text} is made up: no figure below is your cost."
+        )
     st.caption(words.plain(words.stamp(stamped, prices)))
 
 

@@ -38,7 +38,9 @@ def show(ledger: Path, runs: list[Run]) -> None:
     st.subheader("Which month?")
     months = books.months(span, now)
     newest = next(month for month in months if month.from_ns < span.to_ns)
-    month = st.selectbox("Month, UTC", months, months.index(newest), format_func=lambda choice: choice.label, key="books-month")
+    month = st.selectbox(
+        "Month, UTC", months, months.index(newest), format_func=lambda choice: choice.label, key="books-month"
+    )
     present = books.provenances(ledger, month)
     if not present:
         st.info(f"No run lies in {month.label}, so nothing is charged.")

@@ -61,8 +61,8 @@ def choose(
     if (book := _configured()) is not None:
         return book
     if real:
-        each = "; ".join(f"{', '.join(runs)}: {name}" for name, runs in sorted(real.items()))
-        raise PricingError(f"the runs name different price books ({each}), and one bill has one. {WAYS}")
+        listed = "; ".join(f"{', '.join(runs)}: {name}" for name, runs in sorted(real.items()))
+        raise PricingError(f"the runs name different price books ({listed}), and one bill has one. {WAYS}")
     if len(own) == 1:
         return chosen(pricebook.load(next(iter(own))), RUNS_OWN)
     of_run = "" if run_id is None else f" for run {run_id}"
