@@ -25,7 +25,7 @@ from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.period import NS_PER_DAY, Period
 from rose.pricing.closing.records import Posting
 from rose.pricing.closing.statement import Statement
-from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.watch import anomaly, budget
 from rose.pricing.watch.anomaly import Watch
@@ -40,14 +40,14 @@ class Asked:
 
     ledger: Path
     period: Period
-    book: str
+    book: PriceBook
     provenance: str
     unverified: bool = False
 
     @property
     def key(self) -> tuple[object, ...]:
         """Names it for a cache, with all it depends on beside the ledger."""
-        named = (self.period, self.book, data.book_sha256(self.book), self.provenance, self.unverified)
+        named = (self.period, *data.book_key(self.book), self.provenance, self.unverified)
         return *named, _frozen(self.ledger)
 
 
@@ -94,8 +94,7 @@ def bill(asked: Asked) -> Priced[Bill]:
     """The bill of a period: closed hours as they were closed and corrected, open ones at the book's prices."""
     return data.kept(
         lambda: bills.bill(
-            asked.ledger, asked.period, pricebook.load(asked.book), provenance=asked.provenance,
-            allow_unverified=asked.unverified,
+            asked.ledger, asked.period, asked.book, provenance=asked.provenance, allow_unverified=asked.unverified
         ),
         asked.ledger, "bill", *asked.key, large=True,
     )  # fmt: skip
@@ -134,9 +133,8 @@ def budgets(asked: Asked) -> Priced[list[TeamBudget]]:
     def show() -> list[TeamBudget]:
         if not budget.budgets(asked.ledger, asked.period):
             return []
-        book = pricebook.load(asked.book)
         return budget.show(
-            asked.ledger, asked.period, book, provenance=asked.provenance, allow_unverified=asked.unverified
+            asked.ledger, asked.period, asked.book, provenance=asked.provenance, allow_unverified=asked.unverified
         )  # fmt: skip
 
     return data.kept(show, asked.ledger, "budgets", *asked.key, written, f"{datetime.now(UTC):%Y-%m-%dT%H}")

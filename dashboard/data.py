@@ -25,8 +25,10 @@ from rose.errors import UserError
 from rose.ledger import catalog, verify
 from rose.ledger.examine import Seen
 from rose.ledger.layout import LedgerError
+from rose.pricing.closing.period import Period
 from rose.pricing.document import Report
-from rose.pricing.price_books import pricebook
+from rose.pricing.price_books import choice
+from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import set_variables
 from rose.pricing.run import report
 
@@ -70,8 +72,6 @@ class Run:
     trace_length_scale: float | None
     trace_output_length_scale: float | None
     trace_time_scale: float | None
-    #: The price book its fleet file names.
-    price_book: str | None
 
     @property
     def long(self) -> bool:
@@ -93,14 +93,14 @@ def root() -> Path:
     return dashboard.ledger_to_show(Path(named) if named else None)
 
 
-def price_book(run: Run) -> str:
-    """ROSE_PRICE_BOOK, else the price book that the run's own fleet file names, else the example one."""
-    return os.environ.get("ROSE_PRICE_BOOK") or run.price_book or "example"
+def price_book(ledger: Path, run: Run | None = None, period: Period | None = None) -> Priced[PriceBook]:
+    """The price book of a run, or of the runs of a period, by the rule of every command; or why there is none.
 
-
-def price_books(runs: list[Run]) -> list[str]:
-    """The price books of some runs, each once, in their order."""
-    return list(dict.fromkeys(price_book(run) for run in runs))
+    Never from a cache: prices may be edited while pages are open.
+    """
+    run_id = None if run is None else run.run_id
+    from_ns, to_ns = (None, None) if period is None else (period.from_ns, period.to_ns)
+    return attempt(lambda: choice.choose(ledger, run_id=run_id, from_ns=from_ns, to_ns=to_ns))
 
 
 def mark(ledger: Path) -> str:
@@ -187,21 +187,20 @@ def verifies(ledger: Path) -> bool:
     return not verify.verify(ledger, seen=seen()).problems
 
 
-def book_sha256(book: str) -> str:
-    """Names the price book's content, for caches: prices may be edited while pages are open."""
-    try:
-        return pricebook.load(book).sha256
-    except UserError:
-        return ""  # the page itself says what is wrong
-
-
 def price(ledger: Path, run: Run, *, unverified: bool = False) -> Priced[Report]:
     """The cost report of a run as the ledger stands, or why there is none."""
-    book = price_book(run)
+    chosen = price_book(ledger, run)
+    if (book := chosen.value) is None:
+        return Priced(None, chosen.error)
     return kept(
         lambda: report.build(ledger, run.run_id, book, unverified, seen()),
-        ledger, "report", run.run_id, book, book_sha256(book), unverified,
+        ledger, "report", run.run_id, *book_key(book), unverified,
     )  # fmt: skip
+
+
+def book_key(book: PriceBook) -> tuple[str, str]:
+    """Names a price book and the rule it was chosen by, for caches."""
+    return book.sha256, book.chosen
 
 
 @st.cache_resource(show_spinner=False)

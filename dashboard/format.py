@@ -10,8 +10,8 @@ from datetime import datetime
 
 from dashboard.data import Run
 from rose.pricing.closing.records import BookStamp
-from rose.pricing.document import BookFacts, Report, figures
-from rose.pricing.figures import Figure, Stamp
+from rose.pricing.document import Report, figures
+from rose.pricing.figures import BookFacts, Figure, Stamp
 from rose.pricing.price_books.pricebook import PriceBook
 
 NOT_ENOUGH_DATA = "not enough data"
@@ -88,13 +88,13 @@ def interval(figure: Figure) -> str:
     return figure.interval_text or figure.no_interval or NOT_ENOUGH_DATA
 
 
-def stamp(stamped: Stamp, price_book: str) -> str:
-    """What all figures of one answer share: currency, period, provenance, price book."""
+def stamp(stamped: Stamp, prices: str | None = None) -> str:
+    """What all figures of one answer share: currency, period, provenance, price book, or `prices` instead of it."""
     period = stamped.to_json()["period"]
     return (
         f"All amounts in {stamped.currency}. Period {period['from'][:19].replace('T', ' ')} to "
         f"{period['to'][:19].replace('T', ' ')} UTC. Provenance: {stamped.provenance}. "
-        f"Price book {price_book}. "
+        f"{prices or stamped.book.line}. "
         + ("Ledger verified." if stamped.verified else "**UNVERIFIED LEDGER: do not rely on these figures.**")
     )
 
@@ -133,12 +133,13 @@ def to_csv(report: Report) -> str:
     out = io.StringIO()
     columns = (
         "figure", "value", "unit", "text", "view", "basis", "low", "high", "why", "no_interval",
-        "currency", "from", "to", "provenance", "verified", "run_id", "price_book",
+        "currency", "from", "to", "provenance", "verified", "run_id", "price_book", "price_book_chosen",
+        "example_prices",
     )  # fmt: skip
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
     tree = report.to_json()
-    shared = {"run_id": report.run.run_id, "price_book": book(report.price_book)}
+    shared = {"run_id": report.run.run_id}
     for path, figure in figures(tree):
         own = {name: value for name, value in figure.items() if name != "period"}
         writer.writerow({"figure": path, **own, **figure["period"], **shared})

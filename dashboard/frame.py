@@ -15,8 +15,10 @@ from dashboard.data import Priced, Run
 from rose.errors import UserError
 from rose.ledger import verified
 from rose.ledger.layout import LedgerError
+from rose.pricing.closing.period import Period
 from rose.pricing.document import Report
-from rose.pricing.figures import Figure
+from rose.pricing.figures import EXAMPLE_PRICES, BookFacts, Figure, Stamp
+from rose.pricing.price_books.pricebook import PriceBook
 
 T = TypeVar("T")
 Show = Callable[[Path, Run], None]
@@ -44,7 +46,8 @@ def sidebar() -> None:
         with st.sidebar:
             _badge(run)
             st.caption(f"`{run.run_id}`, {run.status}, started {words.when(run.started_at)}")
-            st.caption(f"Priced with `{data.price_book(run)}`")
+            chosen = data.price_book(ledger, run).value
+            st.caption(words.plain("No price book" if chosen is None else BookFacts.of(chosen).line))
     st.sidebar.caption(f"Ledger `{ledger.name}`, {verified.text(ledger)}")
 
 
@@ -190,10 +193,21 @@ def asked(ledger: Path, ask: Callable[[bool], Priced[T]], key: str) -> T | None:
     return answer.value
 
 
-def book(runs: list[Run], key: str) -> str:
-    """The price book of a page on several runs: the one they name, or, of several, the one that is chosen."""
-    choices = data.price_books(runs)
-    return choices[0] if len(choices) == 1 else str(st.selectbox("Price book", choices, key=f"{key}-book"))
+def book(ledger: Path, period: Period) -> PriceBook | None:
+    """The price book of a page on a period, or a message."""
+    chosen = data.price_book(ledger, period=period)
+    if chosen.value is None:
+        st.error(words.plain(chosen.error or words.NOT_ENOUGH_DATA))
+    return chosen.value
+
+
+def stamp(stamped: Stamp, prices: str | None = None) -> None:
+    """What all figures below share; made-up prices get a banner. `prices`: more than the stamp knows of them."""
+    if stamped.book.example:
+        st.warning(
+            f"**{EXAMPLE_PRICES}.** The price book {stamped.book.text} is made up: no figure below is your cost."
+        )
+    st.caption(words.plain(words.stamp(stamped, prices)))
 
 
 def provenance(present: list[str], key: str) -> str | None:

@@ -116,7 +116,7 @@ def up(
 def _up(fleet: FleetConfig) -> None:
     """Run, report, and say how to look further. Exit codes: 0 done or stopped by the user, 1 a part failed."""
     with _errors():
-        _check_prices(fleet)  # found wrong now, not when the run is over
+        priced = _has_prices(fleet)  # found wrong now, not when the run is over
         from rose.runtime.console import run_in_console
 
         outcome = run_in_console(fleet)
@@ -128,21 +128,31 @@ def _up(fleet: FleetConfig) -> None:
         typer.echo(
             f"stopped before the first step was done: this is what it cost until then. Logs: {fleet.ledger}/logs"
         )
-    report_command(ledger=fleet.ledger, run=outcome.run_id, price_book=fleet.price_book)
+    if priced:
+        report_command(ledger=fleet.ledger, run=outcome.run_id, price_book=fleet.price_book)
     typer.echo(f"\n{harvest}")
     typer.echo(f"\nThe ledger is in {fleet.ledger}. Look at it with")
     typer.echo(f"  rose dashboard --ledger {fleet.ledger}        (from a checkout: make dashboard)")
     typer.echo(f'  rose sql --ledger {fleet.ledger} "from lease"')
 
 
-def _check_prices(fleet: FleetConfig) -> None:
-    """Raises PriceBookError if the fleet's price book cannot be used, or has no price of today for a device's class."""
-    from rose.clock import utc_us
-    from rose.pricing.price_books import pricebook
+def _has_prices(fleet: FleetConfig) -> bool:
+    """Whether a price book is named, adopted or configured for the fleet; says so where none is.
 
-    book = pricebook.load(fleet.price_book)
+    Raises PriceBookError if it cannot be used, or has no price of today for a device's class.
+    """
+    from rose.clock import utc_us
+    from rose.ledger import layout
+    from rose.pricing.price_books import choice
+
+    root = fleet.ledger if (fleet.ledger / layout.MARKER).exists() else None
+    book = choice.choose_for_new_run(root, fleet.price_book)
+    if book is None:
+        typer.secho(f"This run will not be priced: no price book. {choice.WAYS}", fg=typer.colors.YELLOW, err=True)
+        return False
     for device in fleet.device:
         book.device_at(device.device_class, device.pool, utc_us() * 1000)
+    return True
 
 
 def _harvest(ledger: Path, run_id: str) -> str | None:
@@ -174,7 +184,7 @@ def config_check(config: Annotated[Path, typer.Argument(help="The fleet file.")]
     from rose import config as configuration
 
     with _errors():
-        _check_prices(configuration.load(config))
+        _has_prices(configuration.load(config))
     typer.echo(f"{config} is valid")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rose import fleet_checks
 from rose.errors import UserError
@@ -36,6 +36,14 @@ BudgetMs = Annotated[float, Field(ge=0.001, le=3_600_000)]
 DayS = Annotated[float, Field(ge=0, le=86_400)]
 #: Of a file's text.
 PathText = Annotated[Path, Field(strict=False)]
+
+
+def _absolute_file(name: str) -> str:
+    """Whoever reads the run's ledger works in another folder than whoever started the run."""
+    return str(Path(name).expanduser().absolute()) if name.endswith(".toml") else name
+
+
+PriceBookText = Annotated[str, AfterValidator(_absolute_file)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -271,8 +279,10 @@ class FleetConfig(Section):
     cache: PathText = Field(
         default=Path("~/.cache/rose"), description="Folder for converted models and the warm-started policy."
     )
-    price_book: str = Field(
-        default="example", description="A price book TOML file, or one that comes with ROSE: `example`."
+    price_book: PriceBookText | None = Field(
+        default=None,
+        description="What the run is priced by: a TOML file, or `example` for made-up prices. Left out: the book that "
+        "the ledger adopted (`rose price adopt`), or that ROSE_PRICE_BOOK names.",
     )
     tags: dict[str, Annotated[str, Field(min_length=1, max_length=200)]] = Field(
         default={},
@@ -369,6 +379,7 @@ def demo(
         {
             "name": "demo",
             "tags": {"team": "research", "serving_team": "chat"},
+            "price_book": "example",
             "ledger": ledger,
             "seconds_max": seconds_max,
             "device": [

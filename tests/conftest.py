@@ -30,6 +30,14 @@ def ledger_key(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield path
 
 
+@pytest.fixture(scope="session", autouse=True)
+def price_book() -> Iterator[None]:
+    """What tests price by that say nothing of prices; those that are about the choice of a book take it away."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROSE_PRICE_BOOK", "example")
+        yield
+
+
 @pytest.fixture
 def identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], AbstractContextManager[None]]:
     """Work under a key of one's own: `with identity("ann"): ...`; ann is who works outside of any block."""

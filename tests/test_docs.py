@@ -23,8 +23,8 @@ from rose import cli, config
 from rose.events import Device, DeviceSlice, Lease, Run
 from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
+from rose.pricing.closing import approval, period
 from rose.pricing.closing import close as closing
-from rose.pricing.closing import period
 from rose.pricing.price_books import pricebook
 from rose.pricing.watch import budget
 
@@ -130,7 +130,9 @@ def workplace(tmp_path_factory) -> Path:
         writer.record(Device(at_us=at_us + 9, action="left", t_ns=t1_ns, **serving))
         writer.record(Run(at_us=at_us + 9, action="ended", name="documented"))
     june_2_us = 1_780_390_800_000_000
-    closing.close(folder / "ledger", period.of_month("2026-05"), pricebook.load("example"), now_us=june_2_us)
+    book = pricebook.load(folder / "prices.toml")
+    approval.adopt(folder / "ledger", book)
+    closing.close(folder / "ledger", period.of_month("2026-05"), book, now_us=june_2_us)
     budget.set_budget(folder / "ledger", "research", "12000", period.of_month("2026-05"))
     return folder
 
@@ -141,7 +143,8 @@ def test_a_documented_command_runs(workplace, monkeypatch, document, line):
         pytest.skip(f"{SAMPLE} is not recorded yet; CONTRIBUTING.md says how")
     monkeypatch.chdir(workplace)
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.delenv("ROSE_LEDGER", raising=False)
+    for name in ("ROSE_LEDGER", "ROSE_PRICE_BOOK"):
+        monkeypatch.delenv(name, raising=False)
     # In this process: a new one would spend most of its time on imports, which the command line's own tests cover.
     arguments, _, file = line.partition(" > ")
     done = CliRunner().invoke(cli.app, words_of(arguments)[1:])

@@ -10,7 +10,6 @@ import polars as pl
 import streamlit as st
 
 from dashboard import books, charts, drill, files, frame
-from dashboard import format as words
 from dashboard.books import AMORTIZED, FULLY_LOADED, Asked
 from dashboard.data import Run
 from rose.pricing.closing import charge_algebra
@@ -18,7 +17,6 @@ from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.period import NS_PER_DAY, Period, moment, month_at, of_day
 from rose.pricing.export import bill as exported
 from rose.pricing.figures import Figures
-from rose.pricing.price_books import pricebook
 
 _ALL, _DAYS = "All of it", "Days that I choose"
 #: From so many days on, bars are months.
@@ -42,12 +40,10 @@ def show(ledger: Path, runs: list[Run]) -> None:
     if span is None:
         st.info("No device has joined a run yet, so nothing is charged.")
         return
-    left, middle, right = st.columns([2, 2, 1.4])
+    left, right = st.columns(2)
     with left:
         period = _period(span, now)
-    view = middle.radio("View", list(_VIEWS), format_func=_VIEWS.__getitem__, horizontal=True, key="bill-view")
-    with right:
-        book = frame.book(runs, "bill")
+    view = right.radio("View", list(_VIEWS), format_func=_VIEWS.__getitem__, horizontal=True, key="bill-view")
     if period is None:
         return
     present = books.provenances(ledger, period)
@@ -57,13 +53,16 @@ def show(ledger: Path, runs: list[Run]) -> None:
     provenance = frame.provenance(present, "bill")
     if provenance is None:
         return
+    book = frame.book(ledger, period)
+    if book is None:
+        return
     asked = Asked(ledger=ledger, period=period, book=book, provenance=provenance)
     bill = frame.asked(ledger, lambda unverified: books.bill(replace(asked, unverified=unverified)), "bill")
     if bill is None:
         return
     asked = replace(asked, unverified=not bill.verified)
     frame.banner(bill.provenance)
-    st.caption(words.stamp(bill.stamp, _prices(asked, bill)))
+    frame.stamp(bill.stamp, _prices(bill))
     shown = bill.frame if view == AMORTIZED else books.loaded(asked, bill)
     _total(bill, view)
     _days(bill, shown, view)
@@ -99,11 +98,11 @@ def _period(span: Period, now: datetime) -> Period | None:
     return None
 
 
-def _prices(asked: Asked, bill: Bill) -> str:
-    open_hours = words.book(pricebook.load(asked.book))
+def _prices(bill: Bill) -> str | None:
     if not bill.closes:
-        return open_hours
-    return f"{open_hours} for open hours, closed ones at the prices they were closed at ({', '.join(bill.closes)})"
+        return None
+    closed = ", ".join(bill.closes)
+    return f"{bill.stamp.book.line} for open hours, closed ones at the prices they were closed at ({closed})"
 
 
 def _total(bill: Bill, view: str) -> None:
@@ -135,7 +134,9 @@ def _days(bill: Bill, shown: pl.DataFrame, view: str) -> None:
     if by_day.is_empty():
         st.info("Nothing cost anything at these prices.")
         return
-    st.altair_chart(charts.money_by_day(by_day, bill.currency), width="stretch", alt=f"Cost by UTC {per} and {key}")
+    st.altair_chart(
+        charts.money_by_day(by_day, bill.stamp.currency), width="stretch", alt=f"Cost by UTC {per} and {key}"
+    )
     st.caption(f"Cost by UTC {per} and {key}, {_VIEWS[view]}, {bill.stamp}. Source: charges.")
 
 
@@ -193,7 +194,7 @@ def _take(asked: Asked, bill: Bill) -> None:
             "page Books, or of a period that is open."
         )
         return
-    files.offer(f"{name}-{asked.book}-{charge_algebra.total(bill.frame)}", name, lambda: _exported(asked, bill))
+    files.offer(f"{name}-{asked.book.sha256}-{charge_algebra.total(bill.frame)}", name, lambda: _exported(asked, bill))
 
 
 def _is_one_close(asked: Asked, bill: Bill) -> bool:
@@ -207,7 +208,7 @@ def _exported(asked: Asked, bill: Bill) -> exported.Bill:
     if bill.closes:
         return exported.of_close(asked.ledger, bill.closes[0], allow_unverified=asked.unverified)
     return exported.of_period(
-        asked.ledger, pricebook.load(asked.book), from_ns=asked.period.from_ns, to_ns=asked.period.to_ns,
+        asked.ledger, asked.book, from_ns=asked.period.from_ns, to_ns=asked.period.to_ns,
         provenance=bill.provenance, allow_unverified=asked.unverified,
     )  # fmt: skip
 

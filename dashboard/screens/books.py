@@ -36,15 +36,11 @@ def show(ledger: Path, runs: list[Run]) -> None:
         st.info("No device has joined a run yet, so there is nothing to budget or to watch.")
         return
     st.subheader("Which month?")
-    left, right = st.columns(2)
-    with left:
-        months = books.months(span, now)
-        newest = next(month for month in months if month.from_ns < span.to_ns)
-        month = st.selectbox(
-            "Month, UTC", months, months.index(newest), format_func=lambda choice: choice.label, key="books-month"
-        )
-    with right:
-        book = frame.book(runs, "books")
+    months = books.months(span, now)
+    newest = next(month for month in months if month.from_ns < span.to_ns)
+    month = st.selectbox(
+        "Month, UTC", months, months.index(newest), format_func=lambda choice: choice.label, key="books-month"
+    )
     present = books.provenances(ledger, month)
     if not present:
         st.info(f"No run lies in {month.label}, so nothing is charged.")
@@ -53,6 +49,9 @@ def show(ledger: Path, runs: list[Run]) -> None:
     if provenance is None:
         return
     frame.banner(provenance)
+    book = frame.book(ledger, month)
+    if book is None:
+        return
     asked = Asked(ledger=ledger, period=month, book=book, provenance=provenance)
     _budgets(asked)
     _anomalies(asked, now)
@@ -152,7 +151,7 @@ def _check(ledger: Path) -> None:
 def _statement(statement: Statement) -> None:
     stamp, first = statement.close.stamp, statement.close.posted[0]
     frame.banner(stamp.provenance)
-    st.caption(words.stamp(stamp, words.book(first.book)))
+    frame.stamp(stamp)
     frame.metrics(
         ("As it was closed", statement.closed, f"By {first.who}, {utc(first.posted_ns)[:19]}Z."),
         ("Corrections since", statement.corrections, f"{len(statement.close.posted) - 1}, each with its reason."),

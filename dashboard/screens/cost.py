@@ -25,7 +25,7 @@ def show(ledger: Path, run: Run) -> None:
     report = frame.priced(ledger, run)
     if report is None:
         return
-    st.caption(words.stamp(report.stamp, words.book(report.price_book)))
+    frame.stamp(report.stamp)
     _views(report)
     _tokens(report)
     _correct(report)

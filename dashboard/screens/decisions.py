@@ -18,15 +18,15 @@ from rose.pricing.answers.report.verifiers import Procurement, procurement
 from rose.pricing.borrowing.report import alternatives, marginal, spikes
 from rose.pricing.borrowing.report import provision as provide
 from rose.pricing.borrowing.report.alternatives import PROVISION
-from rose.pricing.borrowing.report.common import Head
 from rose.pricing.borrowing.report.provision import ProvisionDocument
 from rose.pricing.borrowing.savings import NOTHING
 from rose.pricing.figures import Figure
+from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.run.priced import priced
 
 T = TypeVar("T")
 #: Makes a document of a run: ledger, run, price book, and whether an unverified ledger will do.
-Build = Callable[[Path, str, str, bool], T]
+Build = Callable[[Path, str, PriceBook, bool], T]
 
 _FACTORS = {
     "cpm": "price of a million serving tokens (CPM)",
@@ -45,26 +45,24 @@ def show(ledger: Path, run: Run) -> None:
 
 
 def _document(ledger: Path, run: Run, build: Build[T]) -> T | None:
-    book = data.price_book(run)
+    chosen = data.price_book(ledger, run)
 
     def ask(unverified: bool) -> Priced[T]:
+        if (book := chosen.value) is None:
+            return Priced(None, chosen.error)
         return data.kept(
             lambda: build(ledger, run.run_id, book, unverified),
-            ledger, build.__module__, build.__qualname__, run.run_id, book, data.book_sha256(book), unverified,
+            ledger, build.__module__, build.__qualname__, run.run_id, *data.book_key(book), unverified,
         )  # fmt: skip
 
     return frame.asked(ledger, ask, f"decisions-{run.run_id}")
-
-
-def _stamp(document: Head | Answers | Procurement) -> str:
-    return words.stamp(document.stamp, words.book(document.price_book))
 
 
 def _worth(ledger: Path, run: Run) -> None:
     document = _document(ledger, run, alternatives.build)
     if document is None:
         return
-    st.caption(_stamp(document.head))
+    frame.stamp(document.head.stamp)
     st.subheader("Was borrowing worth it?")
     if against := [name for name, way in document.ways.items() if name != NOTHING and _below_zero(way.saved)]:
         st.warning(f"**Borrowing was NOT worth it** against {', '.join(against)}.")
@@ -112,7 +110,7 @@ def _terms(ledger: Path, run: Run) -> None:
     document = _document(ledger, run, marginal.build)
     if document is None:
         return
-    st.caption(_stamp(document.head))
+    frame.stamp(document.head.stamp)
     st.subheader("What did borrowing add to the bill?")
     rows = [
         {"term": name.replace("_", " "), "in all": row.in_all.text, "95% interval": row.in_all.interval_text,
@@ -172,7 +170,7 @@ def _cheaper(ledger: Path, run: Run) -> None:
     if answered is None:
         return
     answered_run, ahead = answered
-    st.caption(_stamp(answered_run))
+    frame.stamp(answered_run.stamp)
     st.subheader("What does a correct answer cost?")
     frame.metrics(
         (
@@ -249,7 +247,7 @@ def _verifiers(ledger: Path, run: Run) -> None:
     if document is None:
         st.info(words.plain(f"Not enough data: {answered.error}."))
         return
-    st.caption(_stamp(document))
+    frame.stamp(document.stamp)
     st.markdown(words.plain(document.in_words))
     _intervals({verifier.name: verifier.per_correct for verifier in document.verifiers},
                f"{document.stamp.currency} per correct answer, 95% interval")  # fmt: skip
@@ -279,7 +277,7 @@ def _together(ledger: Path, run: Run) -> None:
     document = _document(ledger, run, spikes.build)
     if document is None:
         return
-    st.caption(_stamp(document.head))
+    frame.stamp(document.head.stamp)
     st.subheader("What if serving load and rollout demand rose together?")
     st.warning("**SIMULATED.** The run's own hours are paired anew: this did not happen.")
     st.markdown(words.plain(f"{document.says[0].upper()}{document.says[1:]}."))
@@ -320,12 +318,12 @@ def _shown(figure: Figure) -> str:
     return words.short(figure) + (" (assumed)" if figure.value is not None and figure.basis == "assumed" else "")
 
 
-def _answers_and_outlook(root: Path, run_id: str, book: str, unverified: bool) -> tuple[Answers, Outlook]:
+def _answers_and_outlook(root: Path, run_id: str, book: PriceBook, unverified: bool) -> tuple[Answers, Outlook]:
     with priced(root, run_id, book, unverified) as priced_run:
         return answers(priced_run), outlook(priced_run)
 
 
-def _procurement(root: Path, run_id: str, book: str, unverified: bool) -> Priced[Procurement]:
+def _procurement(root: Path, run_id: str, book: PriceBook, unverified: bool) -> Priced[Procurement]:
     """A run without verdicts whose truth is known has a price, and nothing to compare verifiers by."""
     with priced(root, run_id, book, unverified) as priced_run:
         return data.attempt(lambda: procurement(priced_run))

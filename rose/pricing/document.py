@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rose.pricing.figures import Figure, Stamp
+from rose.pricing.figures import BookFacts, Figure, Stamp
 from rose.pricing.run.operations import Engines, Latency, Preemptions, Syncs
 
 #: Version of the JSON's layout.
@@ -30,14 +30,6 @@ class RunFacts:
     trace_time_scale: float | None
     #: Stand-ins ran for SGLang's compiled kernels: no time of the run is SGLang's.
     native_kernels: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BookFacts:
-    name: str
-    version: str
-    sha256: str
-    currency: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 from rose.clock import utc
 from rose.pricing.answers.cost_per_correct import Interval
 from rose.pricing.money import NANO_USD_PER_USD, format_ns, format_usd, nano_usd_of
+from rose.pricing.price_books.pricebook import PriceBook
 
 NOT_ENOUGH_DATA = "not enough data"
 
@@ -19,6 +20,41 @@ MARGINAL, AMORTIZED, FULLY_LOADED, COUNT = "marginal", "amortized", "fully loade
 BLENDED = "marginal for borrowed, amortized for dedicated"
 
 
+#: Stands beside every figure that was made with prices that are nobody's.
+EXAMPLE_PRICES = "EXAMPLE PRICES, not yours"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BookFacts:
+    """Which price book, by which rule it was chosen, and whether its prices are made up."""
+
+    name: str
+    version: str
+    sha256: str
+    currency: str
+    chosen: str
+    example: bool
+
+    @classmethod
+    def of(cls, book: PriceBook) -> BookFacts:
+        return cls(
+            name=book.name, version=book.version, sha256=book.sha256, currency=book.currency, chosen=book.chosen,
+            example=book.example,
+        )  # fmt: skip
+
+    @property
+    def text(self) -> str:
+        """Name and version."""
+        return f"{self.name} {self.version}"
+
+    @property
+    def line(self) -> str:
+        """The whole of it, for the head of a document."""
+        rule = f", {self.chosen}" if self.chosen else ""
+        mark = f"; {EXAMPLE_PRICES}" if self.example else ""
+        return f"Price book {self.text} ({self.sha256[:12]}), {self.currency}{rule}{mark}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stamp:
     """What all figures of one report have in common. The period is [from_ns, to_ns), UTC."""
@@ -26,13 +62,20 @@ class Stamp:
     from_ns: int
     to_ns: int
     provenance: str
-    currency: str
+    book: BookFacts
     #: False: the ledger's hash chain did not hold or was not checked, and the reader asked for figures all the same.
     verified: bool
+
+    @property
+    def currency(self) -> str:
+        return self.book.currency
 
     def to_json(self) -> dict[str, Any]:
         return {
             "currency": self.currency,
+            "price_book": self.book.text,
+            "price_book_chosen": self.book.chosen,
+            "example_prices": self.book.example,
             "period": {"from": utc(self.from_ns), "to": utc(self.to_ns)},
             "provenance": self.provenance,
             "verified": self.verified,
@@ -40,7 +83,7 @@ class Stamp:
 
     def __str__(self) -> str:
         marks = [self.currency, self.provenance] + ([] if self.verified else ["UNVERIFIED LEDGER"])
-        return ", ".join(marks)
+        return ", ".join(marks + ([EXAMPLE_PRICES] if self.book.example else []))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

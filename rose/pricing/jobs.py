@@ -25,34 +25,38 @@ if TYPE_CHECKING:
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 _CSV_COLUMNS = (
     "figure", "value", "unit", "view", "basis", "why", "low", "high", "no_interval",
-    "currency", "from", "to", "provenance", "verified", "run_id", "price_book",
+    "currency", "from", "to", "provenance", "verified", "run_id", "price_book", "price_book_chosen",
+    "example_prices",
 )  # fmt: skip
 
 
 def planned(settings: Settings) -> list[Job]:
     """All jobs that `settings` ask for: the ledger's own, and those that need prices. Raises LedgerError."""
     found = ledger_jobs(settings)
-    if settings.price_book is not None:
-        run = functools.partial(price, price_book=settings.price_book)
-        found.append(Job("price", run, settings.price_every_s))
+    found.append(Job("price", functools.partial(price, price_book=settings.price_book), settings.price_every_s))
     if settings.reports is not None:
-        make = functools.partial(report, folder=settings.reports, price_book=settings.price_book or "example")
+        make = functools.partial(report, folder=settings.reports, price_book=settings.price_book)
         found.append(Job("report", make, settings.report_every_s))
     return found
 
 
-def price(root: Path, *, price_book: str) -> Mapping[str, object]:
+def price(root: Path, *, price_book: str | None) -> Mapping[str, object]:
     """Bring the books' costs of days up to date. Days that cost what the books say already are left as they are.
 
+    `price_book` None prices by the book that `choice.choose` gives, and prices nothing where it gives none.
     Raises PricingError where a day cannot be priced or the price book was not adopted, though the rules ask for that,
     and LedgerError; then nothing was changed.
     """
     from rose.ledger.upkeep import books
     from rose.pricing.charges import days
     from rose.pricing.closing import approval
-    from rose.pricing.price_books import pricebook
+    from rose.pricing.figures import BookFacts
+    from rose.pricing.price_books import choice
 
-    book = pricebook.load(price_book)
+    try:
+        book = choice.choose(root, price_book)
+    except choice.NoPriceBookError as error:
+        return {"device_days": 0, "changed": 0, "why": str(error)}
     approval.check_adopted(root, book)
     costs = days.price_days(root, book)
     known = _known_costs(root)
@@ -62,10 +66,10 @@ def price(root: Path, *, price_book: str) -> Mapping[str, object]:
             said = [book.sha256, book.name, book.version, book.currency, book.text]
             connection.execute("INSERT OR IGNORE INTO price_book VALUES (?, ?, ?, ?, ?, now()::TIMESTAMP)", said)
             _replace_days(connection, changed, book)
-    return {"device_days": len(costs), "changed": len(changed), "price_book": f"{book.name} {book.version}"}
+    return {"device_days": len(costs), "changed": len(changed), "price_book": BookFacts.of(book).text}
 
 
-def report(root: Path, *, folder: Path, price_book: str) -> Mapping[str, object]:
+def report(root: Path, *, folder: Path, price_book: str | None) -> Mapping[str, object]:
     """Write the cost report of every run that ended since, and of the newest one that runs, to `folder`.
 
     A run that cannot be priced is in the result with the reason, and is not tried again once it has ended.
@@ -74,10 +78,11 @@ def report(root: Path, *, folder: Path, price_book: str) -> Mapping[str, object]
     from rose.ledger import catalog, verify
     from rose.ledger.upkeep import books
     from rose.pricing import query
-    from rose.pricing.price_books import pricebook
+    from rose.pricing.price_books import choice
     from rose.pricing.run import report as reporting
 
-    book = pricebook.load(price_book)
+    # One that is named is read before any run is looked at; else each run has its own.
+    named = None if price_book is None else choice.choose(root, price_book)
     with catalog.connect(root) as connection:
         runs = query.rows(connection, "jobs/runs")
     done = _exported(root, folder)
@@ -90,6 +95,12 @@ def report(root: Path, *, folder: Path, price_book: str) -> Mapping[str, object]
         if not due:
             continue
         file, why = None, None
+        try:
+            book = choice.choose(root, named, run_id=run["run_id"])
+        except PricingError as error:
+            # Not kept: somebody will decide on its prices.
+            refused[run["run_id"]] = str(error)
+            continue
         try:
             file = _write(folder, reporting.build(root, run["run_id"], book))
             written.append(file)
@@ -190,9 +201,8 @@ def _csv(data: Mapping[str, Any]) -> str:
     text = io.StringIO()
     lines = csv.DictWriter(text, _CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
     lines.writeheader()
-    book = f"{data['price_book']['name']} {data['price_book']['version']}"
     for name, figure in figures(data):
         period = figure["period"]
-        of = {"figure": name, "run_id": data["run"]["run_id"], "price_book": book}
+        of = {"figure": name, "run_id": data["run"]["run_id"]}
         lines.writerow({**figure, **of, "from": period["from"], "to": period["to"]})
     return text.getvalue()

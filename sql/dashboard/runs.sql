@@ -7,8 +7,7 @@ WITH seen AS (
 )
 SELECT
     run.run_id, name, status, reason, provenances, started_at, ended_at, last_event_at,
-    trace, trace_keep_share, trace_length_scale, trace_output_length_scale, trace_time_scale,
-    json_extract_string(config_json, '$.price_book') AS price_book
+    trace, trace_keep_share, trace_length_scale, trace_output_length_scale, trace_time_scale
 FROM run
 JOIN seen USING (run_id)
 QUALIFY row_number() OVER (PARTITION BY run.run_id ORDER BY started_at) = 1

@@ -119,7 +119,8 @@ SELECT
     policy_version AS x_PolicyVersion,
     book_name || ' ' || book_version || ' sha256:' || book_sha256 AS x_PriceBookVersion,
     ledger_seq AS x_LedgerSeq,
-    provenance || CASE WHEN getvariable('verified') THEN '' ELSE ', UNVERIFIED' END AS x_Provenance
+    provenance || CASE WHEN getvariable('verified') THEN '' ELSE ', UNVERIFIED' END
+        || CASE WHEN getvariable('example') THEN ', EXAMPLE PRICES, not yours' ELSE '' END AS x_Provenance
 FROM listed
 LEFT JOIN run_tag AS r USING (run_id)
 ORDER BY part, hour, section, n;

@@ -66,7 +66,7 @@ SELECT
     breach(row, NOT regexp_full_match(BillingCurrency, '[A-Z]{3}')) AS "BillingCurrency must be a code such as USD",
     breach(row, PricingUnit NOT IN ('GPU-Hours', 'Core-Hours', 'GB', 'kWh'))
         AS "PricingUnit must be GPU-Hours, Core-Hours, GB or kWh",
-    breach(row, NOT regexp_full_match(x_Provenance, '(live|replay|simulated)(, UNVERIFIED)?'))
+    breach(row, NOT regexp_full_match(x_Provenance, '(live|replay|simulated)(, UNVERIFIED)?(, EXAMPLE PRICES, not yours)?'))
         AS "x_Provenance must be live, replay or simulated",
     breach(row, x_CostBucket NOT IN ('serving', 'rollout', 'train', 'sync', 'activation', 'headroom', 'idle', 'unaccounted',
             'transfer', 'energy'))

@@ -14,7 +14,7 @@ from rose.pricing.money import format_usd
 from rose.pricing.price_books import pricebook
 from rose.pricing.watch import anomaly, budget
 
-BOOK = pricebook.load("example")
+BOOK = pricebook.parse(pricebook.load("example").text.replace('name = "example"', 'name = "ours"'), "ours.toml")
 JUNE = period.of_month("2026-06")
 CLOSE = "2026-06-simulated-1"
 DAY_S = 86_400

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -93,9 +92,16 @@ def test_rows_are_read_again_only_after_a_new_event(tmp_path: Path) -> None:
         assert data.quiet_s(root) < 60
 
 
-def test_the_price_book_is_the_runs_own(run: data.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert data.price_book(run) == "example"
-    own: Any = {field: getattr(run, field) for field in data.Run.__slots__} | {"price_book": "mine.toml"}
-    assert data.price_book(data.Run(**own)) == "mine.toml"
-    monkeypatch.setenv("ROSE_PRICE_BOOK", "other.toml")
-    assert data.price_book(data.Run(**own)) == "other.toml"
+def test_a_page_prices_by_the_book_of_every_command_or_says_why_it_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "ledger"
+    with LedgerWriter.open(root, "w", "run", "live") as ledger:
+        ledger.record(events.Run(action="started", name="first"))
+    (run,) = data.runs(root)
+    book = data.price_book(root, run).value
+    assert book is not None
+    assert (book.name, book.chosen) == ("example", "from ROSE_PRICE_BOOK")
+    monkeypatch.delenv("ROSE_PRICE_BOOK")
+    assert data.price_book(root, run).value is None
+    assert "there is no price book" in (data.price(root, run).error or "")

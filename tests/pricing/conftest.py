@@ -9,8 +9,12 @@ import pytest
 
 from rose import events
 from rose.ledger.writer import LedgerWriter
+from rose.pricing.price_books.pricebook import load, parse
 
 WriteLedger = Callable[..., Path]
+
+#: The example's prices as somebody's own, which the books take.
+OURS = parse(load("example").text.replace('name = "example"', 'name = "ours"'), "ours.toml")
 
 T0_NS = int(datetime(2026, 6, 1, tzinfo=UTC).timestamp()) * 10**9
 S = 10**9

@@ -6,9 +6,11 @@ import pytest
 
 from rose.clock import utc
 from rose.pricing.answers.cost_per_correct import Interval
-from rose.pricing.figures import AMORTIZED, Figure, Figures, Stamp
+from rose.pricing.figures import AMORTIZED, BookFacts, Figure, Figures, Stamp
+from rose.pricing.price_books.pricebook import load
 
-STAMP = Stamp(from_ns=0, to_ns=1, provenance="simulated", currency="USD", verified=False)
+BOOK = BookFacts.of(load("example"))
+STAMP = Stamp(from_ns=0, to_ns=1, provenance="simulated", book=BOOK, verified=False)
 MAKE = Figures(STAMP)
 
 
@@ -53,5 +55,6 @@ def test_what_goes_with_every_figure() -> None:
         False,
         "amortized",
     )
-    assert str(STAMP) == "USD, simulated, UNVERIFIED LEDGER"
+    assert (out["price_book"], out["example_prices"]) == (BOOK.text, True)
+    assert str(STAMP) == "USD, simulated, UNVERIFIED LEDGER, EXAMPLE PRICES, not yours"
     assert utc(1_780_272_000_123_456_789) == "2026-06-01T00:00:00.123456Z"

@@ -53,7 +53,7 @@ def priced_by(tmp_path: Path, usd_per_hour: str) -> str:
 
 
 def test_only_what_is_set_up_is_planned(tmp_path: Path) -> None:
-    assert [job.name for job in planned(Settings())] == ["compact", "roll-up", "audit"]
+    assert [job.name for job in planned(Settings())] == ["compact", "roll-up", "audit", "price"]
     every = planned(Settings(price_book="example", price_every_s=60, reports=tmp_path))
     assert [(job.name, job.every_s) for job in every[3:]] == [("price", 60), ("report", 900)]
 
@@ -154,7 +154,7 @@ def test_a_report_of_each_run_that_ended_and_of_the_newest_that_runs(
     done = jobs.report(root, folder=folder, price_book="example")
     assert (sorted(done["written"]), done["refused"]) == (["a_2026-06-01.json", "b_2026-06-01.json"], {})  # type: ignore[call-overload]
     assert json.loads((folder / "a_2026-06-01.json").read_text()) == json.loads(
-        json.dumps(report.build(root, "a").to_json())
+        json.dumps(report.build(root, "a", "example").to_json())
     )
     # The ended one is done; the running one goes on; a run that ended since is new.
     assert jobs.report(root, folder=folder, price_book="example")["written"] == ["b_2026-06-01.json"]

@@ -6,6 +6,7 @@ it ask for, changes nothing but that a stricter rule holds; `faults` name it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -122,6 +123,8 @@ class State:
     holds: dict[str, Hold] = field(default_factory=dict)
     #: By SHA-256 of the price book's text.
     adopted: dict[str, Signed] = field(default_factory=dict)
+    #: Who adopted a price book last, and its text; None where none was, or only by a version that kept no text.
+    adopted_book: tuple[Signed, str] | None = None
     faults: list[str] = field(default_factory=list)
 
     @property
@@ -271,10 +274,15 @@ def _release(state: State, record: Record) -> str | None:
 
 
 def _adopt(state: State, record: Record) -> str | None:
-    sha256 = record.body["sha256"]
+    sha256, text = record.body["sha256"], record.body.get("text")
+    if text is not None and hashlib.sha256(text.encode()).hexdigest() != sha256:
+        return "the text of its price book is not the one that its SHA-256 names"
     if fault := _consume(state, record, "prices", {"sha256": sha256}):
         return fault
-    state.adopted.setdefault(sha256, _signed(record))
+    signed = _signed(record)
+    state.adopted.setdefault(sha256, signed)
+    if text is not None:
+        state.adopted_book = signed, text
     return None
 
 

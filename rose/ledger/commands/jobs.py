@@ -45,7 +45,13 @@ KeepOption = Annotated[
     str | None, typer.Option("--keep", help="Delete events older than this, such as 400d, without a copy.")
 ]
 BookOption = Annotated[
-    str | None, typer.Option("--price-book", help="Price days and reports by this TOML file, or `example`.")
+    str | None,
+    typer.Option(
+        "--price-book",
+        "-b",
+        help="Price days and reports by this TOML file, or `example` for made-up prices; else by the adopted one, the "
+        "runs' own, or ROSE_PRICE_BOOK's.",
+    ),
 ]
 ReportsOption = Annotated[Path | None, typer.Option("--reports", help="Write a cost report of each run here.")]
 
@@ -72,7 +78,7 @@ def list_jobs(context: typer.Context, ledger: LedgerOption = None, as_json: Json
     with clear_errors():
         last = history(ledger_root(ledger))
         # Named settings, so that also those jobs are listed which run only where they are set up.
-        every = Settings(archive_to="", archive_after_days=0, keep_days=0, price_book="example", reports=Path())
+        every = Settings(archive_to="", archive_after_days=0, keep_days=0, reports=Path())
         rows = [_row(job, last.get(job.name)) for job in context.obj(every)]
     if as_json:
         print_json(rows)
@@ -219,7 +225,6 @@ def _not_planned(name: str, planned: dict[str, Job]) -> str:
     needs = {
         "archive": "needs --archive-to and --archive-after",
         "retain": "needs --keep",
-        "price": "needs --price-book",
         "report": "needs --reports",
     }
     known = ", ".join(dict.fromkeys([*planned, *needs]))

@@ -97,7 +97,7 @@ class Settings:
     #: Older events are deleted without a copy.
     keep_days: float | None = None
     price_every_s: float = 900.0
-    #: A TOML file, or `example`.
+    #: A TOML file, or `example`; None leaves it to the ledger and its runs.
     price_book: str | None = None
     report_every_s: float = 900.0
     #: Folder of the cost reports.

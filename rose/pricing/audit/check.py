@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rose.errors import UserError
 from rose.ledger import layout, segments
+from rose.ledger.evidence import continuation
+from rose.ledger.evidence.receipt import Receipt
 from rose.ledger.layout import LedgerError
-from rose.ledger.verify import CLOSING_WRITER, verify
-from rose.pricing.closing import approval, index, store
+from rose.ledger.verify import verify
+from rose.pricing.audit import book_tables
+from rose.pricing.closing import approval, coverage, store
 from rose.pricing.closing.close import settle
-from rose.pricing.closing.period import naive
-from rose.pricing.closing.records import Posting, postings
+from rose.pricing.closing.records import Posting, budgets, postings
 from rose.pricing.money import PricingError
 
 
@@ -28,8 +30,12 @@ class Check:
     problems: tuple[str, ...]
 
 
-def check(root: Path) -> Check:
-    """Compare frozen files, the ledger's events and the books with one another. Raises LedgerError for no ledger."""
+def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
+    """Compare frozen files, the ledger's events and the books with one another, and the ledger with its own chain.
+
+    With receipts that were kept elsewhere, by name, oldest first, also the ledger with what they say of it: then what
+    was removed together with every trace of it is found. Raises LedgerError for no ledger, or a receipt of another.
+    """
     root = layout.check(root)
     try:
         with store.lock(root):
@@ -37,8 +43,10 @@ def check(root: Path) -> Check:
     except UserError:
         # What could not be finished is named below.
         pass
-    own = (of.problems for of in verify(root).writers if of.writer == CLOSING_WRITER)
-    problems = [f"ledger: {problem}" for found in own for problem in found]
+    report = verify(root, marks=continuation.marks(against or {}))
+    problems = [f"ledger: {problem}" for problem in report.problems]
+    if against:
+        problems += [f"ledger: {problem}" for problem in continuation.check(report, against).problems]
     try:
         posted = [posting for of in postings(root).values() for posting in of]
     except PricingError as error:
@@ -48,8 +56,13 @@ def check(root: Path) -> Check:
     problems += _foreign(root, posted)
     problems += _watermarks(root, posted)
     try:
+        problems += coverage.faults(root, posted)
+    except PricingError:
+        # A frozen file is not what it was: named above.
+        pass
+    try:
         problems += approval.faults(root, posted)
-        problems += _books(root, posted)
+        problems += book_tables.faults(root, posted, budgets(root))
     except LedgerError as error:
         problems.append(str(error))
     closes = sum(posting.number == 0 for posting in posted)
@@ -80,7 +93,7 @@ def _watermarks(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
         for writer, (seq, sha256) in posting.watermark.items():
             if sha256 not in there.get(writer, set()):
                 yield (
-                    f"{_name(posting)} was priced from writer {writer!r} up to seq {seq}, whose segment {sha256[:12]} "
+                    f"{posting.name} was priced from writer {writer!r} up to seq {seq}, whose segment {sha256[:12]} "
                     "is not in the ledger any more: its history is another one now"
                 )
 
@@ -93,31 +106,3 @@ def _chain(root: Path, writer: str) -> Iterator[str]:
         else:
             manifest = json.loads((root / part.manifest).read_bytes())
             yield from (entry["sha256"] for entry in manifest["segments"])
-
-
-def _books(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
-    rows = index.known(root)
-    for posting in posted:
-        row = rows.pop((posting.close_id, posting.number), None)
-        if row is None:
-            yield f"books.duckdb has no row of {_name(posting)}, which the ledger's events say was posted"
-            continue
-        said = {
-            "posted_at": naive(posting.posted_ns),
-            "verified": posting.verified,
-            "book_sha256": posting.book.sha256,
-            "row_count": posting.rows,
-            "cost_nano": posting.cost_nano,
-            "total_nano": posting.cost_nano,
-            "file": posting.rows_file,
-            "file_sha256": posting.files[posting.rows_file],
-        }
-        for field, value in said.items():
-            if row[field] != value:
-                yield f"books.duckdb: {field} of {_name(posting)} is {row[field]}, and the ledger's event says {value}"
-    for close_id, number in rows:
-        yield f"books.duckdb has posting {number} of {close_id}, of which no event of the ledger speaks"
-
-
-def _name(posting: Posting) -> str:
-    return posting.close_id if posting.number == 0 else f"correction {posting.number} of {posting.close_id}"

@@ -27,7 +27,7 @@ from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.period import naive, nanoseconds
 from rose.pricing.closing.records import postings
 from rose.pricing.closing.store import Closed
-from rose.pricing.figures import AMORTIZED, Figure, Stamp
+from rose.pricing.figures import AMORTIZED, BookFacts, Figure, Stamp
 from rose.pricing.money import NS_PER_HOUR, PricingError, format_usd
 from rose.pricing.price_books.pricebook import PriceBook
 
@@ -140,7 +140,7 @@ def explain(
         from_ns=of.hour_ns,
         to_ns=of.hour_ns + NS_PER_HOUR,
         provenance=priced.provenance,
-        currency=book.currency,
+        book=BookFacts.of(book),
         verified=priced.verified,
     )
     if question.run_id is not None and rows["hardware_id"][0] != f"{of.run_id}/{of.device_id}":

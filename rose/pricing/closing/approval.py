@@ -14,6 +14,7 @@ from rose.ledger.approvals import proposals, state
 from rose.pricing.closing import store
 from rose.pricing.closing.records import Posting, postings
 from rose.pricing.money import PricingError
+from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 
 
@@ -43,7 +44,7 @@ def post(root: Path, posting: Posting, contents: Mapping[str, bytes], rows: byte
     with proposals.permitted(root, act, request, dict) as grant:
         if grant is not None:
             posting = dataclasses.replace(posting, approval=grant.to_json())
-            grant.result["posting"] = _name(posting)
+            grant.result["posting"] = posting.name
         store.post(root, posting, contents)
     return posting
 
@@ -55,22 +56,26 @@ def settle(root: Path) -> None:
         return
     for name, proposal in proposals.load(root).proposals.items():
         if name in granted and proposal.begun is not None and proposal.carried_out is None:
-            proposals.finish(root, name, {"posting": _name(granted[name])})
+            proposals.finish(root, name, {"posting": granted[name].name})
 
 
 def adopt(root: Path | str, book: PriceBook) -> state.Signed:
-    """Adopt a price book for the books of a ledger; returns who did, and when.
+    """Have a ledger priced by a book from now on; returns who decided that, and when. Its text stays in the ledger.
 
-    Raises ApprovalNeededError where the rules ask for an approval of `prices`, and LedgerError.
+    Raises PricingError for made-up prices, ApprovalNeededError where the rules ask for an approval of `prices`, and
+    LedgerError.
     """
     root = layout.check(root)
-    known = proposals.load(root).adopted.get(book.sha256)
-    if known is not None:
-        return known
+    choice.refuse_example(book, "adoption")
+    if (newest := proposals.load(root).adopted_book) is not None and newest[1] == book.text:
+        return newest[0]
     request = {"sha256": book.sha256}
     about = {"name": book.name, "version": book.version, "currency": book.currency, "text": book.text}
-    proposals.record(root, "prices", request, state.ADOPTED, {**request, "name": book.name}, about)
-    return proposals.load(root).adopted[book.sha256]
+    body = {**request, "name": book.name, "text": book.text}
+    proposals.record(root, "prices", request, state.ADOPTED, body, about)
+    newest = proposals.load(root).adopted_book
+    assert newest is not None
+    return newest[0]
 
 
 def check_adopted(root: Path | str, book: PriceBook) -> None:
@@ -91,21 +96,17 @@ def faults(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
         of, asked_us = posting.approval, stands.rules_set.at_us if stands.rules_set is not None else 0
         if of is None:
             if act in stands.rules.approve and posting.posted_us > asked_us:
-                yield f"{_name(posting)} has no approval, which the rules ask for since {utc(asked_us * 1000)[:19]}Z"
+                yield f"{posting.name} has no approval, which the rules ask for since {utc(asked_us * 1000)[:19]}Z"
             continue
         proposal = stands.proposals.get(of.get("proposal", ""))
         if proposal is None or proposal.approved is None or proposal.act != act:
-            yield f"{_name(posting)} names proposal {of.get('proposal', '')[:12]}, which nobody approved"
+            yield f"{posting.name} names proposal {of.get('proposal', '')[:12]}, which nobody approved"
             continue
         own: dict[str, Any] = {"close": posting.close_id, "correction": posting.number, "cost_nano": posting.cost_nano}
         if {name: proposal.request.get(name) for name in own} != own:
-            yield f"{_name(posting)} is not what was approved as proposal {proposal.short_id}"
+            yield f"{posting.name} is not what was approved as proposal {proposal.short_id}"
 
 
 def _all(root: Path) -> Iterator[Posting]:
     for of in postings(root).values():
         yield from of
-
-
-def _name(posting: Posting) -> str:
-    return posting.close_id if posting.number == 0 else f"correction {posting.number} of {posting.close_id}"

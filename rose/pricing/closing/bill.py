@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +12,10 @@ from rose.ledger import catalog, layout
 from rose.ledger.examine import Seen
 from rose.pricing import charges
 from rose.pricing.charges import NothingChargedError
-from rose.pricing.closing import charge_algebra, store
-from rose.pricing.closing.period import Period, naive
+from rose.pricing.closing import charge_algebra, coverage, store
+from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import postings
-from rose.pricing.figures import Stamp
+from rose.pricing.figures import BookFacts, Stamp
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
@@ -27,9 +28,10 @@ class Bill:
     frame: pl.DataFrame
     period: Period
     provenance: str
-    currency: str
+    #: What prices open hours; an example where any hour was priced by one.
+    book: BookFacts
     verified: bool
-    #: Closes that have a part of the period.
+    #: Closes that count in a part of the period.
     closes: tuple[str, ...]
 
     @property
@@ -38,7 +40,7 @@ class Bill:
             from_ns=self.period.from_ns,
             to_ns=self.period.to_ns,
             provenance=self.provenance,
-            currency=self.currency,
+            book=self.book,
             verified=self.verified,
         )
 
@@ -62,15 +64,18 @@ def bill(
         set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
         present = {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
     provenance = _one(present | {posted[0].provenance for posted in known.values()}, provenance, period)
-    mine = [close_id for close_id, posted in known.items() if posted[0].provenance == provenance]
-    parts, verified = [], True
-    for close_id in mine:
+    parts, verified, example, closes = [], True, False, []
+    for close_id, counted in coverage.counting(postings(root), provenance).items():
+        if not any(part.overlaps(period) for part in counted):
+            continue
         closed = store.read(root, close_id)
-        inside = pl.col("hour").is_between(naive(period.from_ns), naive(period.to_ns), closed="left")
-        parts.append(closed.frame.filter(inside).with_columns(closed=pl.lit(True)))
+        hours = coverage.within(closed.frame, period)
+        parts += [coverage.within(hours, part).with_columns(closed=pl.lit(True)) for part in counted]
+        closes.append(close_id)
         verified &= closed.verified
+        example |= closed.posted[-1].book.example
     seen = Seen()
-    for gap in period.without(known[close_id][0].period for close_id in mine):
+    for gap in period.without(posted[0].period for posted in known.values() if posted[0].provenance == provenance):
         try:
             priced = charges.price(
                 root,
@@ -85,15 +90,16 @@ def bill(
             continue
         parts.append(priced.frame.with_columns(closed=pl.lit(False)))
         verified &= priced.verified
+        example |= book.example
     if not parts:
         raise PricingError(f"no device time was provisioned in {period.label} ({provenance}), so nothing is charged")
     return Bill(
         frame=charge_algebra.canonical(pl.concat(parts)),
         period=period,
         provenance=provenance,
-        currency=book.currency,
+        book=dataclasses.replace(BookFacts.of(book), example=example),
         verified=verified,
-        closes=tuple(mine),
+        closes=tuple(closes),
     )
 
 

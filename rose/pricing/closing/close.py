@@ -17,11 +17,12 @@ from rose.clock import utc, utc_us
 from rose.ledger import catalog, layout
 from rose.pricing import charges
 from rose.pricing.charges import Charges
-from rose.pricing.closing import approval, charge_algebra, index, store
+from rose.pricing.closing import approval, charge_algebra, coverage, index, store
 from rose.pricing.closing.period import Period
-from rose.pricing.closing.records import Posting, postings, watermark
+from rose.pricing.closing.records import Covered, Posting, postings, watermark
 from rose.pricing.closing.store import Closed
 from rose.pricing.money import PricingError
+from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 
@@ -41,13 +42,15 @@ def close(
 ) -> Closed:
     """Price a period and freeze it; returns what was frozen. `by` is who does it, else this process's user.
 
-    Whole or not at all: a process killed meanwhile leaves a close that stands, or none. Raises PricingError for a
-    period that is not over, that overlaps another close of the same provenance, that holds no charge, in which a run
-    has not ended (unless `with_open_runs`), or that cannot be priced; PriceBookError; LedgerError; ApprovalNeededError
-    where the rules of the ledger ask for the approval of another identity: it was then proposed, and nothing else done.
+    Whole or not at all: a process killed meanwhile leaves a close that stands, or none. Raises PricingError for
+    made-up prices, for a period that is not over, that lies in a closed one of the same provenance, that holds no
+    charge, in which a run has not ended (unless `with_open_runs`), or that cannot be priced; PriceBookError;
+    LedgerError; ApprovalNeededError where the rules of the ledger ask for the approval of another identity: it was
+    then proposed, and nothing else done.
     """
     root = layout.check(root)
     now_us = utc_us() if now_us is None else now_us
+    choice.refuse_example(book, f"closing {period.label}")
     approval.check_adopted(root, book)
     if period.to_ns > now_us * 1000:
         raise PricingError(
@@ -57,7 +60,7 @@ def close(
     with store.lock(root):
         settle(root)
         if provenance is not None:
-            _refuse_overlap(root, period, provenance)
+            coverage.refuse_closed(postings(root), period, provenance)
         # Before anything is read, so that every event up to there is in what is priced.
         mark = watermark(root)
         priced = charges.price(
@@ -70,7 +73,7 @@ def close(
         )
         if priced.frame.is_empty():
             raise PricingError(f"the period {period.label} holds no charge, so there is nothing to close")
-        _refuse_overlap(root, period, priced.provenance)
+        coverage.refuse_closed(postings(root), period, priced.provenance)
         open_runs = _open_runs(root, period, priced)
         if open_runs and not with_open_runs:
             raise PricingError(
@@ -89,6 +92,7 @@ def close(
             posted_us=now_us,
             by=by,
             open_runs=open_runs,
+            covers=coverage.covered(root, postings(root), period, priced.provenance, priced.frame),
         )
         posting = approval.post(root, posting, contents, contents[store.CHARGES_FILE])
         index.follow(root, posting)
@@ -118,6 +122,7 @@ def make_posting(
     by: str | None,
     open_runs: Iterable[str] = (),
     reason: str | None = None,
+    covers: Iterable[Covered] = (),
 ) -> tuple[Posting, dict[str, bytes]]:
     """A posting of `frame`, and the bytes of each of its files. `book_file` may be one of an earlier posting."""
     contents = {rows_file: store.parquet(frame), **more_files}
@@ -140,6 +145,7 @@ def make_posting(
         files={name: hashlib.sha256(stored).hexdigest() for name, stored in contents.items()},
         totals=tuple(totals(frame)),
         watermark=watermark,
+        covers=tuple(covers),
     )
     return posting, contents
 
@@ -157,15 +163,6 @@ def _stays(priced: Charges) -> pl.DataFrame:
         schema={**schema, "t0_ns": pl.Int64, "t1_ns": pl.Int64},
         orient="row",
     )
-
-
-def _refuse_overlap(root: Path, period: Period, provenance: str) -> None:
-    for close_id, (first, *_) in postings(root).items():
-        if first.provenance == provenance and first.period.overlaps(period):
-            raise PricingError(
-                f"the period {period.label} overlaps {close_id}, which is closed for {provenance} from "
-                f"{utc(first.from_ns)} to {utc(first.to_ns)}; `rose books restate {close_id}` corrects a closed period"
-            )
 
 
 def _open_runs(root: Path, period: Period, priced: Charges) -> list[str]:

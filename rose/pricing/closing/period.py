@@ -118,6 +118,11 @@ def day_of(ns: int) -> date:
     return moment(ns).date()
 
 
+def of_hour(ns: int) -> Period:
+    """The UTC hour that begins at an instant."""
+    return Period(ns, ns + NS_PER_HOUR)
+
+
 def of_day(day: date) -> Period:
     """The 24 hours of a UTC day."""
     begin_ns = nanoseconds(datetime(day.year, day.month, day.day, tzinfo=UTC))

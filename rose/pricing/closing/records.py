@@ -6,18 +6,34 @@ The event is what makes it so: files without it were left by an interrupted clos
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rose.ledger import examine, layout, segments
+from rose.ledger.evidence.receipt import canonical
 from rose.ledger.verify import CLOSING_WRITER
 from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
+from rose.pricing.price_books import pricebook
 
 #: The words of the books' own events.
-CLOSED, RESTATED = "closed", "restated"
+CLOSED, RESTATED, BUDGETED = "closed", "restated", "budgeted"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """A team's budget for a month: nano-dollars, and who set it when (UTC microseconds since the Unix epoch)."""
+
+    team: str
+    #: `2026-06`, UTC.
+    month: str
+    budget_nano: int
+    currency: str
+    set_us: int
+    set_by: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +47,24 @@ class BookStamp:
     #: Where it was read from, for error messages.
     source: str
     file: str
+
+    @property
+    def example(self) -> bool:
+        """Whether its prices are made up."""
+        return pricebook.is_example(self.name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Covered:
+    """Hours of a close, [from_ns, to_ns), that the close `close_id` with its first `correction` corrections had closed
+    before: what it charged for them, and what the new close charges. Nano-dollars."""
+
+    close_id: str
+    correction: int
+    from_ns: int
+    to_ns: int
+    before_nano: int
+    cost_nano: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +97,18 @@ class Posting:
     watermark: Mapping[str, tuple[int, str]]
     #: Where the ledger's rules asked for it: `proposal`, and name and key of who proposed and who approved.
     approval: Mapping[str, str] | None = None
+    #: What of it was closed before; those closes no longer count there.
+    covers: tuple[Covered, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Which posting it is, in words."""
+        return self.close_id if self.number == 0 else f"correction {self.number} of {self.close_id}"
+
+    @property
+    def sha256(self) -> str:
+        """Of all that the ledger's event says of it, with the SHA-256 of every file: kept elsewhere, it fixes them."""
+        return hashlib.sha256(canonical(self.to_json())).hexdigest()
 
     @property
     def who(self) -> str:
@@ -91,6 +137,7 @@ class Posting:
             "open_runs": tuple(said["open_runs"]),
             "book": BookStamp(**said["book"]),
             "totals": tuple(said["totals"]),
+            "covers": tuple(Covered(**part) for part in said.get("covers", ())),
             "watermark": {writer: (int(seq), str(sha256)) for writer, (seq, sha256) in said["watermark"].items()},
         }
         return cls(**{**said, **made})
@@ -114,6 +161,11 @@ def postings(root: Path) -> dict[str, list[Posting]]:
                 )
             of.append(posting)
     return found
+
+
+def budgets(root: Path) -> list[Budget]:
+    """Every budget that was set, in their order; the last of a team and month holds. Raises LedgerError."""
+    return [Budget(**said) for said in examine.recorded(layout.check(root), CLOSING_WRITER, BUDGETED)]
 
 
 def watermark(root: Path) -> dict[str, tuple[int, str]]:

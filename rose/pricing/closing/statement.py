@@ -102,4 +102,5 @@ def posting_json(posting: Posting) -> dict[str, Any]:
     said = posting.to_json()
     times = {"from": utc(posting.from_ns), "to": utc(posting.to_ns), "posted_at": utc(posting.posted_ns)}
     hidden = ("totals", "from_ns", "to_ns", "posted_us")
-    return times | {name: value for name, value in said.items() if name not in hidden}
+    own = {name: value for name, value in said.items() if name not in hidden}
+    return times | own | {"sha256": posting.sha256}

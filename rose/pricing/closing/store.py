@@ -12,6 +12,7 @@ process killed before the event leaves nothing, and what one killed after it lef
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import json
@@ -33,10 +34,10 @@ from rose.ledger.writer import LedgerWriter
 from rose.pricing.charges import Charges, Stay
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.period import naive
-from rose.pricing.closing.records import CLOSED, RESTATED, BookStamp, Posting, postings
-from rose.pricing.figures import Stamp
+from rose.pricing.closing.records import BUDGETED, CLOSED, RESTATED, BookStamp, Budget, Posting, postings
+from rose.pricing.figures import BookFacts, Stamp
 from rose.pricing.money import PricingError
-from rose.pricing.price_books import pricebook
+from rose.pricing.price_books import choice, pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 
 FOLDER = "closes"
@@ -87,7 +88,7 @@ class Closed:
             from_ns=self.charges.from_ns,
             to_ns=self.charges.to_ns,
             provenance=self.charges.provenance,
-            currency=self.book.currency,
+            book=dataclasses.replace(BookFacts.of(self.book), example=any(each.book.example for each in self.posted)),
             verified=self.verified,
         )
 
@@ -160,7 +161,8 @@ def book_of(root: Path, posting: Posting) -> PriceBook:
         each for each in reversed(postings(root)[posting.close_id][: posting.number + 1])
         if posting.book.file in each.files
     )  # fmt: skip
-    return pricebook.parse(content(root, owner, posting.book.file).decode(), posting.book.source)
+    book = pricebook.parse(content(root, owner, posting.book.file).decode(), posting.book.source)
+    return choice.chosen(book, choice.FROZEN)
 
 
 def book_stamp(book: PriceBook, file: str) -> BookStamp:
@@ -215,6 +217,18 @@ def post(root: Path, posting: Posting, contents: Mapping[str, bytes]) -> None:
         finish(root, [posting])
     except OSError as error:
         raise LedgerError(f"cannot write {temporary}: {error.strerror}; nothing was posted") from error
+
+
+def record_budget(root: Path, budget: Budget) -> None:
+    """Put a budget into the ledger; the table in the books is a copy of it. The caller holds `lock`.
+
+    Raises LedgerError.
+    """
+    with LedgerWriter.open(root, CLOSING_WRITER, layout.UPKEEP_RUN_ID) as log:
+        log.record(
+            Ledger(action=BUDGETED, at_us=budget.set_us, detail_json=json.dumps(dataclasses.asdict(budget))),
+            durable=True,
+        )
 
 
 def publish(root: Path, posted: list[Posting]) -> None:

@@ -50,13 +50,24 @@ def closes(posted: Mapping[str, Sequence[Posting]]) -> Iterator[RenderableType]:
 def statement(of: Statement) -> Iterator[RenderableType]:
     """A close: who and when, its corrections, and the drill-down."""
     first, *later = of.close.posted
-    book, stamp = first.book, of.close.stamp
+    stamp = of.close.stamp
     yield (
         f"{of.close.close_id}: {utc(stamp.from_ns)} to {utc(stamp.to_ns)}, {stamp}\n"
-        f"closed {utc(first.posted_ns)} by {first.who}, ROSE {first.rose_version}, price book {book.name} "
-        f"{book.version} ({book.sha256[:12]})"
+        f"closed {utc(first.posted_ns)} by {first.who}, ROSE {first.rose_version}\n{stamp.book.line}\n"
+        f"SHA-256 of the close {first.sha256}"
         + (f"; open runs: {', '.join(first.open_runs)}" if first.open_runs else "")
     )
+    if first.covers:
+        table = _table(
+            "Closed before, and counted here since", f"{AMORTIZED}; {stamp}",
+            "close", "corrections", "from", "to", "as it stood", "in this close", "difference",
+        )  # fmt: skip
+        for part in first.covers:
+            hours = (_hour(part.from_ns), _hour(part.to_ns))
+            amounts = (format_usd(part.before_nano), format_usd(part.cost_nano))
+            difference = signed(part.cost_nano - part.before_nano)
+            table.add_row(part.close_id, str(part.correction), *hours, *amounts, difference)
+        yield table
     if later:
         table = _table("Corrections", f"{AMORTIZED}; {stamp}", "no.", "posted", "amount", "rows", "why, and by whom")
         for posting in later:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,6 +36,10 @@ AsOfOption = Annotated[
     str | None, typer.Option("--as-of", help="As it was known at this UTC time, such as 2026-12-05T10:00Z.")
 ]
 WhoOption = Annotated[str | None, typer.Option("--who", help="Who does it, for the record; else this user.")]
+ReceiptOption = Annotated[
+    Path | None,
+    typer.Option("--receipt", help="Write a signed receipt there, to be kept out of reach of the ledger's owner."),
+]
 OptionalBook = Annotated[
     str | None, typer.Option("--price-book", "-b", help="A price book TOML file; else the one of the last posting.")
 ]
@@ -46,9 +51,10 @@ def close(
     from_text: FromOption = None,
     to_text: ToOption = None,
     month: MonthOption = None,
-    price_book: BookOption = "example",
+    price_book: BookOption = None,
     provenance: ProvenanceOption = None,
     who: WhoOption = None,
+    receipt: ReceiptOption = None,
     *,
     with_open_runs: Annotated[
         bool, typer.Option("--with-open-runs", help="Close although a run of the period has not ended.")
@@ -59,19 +65,24 @@ def close(
     """Price a period once more and freeze it: charges, price book, and how far the ledger was."""
     with clear_errors():
         from rose.pricing.closing import close as closing
+        from rose.pricing.closing import receipt as receipts
         from rose.pricing.closing import statement, tables
 
+        root, period = ledger_root(ledger), _period(from_text, to_text, month)
+        if receipt is not None:
+            # Before anything is posted.
+            receipts.place(receipt)
         made = closing.close(
-            ledger_root(ledger),
-            _period(from_text, to_text, month),
-            _book(price_book),
+            root,
+            period,
+            _book(root, price_book, period),
             provenance=provenance,
             by=who,
             with_open_runs=with_open_runs,
             allow_unverified=allow_unverified,
         )
-        stated = statement.state(made)
-        _print(as_json, stated.to_json(), lambda: tables.statement(stated))
+        stated, kept = statement.state(made), _receipt(root, receipt)
+        _print(as_json, stated.to_json() | kept, lambda: (*tables.statement(stated), *_kept(kept)))
 
 
 @books_app.command("restate")
@@ -81,24 +92,28 @@ def restate(
     ledger: LedgerOption = None,
     price_book: OptionalBook = None,
     who: WhoOption = None,
+    receipt: ReceiptOption = None,
     *,
     allow_unverified: UnverifiedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Price a closed period again and post the difference as a correction; the close itself never changes."""
     with clear_errors():
+        from rose.pricing.closing import receipt as receipts
         from rose.pricing.closing import restate as restating
         from rose.pricing.closing import statement, store, tables
 
         root = ledger_root(ledger)
-        book = None if price_book is None else _book(price_book)
+        if receipt is not None:
+            receipts.place(receipt)
+        book = None if price_book is None else _book(root, price_book)
         made = restating.restate(root, close_id, reason, book, by=who, allow_unverified=allow_unverified)
         if made is None:
             nothing = {"close_id": close_id, "correction": None, "why": "nothing differs, so nothing was posted"}
             _print(as_json, nothing, lambda: [f"{close_id}: {nothing['why']}"])
             return
-        stated = statement.state(store.read(root, close_id))
-        _print(as_json, stated.to_json(), lambda: tables.statement(stated))
+        stated, kept = statement.state(store.read(root, close_id)), _receipt(root, receipt)
+        _print(as_json, stated.to_json() | kept, lambda: (*tables.statement(stated), *_kept(kept)))
 
 
 @books_app.command("list")
@@ -141,17 +156,28 @@ def show(
 
 
 @books_app.command("verify")
-def verify(ledger: LedgerOption = None, as_json: JsonOption = False) -> None:
-    """Check every frozen byte against the ledger's events and the books; exit code 1 if anything is wrong."""
+def verify(
+    ledger: LedgerOption = None,
+    against: Annotated[
+        list[Path] | None,
+        typer.Option("--against", help="A receipt that was kept elsewhere, or a folder of such; may be repeated."),
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", help="Public key that must have signed the receipts.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check the books against the ledger, and the ledger against its chain; exit code 1 if anything is wrong."""
     with clear_errors():
+        from rose.ledger.evidence import continuation
         from rose.pricing.audit.check import check
 
-        found = check(ledger_root(ledger))
+        receipts = continuation.read(against, key=key) if against else {}
+        found = check(ledger_root(ledger), receipts)
         data = {
             "ok": not found.problems,
             "closes": found.closes,
             "corrections": found.corrections,
             "files": found.files,
+            "against": list(receipts),
             "problems": list(found.problems),
         }
         sound = f"{found.closes} closes, {found.corrections} corrections, {found.files} files: the books are sound"
@@ -166,7 +192,7 @@ def anomalies(
     from_text: FromOption = None,
     to_text: ToOption = None,
     month: MonthOption = None,
-    price_book: BookOption = "example",
+    price_book: BookOption = None,
     provenance: ProvenanceOption = None,
     *,
     allow_unverified: UnverifiedOption = False,
@@ -190,7 +216,9 @@ def anomalies(
             raise PricingError(f"no day of {judged.label} is over yet, so there is none to judge")
         judged = Period(judged.from_ns, min(judged.to_ns, today_ns))
         before = Period(judged.from_ns - anomaly.DAYS_BEFORE * NS_PER_DAY, judged.to_ns)
-        of = bill(root, before, _book(price_book), provenance=provenance, allow_unverified=allow_unverified)
+        of = bill(
+            root, before, _book(root, price_book, before), provenance=provenance, allow_unverified=allow_unverified
+        )
         found = anomaly.watch(of, judged)
         _print(as_json, found.to_json(), lambda: tables.watch(found))
 
@@ -220,7 +248,7 @@ def set_budget(
 def show_budgets(
     ledger: LedgerOption = None,
     month: MonthOption = None,
-    price_book: BookOption = "example",
+    price_book: BookOption = None,
     provenance: ProvenanceOption = None,
     *,
     allow_unverified: UnverifiedOption = False,
@@ -232,8 +260,9 @@ def show_budgets(
         from rose.pricing.watch import budget
 
         of = budget.current_month() if month is None else period.of_month(month)
+        root = ledger_root(ledger)
         found = budget.show(
-            ledger_root(ledger), of, _book(price_book), provenance=provenance, allow_unverified=allow_unverified
+            root, of, _book(root, price_book, of), provenance=provenance, allow_unverified=allow_unverified
         )
         _print(as_json, [each.to_json() for each in found], lambda: tables.budgets(found))
 
@@ -245,7 +274,7 @@ def show_forecasts(
     team: Annotated[
         str | None, typer.Option("--team", help="One team only; a name that no charge has is an error.")
     ] = None,
-    price_book: BookOption = "example",
+    price_book: BookOption = None,
     provenance: ProvenanceOption = None,
     *,
     allow_unverified: UnverifiedOption = False,
@@ -257,8 +286,9 @@ def show_forecasts(
         from rose.pricing.watch import budget
 
         wanted = budget.current_month() if month is None else period.of_month(month)
+        root = ledger_root(ledger)
         rows = budget.expected(
-            ledger_root(ledger), wanted, _book(price_book), team, provenance=provenance,
+            root, wanted, _book(root, price_book, wanted), team, provenance=provenance,
             allow_unverified=allow_unverified,
         )  # fmt: skip
         _print(as_json, [row.to_json() for row in rows], lambda: tables.forecasts(rows))
@@ -276,7 +306,7 @@ def explain_command(
     fate: Annotated[str | None, typer.Option("--fate", help="What became of its tokens.")] = None,
     policy_version: Annotated[int | None, typer.Option("--policy-version", help="Version that made them.")] = None,
     close_id: Annotated[str | None, typer.Option("--close", help="Explain the booked figure of this close.")] = None,
-    price_book: BookOption = "example",
+    price_book: BookOption = None,
     provenance: ProvenanceOption = None,
     *,
     events: Annotated[bool, typer.Option("--events", help="List every single event.")] = False,
@@ -301,11 +331,9 @@ def explain_command(
         )
         root = ledger_root(ledger)
         if close_id is None:
-            found = [
-                explain.explain(
-                    root, asked, _book(price_book), provenance=provenance, allow_unverified=allow_unverified
-                )
-            ]
+            within = None if asked.hour_ns is None else period.of_hour(asked.hour_ns)
+            book = _book(root, price_book, within, run)
+            found = [explain.explain(root, asked, book, provenance=provenance, allow_unverified=allow_unverified)]
         else:
             found = explain.explain_closed(root, asked, close_id)
         data = [each.to_json(events) for each in found]
@@ -333,13 +361,31 @@ def _print(as_json: bool, data: Any, shown: Any) -> None:
         console.print(part, soft_wrap=isinstance(part, str))
 
 
+def _receipt(root: Path, file: Path | None) -> dict[str, Any]:
+    """Write a receipt of the ledger, whose newest posting it fixes with all before; says where, and its SHA-256."""
+    from rose.pricing.closing import receipt
+
+    return {} if file is None else {"receipt": {"file": str(file), "sha256": receipt.write(root, file)}}
+
+
+def _kept(kept: dict[str, Any]) -> list[str]:
+    if not kept:
+        return ["Keep the hash elsewhere; `--receipt FILE` writes a receipt that `rose books verify --against` takes."]
+    where = kept["receipt"]
+    return [
+        f"receipt {where['file']}, SHA-256 {where['sha256']}: keep it where nobody who can write to the ledger can "
+        "change it; `rose books verify --against` takes it"
+    ]
+
+
 def _period(from_text: str | None, to_text: str | None, month: str | None) -> Period:
     from rose.pricing.closing import period
 
     return period.parse(from_text, to_text, month)
 
 
-def _book(price_book: str) -> PriceBook:
-    from rose.pricing.price_books import pricebook
+def _book(root: Path, price_book: str | None, period: Period | None = None, run_id: str | None = None) -> PriceBook:
+    from rose.pricing.price_books import choice
 
-    return pricebook.load(price_book)
+    from_ns, to_ns = (None, None) if period is None else (period.from_ns, period.to_ns)
+    return choice.choose(root, price_book, run_id=run_id, from_ns=from_ns, to_ns=to_ns)

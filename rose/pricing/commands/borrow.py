@@ -34,7 +34,7 @@ SpansOption = Annotated[
 def price(
     ledger: LedgerOption = None,
     run: RunOption = None,
-    price_book: BookOption = "example",
+    price_book: BookOption = None,
     *,
     by_lease: LeaseOption = False,
     gave_back: SpansOption = None,
@@ -58,7 +58,7 @@ def price(
 def provision(
     ledger: LedgerOption = None,
     run: RunOption = None,
-    price_book: BookOption = "example",
+    price_book: BookOption = None,
     *,
     by_lease: LeaseOption = False,
     horizon: Annotated[int, typer.Option("--horizon", help="Seconds within which load must rise.", min=1)] = 10,
@@ -82,7 +82,7 @@ def provision(
 def compare(
     ledger: LedgerOption = None,
     run: RunOption = None,
-    price_book: BookOption = "example",
+    price_book: BookOption = None,
     *,
     gave_back: SpansOption = None,
     as_json: JsonOption = False,
@@ -103,7 +103,7 @@ def compare(
 def spikes(
     ledger: LedgerOption = None,
     run: RunOption = None,
-    price_book: BookOption = "example",
+    price_book: BookOption = None,
     *,
     as_json: JsonOption = False,
     allow_unverified: UnverifiedOption = False,

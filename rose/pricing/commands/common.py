@@ -13,7 +13,13 @@ from rose.ledger.commands.common import unreadable
 from rose.ledger.commands.output import visible
 
 BookOption = Annotated[
-    str, typer.Option("--price-book", "-b", help="A price book TOML file, or the name of one that comes with ROSE.")
+    str | None,
+    typer.Option(
+        "--price-book",
+        "-b",
+        help="A price book TOML file, or `example` for made-up prices; else the adopted one, the run's own, or "
+        "ROSE_PRICE_BOOK's.",
+    ),
 ]
 UnverifiedOption = Annotated[
     bool, typer.Option("--allow-unverified", help="Price a ledger that does not verify, every figure marked so.")

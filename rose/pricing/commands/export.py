@@ -31,7 +31,10 @@ ProvenanceOption = Annotated[
     str | None, typer.Option("--provenance", help="live, replay or simulated, where the period has several.")
 ]
 BookOption = Annotated[
-    str | None, typer.Option("--price-book", "-b", help="A price book TOML file, else `example`; a close has its own.")
+    str | None,
+    typer.Option(
+        "--price-book", "-b", help="A price book TOML file, or `example` for made-up prices; a close has its own."
+    ),
 ]
 
 
@@ -117,7 +120,7 @@ def report_command(
         writing.refuse_existing(out, force)
         if run is not None and (close, from_hour, to_hour, provenance) == (None, None, None, None):
             root = ledger_root(ledger)
-            built = report.build(root, run, price_book or "example", allow_unverified)
+            built = report.build(root, run, price_book, allow_unverified)
             done = html.write_run(built, out, force=force, verification=verified.text(root))
         else:
             bill = _bill(ledger, close, (from_hour, to_hour), run, provenance, price_book, allow_unverified)
@@ -168,7 +171,7 @@ def _bill(
     from rose.pricing.closing.period import hour
     from rose.pricing.export import bill
     from rose.pricing.money import PricingError
-    from rose.pricing.price_books import pricebook
+    from rose.pricing.price_books import choice
 
     root = ledger_root(ledger)
     if close is not None:
@@ -179,11 +182,13 @@ def _bill(
         return bill.of_close(root, close, allow_unverified=allow_unverified)
     if period == (None, None) and run is None:
         raise PricingError("say what to export: --close, or --run, or --from and --to")
+    from_ns = None if period[0] is None else hour(period[0], "--from")
+    to_ns = None if period[1] is None else hour(period[1], "--to")
     return bill.of_period(
         root,
-        pricebook.load(price_book or "example"),
-        from_ns=None if period[0] is None else hour(period[0], "--from"),
-        to_ns=None if period[1] is None else hour(period[1], "--to"),
+        choice.choose(root, price_book, run_id=run, from_ns=from_ns, to_ns=to_ns),
+        from_ns=from_ns,
+        to_ns=to_ns,
         run_id=run,
         provenance=provenance,
         allow_unverified=allow_unverified,

@@ -37,17 +37,21 @@ def check(file: BookArgument) -> None:
 
 
 @price_app.command("show")
-def show(price_book: BookOption = "example", *, as_json: JsonOption = False) -> None:
-    """Show a price book: every price with its dates and its source."""
+def show(price_book: BookOption = None, ledger: LedgerOption = None, *, as_json: JsonOption = False) -> None:
+    """Show a price book: every price with its dates and its source; without one, the book of the ledger."""
+    from rose.pricing.figures import BookFacts
+    from rose.pricing.price_books import choice
     from rose.pricing.price_books.entries import TABLES, span_of
 
-    book = _load(price_book)
+    with clear_errors():
+        book = choice.choose(ledger_root(ledger), price_book)
     if as_json:
-        said = book.model_dump(mode="json", by_alias=True, exclude_none=True)
-        typer.echo(json.dumps({**said, "sha256": book.sha256, "path": book.path}, indent=2))
+        plain = book.model_dump(mode="json", by_alias=True, exclude_none=True)
+        own = {"sha256": book.sha256, "path": book.path, "chosen": book.chosen, "example": book.example}
+        typer.echo(json.dumps({**plain, **own}, indent=2))
         return
     shown = _table(
-        f"Price book {book.name} {book.version} ({book.sha256[:12]}), {book.currency}",
+        BookFacts.of(book).line,
         "what", "price", "holds", "source", "of",
     )  # fmt: skip
     for table in TABLES:

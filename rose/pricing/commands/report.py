@@ -14,7 +14,7 @@ from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_err
 def report_command(
     ledger: LedgerOption = None,
     run: Annotated[str | None, typer.Option("--run", help="Run to report; the newest if left out.")] = None,
-    price_book: BookOption = "example",
+    price_book: BookOption = None,
     *,
     as_json: JsonOption = False,
     allow_unverified: UnverifiedOption = False,
@@ -27,7 +27,7 @@ def report_command(
     from rose.pricing.run import report, tables
 
     root = ledger_root(ledger)
-    with clear_errors(), logged(root, "report", f"run {run or 'newest'}, prices {price_book}"):
+    with clear_errors(), logged(root, "report", f"run {run or 'newest'}, prices {price_book or 'as decided'}"):
         built = report.build(root, run, price_book, allow_unverified)
     if as_json:
         last = verified.state(root)

@@ -12,7 +12,7 @@ from rose.ledger import catalog, verified
 from rose.pricing import charges
 from rose.pricing.closing import period, store
 from rose.pricing.closing.store import Closed
-from rose.pricing.figures import Stamp
+from rose.pricing.figures import BookFacts, Stamp
 from rose.pricing.money import NS_PER_HOUR, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.run import report
@@ -114,7 +114,7 @@ def of_period(
         from_ns=priced.from_ns,
         to_ns=priced.to_ns,
         provenance=priced.provenance,
-        currency=book.currency,
+        book=BookFacts.of(book),
         verified=priced.verified,
     )
     # A device may join in mid-hour, and weights be sent to it before; charges are of whole hours.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rose.clock import utc
 from rose.pricing.export.bill import Bill
-from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Stamp
+from rose.pricing.figures import AMORTIZED, EXAMPLE_PRICES, FULLY_LOADED, MARGINAL, Stamp
 
 #: What each word of an export means, for readers who have nothing else of ROSE.
 DEFINITIONS: tuple[tuple[str, str], ...] = (
@@ -58,7 +58,7 @@ def about(bill: Bill) -> list[tuple[str, str]]:
         ("currency", stamp.currency),
         ("provenance", stamp.provenance),
         ("ledger", ledger(stamp, bill.verification)),
-        ("price book", f"{book.name} {book.version}"),
+        ("price book", stamp.book.line),
         ("price book's SHA-256", book.sha256),
         ("runs", f"{frame['run_id'].n_unique():,}"),
         ("devices", f"{frame['hardware_id'].drop_nulls().n_unique():,}"),
@@ -77,6 +77,8 @@ def warnings(stamp: Stamp) -> list[str]:
     found = []
     if not stamp.verified:
         found.append("UNVERIFIED LEDGER: the ledger's hash chain did not hold, so no figure here can be relied on.")
+    if stamp.book.example:
+        found.append(f"{EXAMPLE_PRICES}: the price book {stamp.book.text} is made up, so no figure here is a cost.")
     if stamp.provenance == "simulated":
         found.append("SIMULATED: these figures come from a model of a deployment. No such money was spent.")
     return found

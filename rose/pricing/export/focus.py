@@ -94,6 +94,7 @@ def _write(bill: Bill, path: Path, suffix: str, progress: Progress) -> None:
     with duckdb.connect() as connection:
         connection.execute(sql.read("export/amounts.sql"))
         connection.execute("SET VARIABLE verified = $verified", {"verified": bill.stamp.verified})
+        connection.execute("SET VARIABLE example = $example", {"example": bill.stamp.book.example})
         _tables(connection, bill)
         try:
             for portion in _portions(bill):
@@ -101,7 +102,9 @@ def _write(bill: Bill, path: Path, suffix: str, progress: Progress) -> None:
                 connection.register("charge", portion)
                 for batch in connection.sql(script).to_arrow_reader(_PORTION_ROWS):
                     # CSV has no place for it.
-                    described = batch.schema.with_metadata({"rose.verified": bill.verification})
+                    described = batch.schema.with_metadata(
+                        {"rose.verified": bill.verification, "rose.price_book": bill.stamp.book.line}
+                    )
                     writer = writer or _WRITERS[suffix](path, described)
                     writer.write_batch(batch)
                 done += portion.height

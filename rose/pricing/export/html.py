@@ -70,7 +70,7 @@ def write_run(report: Report, path: Path, *, force: bool = False, verification: 
         ("ledger", facts.ledger(report.stamp, verification)),
         ("serving traffic", report.run.trace or "no trace"),
         *([("kernels", tables.NATIVE_KERNELS)] if report.run.native_kernels else []),
-        ("price book", f"{report.price_book.name} {report.price_book.version}"),
+        ("price book", report.stamp.book.line),
         ("price book's SHA-256", report.price_book.sha256),
     ]
     every = tuple(figures(report.to_json()))

@@ -7,6 +7,7 @@ UTC nanoseconds; an entry holds over [valid_from, valid_to) in whole UTC days.
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 from collections.abc import Iterable, Sequence
 from importlib import resources
@@ -70,6 +71,13 @@ class PriceBook(Header):
     path: str = Field(default="", exclude=True)
     #: The file's text.
     text: str = Field(default="", exclude=True, repr=False)
+    #: By which rule it was chosen, in words: see `rose.pricing.price_books.choice`.
+    chosen: str = Field(default="", exclude=True)
+
+    @property
+    def example(self) -> bool:
+        """Whether its prices are made up: a book that comes with ROSE, or a copy that still has its name."""
+        return is_example(self.name)
 
     def entries(self, table: str) -> Sequence[Entry]:
         """Entries of a table of the file, in its order. Raises KeyError for a table that no book has."""
@@ -178,10 +186,16 @@ class PriceBook(Header):
         raise PriceBookError(f"price book {self.path} has no {header}{of}{on}; {fix}")
 
 
-def shipped() -> list[str]:
-    """Names of the books in the package."""
-    found = (item.name for item in resources.files("rose.pricing.price_books").iterdir())
-    return sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml"))
+@functools.cache
+def shipped() -> tuple[str, ...]:
+    """Names of the books in the package, all of whose prices are made up."""
+    files = (item.name for item in resources.files("rose.pricing.price_books").iterdir())
+    return tuple(sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml")))
+
+
+def is_example(name: str) -> bool:
+    """Whether a price book of this name has made-up prices."""
+    return name in shipped()
 
 
 def load(name_or_path: str | Path) -> PriceBook:

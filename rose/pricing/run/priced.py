@@ -17,10 +17,10 @@ from rose.pricing.borrowing import alternatives
 from rose.pricing.borrowing.marginal import Marginal, marginal
 from rose.pricing.charges import preconditions
 from rose.pricing.charges.allocation import Allocation, allocate
-from rose.pricing.document import BookFacts, RunFacts
-from rose.pricing.figures import COUNT, NOT_ENOUGH_DATA, Figure, Figures, Stamp
+from rose.pricing.document import RunFacts
+from rose.pricing.figures import COUNT, NOT_ENOUGH_DATA, BookFacts, Figure, Figures, Stamp
 from rose.pricing.money import PricingError
-from rose.pricing.price_books import pricebook
+from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables, snapshot
 from rose.pricing.run import token_spread, tokens
@@ -74,29 +74,30 @@ class PricedRun:
 
     @property
     def book_facts(self) -> BookFacts:
-        book = self.book
-        return BookFacts(name=book.name, version=book.version, sha256=book.sha256, currency=book.currency)
+        return self.stamp.book
 
 
 @contextmanager
 def priced(
     root: Path,
     run_id: str | None = None,
-    price_book: str | Path | PriceBook = "example",
+    price_book: str | Path | PriceBook | None = None,
     allow_unverified: bool = False,
     seen: Seen | None = None,
 ) -> Iterator[PricedRun]:
     """Price one run of the ledger at `root`, the newest if `run_id` is None; `seen` is for `verify`.
 
+    `price_book` None prices by the book that `choice.choose` gives.
+
     Raises PricingError for a ledger that does not verify (unless `allow_unverified`, which marks every figure), an
     unknown run, a run of mixed provenance, a period with no device time, and device time that does not add up;
     PriceBookError for a book that cannot be used or lacks a price that the run needs.
     """
-    book = price_book if isinstance(price_book, PriceBook) else pricebook.load(price_book)
     with closing(catalog.connect(root)) as connection:
         run_id = newest_run(connection) if run_id is None else run_id
         preconditions.refuse_archived(root, connection, run_id)
         run, provenance = run_facts(connection, run_id)
+        book = choice.choose(root, price_book, run_id=run_id)
         charged = charges.price(root, book, run_id=run_id, allow_unverified=allow_unverified, seen=seen)
         snapshot(connection, run_id)
         set_variables(connection, run_id=run_id)
@@ -116,7 +117,7 @@ def priced(
                 from_ns=from_ns,
                 to_ns=to_ns,
                 provenance=provenance,
-                currency=book.currency,
+                book=BookFacts.of(book),
                 verified=charged.verified,
             ),
             charged=charged,

@@ -33,11 +33,13 @@ _DEDICATED_MARGINAL = "does not apply: a dedicated device is paid for whether it
 def build(
     root: Path,
     run_id: str | None = None,
-    price_book: str | Path | PriceBook = "example",
+    price_book: str | Path | PriceBook | None = None,
     allow_unverified: bool = False,
     seen: Seen | None = None,
 ) -> Report:
     """Price one run of the ledger at `root` (the newest if `run_id` is None); `seen` is for `verify`.
+
+    `price_book` None prices by the book that `choice.choose` gives.
 
     Raises PricingError for a ledger that does not verify (unless `allow_unverified`, which marks every figure), an
     unknown run, a run of mixed provenance, a period with no device time, and device time that does not add up;

@@ -65,7 +65,7 @@ def _shown(figure: Figure) -> str:
 
 
 def _heading(report: Report) -> str:
-    run, stamp, book = report.run, report.stamp, report.price_book
+    run, stamp = report.run, report.stamp
     trace = "no serving trace"
     if run.trace:
         kept = "all" if run.trace_keep_share is None else f"{run.trace_keep_share:.1%}"
@@ -74,7 +74,7 @@ def _heading(report: Report) -> str:
     return (
         f"{warning}[bold]Run {escape(run.name)}[/bold] ({escape(run.run_id)}), {run.status}, {stamp.provenance}\n"
         f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}; serving traffic: {trace}\n"
-        f"Price book {escape(book.name)} {escape(book.version)} ({book.sha256[:12]}), {book.currency}"
+        f"{escape(stamp.book.line)}"
     )
 
 

@@ -22,9 +22,11 @@ from rose.clock import utc_us
 from rose.ledger import layout
 from rose.ledger.upkeep import books
 from rose.pricing import query
+from rose.pricing.closing import index, store
 from rose.pricing.closing.bill import Bill, bill
 from rose.pricing.closing.close import user
 from rose.pricing.closing.period import NS_PER_DAY, Period, day_of, month_at, naive, of_day
+from rose.pricing.closing.records import Budget
 from rose.pricing.figures import AMORTIZED, Figure, Figures, Stamp
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
@@ -87,9 +89,13 @@ def set_budget(root: Path, team: str, usd: str, month: Period, *, by: str | None
     if nano < 0 or nano.denominator != 1 or nano >= 2**63:
         raise PricingError(f"budget {usd!r} must be 0 or more dollars, with 9 decimals at most")
     root = layout.check(root)
-    with books.change(root) as connection:
-        row = [team, naive(month.from_ns).date(), int(nano), "USD", naive(utc_us() * 1000), by or user()]
-        connection.execute("INSERT INTO budget VALUES (?, ?, ?, ?, ?, ?)", row)
+    with store.lock(root):
+        now_us, who = utc_us(), by or user()
+        given = Budget(
+            team=team, month=month.label, budget_nano=int(nano), currency="USD", set_us=now_us, set_by=who
+        )  # fmt: skip
+        store.record_budget(root, given)
+        index.bring_up_to_date(root)
     return int(nano)
 
 

@@ -41,7 +41,7 @@ def test_fresh_books_have_every_table_and_can_be_read_by_any_client(root: Path) 
     tables = {name for (name,) in read(root, "SELECT table_name FROM duckdb_tables()")}
     assert tables == {
         "migration", "price_book", "price_day", "report_export", "budget", "closed_posting", "closed_total",
-        "closed_writer",
+        "closed_writer", "closed_cover",
     }  # fmt: skip
     assert read(root, "SELECT count(*) FROM duckdb_tables() WHERE comment IS NULL") == [(1,)]
     assert read(root, "SELECT number, name, sha256 FROM migration") == [

@@ -1,28 +1,35 @@
 from __future__ import annotations
 
+import hashlib
+import shutil
 from pathlib import Path
 
 import pytest
 
+from rose import events
+from rose.ledger.evidence import continuation
+from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep import books
 from rose.pricing.audit.check import check
+from rose.pricing.closing import receipt
+from rose.pricing.closing.period import of_month
 from rose.pricing.closing.restate import restate
-from tests.pricing.closing.conftest import CLOSE_ID, DEARER, NEXT_DAY_US
+from rose.pricing.watch.budget import budgets, set_budget
+from tests.pricing.closing.conftest import CLOSE_ID, DEARER, NEXT_DAY_US, write
+
+POSTED = f"closed_posting {CLOSE_ID}"
 
 
 @pytest.fixture(scope="module")
 def corrected_made(closed_made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    import shutil
-
     root = Path(shutil.copytree(closed_made, tmp_path_factory.mktemp("corrected") / "ledger"))
     assert restate(root, CLOSE_ID, "contract 18", DEARER, now_us=NEXT_DAY_US + 1)
+    set_budget(root, "research", "12000", of_month("2026-06"), by="finance")
     return root
 
 
 @pytest.fixture
 def corrected(corrected_made: Path, tmp_path: Path) -> Path:
-    import shutil
-
     return Path(shutil.copytree(corrected_made, tmp_path / "corrected"))
 
 
@@ -55,15 +62,42 @@ def test_a_removed_close_and_a_foreign_file_are_found(corrected: Path) -> None:
 @pytest.mark.parametrize(
     ("statement", "says"),
     [
-        ("UPDATE closed_posting SET cost_nano = 1 WHERE correction = 0", f"cost_nano of {CLOSE_ID} is 1, and"),
+        (
+            "UPDATE closed_posting SET cost_nano = 1 WHERE correction = 0",
+            f"cost_nano of closed_posting {CLOSE_ID} 0 is 1, and",
+        ),
         (
             "UPDATE closed_posting SET file_sha256 = 'x' WHERE correction = 1",
-            f"file_sha256 of correction 1 of {CLOSE_ID}",
+            f"file_sha256 of {POSTED} 1",
         ),
-        ("DELETE FROM closed_total WHERE bucket = 'idle'", "total_nano of"),
+        ("DELETE FROM closed_total WHERE bucket = 'idle'", f"has no closed_total {CLOSE_ID} 0 capacity idle"),
+        (
+            "UPDATE closed_total SET cost_nano = cost_nano + CASE bucket WHEN 'idle' THEN 50 ELSE -50 END "
+            "WHERE correction = 0 AND bucket IN ('idle', 'serving')",
+            f"cost_nano of closed_total {CLOSE_ID} 0 capacity idle is",
+        ),
+        (
+            "UPDATE closed_posting SET posted_by = 'nobody' WHERE correction = 0",
+            f"posted_by of closed_posting {CLOSE_ID} 0 is nobody",
+        ),
+        (
+            "UPDATE closed_posting SET reason = 'none' WHERE correction = 1",
+            f"reason of closed_posting {CLOSE_ID} 1 is none",
+        ),
+        ("UPDATE closed_posting SET to_at = from_at WHERE correction = 1", f"to_at of closed_posting {CLOSE_ID} 1"),
+        ("UPDATE closed_writer SET last_seq = 3", f"last_seq of closed_writer {CLOSE_ID} 0 test is 3"),
+        ("UPDATE price_book SET toml = toml || '# mine'", "the text of price_book by hand"),
+        ("UPDATE price_book SET version = '3' WHERE version = '2'", "version of price_book"),
+        ("DELETE FROM price_book", "has no price_book"),
+        ("UPDATE budget SET budget_nano = 1", "budget_nano of budget research 2026-06-01"),
+        ("UPDATE budget SET set_by = 'nobody'", "set_by of budget research"),
+        (
+            "INSERT INTO budget SELECT * REPLACE (set_at + INTERVAL 1 DAY AS set_at, 7 AS budget_nano) FROM budget",
+            "no event of the ledger speaks of the budget of research for 2026-06",
+        ),
         (
             "INSERT INTO closed_posting SELECT * REPLACE ('forged' AS close_id) FROM closed_posting LIMIT 1",
-            "posting 0 of forged, of which no event",
+            "has closed_posting forged 0, of which no event",
         ),
     ],
 )
@@ -83,8 +117,6 @@ def test_books_that_are_lost_are_made_again_from_the_events(corrected: Path) -> 
 
 def test_another_history_of_the_ledger_is_found(corrected: Path) -> None:
     """Someone who replaces a writer's events by others, in sound segments, does not get past a close."""
-    import shutil
-
     from rose.ledger.verify import verify
     from tests.pricing.closing.conftest import fleet_events, late_slice, write
 
@@ -106,3 +138,51 @@ def test_a_changed_event_of_a_close_is_found(corrected: Path) -> None:
     path.write_bytes(content)
     problems = check(corrected).problems
     assert any(problem.startswith("ledger: live/closing") for problem in problems)
+
+
+def test_a_priced_segment_in_the_middle_that_is_gone_or_changed_is_found(corrected: Path) -> None:
+    """The chain of a writer goes through all that was priced, not only its last segment."""
+    write(corrected, [events.Preemption(action="cut", reason="late", device_id="s0")])
+    middle = sorted((corrected / "live" / "test" / "000000").iterdir())[0]
+    content = middle.read_bytes()
+    for damaged in (bytes([content[0], content[1] ^ 1]) + content[2:], None):
+        if damaged is None:
+            middle.unlink()
+        else:
+            middle.write_bytes(damaged)
+        problems = check(corrected).problems
+        assert any(problem.startswith("ledger: live/test") for problem in problems), problems
+
+
+def test_closes_that_were_removed_with_every_trace_are_found_by_a_receipt(corrected: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+    assert receipt.write(corrected, kept) == hashlib.sha256(kept.read_bytes()).hexdigest()
+    receipts = continuation.read([kept])
+    assert not check(corrected, receipts).problems
+    for trace in ("live/closing", "closes", "verified"):
+        shutil.rmtree(corrected / trace)
+    for trace in ("books.duckdb", "heads/closing.json"):
+        (corrected / trace).unlink()
+    registry = corrected / "writers.jsonl"
+    if registry.exists():
+        registry.write_bytes(
+            b"".join(line for line in registry.read_bytes().splitlines(True) if b"closing" not in line)
+        )
+    problems = check(corrected, receipts).problems
+    assert any("closing" in problem and "receipt" in problem for problem in problems), problems
+
+
+def test_a_receipt_is_never_written_into_the_ledger_nor_over_another(corrected: Path, tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="lies in the ledger"):
+        receipt.place(corrected / "closes" / "r.json")
+    (tmp_path / "there.json").write_text("")
+    with pytest.raises(LedgerError, match=r"there\.json exists; name a new file"):
+        receipt.place(tmp_path / "there.json")
+    with pytest.raises(LedgerError, match="there is no folder"):
+        receipt.place(tmp_path / "no" / "r.json")
+
+
+def test_a_budget_is_an_event_and_its_row_is_made_again(corrected: Path) -> None:
+    (corrected / books.BOOKS).unlink()
+    assert not check(corrected).problems
+    assert budgets(corrected, of_month("2026-06")) == {"research": 12_000 * 10**9}

@@ -67,7 +67,7 @@ def test_a_close_is_proposed_with_its_figures_and_posted_once_after_approval(fle
     assert "approved by" in posting.who
     stated = statement.state(store.read(fleet, CLOSE_ID)).to_json()
     assert stated["postings"][0]["approval"] == posting.approval
-    with pytest.raises(PricingError, match="overlaps"):
+    with pytest.raises(PricingError, match="lies in"):
         close(fleet)
     assert check(fleet).problems == ()
     assert verify(fleet).problems == []

@@ -41,7 +41,6 @@ def test_a_close_freezes_the_charges_and_all_they_were_made_from(fleet: Path) ->
     assert closed.charges.total_nano == BILL_NANO
     assert closed.charges.frame.equals(before.frame)
     assert closed.charges.stays == before.stays
-    assert closed.book == BOOK
     assert closed.book.text == BOOK_TOML
 
     (posting,) = postings(fleet)[CLOSE_ID]
@@ -78,8 +77,7 @@ def test_the_same_ledger_and_book_give_the_same_bytes(fleet: Path, closed: Path)
 def test_what_cannot_be_closed_is_refused(closed: Path) -> None:
     later = Period(T0_NS + HOUR_NS, T0_NS + 2 * HOUR_NS)
     cases: list[tuple[Period, dict[str, Any], str]] = [
-        (FIRST_HOUR, {}, f"overlaps {CLOSE_ID}.*rose books restate {CLOSE_ID}"),
-        (Period(T0_NS - HOUR_NS, T0_NS + 9 * HOUR_NS), {}, "overlaps"),
+        (FIRST_HOUR, {}, f"lies in {CLOSE_ID}.*rose books restate {CLOSE_ID}"),
         (later, {}, "has no provisioned device time"),
         (later, {"now_us": later.to_ns // 1000 - 1}, "is not over at 2026-06-01T01:59:59"),
         (later, {"provenance": "replay"}, "provenance 'replay'"),
@@ -153,7 +151,7 @@ def test_a_process_killed_in_a_close_leaves_nothing_or_a_whole_close(fleet: Path
     assert list(postings(fleet)) == ([CLOSE_ID] if stands else [])
     if stands:
         assert store.read(fleet, CLOSE_ID).charges.total_nano == BILL_NANO
-        with pytest.raises(PricingError, match="overlaps"):
+        with pytest.raises(PricingError, match="lies in"):
             close(fleet)
     else:
         assert not (fleet / "closes" / CLOSE_ID).exists()

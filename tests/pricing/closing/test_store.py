@@ -30,7 +30,7 @@ def test_a_close_reads_back_as_it_was_frozen(closed: Path) -> None:
     assert (of.charges.from_ns, of.charges.to_ns) == (FIRST_HOUR.from_ns, FIRST_HOUR.to_ns)
     assert of.charges.total_nano == BILL_NANO
     assert of.closed_at == naive(NEXT_DAY_US * 1000)
-    assert of.book == of.charges.book == BOOK
+    assert of.book == of.charges.book == BOOK.model_copy(update={"chosen": "frozen with the close"})
     assert of.corrections.is_empty()
     assert of.frame.equals(of.charges.frame)
     assert str(of.stamp) == "USD, live"

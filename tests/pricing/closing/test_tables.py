@@ -15,6 +15,7 @@ from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import postings
 from rose.pricing.closing.restate import restate
 from rose.pricing.closing.statement import state
+from rose.pricing.figures import BookFacts
 from rose.pricing.watch import anomaly, budget
 from tests.pricing.closing.conftest import BOOK, CLOSE_ID, DAY_NS, DEARER, NEXT_DAY_US, T0_NS, charges_of
 
@@ -71,7 +72,7 @@ def test_days_that_stand_out_are_shown_with_their_driver() -> None:
         for n, hours in enumerate([10] * 8 + [25])
     ]
     frame = charges_of(rows).with_columns(closed=pl.lit(False))
-    of = Bill(frame=frame, period=whole, provenance="live", currency="USD", verified=True, closes=())
+    of = Bill(frame=frame, period=whole, provenance="live", book=BookFacts.of(BOOK), verified=True, closes=())
     text = words(shown(tables.watch(anomaly.watch(of, whole))))
     assert "2 days judged (USD, live): a day stands out if" in text
     assert "not enough data for 7 days (2026-06-01 to 2026-06-07)" in text

@@ -140,7 +140,7 @@ def test_what_is_wrong_is_named(folder: Path) -> None:
         (("books", "show", CLOSE_ID, "--as-of", "then"), "--as-of 'then' is no UTC time"),
         (("books", "close", "--month", "2126-01"), "is not over"),
         (("books", "close", "--from", "2026-06-01"), "give --from and --to"),
-        (("books", "close", "--month", "2026-06", "--provenance", "live"), f"overlaps {CLOSE_ID}"),
+        (("books", "close", "--from", "2026-06-01", "--to", "2026-06-01T01", "--provenance", "live"), "lies in"),
         (("books", "close", "--month", "2026-06", "--provenance", "replay"), "--with-open-runs"),
         (("books", "restate", CLOSE_ID, "--reason", ""), "needs a reason"),
         (("books", "budget", "set", "x", "lots", "--month", "2026-06"), "is no amount"),

@@ -24,7 +24,7 @@ def test_show_prints_lines_c3_levers_and_a_breakdown(sample: Path) -> None:
     shown = said("show", "--ledger", str(sample), "--by", "step")
     for title in ("Measured: dollars", "C3 = CPM x R", "Which lever moves it most", "By step", "unallocated"):
         assert title in shown
-    assert "[marginal for borrowed, amortized for dedicated; USD, replay]" in shown
+    assert "[marginal for borrowed, amortized for dedicated; USD, replay, EXAMPLE PRICES," in shown
     assert max(map(len, shown.splitlines())) <= 100
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from rose.pricing.closing import close as closing
 from rose.pricing.closing.period import Period
 from rose.pricing.commands.export import export_app
-from rose.pricing.price_books import pricebook
+from tests.pricing.conftest import OURS
 
 app = typer.Typer()
 app.add_typer(export_app, name="export")
@@ -32,7 +32,7 @@ def said(result: Result) -> str:
 def close_id(sample: Path) -> str:
     begin = 1_780_272_000 * 10**9  # 2026-06-01
     hour = Period(begin, begin + 3600 * 10**9)
-    return closing.close(sample, hour, pricebook.load("example"), with_open_runs=True).close_id
+    return closing.close(sample, hour, OURS, with_open_runs=True).close_id
 
 
 def test_focus_of_a_period_a_run_and_a_close(sample: Path, close_id: str, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from rose.ledger.writer import LedgerWriter
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from rose.pricing.run import report, tables
+from tests.pricing.conftest import OURS
 
 T0_NS = 1_780_272_000 * 10**9  # 2026-06-01 UTC
 EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
@@ -209,7 +210,7 @@ def test_a_changed_ledger_is_refused_unless_its_figures_are_marked(sample: Path)
 
 def test_the_tables_fit_and_show_view_currency_and_provenance(sample: Path) -> None:
     console = Console(width=tables.WIDTH, record=True, file=io.StringIO())
-    tables.show(report.build(sample), console)
+    tables.show(report.build(sample, price_book=OURS), console)
     text = console.export_text()
     assert max(len(line) for line in text.splitlines()) <= tables.WIDTH
     titles = [line for line in text.splitlines() if "USD, replay]" in line]

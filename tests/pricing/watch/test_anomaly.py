@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rose.pricing.closing.bill import Bill, bill
 from rose.pricing.closing.period import Period
+from rose.pricing.figures import BookFacts
 from rose.pricing.watch.anomaly import METRICS, RULE, Watch, signed, watch
 from rose.pricing.watch.effects import BY
 from tests.pricing.closing.conftest import BOOK, DAY_NS, T0_NS, charges_of
@@ -21,7 +22,9 @@ HOUR = 3_600_000_000_000
 def of(days: list[list[dict[str, Any]]], judged: Period = MONTH) -> Watch:
     rows = [{"hour": datetime(2026, 6, 1) + timedelta(days=n), **row} for n, day in enumerate(days) for row in day]
     frame = charges_of(rows).with_columns(closed=pl.lit(False))
-    return watch(Bill(frame=frame, period=MONTH, provenance="live", currency="USD", verified=True, closes=()), judged)
+    return watch(
+        Bill(frame=frame, period=MONTH, provenance="live", book=BookFacts.of(BOOK), verified=True, closes=()), judged
+    )
 
 
 def rollout(hours: int, rate: int = 100, tokens: int = 1000, **more: Any) -> dict[str, Any]:

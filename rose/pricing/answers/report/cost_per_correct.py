@@ -11,8 +11,8 @@ from rose.pricing.answers import breakdown, cost_per_correct, levers
 from rose.pricing.answers.breakdown import By, Part
 from rose.pricing.answers.cost_per_correct import Resamples
 from rose.pricing.answers.levers import Lever, Move
-from rose.pricing.document import BookFacts, PriceLine, RunFacts, to_json
-from rose.pricing.figures import AMORTIZED, BLENDED, Figure, Stamp
+from rose.pricing.document import PriceLine, RunFacts, to_json
+from rose.pricing.figures import AMORTIZED, BLENDED, BookFacts, Figure, Stamp
 from rose.pricing.run import price_lines
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats import bootstrap

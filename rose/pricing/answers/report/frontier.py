@@ -11,8 +11,8 @@ from rose.pricing import formulas
 from rose.pricing.answers import elasticity, frontier
 from rose.pricing.answers.elasticity import Elasticity
 from rose.pricing.answers.frontier import Answer, Slack, Spend
-from rose.pricing.document import BookFacts, RunFacts, to_json
-from rose.pricing.figures import AMORTIZED, BLENDED, Figure, Stamp
+from rose.pricing.document import RunFacts, to_json
+from rose.pricing.figures import AMORTIZED, BLENDED, BookFacts, Figure, Stamp
 from rose.pricing.query import rows
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats import bootstrap

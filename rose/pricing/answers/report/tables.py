@@ -13,7 +13,7 @@ from rose.clock import utc
 from rose.pricing.answers.report.cost_per_correct import Answers
 from rose.pricing.answers.report.frontier import FREE, Outlook
 from rose.pricing.answers.report.verifiers import Procurement
-from rose.pricing.document import BookFacts, RunFacts
+from rose.pricing.document import RunFacts
 from rose.pricing.figures import BLENDED, Figure, Stamp, why_no_interval
 from rose.pricing.run.tables import WIDTH
 
@@ -47,7 +47,7 @@ _SPEND = {
 
 def answer_tables(of: Answers) -> Iterable[RenderableType]:
     """What `rose correct show` prints, in order."""
-    yield _heading(of.run, of.stamp, of.price_book)
+    yield _heading(of.run, of.stamp)
     measured = _table(
         of.stamp, "Measured: dollars over trajectories", "view by line",
         "rollout tokens priced at", "view", "per accepted", "95%", "per correct", "95%",
@@ -107,7 +107,7 @@ def answer_tables(of: Answers) -> Iterable[RenderableType]:
 
 def outlook_tables(of: Outlook) -> Iterable[RenderableType]:
     """What `rose correct frontier` prints, in order."""
-    yield _heading(of.run, of.stamp, of.price_book)
+    yield _heading(of.run, of.stamp)
     eta = _table(of.stamp, "How alpha grows", "elasticities", "what", "value", "95%", "rests on")
     for name, what in _ELASTICITIES.items():
         figure = of.elasticities[name]
@@ -136,7 +136,7 @@ def outlook_tables(of: Outlook) -> Iterable[RenderableType]:
 
 def procurement_tables(of: Procurement) -> Iterable[RenderableType]:
     """What `rose correct verifiers` prints, in order."""
-    yield _heading(of.run, of.stamp, of.price_book)
+    yield _heading(of.run, of.stamp)
     scores = _table(
         of.stamp,
         "How well each reports probabilities",
@@ -185,11 +185,11 @@ def procurement_tables(of: Procurement) -> Iterable[RenderableType]:
     yield Text(of.in_words)
 
 
-def _heading(run: RunFacts, stamp: Stamp, book: BookFacts) -> Text:
+def _heading(run: RunFacts, stamp: Stamp) -> Text:
     return Text(
         f"Run {run.name} ({run.run_id}), {run.status}, {stamp.provenance}\n"
         f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}\n"
-        f"Price book {book.name} {book.version} ({book.sha256[:12]}), {book.currency}"
+        f"{stamp.book.line}"
     )
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from rose.pricing.answers import cost_per_correct, probes, verifiers
 from rose.pricing.answers.probes import Probe
 from rose.pricing.answers.verifiers import Verifier
-from rose.pricing.document import BookFacts, RunFacts, to_json
-from rose.pricing.figures import BLENDED, Figure, Stamp
+from rose.pricing.document import RunFacts, to_json
+from rose.pricing.figures import BLENDED, BookFacts, Figure, Stamp
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import PriceBookError
 from rose.pricing.query import rows

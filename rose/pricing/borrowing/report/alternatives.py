@@ -16,6 +16,7 @@ from rose.pricing.borrowing.savings import NOTHING, Alternative
 from rose.pricing.borrowing.scale_down import Span
 from rose.pricing.figures import AMORTIZED, MARGINAL, Figure, Figures
 from rose.pricing.money import NS_PER_HOUR, format_usd, nano_usd_of
+from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows
 from rose.pricing.run.priced import priced
 from rose.pricing.stats.bootstrap import Interval
@@ -66,7 +67,7 @@ class CompareDocument:
 def build(
     root: Path,
     run_id: str | None = None,
-    price_book: str | Path = "example",
+    price_book: str | Path | PriceBook | None = None,
     allow_unverified: bool = False,
     *,
     gave_back: Sequence[Span] = (),

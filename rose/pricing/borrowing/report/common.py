@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.document import BookFacts, RunFacts
-from rose.pricing.figures import COUNT, MARGINAL, Figure, Figures, Stamp
+from rose.pricing.document import RunFacts
+from rose.pricing.figures import COUNT, MARGINAL, BookFacts, Figure, Figures, Stamp
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR
 from rose.pricing.run.priced import PricedRun
 from rose.pricing.stats.bootstrap import Interval

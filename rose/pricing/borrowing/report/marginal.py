@@ -13,6 +13,7 @@ from rose.pricing.borrowing.scale_down import Span
 from rose.pricing.borrowing.terms import nano_by_key
 from rose.pricing.figures import AMORTIZED, MARGINAL, Figure, Figures
 from rose.pricing.money import PricingError, nano_usd_of
+from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.stats.bootstrap import Interval
 
@@ -68,7 +69,7 @@ class PriceDocument:
 def build(
     root: Path,
     run_id: str | None = None,
-    price_book: str | Path = "example",
+    price_book: str | Path | PriceBook | None = None,
     allow_unverified: bool = False,
     *,
     by_lease: bool = False,

@@ -16,6 +16,7 @@ from rose.pricing.borrowing.report.common import NO_BORROW, Head, amount, counte
 from rose.pricing.borrowing.terms import Stretches, nano_by_key
 from rose.pricing.figures import MARGINAL, Figure, Figures
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
+from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.stats.bootstrap import Interval
@@ -78,7 +79,7 @@ class ProvisionDocument:
 def build(
     root: Path,
     run_id: str | None = None,
-    price_book: str | Path = "example",
+    price_book: str | Path | PriceBook | None = None,
     allow_unverified: bool = False,
     *,
     by_lease: bool = False,

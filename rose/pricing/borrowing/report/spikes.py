@@ -17,6 +17,7 @@ from rose.pricing.borrowing.correlated_load import Coupled, Fleet
 from rose.pricing.borrowing.report.common import MILLION, Head, counted, head
 from rose.pricing.figures import MARGINAL, Figure, Figures
 from rose.pricing.money import NS_PER_S
+from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.run.priced import PricedRun, priced
 
@@ -52,7 +53,10 @@ class SpikesDocument:
 
 
 def build(
-    root: Path, run_id: str | None = None, price_book: str | Path = "example", allow_unverified: bool = False
+    root: Path,
+    run_id: str | None = None,
+    price_book: str | Path | PriceBook | None = None,
+    allow_unverified: bool = False,
 ) -> SpikesDocument:
     """Couple the windows of a run anew. Raises what `rose.pricing.run.report.build` raises.
 

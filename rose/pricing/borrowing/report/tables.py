@@ -161,11 +161,11 @@ def spikes(document: SpikesDocument) -> Iterable[RenderableType]:
 
 
 def _heading(head: Head) -> str:
-    run, stamp, book = head.run, head.stamp, head.price_book
+    run, stamp = head.run, head.stamp
     return (
         f"[bold]Run {run.name}[/bold] ({run.run_id}), {run.status}, {stamp.provenance}\n"
         f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}\n"
-        f"Price book {book.name} {book.version} ({book.sha256[:12]}), {book.currency}"
+        f"{stamp.book.line}"
     )
 
 

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from rose.pricing.borrowing.marginal import Marginal
 from rose.pricing.borrowing.report.common import amount, counted, per_device_hour
 from rose.pricing.document import to_json
-from rose.pricing.figures import Figure, Figures, Stamp
+from rose.pricing.figures import BookFacts, Figure, Figures, Stamp
+from rose.pricing.price_books.pricebook import load
 from rose.pricing.stats.bootstrap import Interval
 
-MAKE = Figures(Stamp(from_ns=0, to_ns=10**9, provenance="simulated", currency="USD", verified=True))
+BOOK = BookFacts.of(load("example"))
+MAKE = Figures(Stamp(from_ns=0, to_ns=10**9, provenance="simulated", book=BOOK, verified=True))
 HOUR_NS = 3600 * 10**9
 
 

@@ -83,7 +83,7 @@ def test_the_tables_say_what_each_term_rests_on(sample: Path, every_term: Path) 
     for part in tables.price(marginal.build(sample, "run", every_term, by_lease=True)):
         console.print(part)
     text = " ".join(console.export_text().split())
-    assert "[marginal; USD, replay]" in text
+    assert "[marginal; USD, replay, EXAMPLE PRICES, not yours]" in text
     assert "413 W from idle to full load, assumed" in text
     assert "no lease" in text
     assert "name such spans with --gave-back" in text

@@ -51,7 +51,7 @@ def test_every_figure_says_that_it_is_simulated(sample_made: Sequence[events.Eve
     console = Console(width=100, file=io.StringIO(), record=True)
     for part in tables.spikes(found):
         console.print(part)
-    assert "[marginal; USD, simulated]" in console.export_text()
+    assert "[marginal; USD, simulated, EXAMPLE PRICES" in console.export_text()
 
 
 def test_too_little_is_said(sample: Path, write_ledger: Any) -> None:

@@ -1,0 +1,127 @@
+"""Which price book prices a figure: a decision that somebody made and that is shown, never a default.
+
+In this order: the one named to the command; the one that the ledger adopted last (`rose price adopt`); the run's own,
+which its fleet file named; the one of the environment. Made-up prices are used only where they are asked for by name,
+and after every real book: a run whose fleet file names them has no prices of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from rose.ledger import catalog, layout
+from rose.ledger.approvals import proposals
+from rose.pricing.figures import EXAMPLE_PRICES
+from rose.pricing.money import PricingError
+from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
+from rose.pricing.query import rows, set_variables
+
+#: Names a price book for every command and page that no other rule names one for.
+VARIABLE = "ROSE_PRICE_BOOK"
+
+NAMED, RUNS_OWN, CONFIGURED, FROZEN = "named for this", "the run's own", f"from {VARIABLE}", "frozen with the close"
+
+WAYS = (
+    "Name one with `-b FILE`; or put one on record for the ledger with `rose price adopt FILE`; or set "
+    f"{VARIABLE}=FILE, or `price_book` in the fleet file before a run. For a look at made-up prices: `-b example`."
+)
+
+
+class NoPriceBookError(PricingError):
+    """Nobody decided what things cost."""
+
+
+def choose(
+    root: Path,
+    named: str | Path | PriceBook | None = None,
+    *,
+    run_id: str | None = None,
+    from_ns: int | None = None,
+    to_ns: int | None = None,
+) -> PriceBook:
+    """The price book for a run of the ledger at `root`, or for the runs in [from_ns, to_ns), UTC; all runs if neither.
+
+    `chosen` of the book says by which rule. Raises NoPriceBookError where no rule names one, PricingError where the
+    runs name different ones, PriceBookError for one that cannot be used, and LedgerError.
+    """
+    if isinstance(named, PriceBook):
+        return named
+    if named is not None:
+        return chosen(pricebook.load(named), NAMED)
+    root = layout.check(root)
+    if (book := _adopted(root)) is not None:
+        return book
+    own = _own(root, run_id, from_ns, to_ns)
+    real = {name: runs for name, runs in own.items() if not pricebook.is_example(name)}
+    if len(real) == 1:
+        ((name, runs),) = real.items()
+        return chosen(_load_own(name, runs), RUNS_OWN)
+    if (book := _configured()) is not None:
+        return book
+    if real:
+        listed = "; ".join(f"{', '.join(runs)}: {name}" for name, runs in sorted(real.items()))
+        raise PricingError(f"the runs name different price books ({listed}), and one bill has one. {WAYS}")
+    if len(own) == 1:
+        return chosen(pricebook.load(next(iter(own))), RUNS_OWN)
+    of_run = "" if run_id is None else f" for run {run_id}"
+    raise NoPriceBookError(f"there is no price book{of_run}, so nothing can be priced. {WAYS}")
+
+
+def choose_for_new_run(root: Path | None, named: str | None) -> PriceBook | None:
+    """The book of a run that has not begun, in the ledger at `root` if there is one yet; None where no rule names one.
+
+    Raises PriceBookError for one that cannot be used, and LedgerError.
+    """
+    if named is not None:
+        return chosen(pricebook.load(named), RUNS_OWN)
+    return (None if root is None else _adopted(root)) or _configured()
+
+
+def chosen(book: PriceBook, rule: str) -> PriceBook:
+    """The book with the rule it was chosen by."""
+    return book.model_copy(update={"chosen": rule})
+
+
+def refuse_example(book: PriceBook, act: str) -> None:
+    """Raises PricingError for made-up prices: what is posted to the books stays, and must be somebody's prices."""
+    if book.example:
+        raise PricingError(
+            f"{act} is refused with price book {book.name!r}: {EXAMPLE_PRICES}. Write your own rates into a copy of "
+            "it, give it a `name` of your own, check it with `rose price check FILE`, and name it with `-b FILE` or "
+            "put it on record with `rose price adopt FILE`"
+        )
+
+
+def _adopted(root: Path) -> PriceBook | None:
+    newest = proposals.load(root).adopted_book
+    if newest is None:
+        return None
+    signed, text = newest
+    source = f"adopted by {signed.by}"
+    return chosen(pricebook.parse(text, source), source)
+
+
+def _configured() -> PriceBook | None:
+    name = os.environ.get(VARIABLE)
+    return chosen(pricebook.load(name), CONFIGURED) if name else None
+
+
+def _own(root: Path, run_id: str | None, from_ns: int | None, to_ns: int | None) -> dict[str, list[str]]:
+    """The runs that name each price book, by the book's name or path."""
+    with catalog.connect(root) as connection:
+        set_variables(connection, run_id=run_id, from_ns=from_ns, to_ns=to_ns)
+        named = rows(connection, "run/price_books")
+    runs: dict[str, list[str]] = {}
+    for row in named:
+        runs.setdefault(row["price_book"], []).append(row["run_id"])
+    return runs
+
+
+def _load_own(name: str, runs: list[str]) -> PriceBook:
+    try:
+        return pricebook.load(name)
+    except PriceBookError as error:
+        more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
+        raise PriceBookError(f"the price book that run {runs[0]}{more} names cannot be used: {error}\n{WAYS}") from None

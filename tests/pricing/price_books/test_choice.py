@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import date
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rose import cli, events
+from rose.ledger.approvals import proposals
+from rose.ledger.approvals.values import Rules
+from rose.ledger.rules import set_rules
+from rose.pricing.closing import approval
+from rose.pricing.closing.close import close
+from rose.pricing.closing.period import of_day
+from rose.pricing.money import PricingError
+from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.choice import (
+    CONFIGURED,
+    NAMED,
+    RUNS_OWN,
+    VARIABLE,
+    NoPriceBookError,
+    choose,
+    choose_for_new_run,
+)
+from rose.pricing.price_books.entries import PriceBookError
+from rose.pricing.run import report
+
+EXAMPLE = pricebook.load("example")
+WATERMARK = "EXAMPLE PRICES, not yours"
+
+
+@pytest.fixture(autouse=True)
+def nothing_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE)
+
+
+@pytest.fixture
+def book_file(tmp_path: Path) -> Callable[[str], Path]:
+    """A real price book of a name: its prices are the example's."""
+
+    def write(name: str) -> Path:
+        path = tmp_path / f"{name}.toml"
+        path.write_text(EXAMPLE.text.replace('name = "example"', f'name = "{name}"'))
+        return path
+
+    return write
+
+
+def run_with(price_book: object, run_id: str = "run", begin_us: int = 0) -> events.Run:
+    config = json.dumps({"price_book": None if price_book is None else str(price_book)})
+    return events.Run(action="started", name=run_id, config_json=config, at_us=begin_us or 1_780_272_000_000_000)
+
+
+def command(*arguments: object) -> tuple[int, str, str]:
+    done = CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_without_a_decision_nothing_is_priced_and_the_error_says_the_ways(sample: Path) -> None:
+    with pytest.raises(
+        NoPriceBookError, match=r"(?s)no price book for run run.*-b FILE.*price adopt.*ROSE_PRICE_BOOK=F"
+    ):
+        report.build(sample)
+    for words in (["report"], ["borrow", "price"], ["correct", "show"], ["books", "anomalies", "--month", "2026-06"]):
+        code, out, err = command(*words, "--ledger", sample)
+        assert (code, out) == (2, "")
+        assert "there is no price book" in err
+
+
+def test_each_rule_goes_before_the_next(
+    write_ledger: Callable[..., Path], sample_made: list[events.Event], book_file: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    begun = run_with(book_file("own"))
+    root = write_ledger([begun, *sample_made[1:]])
+
+    def rule() -> tuple[str, str]:
+        book = report.build(root).stamp.book
+        return book.name, book.chosen
+
+    assert rule() == ("own", RUNS_OWN)
+    monkeypatch.setenv(VARIABLE, str(book_file("configured")))
+    assert rule() == ("own", RUNS_OWN)
+    adopted = approval.adopt(root, pricebook.load(book_file("adopted")))
+    assert rule() == ("adopted", f"adopted by {adopted.by}")
+    book = choose(root, book_file("named"))
+    assert (book.name, book.chosen) == ("named", NAMED)
+
+
+def test_a_configured_book_prices_what_no_run_and_no_ledger_decides(
+    sample: Path, book_file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(book_file("ours")))
+    for book in (choose(sample), choose_for_new_run(None, None)):
+        assert book is not None
+        assert (book.name, book.chosen, book.example) == ("ours", CONFIGURED, False)
+    assert choose_for_new_run(sample, "example") == choose(sample, "example").model_copy(update={"chosen": RUNS_OWN})
+
+
+def test_a_run_that_names_made_up_prices_has_none_of_its_own(
+    write_ledger: Callable[..., Path], sample_made: list[events.Event], book_file: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    root = write_ledger([run_with("example"), *sample_made[1:]])
+    assert report.build(root).stamp.book.example
+    monkeypatch.setenv(VARIABLE, str(book_file("ours")))
+    assert report.build(root).stamp.book.name == "ours"
+
+
+def test_a_bill_of_runs_that_name_different_books_asks_for_one(
+    write_ledger: Callable[..., Path], book_file: Callable[[str], Path]
+) -> None:
+    day_us = 86_400_000_000
+    begin_us = 1_780_272_000_000_000
+    root = write_ledger([run_with(book_file("one"))], writer="a", run_id="a")
+    write_ledger([run_with(book_file("two"), "b", begin_us + 10 * day_us)], writer="b", run_id="b")
+    with pytest.raises(PricingError, match=r"different price books \(a: .*one\.toml; b: .*two\.toml\).*price adopt"):
+        choose(root)
+    assert choose(root, run_id="b").name == "two"
+    assert choose(root, to_ns=(begin_us + day_us) * 1000).name == "one"
+    book_file("one").unlink()
+    with pytest.raises(PriceBookError, match=r"(?s)that run a names cannot be used.*one\.toml.*price adopt"):
+        choose(root, run_id="a")
+
+
+def test_the_book_adopted_last_holds_and_its_file_may_be_gone(sample: Path, book_file: Callable[[str], Path]) -> None:
+    first, second = book_file("first"), book_file("second")
+    for file, name in ((first, "first"), (second, "second"), (first, "first")):
+        book = pricebook.load(file)
+        approval.adopt(sample, book)
+        assert (choose(sample).name, choose(sample).text) == (name, book.text)
+    first.unlink()
+    assert choose(sample).name == "first"
+
+
+def test_what_was_adopted_without_the_approval_it_needs_prices_nothing(
+    sample: Path, book_file: Callable[[str], Path], identity: Callable[[str], AbstractContextManager[None]]
+) -> None:
+    approval.adopt(sample, pricebook.load(book_file("before")))
+    set_rules(sample, Rules(approve=frozenset({"prices"})))
+    wanted = pricebook.load(book_file("wanted"))
+    with pytest.raises(proposals.ApprovalNeededError) as needed:
+        approval.adopt(sample, wanted)
+    assert choose(sample).name == "before"
+    with identity("ben"):
+        proposals.approve(sample, needed.value.proposal.id)
+    approval.adopt(sample, wanted)
+    assert choose(sample).name == "wanted"
+
+
+@pytest.mark.parametrize("name", pricebook.shipped())
+def test_made_up_prices_are_never_closed_nor_adopted(sample: Path, name: str) -> None:
+    book = pricebook.load(name)
+    with pytest.raises(PricingError, match=rf"closing .* is refused .*{name}.*{WATERMARK}.*price check FILE"):
+        close(sample, of_day(date(2026, 6, 1)), book)
+    with pytest.raises(PricingError, match=f"adoption is refused .*{WATERMARK}"):
+        approval.adopt(sample, book)
+    renamed = EXAMPLE.text.replace('version = "', 'version = "copy of ')
+    assert pricebook.parse(renamed, "copied.toml").example
+
+
+def test_the_command_refuses_to_close_with_made_up_prices(sample: Path) -> None:
+    day = ("--from", "2026-06-01", "--to", "2026-06-02", "--ledger", sample)
+    code, _, err = command("books", "close", *day, "-b", "example")
+    assert code == 2
+    assert "closing 2026-06-01" in err
+    assert WATERMARK in err
+    assert not (sample / "closes").exists()
+
+
+def test_made_up_prices_mark_every_figure(sample: Path, tmp_path: Path) -> None:
+    asked = ("--ledger", sample, "-b", "example")
+    for words in (["report"], ["borrow", "price"], ["correct", "show"], ["price", "show"]):
+        code, out, err = command(*words, *asked)
+        assert code == 0, err
+        assert WATERMARK in out
+        assert NAMED in out
+    code, out, _ = command("report", "--json", *asked)
+    made = json.loads(out)
+    assert made["amortized"]["total"]["example_prices"] is True
+    assert made["price_book"]["chosen"] == NAMED
+    for suffix, form in (("html", "report"), ("csv", "focus")):
+        file = tmp_path / f"out.{suffix}"
+        code, _, err = command("export", form, "--run", "run", "--out", file, *asked)
+        assert code == 0, err
+        lines = file.read_text().splitlines()
+        assert any(WATERMARK in line for line in lines)
+    assert all(WATERMARK in line for line in lines[1:])
