@@ -60,7 +60,7 @@ def test_the_rules_say_what_is_logged(root, tmp_path, rule, wanted, queries):
     assert [row for row in found if row[0] != "query"] == [
         ("verify", "ok", None, "every byte"),
         ("export", "ok", 1, f"lease to {tmp_path / 'out'}"),
-        ("report", "failed", None, "run newest, prices example"),
+        ("report", "failed", None, "run newest, prices as decided"),
     ]
     asked = [row for row in found if row[0] == "query"]
     assert len(asked) == 3 * queries
