@@ -70,7 +70,7 @@ def agree(root: Path, book: PriceBook) -> None:
     suppress_health_check=list(HealthCheck),
     phases=[Phase.reuse, Phase.generate],
 )
-@given(made=ledgers(portions=1))
+@given(made=ledgers(portions=1, moving=False))
 def test_the_analyst_s_allocation_is_the_charges_of_any_ledger(made: Made) -> None:
     with tempfile.TemporaryDirectory() as folder:
         made.write(Path(folder) / "ledger")

@@ -244,19 +244,20 @@ _TOKENS = st.sampled_from([0, 1, 3, 1000]) | st.integers(0, 10**6)
 
 
 @st.composite
-def ledgers(draw: st.DrawFn, portions: int = PORTIONS, punctual: bool = True) -> Made:
+def ledgers(draw: st.DrawFn, portions: int = PORTIONS, punctual: bool = True, moving: bool = True) -> Made:
     """Ledgers of one or two runs, everything in one portion or spread over several.
 
     If `punctual`, it is known from the beginning when devices come and go, but for the last time that they leave.
+    Unless `moving`, they come and go once, stay what they are, and are of one run alone.
     """
     recorded: list[Recorded] = []
     for run_id in ["a", "b"][: draw(st.integers(1, 2))]:
-        recorded += draw(_run(run_id, portions, punctual))
+        recorded += draw(_run(run_id, portions, punctual, moving))
     return Made(tuple(recorded))
 
 
 @st.composite
-def _run(draw: st.DrawFn, run_id: str, portions: int, punctual: bool) -> list[Recorded]:
+def _run(draw: st.DrawFn, run_id: str, portions: int, punctual: bool, moving: bool) -> list[Recorded]:
     writers = [f"{run_id}{n}" for n in range(draw(st.integers(1, 2)))]
     made: list[events.Event] = []
     places: list[tuple[str, str | None, int]] = []
@@ -267,7 +268,7 @@ def _run(draw: st.DrawFn, run_id: str, portions: int, punctual: bool) -> list[Re
         )
     ]  # fmt: skip
     for n in range(draw(st.integers(1, 2))):
-        (joined, *changes), rest, own = draw(_device(f"{run_id}-d{n}", 1 if (run_id, n) == ("a", 0) else 0))
+        (joined, *changes), rest, own = draw(_device(f"{run_id}-d{n}", 1 if (run_id, n) == ("a", 0) else 0, moving))
         fixed += [joined, *(changes if punctual else [])]
         made += rest if punctual else [*changes, *rest]
         places += own
@@ -296,7 +297,7 @@ def _run(draw: st.DrawFn, run_id: str, portions: int, punctual: bool) -> list[Re
 
 @st.composite
 def _device(
-    draw: st.DrawFn, device_id: str, at_least: int
+    draw: st.DrawFn, device_id: str, at_least: int, moving: bool
 ) -> tuple[list[events.Event], list[events.Event], list[tuple[str, str | None, int]]]:
     """A device as it came and went, what else it reports, and places on it: (device, lease, instant)."""
     pool: Any = draw(st.sampled_from(["serving", "serving", "rollout", "train"]))
@@ -305,7 +306,7 @@ def _device(
     joined = events.Device(
         action="joined", device_id=device_id, t_ns=at_ns, pool=pool, at_us=at_ns // 1000,
         device_class=draw(st.sampled_from(["owned", "owned", "rented"])),
-        hardware_id=draw(st.sampled_from([None, "G0", "G0", "G1"])),
+        hardware_id=draw(st.sampled_from([None, "G0", "G0", "G1"])) if moving else None,
     )  # fmt: skip
     changes: list[events.Event] = [joined]
     made: list[events.Event] = []
@@ -315,7 +316,7 @@ def _device(
     for n in range(draw(st.integers(at_least, 4))):
         at_ns += draw(st.sampled_from([0, 0, 0, 1, S, HOUR_NS]))
         before = lease_id
-        how = draw(st.sampled_from(["", "", "", "again", "away", "away", "other"])) if n else ""
+        how = draw(st.sampled_from(["", "", "", "again", "away", "away", "other"])) if n and moving else ""
         if how:
             if before is not None:
                 made.append(_lease("released", before, device_id, at_ns))
