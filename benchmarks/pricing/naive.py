@@ -4,8 +4,8 @@ Written from the rules of the charges alone and on purpose without a line of `ro
 held against, and what their speed is measured against. The rules it follows:
 
 - A device comes once, stays of one class and pool, and is held by one run at a time: the fleet of the benchmark knows
-  nothing else. It is provisioned from when it joined until it left; if it has not left, up to its last slice and, once its
-  run is over, at least up to the run's end.
+  nothing else. It is provisioned from when it joined until it left; if it has not left, up to its last slice and, once
+  its run is over, at least up to the run's end.
 - Each UTC hour of a device costs its rate times the time, rounded half to even to a nano-dollar, once.
 - A slice over the end of an hour is cut there: piece by piece, each divided among what is left of its buckets.
 - The hour's charge is divided by nanoseconds among leases and buckets and the time that no slice reports.
