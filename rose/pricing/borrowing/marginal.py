@@ -6,11 +6,14 @@ Each term is kept as a total in dollars, an exact fraction, so that terms and le
 Where a price changes during a run, each side is charged at its own.
 
 m is a decision figure and does not sum to the bill. It holds only if the fleet would have existed without the leases
-(the idle-anyway gate). Where it would not, device time was there to be avoided, and is charged on top of m:
+(the idle-anyway gate), which the price book gives a probability P (`idle_anyway`). Where it would not, device time was
+there to be avoided, and is charged on top of m at its amortized price:
 
-- while the price book states `idle_anyway = false`, borrowed device time at its amortized price;
-- while it states `true`, all leased time of a span in which the device would have been given back (`scale_down`), at
-  its amortized price: without the lease none of that time would have been paid for.
+- (1 - P) of borrowed device time;
+- P of all leased time of a span in which the device would have been given back (`scale_down`): without the lease none
+  of that time would have been paid for.
+
+Where the book states no P, m is conditional on it (`unstated_usd` is what hangs on it), and is charged as if P were 1.
 """
 
 from __future__ import annotations
@@ -68,10 +71,16 @@ class Marginal:
 
     terms: Mapping[str, Term]
     borrowed_ns: int
-    #: Whether the price book states throughout that the fleet would have existed without the leases.
-    idle_anyway: bool
+    #: Lowest probability that the price book states for the fleet to have existed without the leases; None where, for
+    #: part of the time at least, it states none.
+    idle_anyway: Fraction | None
     #: Device time that would not have been paid for without the leases, at its amortized price, dollars.
     avoidable_usd: Fraction = Fraction(0)
+    #: 95% of it, by the range of the stated probability.
+    avoidable_interval: Interval | None = None
+    #: Amortized price of the borrowed time for which the book states no probability: charged on top of m, were the
+    #: fleet there for lending alone.
+    unstated_usd: Fraction = Fraction(0)
     #: Leased time in spans in which the device would have been given back, and charged as avoidable.
     gave_back_ns: int = 0
     #: What withheld windows say, or why lending cannot be told from load.
@@ -99,6 +108,26 @@ class Marginal:
     def charged_usd(self) -> Fraction:
         """What the borrow is to be charged: m, and the device time that it kept from being avoided."""
         return self.usd + self.avoidable_usd
+
+    @property
+    def charged_estimate(self) -> Estimate | None:
+        """`charged_usd` and its 95%; None where `no_interval` says why."""
+        if (m := self.estimate) is None:
+            return None
+        if self.avoidable_interval is None or self.avoidable_interval.high is None:
+            return m.plus(float(self.avoidable_usd))
+        ends = self.avoidable_interval.low, self.avoidable_interval.high
+        spread = total([m, Estimate(float(self.avoidable_usd), *ends)])
+        assert spread is not None and spread.high is not None  # noqa: PT018 - two estimates have a sum
+        return Estimate(float(self.charged_usd), spread.low, spread.high)
+
+    @property
+    def charged_interval(self) -> Interval | None:
+        """95% of `charged_usd`; None where it is known exactly, or `no_interval` says why there is none."""
+        estimate = self.charged_estimate
+        if estimate is None or estimate.low == estimate.high:
+            return None
+        return Interval(low=estimate.low, high=estimate.high)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -199,12 +228,19 @@ def marginal(
             key = (row["device_class"], segment)
             borrowed[key] = borrowed.get(key, Fraction(0)) + times["rollout_ns"]
     gave_back_time = rows(connection, "borrowing/gave_back_time") if gave_back else []
-    avoidable, gave_back_ns = _avoidable(lent, gave_back_time, stretches, book)
+    gate = _Gate.over(stretches, book)
+    avoidable, gave_back_ns = _avoidable(lent, gave_back_time, stretches, book, gate.stated)
+    ends = [
+        sum(_avoidable(lent, gave_back_time, stretches, book, shares)[0].values(), Fraction(0))
+        for shares in (gate.low, gate.high)
+    ]
     return Marginal(
         terms=terms,
         borrowed_ns=sum(row["rollout_ns"] for row in lent),
-        idle_anyway=all(book.lending_at(at_ns).idle_anyway for at_ns in stretches.starts_ns),
+        idle_anyway=None if gate.silent else min(gate.stated),
         avoidable_usd=sum(avoidable.values(), Fraction(0)),
+        avoidable_interval=Interval(low=float(min(ends)), high=float(max(ends))) if ends[0] != ends[1] else None,
+        unstated_usd=_unstated(lent, stretches, book, gate.silent),
         gave_back_ns=gave_back_ns,
         harm=harmed,
         sent_bytes=sent_bytes,
@@ -306,25 +342,57 @@ def _kv_recompute(recomputed: Iterable[Row], stretches: Stretches, book: PriceBo
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class _Gate:
+    """Probability, by stretch, that the fleet would have existed without the leases: 1 where nothing is stated."""
+
+    stated: list[Fraction]
+    low: list[Fraction]
+    high: list[Fraction]
+    #: Stretches for which the book states none.
+    silent: frozenset[int]
+
+    @classmethod
+    def over(cls, stretches: Stretches, book: PriceBook) -> _Gate:
+        ranges = [book.lending_at(at_ns).idle_anyway_range for at_ns in stretches.starts_ns]
+        low, stated, high = ([Fraction(1) if ends is None else ends[n] for ends in ranges] for n in range(3))
+        return cls(stated, low, high, frozenset(n for n, ends in enumerate(ranges) if ends is None))
+
+
 def _avoidable(
-    lent: Iterable[Row], gave_back: Iterable[Row], stretches: Stretches, book: PriceBook
+    lent: Iterable[Row], gave_back: Iterable[Row], stretches: Stretches, book: PriceBook, gate: Sequence[Fraction]
 ) -> tuple[Parts, int]:
     """Avoidable dollars by lease, and the leased time in spans that a device would have been given back in."""
-    gate = [book.lending_at(at_ns).idle_anyway for at_ns in stretches.starts_ns]
     parts: Parts = {}
 
     def charge(row: Row, segment: int, ns: Fraction) -> None:
-        price = book.device_at(row["device_class"], "serving", stretches.starts_ns[segment])
-        add(parts, row["lease_id"], Fraction(price.usd_per_hour) * ns / NS_PER_HOUR)
+        add(parts, row["lease_id"], _device_usd(row, segment, ns, stretches, book))
 
-    if not all(gate):
+    if not all(share == 1 for share in gate):
         for row in lent:
             for segment, times in stretches.divide(row, "rollout_ns"):
-                if not gate[segment]:
-                    charge(row, segment, times["rollout_ns"])
+                charge(row, segment, (1 - gate[segment]) * times["rollout_ns"])
     gave_back_ns = 0
     for row in gave_back:
         if gate[row["segment"]]:
             gave_back_ns += row["ns"]
-            charge(row, row["segment"], Fraction(row["ns"]))
+            charge(row, row["segment"], gate[row["segment"]] * row["ns"])
     return parts, gave_back_ns
+
+
+def _unstated(lent: Iterable[Row], stretches: Stretches, book: PriceBook, silent: frozenset[int]) -> Fraction:
+    """Amortized price of what was borrowed while the book states nothing of the fleet without leases."""
+    if not silent:
+        return Fraction(0)
+    return sum(
+        (
+            _device_usd(row, segment, times["rollout_ns"], stretches, book)
+            for row in lent for segment, times in stretches.divide(row, "rollout_ns") if segment in silent
+        ),
+        Fraction(0),
+    )  # fmt: skip
+
+
+def _device_usd(row: Row, segment: int, ns: Fraction, stretches: Stretches, book: PriceBook) -> Fraction:
+    price = book.device_at(row["device_class"], "serving", stretches.starts_ns[segment])
+    return Fraction(price.usd_per_hour) * ns / NS_PER_HOUR

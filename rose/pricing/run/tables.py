@@ -40,6 +40,7 @@ def tables(report: Report) -> Iterable[RenderableType]:
     yield _headline(report)
     yield _views(report)
     yield _borrow(report)
+    yield _savings(report)
     yield _token_cost(report)
     yield _correct(report)
     yield _latency(report)
@@ -100,8 +101,9 @@ def _headline(report: Report) -> Table:
     for name, figure in (
         ("Fleet cost (amortized)", report.amortized["total"]),
         ("What borrowing added to the bill (marginal)", report.marginal["total"]),
-        ("Saved against making the borrowed tokens on dedicated devices", report.saved),
-        ("A million rollout tokens, borrowed (marginal)", borrowed[MARGINAL]),
+        ("Cash saved by borrowing (marginal)", report.savings.cash_saved),
+        ("Capacity avoided by borrowing (amortized, hypothetical)", report.savings.capacity_avoided),
+        ("A million rollout tokens, borrowed (amortized)", borrowed[AMORTIZED]),
         ("A million rollout tokens, dedicated (amortized)", dedicated[AMORTIZED]),
         ("Idle serving time put to work (harvest share)", report.harvest_share),
     ):
@@ -156,13 +158,39 @@ def _borrow(report: Report) -> Table:
     table.add_row(
         "total", total.text, report.marginal["total"].text, f"{report.borrow.borrowed.text} borrowed", style="bold"
     )
-    gate = report.borrow.idle_anyway
-    table.caption = (
-        "The price book states that the fleet would have existed without the leases."
-        if gate
-        else "The price book states that the fleet would NOT have existed without the leases: borrowed time "
-        "is charged at its amortized price on top of these terms below."
+    table.caption = gate(report.borrow.idle_anyway)
+    return table
+
+
+def gate(idle_anyway: float | None) -> str:
+    """What m holds under: whether the fleet would have existed without the leases, as the price book has it."""
+    if idle_anyway is None:
+        return (
+            "It holds if the fleet would have existed without the leases, which the price book does not say; if not, "
+            "borrowed time is charged at its amortized price on top."
+        )
+    if idle_anyway == 1:
+        return "The price book states that the fleet would have existed without the leases."
+    chance = "would NOT" if not idle_anyway else f"would with a probability of {idle_anyway:.0%}"
+    return (
+        f"The price book states that the fleet {chance} have existed without the leases: borrowed time is charged at "
+        "its amortized price on top of these terms below, times the probability that it would not."
     )
+
+
+def _savings(report: Report) -> Table:
+    of = report.savings
+    table = _table(
+        report, "What borrowing saved", "two figures, never added together", "figure", "in all", "95% interval",
+        "rests on",
+    )  # fmt: skip
+    rows = [("cash saved", of.cash_saved, of.rests_on["cash_saved"])]
+    rows += [(f"cash saved {which}", figure, "") for which, figure in of.cash_saved_if.items()]
+    rows.append(("capacity avoided (hypothetical)", of.capacity_avoided, of.rests_on["capacity_avoided"]))
+    for name, figure, rests_on in rows:
+        table.add_row(name, _shown(figure), figure.interval_text or "-", rests_on)
+    notes = "Cash saved: marginal. Capacity avoided: amortized. Both price the same tokens."
+    table.caption = " ".join(filter(None, (notes, why_no_interval(figure for _, figure, _ in rows))))
     return table
 
 
