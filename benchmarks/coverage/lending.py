@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import date
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -183,5 +184,5 @@ def marginal(energy_is: Term, provision_is: Term) -> Marginal:
     terms = dict.fromkeys(("transfer", "scheduler", "kv_recompute"), nothing)
     return Marginal(
         terms={"energy": energy_is, **terms, "provision": provision_is}, borrowed_ns=BORROWED_S * 10**9,
-        idle_anyway=True,
+        idle_anyway=Fraction(1),
     )  # fmt: skip

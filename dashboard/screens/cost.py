@@ -101,14 +101,12 @@ def _tokens(report: Report) -> None:
         ("Capacity avoided (hypothetical)", report.savings.capacity_avoided,
          "The borrowed tokens at the price of dedicated devices. Nobody would have been billed for it."),
     )  # fmt: skip
-    frame.table(
-        pl.DataFrame(
-            [{"figure": name.replace("_", " "), "rests on": words.plain(why)}
-             for name, why in report.savings.rests_on.items()]
-        ),
-        f"cash saved is marginal, capacity avoided amortized and hypothetical, and the two are never added; "
-        f"{report.stamp}.",
-    )  # fmt: skip
+    rests_on = (f"- {name.replace('_', ' ')}: {why}" for name, why in report.savings.rests_on.items())
+    st.markdown(words.plain("\n".join(rests_on)))
+    st.caption(
+        "Cash saved is marginal, capacity avoided amortized and hypothetical; they price the same tokens and are never "
+        "added."
+    )
     cost = pl.DataFrame(
         [
             {"name": f"{made}, {view}", "usd": figure.value / 1e9, "text": figure.text, "made": made}

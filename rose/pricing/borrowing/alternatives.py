@@ -167,8 +167,8 @@ def compare(
     else:
         ways = [_dedicated_by_book(borrow, stretches, charges.book)]
         needed_ns = Fraction(borrow.borrowed_ns)
-    idle = _Idle.of(allocation)
-    ways[0] = _bought(ways[0], needed_ns, idle, _increment(own, by_class, allocation, charges.book))
+    idle_ns = _idle_ns(allocation)
+    ways[0] = _bought(ways[0], needed_ns, idle_ns, _increment(own, by_class, allocation, charges.book))
     if borrowed.useful and market:
         classes = {name: part for (_, name), part in own.items() if part.useful} or {
             name: part for (pool, name), part in by_class.items() if pool == "serving" and part.generated
@@ -176,7 +176,9 @@ def compare(
         measured = bool(dedicated.useful)
         age_s = _age_s(turns, "dedicated" if measured else "borrowed")
         for device_class, part in sorted(classes.items()):
-            ways += _market(device_class, part, measured, borrowed.useful, age_s, borrow, stretches, charges.book, idle)
+            ways += _market(
+                device_class, part, measured, borrowed.useful, age_s, borrow, stretches, charges.book, idle_ns
+            )
     nothing = (
         f"{borrowed.useful:,} useful tokens would not have been made; the serving devices would have cost the same"
     )
@@ -198,18 +200,10 @@ def compare(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Idle:
-    """Idle time of the dedicated devices that did rollouts, and the run's period, nanoseconds."""
-
-    ns: int
-    period_ns: int
-
-    @classmethod
-    def of(cls, allocation: Allocation) -> _Idle:
-        devices = allocation.of("rollout", "train").devices
-        from_ns, to_ns = allocation.period_ns
-        return cls(sum(d.bucket_ns["idle"] for d in devices if d.bucket_ns["rollout"]), to_ns - from_ns)
+def _idle_ns(allocation: Allocation) -> int:
+    """Idle time of the dedicated devices that did rollouts."""
+    devices = allocation.of("rollout", "train").devices
+    return sum(device.bucket_ns["idle"] for device in devices if device.bucket_ns["rollout"])
 
 
 def _increment(
@@ -225,12 +219,12 @@ def _increment(
     return book.device_at(device_class, pool, allocation.period_ns[0]).bought_in_hours
 
 
-def _bought(way: Alternative, needed_ns: Fraction, idle: _Idle, increment_hours: Decimal) -> Alternative:
+def _bought(way: Alternative, needed_ns: Fraction, idle_ns: int, increment_hours: Decimal) -> Alternative:
     """The way with what it would have added to the bill, at what an hour of it costs."""
     if way.usd is None or not needed_ns:
         return way
     bought = Bought(
-        needed_ns=needed_ns, idle_ns=idle.ns, period_ns=idle.period_ns, increment_hours=increment_hours,
+        needed_ns=needed_ns, idle_ns=idle_ns, increment_hours=increment_hours,
         usd_per_device_hour=way.usd * NS_PER_HOUR / needed_ns,
     )  # fmt: skip
     return replace(way, bought=bought)
@@ -278,7 +272,7 @@ def _dedicated_by_book(borrow: Marginal, stretches: Stretches, book: PriceBook) 
 
 def _market(
     device_class: str, part: Made, measured: bool, tokens: int, age_s: Fraction | None, borrow: Marginal,
-    stretches: Stretches, book: PriceBook, idle: _Idle,
+    stretches: Stretches, book: PriceBook, idle_ns: int,
 ) -> list[Alternative]:  # fmt: skip
     """Every offer for a class that held in each stretch in which something was borrowed."""
     borrowed_ns = [Fraction(0)] * len(stretches.spans)
@@ -317,7 +311,7 @@ def _market(
                     range=range_of(offer for offer in offers if offer is not None),
                 ),
                 _needed_ns(first, hours, age_s),
-                idle,
+                idle_ns,
                 first.bought_in_hours,
             )
         )

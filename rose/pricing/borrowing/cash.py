@@ -6,12 +6,12 @@ have taken H = T / (tau * (1 - w)) device-seconds.
 - *Capacity avoided* = H * price of a dedicated device. Hypothetical: nobody would have been billed for it.
 - *Cash saved* = what the bill would have been without borrowing, less what it is:
 
-      n = ceil(max(0, H - I) / min(b, P))
+      n = ceil(max(0, H - I) / b)
       cash saved = n * b * price + let go - m - avoidable
 
   I is the idle time of the dedicated devices that did rollouts in the run: they were paid for, and would have made part
-  of the tokens for nothing. What exceeds it would have bought devices, each for at least b (the book's
-  `bought_in_hours`, one hour if left out) and of use for no longer than the run's period P. *Let go* is the price of
+  of the tokens for nothing. What exceeds it would have bought device time in whole units of b (the book's
+  `bought_in_hours`, a device for an hour if left out). *Let go* is the price of
   dedicated devices from when they were given up because of borrowing, and counts only by a recorded decision
   (`scale_down`). m is what borrowing added to the bill, *avoidable* the serving devices kept for lending
   (`marginal`). Below zero, borrowing cost more cash than it saved.
@@ -40,8 +40,6 @@ class Bought:
     #: Device time that the tokens would have taken, H, and what of it was idle and paid for, I; nanoseconds.
     needed_ns: Fraction
     idle_ns: int
-    #: The run's period, P.
-    period_ns: int
     usd_per_device_hour: Fraction
     #: The least that can be bought of a device, b.
     increment_hours: Decimal = Decimal(1)
@@ -57,15 +55,13 @@ class Bought:
         return max(Fraction(0), self.needed_ns - self.idle_ns)
 
     @property
-    def usable_ns(self) -> Fraction:
-        """What one purchase gives before the run ends."""
-        increment_ns = Fraction(self.increment_hours) * NS_PER_HOUR
-        return min(increment_ns, Fraction(self.period_ns)) if self.period_ns > 0 else increment_ns
+    def increment_ns(self) -> Fraction:
+        return Fraction(self.increment_hours) * NS_PER_HOUR
 
     @property
     def units(self) -> int:
         """Whole purchases, n."""
-        return -((-self.beyond_ns) // self.usable_ns)
+        return -((-self.beyond_ns) // self.increment_ns)
 
     @property
     def unit_usd(self) -> Fraction:
@@ -79,4 +75,4 @@ class Bought:
     def draws(self, factors: Floats) -> Floats:
         """`usd` where the device time needed is each of these multiples of what it is taken to be."""
         beyond = np.maximum(0.0, float(self.needed_ns) * factors - self.idle_ns)
-        return np.asarray(np.ceil(beyond / float(self.usable_ns)) * float(self.unit_usd), dtype=np.float64)
+        return np.asarray(np.ceil(beyond / float(self.increment_ns)) * float(self.unit_usd), dtype=np.float64)

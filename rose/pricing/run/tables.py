@@ -40,7 +40,7 @@ def tables(report: Report) -> Iterable[RenderableType]:
     yield _headline(report)
     yield _views(report)
     yield _borrow(report)
-    yield _savings(report)
+    yield from _savings(report)
     yield _token_cost(report)
     yield _correct(report)
     yield _latency(report)
@@ -178,20 +178,19 @@ def gate(idle_anyway: float | None) -> str:
     )
 
 
-def _savings(report: Report) -> Table:
+def _savings(report: Report) -> Iterable[RenderableType]:
     of = report.savings
-    table = _table(
-        report, "What borrowing saved", "two figures, never added together", "figure", "in all", "95% interval",
-        "rests on",
-    )  # fmt: skip
-    rows = [("cash saved", of.cash_saved, of.rests_on["cash_saved"])]
-    rows += [(f"cash saved {which}", figure, "") for which, figure in of.cash_saved_if.items()]
-    rows.append(("capacity avoided (hypothetical)", of.capacity_avoided, of.rests_on["capacity_avoided"]))
-    for name, figure, rests_on in rows:
-        table.add_row(name, _shown(figure), figure.interval_text or "-", rests_on)
-    notes = "Cash saved: marginal. Capacity avoided: amortized. Both price the same tokens."
-    table.caption = " ".join(filter(None, (notes, why_no_interval(figure for _, figure, _ in rows))))
-    return table
+    title = "What borrowing saved"
+    table = _table(report, title, "two figures, never added together", "figure", "in all", "95% interval", "view")
+    rows = [("cash saved", of.cash_saved)]
+    if of.cash_saved_if:
+        rows = [(f"cash saved {which}", figure) for which, figure in of.cash_saved_if.items()]
+    rows.append(("capacity avoided (hypothetical)", of.capacity_avoided))
+    for name, figure in rows:
+        table.add_row(name, _shown(figure), figure.interval_text or "-", figure.view)
+    table.caption = why_no_interval(figure for _, figure in rows) or None
+    yield table
+    yield escape("\n".join(f"{name.replace('_', ' ').capitalize()}: {why}." for name, why in of.rests_on.items()))
 
 
 def _token_cost(report: Report) -> Table:
