@@ -200,14 +200,15 @@ def _token_cost(report: Report) -> Table:
     )  # fmt: skip
     for placement, views in report.token_cost.items():
         of = report.tokens[placement]
-        marginal = _shown(views[MARGINAL]) if placement == "borrowed" else "does not apply"
         table.add_row(
-            f"{placement} devices", of["useful"].text, of["wasted_share"].text, marginal,
+            f"{placement} devices", of["useful"].text, of["wasted_share"].text, _shown(views[MARGINAL]),
             views[AMORTIZED].text, views[FULLY_LOADED].text,
         )  # fmt: skip
+    notes = ["Marginal, dedicated: what the borrowed tokens would have added to the bill there."]
     unallocated = report.tokens["unallocated"]["generated"]
     if unallocated.value:
-        table.caption = f"{unallocated.text} tokens were made on a device that the ledger does not know: not priced."
+        notes.append(f"{unallocated.text} tokens were made on a device that the ledger does not know: not priced.")
+    table.caption = " ".join(notes)
     return table
 
 

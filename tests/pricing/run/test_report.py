@@ -49,7 +49,7 @@ def test_the_report_of_the_sample(sample: Path) -> None:
     assert (savings["added_there"]["value"], savings["added"]["value"]) == (2_350_000_000, 62_715_000)
     assert savings["cash_saved"]["value"] == 2_350_000_000 - 62_715_000
     assert savings["rests_on"]["capacity_avoided"].startswith("hypothetical: ")
-    assert "the rest would have bought 1 x 1 device-hour at $2.35" in savings["rests_on"]["cash_saved"]
+    assert "the other 4 min 12.0 s would have bought 1 x 1 device-hour at $2.35" in savings["rests_on"]["cash_saved"]
     # In one view each: the borrowed tokens' own device time, and what theirs would have added on dedicated devices.
     assert out["token_cost"]["borrowed"]["amortized"]["value"] == round(940_000_000 * 10**6 / 1400)
     assert out["token_cost"]["dedicated"]["marginal"]["value"] == round(2_350_000_000 * 10**6 / 1400)
@@ -246,7 +246,7 @@ def test_the_tables_fit_and_show_view_currency_and_provenance(sample: Path) -> N
     titles = [line for line in text.splitlines() if "USD, replay]" in line]
     assert len(titles) == 8
     assert "trace bursty, prompts x0.1, outputs x0.5, gaps x2" in text
-    assert "$0.290 (partly assumed)" in text
+    assert "$2.29 (partly assumed)" in text
 
 
 def test_a_run_that_was_archived_in_part_gives_no_figures_until_it_is_restored(sample: Path, tmp_path: Path) -> None:

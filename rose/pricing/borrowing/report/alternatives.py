@@ -13,7 +13,7 @@ from rose.pricing.borrowing.marginal import Marginal
 from rose.pricing.borrowing.report.common import MILLION, Head, head
 from rose.pricing.borrowing.report.marginal import charged
 from rose.pricing.borrowing.report.savings import NO_TOKENS, Savings, both_ends, condition, purchase, savings
-from rose.pricing.borrowing.savings import LOADED, NOTHING, Alternative, Saving
+from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative, Saving
 from rose.pricing.borrowing.scale_down import Span
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, Figures
 from rose.pricing.money import NS_PER_HOUR, format_usd, nano_usd_of
@@ -134,7 +134,7 @@ def _way(make: Figures, way: Alternative, tokens: int, m: Marginal) -> WayRow:
         cash_saved=_saving(
             make, None if m.unstated_usd else way.cash, MARGINAL, way.basis, both_ends(way.cash, m) or why
         ),
-        explained=way.explained + ("" if way.bought is None else f"; {purchase(way.bought)}"),
+        explained=way.explained + (f"; {purchase(way.bought)}" if way.bought and way.name == DEDICATED else ""),
     )
 
 

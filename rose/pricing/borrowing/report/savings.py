@@ -97,12 +97,12 @@ def condition(m: Marginal) -> str:
 
 def purchase(bought: Bought) -> str:
     """What the tokens would have made the fleet buy, in words."""
-    needed, idle = (format_ns(round(ns)) for ns in (bought.needed_ns, bought.idle_ns))
+    needed, idle, beyond = (format_ns(round(ns)) for ns in (bought.needed_ns, bought.idle_ns, bought.beyond_ns))
     if not bought.units:
         return f"dedicated devices would have taken {needed} and sat idle for {idle}, so nothing would have been bought"
     hours = f"{bought.increment_hours.normalize():f}"
     return (
-        f"dedicated devices would have taken {needed} and sat idle for {idle}; the rest would have bought "
+        f"dedicated devices would have taken {needed} and sat idle for {idle}; the other {beyond} would have bought "
         f"{bought.units:,} x {hours} device-hour{'' if hours == '1' else 's'} at {_usd(bought.usd_per_device_hour)} "
         f"an hour, {_usd(bought.usd)}"
     )
