@@ -88,6 +88,7 @@ def lent(work: float = 1) -> list[dict[str, Any]]:
         {
             "lease_id": None, "device_class": CLASS, "segment": 0, "t0_ns": None, "t1_ns": None, "base_piece": 0,
             "busy_piece": 0, "ns": ns, "rollout_ns": BORROWED_S * 10**9, "base_ns": ns // 5, "busy_ns": 4 * ns // 5,
+            "unexplained_ns": 0,
         }
     ]  # fmt: skip
 

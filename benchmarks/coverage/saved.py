@@ -85,6 +85,9 @@ def ledger(
     ):
         cash = way.cash
         assert cash is not None
+        if way.name == NOTHING and share:
+            # Idle devices change nothing where nothing is made.
+            continue
         # The book's figure is a guess, and the truth lies where its range says.
         guess = within_range(random, *OFFER_RANGE) if way.name == OFFER else 1.0
         added = 0.0 if way.name == NOTHING else float(bought(way.name, expected()[way.name], share).usd)

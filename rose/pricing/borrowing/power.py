@@ -161,6 +161,9 @@ def energy(
                 no_interval.append(f"power of {device_class} is assumed, and the price book gives no range for it")
             bases.append("assumed")
             how.append(f"{device_class}: {figure.load_w - figure.idle_w} W from idle to full load, assumed")
+            unexplained_ns = sum(row["unexplained_ns"] for row in lent if row["device_class"] == device_class)
+            if unexplained_ns:
+                how.append(f"whose engine started for {unexplained_ns / NS_PER_S:,.1f} s of it is unknown")
     return term(
         parts,
         basis_of(bases),

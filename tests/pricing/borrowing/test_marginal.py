@@ -6,7 +6,7 @@ from contextlib import closing
 from fractions import Fraction
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -22,6 +22,7 @@ from rose.pricing.charges.allocation import ALL_BUCKETS, TIME_BUCKETS, Allocatio
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 from rose.pricing.query import snapshot
+from rose.pricing.stats.bootstrap import Interval
 from tests.pricing import reference
 
 EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
@@ -141,6 +142,29 @@ def test_metered_power_is_compared_within_a_load_bin(sample: Path, write_ledger:
     assert (meter.baseline_mw_ns, meter.extra_mw_ns) == (300_000 * 180 * S, 190_000 * 80 * S)
 
 
+def starts(role: Literal["serving", "rollout"], after_s: int, took_s: int) -> events.Engine:
+    return events.Engine(
+        device_id="s0", engine_id=f"s0-{role}", action="started", role=role, model="m", duration_ns=took_s * S,
+        at_us=(T0_NS + after_s * S) // 1000,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("started", "serving_s"),
+    [([], 0), ([starts("serving", 40, 30)], 36), ([starts("rollout", 40, 30)], 0),
+     ([starts("serving", 30, 27), starts("rollout", 40, 9)], 27)],
+)  # fmt: skip
+def test_an_engine_s_start_is_charged_to_what_needed_it(
+    sample: Path, write_ledger: Any, started: list[events.Engine], serving_s: int
+) -> None:
+    """Of 72 s of activation, the first 36 are the engines' that started meanwhile; whose the rest are is unknown."""
+    if started:
+        write_ledger(started, root=sample, writer="agent")
+    energy = priced(sample, book()).terms["energy"]
+    assert energy.usd == Fraction(413 * (1584 - serving_s)) * Fraction(5, 4) / 3_600_000 / 10
+    assert f"whose engine started for {36 if started else 72}.0 s of it is unknown" in energy.explained
+
+
 def test_a_lease_that_blocked_a_scale_down_is_charged_the_device(sample: Path) -> None:
     span = Span("s0", T0_NS + 1000 * S, T0_NS + 1300 * S)
     found = priced(sample, book(), [span], by_lease=True)
@@ -153,6 +177,31 @@ def test_a_lease_that_blocked_a_scale_down_is_charged_the_device(sample: Path) -
         "L1": price * 200 / 3600,
         "L2": price * 100 / 3600,
     }
+
+
+def test_a_probability_charges_its_share_and_its_range_is_in_the_charge(sample: Path) -> None:
+    likely = book(("idle_anyway = true", "idle_anyway = 0.75\nidle_anyway_low = 0.5\nidle_anyway_high = 1"))
+    found = priced(sample, likely, by_lease=True)
+    whole = Fraction(likely.device_at("h100-sxm", "serving", T0_NS).usd_per_hour) * 1440 / 3600
+    assert (found.idle_anyway, found.avoidable_usd, found.unstated_usd) == (Fraction(3, 4), whole / 4, 0)
+    assert sum(lease.avoidable_usd for lease in found.leases) == whole / 4
+    assert found.avoidable_interval == Interval(low=0, high=float(whole / 2))
+    assert found.charged_interval is not None
+    assert found.interval is not None
+    assert found.charged_interval.high is not None
+    assert found.interval.high is not None
+    assert found.charged_interval.high - found.interval.high > 0.4
+    # A span takes the rest: leased time that would not have been paid for if the fleet was there.
+    span = Span("s0", T0_NS, T0_NS + 600 * S)
+    price = Fraction(likely.device_at("h100-sxm", "serving", T0_NS).usd_per_hour)
+    assert priced(sample, likely, [span]).avoidable_usd == whole / 4 + Fraction(3, 4) * price * 600 / 3600
+
+
+def test_where_the_book_is_silent_nothing_is_charged_and_what_hangs_on_it_is_known(sample: Path) -> None:
+    silent = book(("idle_anyway = true", ""))
+    found = priced(sample, silent)
+    assert (found.idle_anyway, found.avoidable_usd) == (None, 0)
+    assert found.unstated_usd == Fraction(silent.device_at("h100-sxm", "serving", T0_NS).usd_per_hour) * 1440 / 3600
 
 
 def test_without_the_gate_borrowed_time_is_charged_its_amortized_price(sample: Path) -> None:
