@@ -25,7 +25,7 @@ from typing import Any
 
 import duckdb
 
-from rose.pricing.borrowing import harm, power, provision
+from rose.pricing.borrowing import cash, harm, power, provision, scale_down
 from rose.pricing.borrowing.harm import Harm
 from rose.pricing.borrowing.power import Metered
 from rose.pricing.borrowing.scale_down import Span
@@ -81,6 +81,8 @@ class Marginal:
     #: Amortized price of the borrowed time for which the book states no probability: charged on top of m, were the
     #: fleet there for lending alone.
     unstated_usd: Fraction = Fraction(0)
+    #: What was not paid for dedicated devices that were given up because there was borrowing, by recorded decisions.
+    let_go_usd: Fraction = Fraction(0)
     #: Leased time in spans in which the device would have been given back, and charged as avoidable.
     gave_back_ns: int = 0
     #: What withheld windows say, or why lending cannot be told from load.
@@ -201,6 +203,9 @@ def marginal(
     """
     period_ns = allocation.period_ns
     stretches = Stretches.over(book, period_ns)
+    set_variables(connection, run_id=run_id)
+    decided = rows(connection, "borrowing/scale_downs")
+    gave_back = scale_down.check([*gave_back, *scale_down.recorded(decided)], "spans given, and the ledger's decisions")
     set_variables(
         connection, run_id=run_id, period_end_ns=period_ns[1], price_changes=stretches.changes_ns, by_lease=by_lease,
         load_points=power.load_points(book), span_device=[span.device_id for span in gave_back],
@@ -240,6 +245,7 @@ def marginal(
         idle_anyway=None if gate.silent else min(gate.stated),
         avoidable_usd=sum(avoidable.values(), Fraction(0)),
         avoidable_interval=Interval(low=float(min(ends)), high=float(max(ends))) if ends[0] != ends[1] else None,
+        let_go_usd=cash.let_go_usd(decided, allocation, book),
         unstated_usd=_unstated(lent, stretches, book, gate.silent),
         gave_back_ns=gave_back_ns,
         harm=harmed,

@@ -106,7 +106,8 @@ def _saved(
         return np.asarray(float(borrowed_usd) * _made(of, found, spreads), dtype=np.float64)
 
     def bill(of: Resamples) -> Floats:
-        return _added_draws(way, of, found, spreads.get(place)) - _charged_draws(borrow, of, found, spreads)
+        added = _added_draws(way, of, found, spreads.get(place)) + float(borrow.let_go_usd)
+        return np.asarray(added - _charged_draws(borrow, of, found, spreads), dtype=np.float64)
 
     interval, why = known(there, unknown)
     less = cash = None
@@ -115,7 +116,9 @@ def _saved(
     elif way.name != NOTHING:
         less = _saving(way.usd - borrowed_usd, *known(lambda of: there(of) - here(of), unknown))
     if way.added_usd is not None:
-        cash = _saving(way.added_usd - borrow.charged_usd, *known(bill, borrow.no_interval or unknown))
+        cash = _saving(
+            way.added_usd + borrow.let_go_usd - borrow.charged_usd, *known(bill, borrow.no_interval or unknown)
+        )
     return replace(way, interval=interval, no_interval=why, less=less, cash=cash)
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from rose import events
 from rose.pricing.borrowing.alternatives import (
-    Alternative,
     DEDICATED,
     LOADED,
     NOTHING,
+    Alternative,
     Comparison,
     compare,
     made,

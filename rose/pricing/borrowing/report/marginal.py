@@ -92,7 +92,7 @@ def build(
             avoidable=make.amount(avoidable, AMORTIZED),
             charged=amount(make, total + avoidable, basis=m.basis, interval=m.charged_interval),
             gave_back=make.number(m.gave_back_ns, "ns"),
-            gate=_gate(m, bool(gave_back)),
+            gate=_gate(m, bool(gave_back) or m.gave_back_ns > 0),
             metered={name: _meter(make, of) for name, of in m.metered.items()},
             leases=_leases(make, m.leases, nano, avoidable),
         )
@@ -159,12 +159,12 @@ def _gate(m: Marginal, stated: bool) -> str:
         )
     if stated:
         return (
-            "The price book states that the fleet would have existed without the leases. In the spans given it would "
-            "not: leased time in them is charged its amortized price on top of m."
+            "The price book states that the fleet would have existed without the leases. In the spans given or recorded "
+            "it would not: leased time in them is charged its amortized price on top of m."
         )
     return (
-        "The price book states that the fleet would have existed without the leases. The ledger does not record when a "
-        "device would have been given back: name such spans with --gave-back."
+        "The price book states that the fleet would have existed without the leases. No decision to keep a device "
+        "for lending is recorded: `rose borrow decide` records them, and --gave-back takes such spans for once."
     )
 
 

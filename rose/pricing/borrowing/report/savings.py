@@ -71,8 +71,8 @@ def savings(make: Figures, found: Comparison, m: Marginal) -> Savings:
         ),
         rests_on={
             "capacity_avoided": _capacity(way),
-            "cash_saved": NO_TOKENS if bought is None else f"{purchase(bought)}; less {_usd(m.charged_usd)} that "
-            f"borrowing added to the bill{condition(m)}",
+            "cash_saved": NO_TOKENS if bought is None else f"{purchase(bought)}; {_let_go(m)}; less "
+            f"{_usd(m.charged_usd)} that borrowing added to the bill{condition(m)}",
         },
     )  # fmt: skip
 
@@ -106,6 +106,12 @@ def purchase(bought: Bought) -> str:
         f"{bought.units:,} x {hours} device-hour{'' if hours == '1' else 's'} at {_usd(bought.usd_per_device_hour)} "
         f"an hour, {_usd(bought.usd)}"
     )
+
+
+def _let_go(m: Marginal) -> str:
+    if not m.let_go_usd:
+        return "no recorded decision let a dedicated device go"
+    return f"{_usd(m.let_go_usd)} of dedicated devices that recorded decisions let go"
 
 
 def _capacity(way: Alternative | None) -> str:
