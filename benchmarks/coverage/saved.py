@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
-from math import ceil
 
 import numpy as np
 

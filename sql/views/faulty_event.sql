@@ -348,8 +348,7 @@ WITH broken AS (
         WHEN NOT (decided_by IS NOT NULL) THEN 'decided_by must be text'
         WHEN NOT (t0_ns::HUGEINT <= t1_ns::HUGEINT) THEN 't1_ns must be at or after t0_ns'
         WHEN NOT (t1_ns::HUGEINT - t0_ns::HUGEINT <= 36028797018963967)
-        THEN 't1_ns must be at most 36028797018963967 ns after t0_ns'
-        END
+        THEN 't1_ns must be at most 36028797018963967 ns after t0_ns' END
         WHEN 'ledger' THEN CASE
         WHEN NOT (action IS NOT NULL) THEN 'action must be text' END
         WHEN 'access' THEN CASE

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dashboard import format as words
 from rose import events
 from rose.ledger import layout
 from rose.ledger.writer import LedgerWriter

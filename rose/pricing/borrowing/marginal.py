@@ -25,8 +25,9 @@ from typing import Any
 
 import duckdb
 
-from rose.pricing.borrowing import cash, harm, power, provision, scale_down
+from rose.pricing.borrowing import cash, harm, idle_anyway, power, provision, scale_down
 from rose.pricing.borrowing.harm import Harm
+from rose.pricing.borrowing.idle_anyway import Gate
 from rose.pricing.borrowing.power import Metered
 from rose.pricing.borrowing.scale_down import Span
 from rose.pricing.borrowing.terms import Basis, Parts, Stretches, Term, add, basis_of, by_book, nano_by_key, term
@@ -233,10 +234,10 @@ def marginal(
             key = (row["device_class"], segment)
             borrowed[key] = borrowed.get(key, Fraction(0)) + times["rollout_ns"]
     gave_back_time = rows(connection, "borrowing/gave_back_time") if gave_back else []
-    gate = _Gate.over(stretches, book)
-    avoidable, gave_back_ns = _avoidable(lent, gave_back_time, stretches, book, gate.stated)
+    gate = Gate.over(stretches, book)
+    avoidable, gave_back_ns = idle_anyway.avoidable(lent, gave_back_time, stretches, book, gate.stated)
     ends = [
-        sum(_avoidable(lent, gave_back_time, stretches, book, shares)[0].values(), Fraction(0))
+        sum(idle_anyway.avoidable(lent, gave_back_time, stretches, book, shares)[0].values(), Fraction(0))
         for shares in (gate.low, gate.high)
     ]
     return Marginal(
@@ -246,7 +247,7 @@ def marginal(
         avoidable_usd=sum(avoidable.values(), Fraction(0)),
         avoidable_interval=Interval(low=float(min(ends)), high=float(max(ends))) if ends[0] != ends[1] else None,
         let_go_usd=cash.let_go_usd(decided, allocation, book),
-        unstated_usd=_unstated(lent, stretches, book, gate.silent),
+        unstated_usd=idle_anyway.unstated(lent, stretches, book, gate.silent),
         gave_back_ns=gave_back_ns,
         harm=harmed,
         sent_bytes=sent_bytes,
@@ -346,59 +347,3 @@ def _kv_recompute(recomputed: Iterable[Row], stretches: Stretches, book: PriceBo
         parts, "measured", f"{tokens:,} prompt tokens computed again at {each} per million",
         interval=by_book([(sum(parts.values(), Fraction(0)), list(map(book.lending_at, stretches.starts_ns)))]),
     )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Gate:
-    """Probability, by stretch, that the fleet would have existed without the leases: 1 where nothing is stated."""
-
-    stated: list[Fraction]
-    low: list[Fraction]
-    high: list[Fraction]
-    #: Stretches for which the book states none.
-    silent: frozenset[int]
-
-    @classmethod
-    def over(cls, stretches: Stretches, book: PriceBook) -> _Gate:
-        ranges = [book.lending_at(at_ns).idle_anyway_range for at_ns in stretches.starts_ns]
-        low, stated, high = ([Fraction(1) if ends is None else ends[n] for ends in ranges] for n in range(3))
-        return cls(stated, low, high, frozenset(n for n, ends in enumerate(ranges) if ends is None))
-
-
-def _avoidable(
-    lent: Iterable[Row], gave_back: Iterable[Row], stretches: Stretches, book: PriceBook, gate: Sequence[Fraction]
-) -> tuple[Parts, int]:
-    """Avoidable dollars by lease, and the leased time in spans that a device would have been given back in."""
-    parts: Parts = {}
-
-    def charge(row: Row, segment: int, ns: Fraction) -> None:
-        add(parts, row["lease_id"], _device_usd(row, segment, ns, stretches, book))
-
-    if not all(share == 1 for share in gate):
-        for row in lent:
-            for segment, times in stretches.divide(row, "rollout_ns"):
-                charge(row, segment, (1 - gate[segment]) * times["rollout_ns"])
-    gave_back_ns = 0
-    for row in gave_back:
-        if gate[row["segment"]]:
-            gave_back_ns += row["ns"]
-            charge(row, row["segment"], gate[row["segment"]] * row["ns"])
-    return parts, gave_back_ns
-
-
-def _unstated(lent: Iterable[Row], stretches: Stretches, book: PriceBook, silent: frozenset[int]) -> Fraction:
-    """Amortized price of what was borrowed while the book states nothing of the fleet without leases."""
-    if not silent:
-        return Fraction(0)
-    return sum(
-        (
-            _device_usd(row, segment, times["rollout_ns"], stretches, book)
-            for row in lent for segment, times in stretches.divide(row, "rollout_ns") if segment in silent
-        ),
-        Fraction(0),
-    )  # fmt: skip
-
-
-def _device_usd(row: Row, segment: int, ns: Fraction, stretches: Stretches, book: PriceBook) -> Fraction:
-    price = book.device_at(row["device_class"], "serving", stretches.starts_ns[segment])
-    return Fraction(price.usd_per_hour) * ns / NS_PER_HOUR

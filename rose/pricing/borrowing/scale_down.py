@@ -1,8 +1,8 @@
 """What whoever sizes the fleet decided about its devices because of lending.
 
 A serving device was *kept* where it would have been given back to its owner, had it not been lent; a dedicated one was
-*let go* where it was given up because there was borrowing. The runtime sees neither: both are recorded in the ledger from
-a CSV file, `record`, and spans of kept devices can be given for once, `read`. Times are UTC, such as
+*let go* where it was given up because there was borrowing. The runtime sees neither: both are recorded in the ledger
+from a CSV file, `record`, and spans of kept devices can be given for once, `read`. Times are UTC, such as
 2026-06-01T00:00:00Z, and `to` is the first instant after a span.
 """
 
@@ -57,7 +57,8 @@ def decisions(path: Path) -> tuple[ScaleDown, ...]:
             ScaleDown(
                 device_id=span.device_id, t0_ns=span.from_ns, t1_ns=span.to_ns, device_class=values["device_class"],
                 decision="kept" if values["decision"] == "kept" else "let_go", decided_by=values["decided_by"],
-                reason=values["reason"] or None, event_id=hashlib.sha256("/".join(values.values()).encode()).hexdigest(),
+                reason=values["reason"] or None,
+                event_id=hashlib.sha256("/".join(values.values()).encode()).hexdigest(),
             )
         )  # fmt: skip
     check((Span(str(one.device_id), one.t0_ns, one.t1_ns) for one in made), str(path))

@@ -76,8 +76,8 @@ def test_the_sample_by_hand(sample: Path, tmp_path: Path) -> None:
     # 2160 s of rollouts made 5600 useful tokens, so 1400 would have taken 540 s.
     assert ways[DEDICATED].usd == PRICE * 540 / 3600
     assert ways[DEDICATED].basis == "measured"
-    # The borrowed 1440 s in the same view; of the 540 s, dedicated devices sat idle for 288 s, and the other 252 s would
-    # have bought a device for an hour.
+    # The borrowed 1440 s in the same view; of the 540 s, dedicated devices sat idle for 288 s, and the other 252 s
+    # would have bought a device for an hour.
     assert less(ways[DEDICATED]) == PRICE * (540 - 1440) / 3600
     assert (ways[DEDICATED].added_usd, cash(ways[DEDICATED])) == (PRICE, PRICE - borrow.usd)
     assert (ways[LOADED].added_usd, ways[LOADED].cash) == (None, None)

@@ -122,7 +122,8 @@ def test_a_run_that_has_only_device_time_gives_not_enough_data_and_no_zero_rates
     built = report.build(root)
     out = built.to_json()
     for figure in (
-        out["harvest_share"], out["savings"]["cash_saved"], out["factors"]["rho"], out["factors"]["alpha"], out["factors"]["r"],
+        out["harvest_share"], out["savings"]["cash_saved"], out["factors"]["rho"],
+        out["factors"]["alpha"], out["factors"]["r"],
         out["factors"]["ppv"], out["token_cost"]["borrowed"]["marginal"], out["token_cost"]["dedicated"]["amortized"],
         out["cost_per_correct"]["blended"]["measured"], out["cost_per_correct"]["serving"]["formula"],
         out["borrow"]["per_device_hour"]["total"], out["latency"]["all"]["ttft_p99"], out["syncs"]["dense_over_wire"],

@@ -159,8 +159,8 @@ def _gate(m: Marginal, stated: bool) -> str:
         )
     if stated:
         return (
-            "The price book states that the fleet would have existed without the leases. In the spans given or recorded "
-            "it would not: leased time in them is charged its amortized price on top of m."
+            "The price book states that the fleet would have existed without the leases. In the spans given or "
+            "recorded it would not: leased time in them is charged its amortized price on top of m."
         )
     return (
         "The price book states that the fleet would have existed without the leases. No decision to keep a device "
