@@ -10,6 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LINES_MAX = 400
+#: A condition for each field of each kind of event, held to the declarations by a test: it grows with them.
+ENUMERATION, ENUMERATION_LINES_MAX = "sql/views/faulty_event.sql", 450
 
 #: Put together here, so that this file names none.
 HOMES = [f"/{name}/" for name in ("work", "root")]
@@ -66,7 +68,9 @@ def test_the_sample_ledger_names_no_such_path_either():
 
 
 def test_no_file_is_too_long_to_read():
-    assert [(relative(path), lines(path)) for path in SOURCES if lines(path) > LINES_MAX] == []
+    most = {ENUMERATION: ENUMERATION_LINES_MAX}
+    found = ((relative(path), lines(path)) for path in SOURCES)
+    assert [(path, count) for path, count in found if count > most.get(path, LINES_MAX)] == []
 
 
 def test_every_module_with_code_says_what_it_is():

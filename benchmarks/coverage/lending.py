@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import date
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,7 @@ def lent(work: float = 1) -> list[dict[str, Any]]:
         {
             "lease_id": None, "device_class": CLASS, "segment": 0, "t0_ns": None, "t1_ns": None, "base_piece": 0,
             "busy_piece": 0, "ns": ns, "rollout_ns": BORROWED_S * 10**9, "base_ns": ns // 5, "busy_ns": 4 * ns // 5,
+            "unexplained_ns": 0,
         }
     ]  # fmt: skip
 
@@ -183,5 +185,5 @@ def marginal(energy_is: Term, provision_is: Term) -> Marginal:
     terms = dict.fromkeys(("transfer", "scheduler", "kv_recompute"), nothing)
     return Marginal(
         terms={"energy": energy_is, **terms, "provision": provision_is}, borrowed_ns=BORROWED_S * 10**9,
-        idle_anyway=True,
+        idle_anyway=Fraction(1),
     )  # fmt: skip

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
@@ -12,46 +14,101 @@ from benchmarks.coverage import groups, lending
 from benchmarks.coverage.groups import Run
 from benchmarks.coverage.shown import Shown, shown, within_range
 from rose.pricing.borrowing import savings
+from rose.pricing.borrowing.cash import Bought
 from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative
+from rose.pricing.borrowing.savings import DEDICATED, NOTHING, Alternative
+from rose.pricing.money import NS_PER_HOUR
 from rose.pricing.run import token_spread
+from rose.pricing.stats.bootstrap import Interval
 
 #: Dollars of m are of one lease schedule, those of tokens of one simulated run: this many dollars of tokens stand
 #: beside one of m, so that both are felt.
 SCALE = 6.0
 OFFER, OFFER_RANGE = "market offer", (0.8, 1.5)
+USD_PER_DEVICE_HOUR = 2.0
+#: What a device is bought for, as a share of the time that is needed: many purchases, so that steps are small beside
+#: what is not known.
+INCREMENT_SHARE = 0.002
+#: Idle time of dedicated devices as a share of the time that is needed.
+IDLE_SHARES = {"no idle dedicated device": 0.0, "dedicated devices idle": 0.4, "dedicated devices idle for more": 50.0}
+#: Stated probability that the fleet would have been there anyway, its range, and what hangs on it, as a share of m.
+IDLE_ANYWAY, IDLE_ANYWAY_RANGE, AT_STAKE = 0.7, (0.4, 0.9), 2.0
 
 
 @functools.lru_cache(maxsize=1)
 def expected() -> dict[str, float]:
-    """What a group costs and brings on average, dollars, with borrowed tokens made elsewhere."""
+    """What a run costs on average, dollars: the borrowed tokens where they were made, and elsewhere."""
     run, cost = groups.many()
-    size = len(run.groups.each)
-    dedicated = float(cost.by_line["dedicated"] or 0) * run.tokens["borrowed"].useful / size
-    return {DEDICATED: dedicated, LOADED: 1.5 * dedicated, OFFER: 0.7 * dedicated, NOTHING: 0.0}
+    scale = SCALE * groups.GROUPS / len(run.groups.each)
+    dedicated = float(cost.by_line["dedicated"] or 0) * run.tokens["borrowed"].useful * scale
+    borrowed = run.ns["borrowed"] * groups.USD_PER_NS["borrowed"] * scale
+    return {DEDICATED: dedicated, OFFER: 0.7 * dedicated, NOTHING: 0.0, "borrowed": borrowed}
 
 
-def ledger(
-    random: np.random.Generator, run: Run, borrow: Marginal, m_usd: float, which: str, *, never: bool
-) -> Iterator[Shown]:
-    """What one run saved against every way; `m_usd` is what the borrow of such a run really costs."""
+def bought(name: str, usd: float, idle_share: float) -> Bought:
+    """Purchases for what costs `usd`, where devices sat idle for a share of what is needed on average."""
+    average = Fraction(expected()[name] * NS_PER_HOUR / USD_PER_DEVICE_HOUR)
+    return Bought(
+        needed_ns=Fraction(usd * NS_PER_HOUR / USD_PER_DEVICE_HOUR),
+        idle_ns=round(idle_share * average),
+        usd_per_device_hour=Fraction(USD_PER_DEVICE_HOUR),
+        increment_hours=Decimal(float(INCREMENT_SHARE * average / NS_PER_HOUR)),
+    )  # fmt: skip
+
+
+def ways(run: Run, idle_share: float) -> list[Alternative]:
+    """The other ways of one run."""
     usd = {place: run.ns[place] * price for place, price in groups.USD_PER_NS.items()}
     there = SCALE * usd["dedicated"] * run.tokens["borrowed"].useful / run.tokens["dedicated"].useful
-    ways = [
+    return [
         Alternative(
             name=name, usd=Fraction(share * there), basis="measured", explained="",
             follows="borrowed" if name == NOTHING else "dedicated", range=OFFER_RANGE if name == OFFER else (1.0, 1.0),
+            bought=None if name == NOTHING else bought(name, share * there, idle_share),
         )
-        for name, share in ((DEDICATED, 1.0), (LOADED, 1.5), (OFFER, 0.7), (NOTHING, 0.0))
+        for name, share in ((DEDICATED, 1.0), (OFFER, 0.7), (NOTHING, 0.0))
     ]  # fmt: skip
+
+
+def ledger(
+    random: np.random.Generator, run: Run, borrow: Marginal, charged_usd: float, which: str, *, never: bool,
+    idle: str = "no idle dedicated device",
+) -> Iterator[Shown]:  # fmt: skip
+    """What one run saved against every way; `charged_usd` is what the borrow of such a run really costs."""
     prices = {(place, "simulated"): price for place, price in groups.USD_PER_NS.items()}
     spreads = token_spread.spreads(run.blocks, prices)
-    for way in savings.saved(ways, borrow, run.groups, spreads):
-        true = expected()[way.name] * SCALE * groups.GROUPS
+    borrowed_usd = Fraction(SCALE * run.ns["borrowed"] * groups.USD_PER_NS["borrowed"])
+    share = IDLE_SHARES[idle]
+    for way in savings.saved(
+        ways(run, share), borrow, run.groups, spreads, borrowed_usd=borrowed_usd, borrowed_loaded_usd=borrowed_usd
+    ):
+        cash = way.cash
+        assert cash is not None
+        if way.name == NOTHING and share:
+            # Idle devices change nothing where nothing is made.
+            continue
         # The book's figure is a guess, and the truth lies where its range says.
-        true *= within_range(random, *OFFER_RANGE) if way.name == OFFER else 1.0
-        yield shown(f"saved against {way.name}: {which}", true - m_usd, way.interval, way.no_interval,
-                    never=never)  # fmt: skip
+        guess = within_range(random, *OFFER_RANGE) if way.name == OFFER else 1.0
+        added = 0.0 if way.name == NOTHING else float(bought(way.name, expected()[way.name], share).usd)
+        yield shown(f"cash saved against {way.name}: {which}", added * guess - charged_usd, cash.interval,
+                    cash.no_interval, never=never)  # fmt: skip
+        if way.less is not None and which == "energy metered":
+            yield shown(f"amortized, less than {way.name}", expected()[way.name] * guess - expected()["borrowed"],
+                        way.less.interval, way.less.no_interval)  # fmt: skip
+        if way.name == DEDICATED and which == "energy metered":
+            yield shown("capacity avoided", expected()[DEDICATED], way.interval, way.no_interval)
+
+
+def uncertain(random: np.random.Generator, borrow: Marginal) -> tuple[Marginal, float]:
+    """The borrow where the fleet would have been there with a stated probability, and what is really charged on top."""
+    at_stake = AT_STAKE * float(borrow.usd)
+    low, high = IDLE_ANYWAY_RANGE
+    real = IDLE_ANYWAY * within_range(random, low / IDLE_ANYWAY, high / IDLE_ANYWAY)
+    stated = replace(
+        borrow, idle_anyway=Fraction(IDLE_ANYWAY), avoidable_usd=Fraction((1 - IDLE_ANYWAY) * at_stake),
+        avoidable_interval=Interval(low=(1 - high) * at_stake, high=(1 - low) * at_stake),
+    )  # fmt: skip
+    return stated, (1 - real) * at_stake
 
 
 def saved(random: np.random.Generator) -> Iterator[Shown]:
@@ -73,3 +130,8 @@ def saved(random: np.random.Generator) -> Iterator[Shown]:
         yield shown(f"m: {which}", true, borrow.interval, borrow.no_interval, never=never)
         expected_usd = energy_usd + lending.expected_provision_usd()
         yield from ledger(random, run, borrow, expected_usd, which, never=never)
+        if which == "energy metered":
+            for idle in list(IDLE_SHARES)[1:]:
+                yield from ledger(random, run, borrow, expected_usd, idle, never=False, idle=idle)
+            stated, avoidable_usd = uncertain(random, borrow)
+            yield from ledger(random, run, stated, expected_usd + avoidable_usd, "idle-anyway stated", never=False)

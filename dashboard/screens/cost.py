@@ -12,6 +12,7 @@ from dashboard import format as words
 from dashboard.data import Run
 from rose.pricing.document import Report
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
+from rose.pricing.run.tables import gate
 
 _LINES = {
     "serving": "as the serving devices cost (serving)",
@@ -93,11 +94,19 @@ def _tokens(report: Report) -> None:
     )
     borrowed, dedicated = report.token_cost["borrowed"], report.token_cost["dedicated"]
     frame.metrics(
-        ("A million tokens, borrowed", borrowed[MARGINAL], "Made on serving devices while they were idle."),
-        ("A million tokens, dedicated", dedicated[AMORTIZED], "Made on devices paid for rollouts alone."),
-        ("Saved against dedicated rollouts", report.saved,
-         "The borrowed tokens at the dedicated price, less what borrowing cost. Below zero: it cost more."),
+        ("A million tokens, borrowed", borrowed[AMORTIZED], "Made on serving devices; amortized device time."),
+        ("A million tokens, dedicated", dedicated[AMORTIZED], "Made on devices paid for rollouts; amortized."),
+        ("Cash saved", report.savings.cash_saved,
+         "The bill without borrowing, less the bill. Below zero: borrowing cost more than it kept off the bill."),
+        ("Capacity avoided (hypothetical)", report.savings.capacity_avoided,
+         "The borrowed tokens at the price of dedicated devices. Nobody would have been billed for it."),
     )  # fmt: skip
+    rests_on = (f"- {name.replace('_', ' ')}: {why}" for name, why in report.savings.rests_on.items())
+    st.markdown(words.plain("\n".join(rests_on)))
+    st.caption(
+        "Cash saved is marginal, capacity avoided amortized and hypothetical; they price the same tokens and are never "
+        "added."
+    )
     cost = pl.DataFrame(
         [
             {"name": f"{made}, {view}", "usd": figure.value / 1e9, "text": figure.text, "made": made}
@@ -191,11 +200,10 @@ def _borrow(report: Report) -> None:
     total = {"part": "total", "per device-hour": borrow.per_device_hour["total"].text,
              "in all": report.marginal["total"].text, "95% interval": report.marginal["total"].interval_text,
              "rests on": f"{borrow.borrowed.text} borrowed"}  # fmt: skip
-    gate = "would" if borrow.idle_anyway else "would NOT"
     frame.table(
         pl.DataFrame([*rows, total]),
-        f"marginal view, {report.stamp}; `lease`, `sync`, `power` and the price book, which states that the fleet "
-        f"{gate} have existed without lending. The page Decisions says what each part rests on, and whether it paid.",
+        f"marginal view, {report.stamp}; `lease`, `sync`, `power` and the price book. {gate(borrow.idle_anyway)} "
+        "The page Decisions says what each part rests on, and whether it paid.",
     )
 
 

@@ -64,26 +64,30 @@ def _worth(ledger: Path, run: Run) -> None:
         return
     frame.stamp(document.head.stamp)
     st.subheader("Was borrowing worth it?")
-    if against := [name for name, way in document.ways.items() if name != NOTHING and _below_zero(way.saved)]:
+    if against := [name for name, way in document.ways.items() if name != NOTHING and _below_zero(way.cash_saved)]:
         st.warning(f"**Borrowing was NOT worth it** against {', '.join(against)}.")
     st.markdown(words.plain("\n".join(f"- {line}" for line in document.says)))
-    saved = {name: way.saved for name, way in document.ways.items() if name != NOTHING}
-    _intervals(saved, f"saved by borrowing ({document.head.stamp.currency}), 95% interval")
+    saved = {name: way.cash_saved for name, way in document.ways.items() if name != NOTHING}
+    _intervals(saved, f"cash saved by borrowing ({document.head.stamp.currency}), 95% interval")
     rows = [
-        {"instead of borrowing": name, "cost": _shown(way.cost), "a million useful tokens": _shown(way.per_million),
-         "saved by borrowing": words.short(way.saved), "95% interval": way.saved.interval_text, "how": way.explained}
+        {"instead of borrowing": name, "added to the bill": _shown(way.added),
+         "cash saved": words.short(way.cash_saved), "95% interval": way.cash_saved.interval_text,
+         "device time, amortized": _shown(way.cost), "a million useful tokens, amortized": _shown(way.per_million),
+         "less by borrowing, amortized": words.short(way.less), "how": way.explained}
         for name, way in document.ways.items()
     ]  # fmt: skip
     charged = {
         "instead of borrowing": "borrowed",
-        "cost": _shown(document.charged),
-        "a million useful tokens": _shown(document.charged_per_million),
-        "how": "what the borrow is charged",
+        "added to the bill": _shown(document.charged),
+        "device time, amortized": _shown(document.borrowed_cost),
+        "a million useful tokens, amortized": _shown(document.borrowed_per_million),
+        "how": document.condition,
     }
     frame.table(
         pl.DataFrame([*rows, charged]),
         f"charges, `turn`, `verdict` and the price book; the same {document.tokens.text} useful tokens made otherwise. "
-        f"Saved: marginal view, {document.head.stamp}. Offers of the market are assumed, since nobody paid them.",
+        "Cash saved: marginal view; device time: amortized, hypothetical but for what was borrowed; "
+        f"{document.head.stamp}. Offers of the market are assumed, since nobody paid them.",
     )
     st.subheader("Where does borrowing stop paying?")
     if not document.flips:

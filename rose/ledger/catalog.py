@@ -48,6 +48,7 @@ VIEWS = (
     "faulty_event",
     "step",
     "power",
+    "scale_down",
     "job",
     "access",
     *ROLLUPS,

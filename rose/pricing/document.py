@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rose.pricing.borrowing.report.savings import Savings
 from rose.pricing.figures import BookFacts, Figure, Stamp
 from rose.pricing.run.operations import Engines, Latency, Preemptions, Syncs
 
@@ -48,7 +49,8 @@ class DeviceRow:
 class Borrow:
     """m, the marginal price of a borrowed device-hour, by term, and what each term rests on."""
 
-    idle_anyway: bool
+    #: Lowest probability stated that the fleet would have existed without the leases; None where none is stated.
+    idle_anyway: float | None
     borrowed: Figure
     per_device_hour: Mapping[str, Figure]
     explained: Mapping[str, str]
@@ -92,7 +94,8 @@ class Report:
     #: Per million useful tokens, by placement, then by view.
     token_cost: Mapping[str, Mapping[str, Figure]]
     harvest_share: Figure
-    saved: Figure
+    #: Cash saved and capacity avoided, never one number.
+    savings: Savings
     #: rho, alpha, accept_rate, r, cpm, phi, ppv.
     factors: Mapping[str, Figure]
     #: How the formula moves with each factor, in dollars per million answer tokens for each unit of the factor.

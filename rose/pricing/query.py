@@ -39,7 +39,7 @@ _ROWS_AT_ONCE = 100
 #: between can only lengthen the time of a device that is still there.
 _VIEWS = (
     "run", "device", "tenure", "device_slice", "lease", "holdout", "engine", "preemption", "sync", "turn", "trajectory",
-    "verdict", "request", "power",
+    "verdict", "request", "power", "scale_down",
 )  # fmt: skip
 
 

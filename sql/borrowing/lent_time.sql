@@ -1,13 +1,40 @@
 -- What serving devices did, summed between price changes and, within each, between the loads at which an assumed power
--- curve bends (`load_points`); by lease if `by_lease`. `base_ns` is time the device would have worked anyway, `busy_ns`
--- that and what rollouts, their syncs and activations took; `base_piece` and `busy_piece` count the bends at or below
--- the share of each. A slice that straddles a price change comes back by itself, its t0_ns and t1_ns set.
+-- curve bends (`load_points`); by lease if `by_lease`. `base_ns` is time the device would have worked anyway, the start of
+-- its serving engine among it, `busy_ns` that and what rollouts, their syncs and activations took; `base_piece` and
+-- `busy_piece` count the bends at or below the share of each. Activation in a slice is divided between the engines that
+-- were starting or moving meanwhile, by how long each was; `unexplained_ns` is that in which no event names an engine,
+-- and counts as the rollout engine's. A slice that straddles a price change comes back by itself, its t0_ns and t1_ns set.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE price_changes = []::BIGINT[];
 -- SET VARIABLE load_points = []::DOUBLE[]; SET VARIABLE by_lease = true;
-WITH slice AS (
+WITH start AS (
+    SELECT device_id, role, epoch_ns(event_time) - duration_ns AS from_ns, epoch_ns(event_time) AS to_ns
+    FROM engine
+    WHERE run_id = getvariable('run_id') AND action IN ('started', 'activated', 'deactivated')
+      AND duration_ns IS NOT NULL
+),
+activating AS (
+    SELECT
+        s.writer, s.seq, s.activation_ns,
+        coalesce(sum(least(e.to_ns, s.t1_ns) - greatest(e.from_ns, s.t0_ns)) FILTER (e.role = 'serving'), 0) AS serving,
+        -- `least` and `greatest` pass over NULL.
+        coalesce(sum(least(e.to_ns, s.t1_ns) - greatest(e.from_ns, s.t0_ns)) FILTER (e.role IS NOT NULL), 0) AS named
+    FROM device_slice AS s
+    LEFT JOIN start AS e ON e.device_id = s.device_id AND e.from_ns < s.t1_ns AND s.t0_ns < e.to_ns
+    WHERE s.run_id = getvariable('run_id') AND s.activation_ns > 0
+    GROUP BY ALL
+),
+owed AS (
+    SELECT
+        writer, seq,
+        CASE WHEN named > 0 THEN (activation_ns * serving // named)::BIGINT ELSE 0 END AS serving_start_ns,
+        CASE WHEN named = 0 THEN activation_ns ELSE 0 END AS unexplained_ns
+    FROM activating
+),
+slice AS (
     SELECT
         s.lease_id, d.device_class, s.t0_ns, s.t1_ns, s.ns, s.rollout_ns,
-        s.serving_ns + s.train_ns AS base_ns,
+        s.serving_ns + s.train_ns + coalesce(o.serving_start_ns, 0) AS base_ns,
+        coalesce(o.unexplained_ns, 0) AS unexplained_ns,
         s.serving_ns + s.train_ns + s.rollout_ns + s.sync_ns + s.activation_ns AS busy_ns,
         list_filter(getvariable('price_changes')::BIGINT[], lambda c: c <= s.t0_ns) AS before,
         list_filter(getvariable('price_changes')::BIGINT[], lambda c: c < s.t1_ns) AS started
@@ -15,6 +42,7 @@ WITH slice AS (
     JOIN device AS d
         ON d.run_id = s.run_id AND d.device_id = s.device_id
        AND d.joined_ns <= s.t0_ns AND s.t1_ns <= coalesce(d.left_ns, s.t1_ns)
+    LEFT JOIN owed AS o ON o.writer = s.writer AND o.seq = s.seq
     WHERE s.run_id = getvariable('run_id') AND d.pool = 'serving' AND s.ns > 0
       AND (s.lease_id IS NOT NULL OR s.rollout_ns + s.sync_ns + s.activation_ns > 0)
 )
@@ -29,7 +57,8 @@ SELECT
     CAST(sum(ns) AS BIGINT) AS ns,
     CAST(sum(rollout_ns) AS BIGINT) AS rollout_ns,
     CAST(sum(base_ns) AS BIGINT) AS base_ns,
-    CAST(sum(busy_ns) AS BIGINT) AS busy_ns
+    CAST(sum(busy_ns) AS BIGINT) AS busy_ns,
+    CAST(sum(unexplained_ns) AS BIGINT) AS unexplained_ns
 FROM slice
 GROUP BY ALL
 ORDER BY ALL;

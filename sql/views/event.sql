@@ -136,6 +136,8 @@
 -- sm_clock_mhz: Clock of the GPU's multiprocessors, MHz.
 -- clock_reasons: What holds the GPU's clocks where they are, separated by semicolons; empty: nothing does.
 -- mig_instances: MIG instances of the card; NULL where MIG is off.
+-- decision: What was decided about a device that lending had a part in: `kept` or `let_go`.
+-- decided_by: Who decided it.
 -- detail_json: Details, as JSON.
 -- who: Name of the token, or `user@host`, of who read the ledger.
 -- peer: Address that a reader's call came from.

@@ -337,6 +337,18 @@ WITH broken AS (
         THEN 't1_ns must be at most 36028797018963967 ns after t0_ns'
         WHEN NOT ((power_mw IS NULL) = (source = 'not measured'))
         THEN 'power_mw must be empty just where source is ''not measured''' END
+        WHEN 'scale_down' THEN CASE
+        WHEN NOT (device_id IS NOT NULL) THEN 'device_id must be text that is not empty'
+        WHEN NOT (coalesce(decision, '') IN ('kept', 'let_go')) THEN 'decision must be one of kept, let_go'
+        WHEN NOT (t0_ns IS NOT NULL)
+        THEN 't0_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
+        WHEN NOT (t1_ns IS NOT NULL)
+        THEN 't1_ns must be an integer from 0 to 4611686018427387903, UTC nanoseconds from 1970 to 2116'
+        WHEN NOT (device_class IS NOT NULL) THEN 'device_class must be text'
+        WHEN NOT (decided_by IS NOT NULL) THEN 'decided_by must be text'
+        WHEN NOT (t0_ns::HUGEINT <= t1_ns::HUGEINT) THEN 't1_ns must be at or after t0_ns'
+        WHEN NOT (t1_ns::HUGEINT - t0_ns::HUGEINT <= 36028797018963967)
+        THEN 't1_ns must be at most 36028797018963967 ns after t0_ns' END
         WHEN 'ledger' THEN CASE
         WHEN NOT (action IS NOT NULL) THEN 'action must be text' END
         WHEN 'access' THEN CASE

@@ -45,7 +45,7 @@ def test_whether_borrowing_was_worth_it_is_said_in_words_and_with_intervals(
         assert plain(line) in said(app)
     ways, flips = app.dataframe[0].value, app.dataframe[1].value
     assert dict(zip(ways["instead of borrowing"], ways["95% interval"].fillna(""), strict=True)) == {
-        **{name: way.saved.interval_text for name, way in of.ways.items()}, "borrowed": "",
+        **{name: way.cash_saved.interval_text for name, way in of.ways.items()}, "borrowed": "",
     }  # fmt: skip
     assert flips.set_index("what")["stops paying at"]["break-even provision for a device-hour"] == (
         of.flips[alternatives.PROVISION].flips_at.text

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dashboard import format as words
 from rose import events
 from rose.ledger import layout
 from rose.ledger.writer import LedgerWriter
@@ -34,9 +35,10 @@ def test_cost_shows_the_reports_figures(ended: Path, built: Report, open_page: A
         "Marginal": built.marginal["total"].text,
         "Amortized": built.amortized["total"].text,
         "Fully loaded": built.fully_loaded["total"].text,
-        "A million tokens, borrowed": built.token_cost["borrowed"]["marginal"].text,
+        "A million tokens, borrowed": built.token_cost["borrowed"]["amortized"].text,
         "A million tokens, dedicated": built.token_cost["dedicated"]["amortized"].text,
-        "Saved against dedicated rollouts": built.saved.text,
+        "Cash saved": words.short(built.savings.cash_saved),
+        "Capacity avoided (hypothetical)": words.short(built.savings.capacity_avoided),
         "An accepted answer": built.cost_per_correct["blended"].measured.text,
         "A correct answer, by audit": built.cost_per_correct["blended"].per_correct.text,
         "C3": built.cost_per_correct["blended"].formula.text,

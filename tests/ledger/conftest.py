@@ -38,7 +38,7 @@ def _of(draw: st.DrawFn, kind: str) -> Event:
         t0 = draw(st.integers(0, 4 * 10**18))
         values |= {f"{bucket}_ns": part for bucket, part in zip(BUCKETS, parts, strict=True)}
         values |= {"t0_ns": t0, "t1_ns": t0 + sum(parts)}
-    if kind in ("holdout", "power"):
+    if kind in ("holdout", "power", "scale_down"):
         t0 = draw(st.integers(0, 4 * 10**18))
         values |= {"t0_ns": t0, "t1_ns": t0 + draw(st.integers(0, 10**15))}
     if kind == "power":

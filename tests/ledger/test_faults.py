@@ -36,7 +36,7 @@ def _whole(kind: str) -> Event:
     values |= {"at_us": _AT_US, "event_id": None}
     if kind == "device_slice":
         return _slice(100, lease_id="x")
-    if kind in ("holdout", "power"):
+    if kind in ("holdout", "power", "scale_down"):
         values |= {"t0_ns": 100, "t1_ns": 107}
     return KINDS[kind](**values)
 

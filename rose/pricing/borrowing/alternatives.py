@@ -11,13 +11,15 @@ The same useful rollout tokens, T, are priced
   is the mean age of a turn at a random instant, E[L^2] / (2 E[L]) over the lengths L of completed turns, seconds;
 - not at all: nothing is spent and T tokens are not made. The serving devices cost the same.
 
-Saved is what the other way would have cost less what the borrow is charged; its interval is made in `savings`.
+These are amortized: device time at its price, and capacity avoided is what the first way comes to. What each would have
+added to the bill is worked out in `cash`, and what borrowing saved against it in `savings`, view by view.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -25,6 +27,7 @@ import polars as pl
 
 from rose.pricing import formulas
 from rose.pricing.answers.cost_per_correct import Groups
+from rose.pricing.borrowing.cash import Bought
 from rose.pricing.borrowing.marginal import Marginal
 from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative, saved
 from rose.pricing.borrowing.terms import Stretches, range_of
@@ -89,6 +92,8 @@ class Comparison:
     tokens: int
     charged_usd: Fraction
     borrowed: Made
+    #: What the borrowed tokens cost with their share of idle time and overhead, dollars.
+    borrowed_loaded_usd: Fraction
     dedicated: Made
     alternatives: tuple[Alternative, ...]
     flip: Flip | None
@@ -132,16 +137,20 @@ def compare(
     found: Groups,
     turns: Sequence[Mapping[str, Any]],
     spreads: Mapping[str, Spread],
+    *,
+    market: bool = True,
 ) -> Comparison:
-    """Price every alternative. `turns` are rows of `turn_lengths`, `spreads` those of the tokens' prices.
+    """Price every alternative, without `market` only dedicated devices and to do without.
 
-    Raises PriceBookError where no dedicated device ran and the book has no price for a rollout device of the class.
+    `turns` are rows of `turn_lengths`, `spreads` those of the tokens' prices. Raises PriceBookError where no dedicated
+    device ran and the book has no price for a rollout device of the class.
     """
     by_class = made(charges)
     borrowed = together([part for (pool, _), part in by_class.items() if pool == "serving"])
-    own = {device_class: part for (pool, device_class), part in by_class.items() if pool in ("rollout", "train")}
+    own = {key: part for key, part in by_class.items() if key[0] in ("rollout", "train")}
     dedicated = together(list(own.values()))
     stretches = Stretches.over(charges.book, allocation.period_ns)
+    borrowed_loaded_usd = Fraction(allocation.of("serving").fully_loaded_nano_usd()["rollout"], NANO_USD_PER_USD)
     if dedicated.useful:
         loaded = Fraction(allocation.of("rollout", "train").fully_loaded_nano_usd()["rollout"], NANO_USD_PER_USD)
         ways = [
@@ -154,31 +163,71 @@ def compare(
             )
             for name, usd in ((DEDICATED, dedicated.usd), (LOADED, loaded))
         ]
+        needed_ns = Fraction(dedicated.rollout_ns * borrowed.useful, dedicated.useful)
     else:
         ways = [_dedicated_by_book(borrow, stretches, charges.book)]
-    if borrowed.useful:
-        classes = {name: part for name, part in own.items() if part.useful} or {
+        needed_ns = Fraction(borrow.borrowed_ns)
+    idle_ns = _idle_ns(allocation)
+    ways[0] = _bought(ways[0], needed_ns, idle_ns, _increment(own, by_class, allocation, charges.book))
+    if borrowed.useful and market:
+        classes = {name: part for (_, name), part in own.items() if part.useful} or {
             name: part for (pool, name), part in by_class.items() if pool == "serving" and part.generated
         }
         measured = bool(dedicated.useful)
         age_s = _age_s(turns, "dedicated" if measured else "borrowed")
         for device_class, part in sorted(classes.items()):
-            ways += _market(device_class, part, measured, borrowed.useful, age_s, borrow, stretches, charges.book)
+            ways += _market(
+                device_class, part, measured, borrowed.useful, age_s, borrow, stretches, charges.book, idle_ns
+            )
     nothing = (
         f"{borrowed.useful:,} useful tokens would not have been made; the serving devices would have cost the same"
     )
     ways.append(Alternative(name=NOTHING, usd=Fraction(0), basis="measured", explained=nothing, follows="borrowed"))
     charged = borrow.charged_usd
-    ways = saved(ways, borrow, found, spreads) if borrowed.useful else []
+    if borrowed.useful:
+        ways = saved(ways, borrow, found, spreads, borrowed_usd=borrowed.usd, borrowed_loaded_usd=borrowed_loaded_usd)
+    else:
+        ways = []
     return Comparison(
         tokens=borrowed.useful,
         charged_usd=charged,
         borrowed=borrowed,
+        borrowed_loaded_usd=borrowed_loaded_usd,
         dedicated=dedicated,
         alternatives=tuple(ways),
         flip=_flip(ways[0], borrow, borrowed) if ways else None,
         multiplier=multiplier(borrowed.useful, dedicated.useful, charged, dedicated.usd),
     )
+
+
+def _idle_ns(allocation: Allocation) -> int:
+    """Idle time of the dedicated devices that did rollouts."""
+    devices = allocation.of("rollout", "train").devices
+    return sum(device.bucket_ns["idle"] for device in devices if device.bucket_ns["rollout"])
+
+
+def _increment(
+    own: Mapping[tuple[str, str], Made], by_class: Mapping[tuple[str, str], Made], allocation: Allocation,
+    book: PriceBook,
+) -> Decimal:  # fmt: skip
+    """Hours that a dedicated device is bought for: of the class that did most of the work there, else of the borrow."""
+    parts = own or by_class
+    if not parts:
+        return Decimal(1)
+    pool, device_class = max(parts, key=lambda key: parts[key].rollout_ns)
+    pool = pool if own else "rollout"
+    return book.device_at(device_class, pool, allocation.period_ns[0]).bought_in_hours
+
+
+def _bought(way: Alternative, needed_ns: Fraction, idle_ns: int, increment_hours: Decimal) -> Alternative:
+    """The way with what it would have added to the bill, at what an hour of it costs."""
+    if way.usd is None or not needed_ns:
+        return way
+    bought = Bought(
+        needed_ns=needed_ns, idle_ns=idle_ns, increment_hours=increment_hours,
+        usd_per_device_hour=way.usd * NS_PER_HOUR / needed_ns,
+    )  # fmt: skip
+    return replace(way, bought=bought)
 
 
 def multiplier(
@@ -223,7 +272,7 @@ def _dedicated_by_book(borrow: Marginal, stretches: Stretches, book: PriceBook) 
 
 def _market(
     device_class: str, part: Made, measured: bool, tokens: int, age_s: Fraction | None, borrow: Marginal,
-    stretches: Stretches, book: PriceBook,
+    stretches: Stretches, book: PriceBook, idle_ns: int,
 ) -> list[Alternative]:  # fmt: skip
     """Every offer for a class that held in each stretch in which something was borrowed."""
     borrowed_ns = [Fraction(0)] * len(stretches.spans)
@@ -249,15 +298,21 @@ def _market(
             if cost is None:
                 break
             usd += cost * ns / whole
+        first = next(offer for offer in offers if offer is not None)
         found.append(
-            Alternative(
-                name=name,
-                usd=None if why else usd,
-                basis="price book" if measured else "assumed",
-                explained=_told(next(offer for offer in offers if offer is not None), hours, age_s, measured),
-                why=why,
-                follows="dedicated" if measured else "borrowed",
-                range=range_of(offer for offer in offers if offer is not None),
+            _bought(
+                Alternative(
+                    name=name,
+                    usd=None if why else usd,
+                    basis="price book" if measured else "assumed",
+                    explained=_told(first, hours, age_s, measured),
+                    why=why,
+                    follows="dedicated" if measured else "borrowed",
+                    range=range_of(offer for offer in offers if offer is not None),
+                ),
+                _needed_ns(first, hours, age_s),
+                idle_ns,
+                first.bought_in_hours,
             )
         )
     return found
@@ -281,6 +336,14 @@ def _offer_usd(
     return Fraction(offer.usd_per_hour) * hours / share, None
 
 
+def _needed_ns(offer: Offer, hours: Fraction | None, age_s: Fraction | None) -> Fraction:
+    """Device time at an offer, with what interruptions lose; 0 where it is not known."""
+    share = Fraction(1)
+    if offer.interruptions_per_hour:
+        share = Fraction(0) if age_s is None else spot_useful_share(Fraction(offer.interruptions_per_hour), age_s)
+    return Fraction(0) if hours is None or share <= 0 else hours * NS_PER_HOUR / share
+
+
 def _told(offer: Offer, hours: Fraction | None, age_s: Fraction | None, measured: bool) -> str:
     told = f"${offer.usd_per_hour} per device-hour"
     if hours is not None:
@@ -298,18 +361,19 @@ def _age_s(turns: Sequence[Mapping[str, Any]], placement: str) -> Fraction | Non
 
 
 def _flip(way: Alternative, borrow: Marginal, borrowed: Made) -> Flip | None:
-    """Where the borrow would cost as much as this way, one figure changed at a time."""
-    if way.usd is None or not borrow.borrowed_ns or not borrowed.useful or not borrowed.generated:
+    """Where borrowing would add as much to the bill as this way, one figure changed at a time."""
+    added = way.added_usd
+    if added is None or not borrow.borrowed_ns or not borrowed.useful or not borrowed.generated:
         return None
     charged, hours = borrow.charged_usd, Fraction(borrow.borrowed_ns, NS_PER_HOUR)
     # With waste w the borrow makes generated * (1 - w) useful tokens, worth the way's price of one each.
-    wasted = 1 - charged * borrowed.useful / (borrowed.generated * way.usd) if way.usd else None
-    spare = way.usd - charged
+    wasted = 1 - charged * borrowed.useful / (borrowed.generated * added) if added else None
+    spare = added - charged
     sent_gb = Fraction(borrow.sent_bytes, 10**9)
     per_gb = (borrow.terms["transfer"].usd + spare) / sent_gb if sent_gb else None
     return Flip(
-        usd_per_million_useful=way.usd * 10**6 / borrowed.useful,
-        usd_per_device_hour=way.usd / hours,
+        usd_per_million_useful=added * 10**6 / borrowed.useful,
+        usd_per_device_hour=added / hours,
         wasted_share=wasted if wasted is not None and 0 <= wasted < 1 else None,
         usd_per_gb=per_gb if per_gb is not None and per_gb >= 0 else None,
         provision_usd_per_device_hour=(borrow.terms["provision"].usd + spare) / hours,

@@ -6,11 +6,14 @@ Each term is kept as a total in dollars, an exact fraction, so that terms and le
 Where a price changes during a run, each side is charged at its own.
 
 m is a decision figure and does not sum to the bill. It holds only if the fleet would have existed without the leases
-(the idle-anyway gate). Where it would not, device time was there to be avoided, and is charged on top of m:
+(the idle-anyway gate), which the price book gives a probability P (`idle_anyway`). Where it would not, device time was
+there to be avoided, and is charged on top of m at its amortized price:
 
-- while the price book states `idle_anyway = false`, borrowed device time at its amortized price;
-- while it states `true`, all leased time of a span in which the device would have been given back (`scale_down`), at
-  its amortized price: without the lease none of that time would have been paid for.
+- (1 - P) of borrowed device time;
+- P of all leased time of a span in which the device would have been given back (`scale_down`): without the lease none
+  of that time would have been paid for.
+
+Where the book states no P, m is conditional on it (`unstated_usd` is what hangs on it), and is charged as if P were 1.
 """
 
 from __future__ import annotations
@@ -22,8 +25,9 @@ from typing import Any
 
 import duckdb
 
-from rose.pricing.borrowing import harm, power, provision
+from rose.pricing.borrowing import cash, harm, idle_anyway, power, provision, scale_down
 from rose.pricing.borrowing.harm import Harm
+from rose.pricing.borrowing.idle_anyway import Gate
 from rose.pricing.borrowing.power import Metered
 from rose.pricing.borrowing.scale_down import Span
 from rose.pricing.borrowing.terms import Basis, Parts, Stretches, Term, add, basis_of, by_book, nano_by_key, term
@@ -68,10 +72,18 @@ class Marginal:
 
     terms: Mapping[str, Term]
     borrowed_ns: int
-    #: Whether the price book states throughout that the fleet would have existed without the leases.
-    idle_anyway: bool
+    #: Lowest probability that the price book states for the fleet to have existed without the leases; None where, for
+    #: part of the time at least, it states none.
+    idle_anyway: Fraction | None
     #: Device time that would not have been paid for without the leases, at its amortized price, dollars.
     avoidable_usd: Fraction = Fraction(0)
+    #: 95% of it, by the range of the stated probability.
+    avoidable_interval: Interval | None = None
+    #: Amortized price of the borrowed time for which the book states no probability: charged on top of m, were the
+    #: fleet there for lending alone.
+    unstated_usd: Fraction = Fraction(0)
+    #: What was not paid for dedicated devices that were given up because there was borrowing, by recorded decisions.
+    let_go_usd: Fraction = Fraction(0)
     #: Leased time in spans in which the device would have been given back, and charged as avoidable.
     gave_back_ns: int = 0
     #: What withheld windows say, or why lending cannot be told from load.
@@ -99,6 +111,26 @@ class Marginal:
     def charged_usd(self) -> Fraction:
         """What the borrow is to be charged: m, and the device time that it kept from being avoided."""
         return self.usd + self.avoidable_usd
+
+    @property
+    def charged_estimate(self) -> Estimate | None:
+        """`charged_usd` and its 95%; None where `no_interval` says why."""
+        if (m := self.estimate) is None:
+            return None
+        if self.avoidable_interval is None or self.avoidable_interval.high is None:
+            return m.plus(float(self.avoidable_usd))
+        ends = self.avoidable_interval.low, self.avoidable_interval.high
+        spread = total([m, Estimate(float(self.avoidable_usd), *ends)])
+        assert spread is not None and spread.high is not None  # noqa: PT018 - two estimates have a sum
+        return Estimate(float(self.charged_usd), spread.low, spread.high)
+
+    @property
+    def charged_interval(self) -> Interval | None:
+        """95% of `charged_usd`; None where it is known exactly, or `no_interval` says why there is none."""
+        estimate = self.charged_estimate
+        if estimate is None or estimate.low == estimate.high:
+            return None
+        return Interval(low=estimate.low, high=estimate.high)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -172,6 +204,9 @@ def marginal(
     """
     period_ns = allocation.period_ns
     stretches = Stretches.over(book, period_ns)
+    set_variables(connection, run_id=run_id)
+    decided = rows(connection, "borrowing/scale_downs")
+    gave_back = scale_down.check([*gave_back, *scale_down.recorded(decided)], "spans given, and the ledger's decisions")
     set_variables(
         connection, run_id=run_id, period_end_ns=period_ns[1], price_changes=stretches.changes_ns, by_lease=by_lease,
         load_points=power.load_points(book), span_device=[span.device_id for span in gave_back],
@@ -199,12 +234,20 @@ def marginal(
             key = (row["device_class"], segment)
             borrowed[key] = borrowed.get(key, Fraction(0)) + times["rollout_ns"]
     gave_back_time = rows(connection, "borrowing/gave_back_time") if gave_back else []
-    avoidable, gave_back_ns = _avoidable(lent, gave_back_time, stretches, book)
+    gate = Gate.over(stretches, book)
+    avoidable, gave_back_ns = idle_anyway.avoidable(lent, gave_back_time, stretches, book, gate.stated)
+    ends = [
+        sum(idle_anyway.avoidable(lent, gave_back_time, stretches, book, shares)[0].values(), Fraction(0))
+        for shares in (gate.low, gate.high)
+    ]
     return Marginal(
         terms=terms,
         borrowed_ns=sum(row["rollout_ns"] for row in lent),
-        idle_anyway=all(book.lending_at(at_ns).idle_anyway for at_ns in stretches.starts_ns),
+        idle_anyway=None if gate.silent else min(gate.stated),
         avoidable_usd=sum(avoidable.values(), Fraction(0)),
+        avoidable_interval=Interval(low=float(min(ends)), high=float(max(ends))) if ends[0] != ends[1] else None,
+        let_go_usd=cash.let_go_usd(decided, allocation, book),
+        unstated_usd=idle_anyway.unstated(lent, stretches, book, gate.silent),
         gave_back_ns=gave_back_ns,
         harm=harmed,
         sent_bytes=sent_bytes,
@@ -304,27 +347,3 @@ def _kv_recompute(recomputed: Iterable[Row], stretches: Stretches, book: PriceBo
         parts, "measured", f"{tokens:,} prompt tokens computed again at {each} per million",
         interval=by_book([(sum(parts.values(), Fraction(0)), list(map(book.lending_at, stretches.starts_ns)))]),
     )  # fmt: skip
-
-
-def _avoidable(
-    lent: Iterable[Row], gave_back: Iterable[Row], stretches: Stretches, book: PriceBook
-) -> tuple[Parts, int]:
-    """Avoidable dollars by lease, and the leased time in spans that a device would have been given back in."""
-    gate = [book.lending_at(at_ns).idle_anyway for at_ns in stretches.starts_ns]
-    parts: Parts = {}
-
-    def charge(row: Row, segment: int, ns: Fraction) -> None:
-        price = book.device_at(row["device_class"], "serving", stretches.starts_ns[segment])
-        add(parts, row["lease_id"], Fraction(price.usd_per_hour) * ns / NS_PER_HOUR)
-
-    if not all(gate):
-        for row in lent:
-            for segment, times in stretches.divide(row, "rollout_ns"):
-                if not gate[segment]:
-                    charge(row, segment, times["rollout_ns"])
-    gave_back_ns = 0
-    for row in gave_back:
-        if gate[row["segment"]]:
-            gave_back_ns += row["ns"]
-            charge(row, row["segment"], Fraction(row["ns"]))
-    return parts, gave_back_ns

@@ -161,6 +161,7 @@ def energy(
                 no_interval.append(f"power of {device_class} is assumed, and the price book gives no range for it")
             bases.append("assumed")
             how.append(f"{device_class}: {figure.load_w - figure.idle_w} W from idle to full load, assumed")
+            how += _unexplained(device_class, lent)
     return term(
         parts,
         basis_of(bases),
@@ -168,6 +169,11 @@ def energy(
         interval=total(estimates),
         no_interval="; ".join(no_interval) or None,
     )
+
+
+def _unexplained(device_class: str, lent: Iterable[Row]) -> list[str]:
+    ns = sum(row["unexplained_ns"] for row in lent if row["device_class"] == device_class)
+    return [f"whose engine started for {ns / NS_PER_S:,.1f} s of it is unknown"] if ns else []
 
 
 def extra_joules(figure: PowerFigure, points: Sequence[float], row: Row, times: Mapping[str, Fraction]) -> Fraction:

@@ -1,14 +1,15 @@
 """What borrowing saved against each other way to the same tokens, and how well that is known [D].
 
-Saved is what the other way would have cost less what the borrow is charged. Its 95% interval is a bootstrap over
-groups (tokens and waste of a group belong together, dollars follow the tokens made), with m and the price of a token,
-here and there, drawn from their own intervals at the same time, and an offer from the price book's range. There is none
-where m has none, or where the other way's throughput is assumed.
+Two figures for each way, each of one view alone: *less* is the amortized cost of the way less that of the borrowed
+tokens, *cash saved* what the way would have added to the bill less what borrowing added (`cash`). Their 95% intervals
+are a bootstrap over groups (tokens and waste of a group belong together, dollars follow the tokens made), with m and
+the price of a token, here and there, drawn from their own intervals at the same time, and an offer from the price
+book's range. There is none where m has none, or where the other way's throughput is assumed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
@@ -16,6 +17,7 @@ from typing import Literal
 import numpy as np
 
 from rose.pricing.answers.cost_per_correct import Groups, Resamples, resample
+from rose.pricing.borrowing.cash import Bought
 from rose.pricing.borrowing.marginal import Marginal
 from rose.pricing.borrowing.terms import Basis
 from rose.pricing.run.token_spread import UNKNOWN, Spread
@@ -27,57 +29,104 @@ DEDICATED, LOADED, NOTHING = "dedicated devices", "dedicated devices, fully load
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Saving:
+    """Dollars saved, below zero where borrowing cost more, with 95%, or why there is no interval."""
+
+    usd: Fraction
+    interval: Interval | None = None
+    no_interval: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Alternative:
     """Another way to come by the same useful tokens (`NOTHING`: to do without them)."""
 
     name: str
+    #: Amortized: device time at its price, whether or not the fleet would have been billed for it.
     usd: Fraction | None
     basis: Basis
     explained: str
     #: The tokens that its dollars follow: useful ones at the waste of dedicated devices, or all that were borrowed.
     follows: Literal["dedicated", "borrowed"]
     why: str | None = None
-    #: `usd` less what the borrow is charged; below zero where borrowing cost more.
-    saved_usd: Fraction | None = None
+    #: What it would have added to the bill; None where that is another way's figure, or not known.
+    bought: Bought | None = None
+    #: 95% of `usd`.
     interval: Interval | None = None
-    #: Why `saved_usd` has no interval.
     no_interval: str | None = None
+    #: `usd` less what the borrowed tokens cost in the same view.
+    less: Saving | None = None
+    #: What it would have added to the bill, less what borrowing did.
+    cash: Saving | None = None
     #: The ends of the price book's range, as shares of `usd`.
     range: tuple[float, float] = (1.0, 1.0)
 
+    @property
+    def added_usd(self) -> Fraction | None:
+        """What it would have added to the bill."""
+        if self.name == NOTHING:
+            return Fraction(0)
+        return None if self.bought is None else self.bought.usd
+
 
 def saved(
-    ways: Sequence[Alternative], borrow: Marginal, found: Groups, spreads: Mapping[str, Spread]
+    ways: Sequence[Alternative],
+    borrow: Marginal,
+    found: Groups,
+    spreads: Mapping[str, Spread],
+    *,
+    borrowed_usd: Fraction,
+    borrowed_loaded_usd: Fraction,
 ) -> list[Alternative]:
-    """The ways with what borrowing saved against each, and its interval, or why there is none."""
+    """The ways with what borrowing saved against each, and its interval, or why there is none.
+
+    `borrowed_usd` is the amortized cost of the borrowed tokens, `borrowed_loaded_usd` the fully loaded one.
+    """
     drawn = resample(found) if found.each else None
-    charged = borrow.charged_usd
-    done = []
-    for way in ways:
-        if way.usd is None:
-            done.append(way)
-            continue
-        place = "loaded" if way.name == LOADED else "dedicated"
-        why, interval = _no_interval(way, borrow, spreads, place), None
-        if why is None and drawn is not None:
-            interval = bootstrap.interval(
-                _way_draws(way, drawn, found, spreads.get(place)) - _charged_draws(borrow, drawn, found, spreads),
-                drawn.units,
-            )
-        done.append(
-            replace(
-                way,
-                saved_usd=way.usd - charged,
-                interval=interval,
-                no_interval=None if interval is not None else why or bootstrap.TOO_FEW,
-            )
+    return [_saved(way, borrow, found, spreads, drawn, borrowed_usd, borrowed_loaded_usd) for way in ways]
+
+
+def _saved(
+    way: Alternative, borrow: Marginal, found: Groups, spreads: Mapping[str, Spread], drawn: Resamples | None,
+    borrowed_usd: Fraction, borrowed_loaded_usd: Fraction,
+) -> Alternative:  # fmt: skip
+    if way.usd is None:
+        return way
+    place = "loaded" if way.name == LOADED else "dedicated"
+    unknown = _unknown(way, spreads, place)
+
+    def known(draws: Callable[[Resamples], Floats], why: str | None) -> tuple[Interval | None, str | None]:
+        interval = None if why is not None or drawn is None else bootstrap.interval(draws(drawn), drawn.units)
+        return interval, None if interval is not None else why or bootstrap.TOO_FEW
+
+    def there(of: Resamples) -> Floats:
+        return _way_draws(way, of, found, spreads.get(place))
+
+    def here(of: Resamples) -> Floats:
+        return np.asarray(float(borrowed_usd) * _made(of, found, spreads), dtype=np.float64)
+
+    def bill(of: Resamples) -> Floats:
+        added = _added_draws(way, of, found, spreads.get(place)) + float(borrow.let_go_usd)
+        return np.asarray(added - _charged_draws(borrow, of, found, spreads), dtype=np.float64)
+
+    interval, why = known(there, unknown)
+    less = cash = None
+    if way.name == LOADED:
+        less = Saving(usd=way.usd - borrowed_loaded_usd, no_interval="a fully loaded borrow is not sampled")
+    elif way.name != NOTHING:
+        less = _saving(way.usd - borrowed_usd, *known(lambda of: there(of) - here(of), unknown))
+    if way.added_usd is not None:
+        cash = _saving(
+            way.added_usd + borrow.let_go_usd - borrow.charged_usd, *known(bill, borrow.no_interval or unknown)
         )
-    return done
+    return replace(way, interval=interval, no_interval=why, less=less, cash=cash)
 
 
-def _no_interval(way: Alternative, borrow: Marginal, spreads: Mapping[str, Spread], place: str) -> str | None:
-    if borrow.no_interval:
-        return borrow.no_interval
+def _saving(usd: Fraction, interval: Interval | None, no_interval: str | None) -> Saving:
+    return Saving(usd=usd, interval=interval, no_interval=no_interval)
+
+
+def _unknown(way: Alternative, spreads: Mapping[str, Spread], place: str) -> str | None:
     if way.basis == "assumed":
         return "the throughput of other devices is assumed"
     needed = {"borrowed"} if way.name == NOTHING else {"borrowed", place}
@@ -85,22 +134,42 @@ def _no_interval(way: Alternative, borrow: Marginal, spreads: Mapping[str, Sprea
 
 
 def _way_draws(way: Alternative, drawn: Resamples, found: Groups, spread: Spread | None) -> Floats:
-    """What a way may really cost, dollars: the useful borrowed tokens of a draw, at its waste on the way's devices."""
+    """What a way may really cost, dollars, amortized."""
     assert way.usd is not None
+    return np.asarray(float(way.usd) * _needed(way, drawn, found, spread) * _offered(way), dtype=np.float64)
+
+
+def _added_draws(way: Alternative, drawn: Resamples, found: Groups, spread: Spread | None) -> Floats:
+    """What a way may really have added to the bill, dollars."""
+    if way.bought is None:
+        return np.zeros(bootstrap.RESAMPLES)
+    return np.asarray(way.bought.draws(_needed(way, drawn, found, spread)) * _offered(way), dtype=np.float64)
+
+
+def _offered(way: Alternative) -> Floats:
+    return Estimate(1.0, *way.range).draws(seed=4)
+
+
+def _needed(way: Alternative, drawn: Resamples, found: Groups, spread: Spread | None) -> Floats:
+    """Device time that a way may really take, as multiples: the useful borrowed tokens of a draw, at its waste."""
     if way.name == NOTHING or spread is None:
         return np.zeros(bootstrap.RESAMPLES)
     useful = _moved(drawn, found, "borrowed_useful")
     with np.errstate(divide="ignore", invalid="ignore"):
         wasted = _moved(drawn, found, "dedicated_tokens") / _moved(drawn, found, "dedicated_useful")
-    offered = Estimate(1.0, *way.range).draws(seed=4)
-    return np.asarray(float(way.usd) * useful * wasted * spread.draws(seed=2) * offered, dtype=np.float64)
+    return np.asarray(useful * wasted * spread.draws(seed=2), dtype=np.float64)
+
+
+def _made(drawn: Resamples, found: Groups, spreads: Mapping[str, Spread]) -> Floats:
+    """Borrowed device time as multiples: it follows the tokens made, and how evenly they were made."""
+    return np.asarray(_moved(drawn, found, "borrowed_tokens") * spreads["borrowed"].draws(seed=1), dtype=np.float64)
 
 
 def _charged_draws(borrow: Marginal, drawn: Resamples, found: Groups, spreads: Mapping[str, Spread]) -> Floats:
-    """What the borrow may really be charged: it follows the tokens made, and how evenly they were made."""
-    assert borrow.estimate is not None
-    charged = borrow.estimate.plus(float(borrow.avoidable_usd))
-    made = _moved(drawn, found, "borrowed_tokens") * spreads["borrowed"].draws(seed=1)
+    """What the borrow may really be charged."""
+    charged = borrow.charged_estimate
+    assert charged is not None
+    made = _made(drawn, found, spreads)
     return np.asarray(made * charged.value + charged.draws(seed=3) - charged.value, dtype=np.float64)
 
 

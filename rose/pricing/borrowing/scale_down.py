@@ -1,21 +1,31 @@
-"""Spans in which a device would have been given back to its owner, had it not been lent.
+"""What whoever sizes the fleet decided about its devices because of lending.
 
-The runtime does not record them: whoever sizes the fleet states them in a CSV file with the columns device_id, from and
-to (UTC, such as 2026-06-01T00:00:00Z; `to` is the first instant after the span).
+A serving device was *kept* where it would have been given back to its owner, had it not been lent; a dedicated one was
+*let go* where it was given up because there was borrowing. The runtime sees neither: both are recorded in the ledger
+from a CSV file, `record`, and spans of kept devices can be given for once, `read`. Times are UTC, such as
+2026-06-01T00:00:00Z, and `to` is the first instant after a span.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+from rose.events import Provenance, ScaleDown
+from rose.ledger.writer import LedgerWriter
 from rose.pricing.money import PricingError
 
 COLUMNS = ("device_id", "from", "to")
+#: Of a file of decisions; only the last may be empty.
+DECISION_COLUMNS = ("device_id", "device_class", "decision", "from", "to", "decided_by", "reason")
+#: Name of the ledger's writer of decisions.
+WRITER = "scale-down"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -30,16 +40,41 @@ class Span:
 
 def read(path: Path) -> tuple[Span, ...]:
     """Spans of a file, in order. Raises PricingError, naming file and line, for one that cannot be used."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = csv.DictReader(file)
-            if tuple(lines.fieldnames or ()) != COLUMNS:
-                raise PricingError(f"{path}: line 1 must be `{','.join(COLUMNS)}`, got {lines.fieldnames}")
-            return check((_span(path, lines.line_num, line) for line in lines), str(path))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise PricingError(
-            f"cannot read {path}: {error}. Give a CSV file with the columns {', '.join(COLUMNS)}."
-        ) from None
+    return check((_span(path, number, line) for number, line in _lines(path, COLUMNS)), str(path))
+
+
+def decisions(path: Path) -> tuple[ScaleDown, ...]:
+    """Decisions of a file, in its order. Raises PricingError, naming file and line, for one that cannot be used."""
+    made = []
+    for number, line in _lines(path, DECISION_COLUMNS):
+        values = {name: (line.get(name) or "").strip() for name in DECISION_COLUMNS}
+        if None in line or not all(values[name] for name in DECISION_COLUMNS[:-1]):
+            raise PricingError(f"{path}: line {number} must have a value in each of {', '.join(DECISION_COLUMNS[:-1])}")
+        if values["decision"] not in ("kept", "let_go"):
+            raise PricingError(f"{path}: line {number}: decision must be kept or let_go, got {values['decision']!r}")
+        span = _span(path, number, {name: values[name] for name in COLUMNS})
+        made.append(
+            ScaleDown(
+                device_id=span.device_id, t0_ns=span.from_ns, t1_ns=span.to_ns, device_class=values["device_class"],
+                decision="kept" if values["decision"] == "kept" else "let_go", decided_by=values["decided_by"],
+                reason=values["reason"] or None,
+                event_id=hashlib.sha256("/".join(values.values()).encode()).hexdigest(),
+            )
+        )  # fmt: skip
+    check((Span(str(one.device_id), one.t0_ns, one.t1_ns) for one in made), str(path))
+    return tuple(made)
+
+
+def record(root: Path, run_id: str, provenance: Provenance, made: Iterable[ScaleDown]) -> None:
+    """Record decisions in the ledger at `root`; one that is recorded again counts once. Raises LedgerError."""
+    with LedgerWriter.open(root, WRITER, run_id, provenance) as ledger:
+        for one in made:
+            ledger.record(one)
+
+
+def recorded(rows: Iterable[Mapping[str, Any]]) -> tuple[Span, ...]:
+    """Spans of kept devices among rows of `scale_downs`."""
+    return tuple(Span(row["device_id"], row["t0_ns"], row["t1_ns"]) for row in rows if row["decision"] == "kept")
 
 
 def check(spans: Iterable[Span], where: str) -> tuple[Span, ...]:
@@ -51,6 +86,20 @@ def check(spans: Iterable[Span], where: str) -> tuple[Span, ...]:
                 f"{where}: two spans of device {one.device_id!r} overlap; its time would be charged twice"
             )
     return ordered
+
+
+def _lines(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str | None, str | None]]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = csv.DictReader(file)
+            if tuple(lines.fieldnames or ()) != columns:
+                raise PricingError(f"{path}: line 1 must be `{','.join(columns)}`, got {lines.fieldnames}")
+            for line in lines:
+                yield lines.line_num, dict(line)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise PricingError(
+            f"cannot read {path}: {error}. Give a CSV file with the columns {', '.join(columns)}."
+        ) from None
 
 
 def _span(path: Path, line: int, given: dict[str | None, str | None]) -> Span:

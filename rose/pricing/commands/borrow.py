@@ -119,6 +119,30 @@ def spikes(
     )
 
 
+@borrow_app.command("decide")
+def decide(
+    file: Annotated[Path, typer.Argument(help="CSV of device_id,device_class,decision,from,to,decided_by,reason.")],
+    ledger: LedgerOption = None,
+    run: RunOption = None,
+) -> None:
+    """Record which serving devices were kept to be lent, and which dedicated ones were let go for borrowing."""
+    from contextlib import closing
+    from typing import cast
+
+    from rose.events import Provenance
+    from rose.ledger import catalog
+    from rose.pricing.borrowing import scale_down
+    from rose.pricing.run.priced import newest_run, run_facts
+
+    with clear_errors():
+        made, root = scale_down.decisions(file), ledger_root(ledger)
+        with closing(catalog.connect(root)) as connection:
+            run_id = run or newest_run(connection)
+            _, provenance = run_facts(connection, run_id)
+        scale_down.record(root, run_id, cast(Provenance, provenance), made)
+    typer.echo(f"{len(made):,} decisions of run {run_id} are in the ledger")
+
+
 def _spans(file: Path | None) -> tuple[Span, ...]:
     from rose.pricing.borrowing import scale_down
 

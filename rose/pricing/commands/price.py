@@ -153,6 +153,17 @@ def _range(entry: Entry) -> str:
     return f"; 95% range {entry.low_share:%} to {entry.high_share:%} of it"
 
 
+def _probability(entry: Lending) -> str:
+    if entry.idle_anyway is None:
+        return "not stated"
+    if entry.idle_anyway in (0, 1):
+        return "yes" if entry.idle_anyway else "no"
+    ends = (
+        f" ({entry.idle_anyway_low:.0%} to {entry.idle_anyway_high:.0%})" if entry.idle_anyway_low is not None else ""
+    )
+    return f"{entry.idle_anyway:.0%} likely{ends}"
+
+
 def _optional(entry: Lending) -> str:
     """What a book may leave out, in words."""
     parts = [
@@ -191,7 +202,7 @@ def _said(entry: Entry) -> str:
             return f"${entry.usd_per_gb:f} per GB"
         case entries.Lending():
             return (
-                f"fleet exists without leases: {'yes' if entry.idle_anyway else 'no'}; "
+                f"fleet exists without leases: {_probability(entry)}; "
                 f"scheduler ${entry.scheduler_usd_per_lease_s:f} per lease-second; "
                 f"recomputed prompt ${entry.kv_recompute_usd_per_million_tokens:f} per million tokens; "
                 f"missed budget ${entry.violation_usd:f}{_optional(entry)}"

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from rose.pricing.money import PricingError
-from rose.pricing.price_books.numbers import LatencyCurve, number, rate
+from rose.pricing.price_books.numbers import Increment, LatencyCurve, Probability, number, rate
 
 
 class PriceBookError(PricingError):
@@ -178,6 +178,8 @@ class DevicePrice(Dated):
     pool: Pool | None = None
     usd_per_hour: Rate
     commitment: Name
+    #: The least that can be bought of it, hours of one device; a year's commitment is 8760.
+    bought_in_hours: Increment = Decimal(1)
     #: A rented device's price covers its power; electricity then costs nothing extra.
     energy_included: bool = False
     valid_from: Day
@@ -191,6 +193,8 @@ class Offer(Dated):
     device_class: Name = Field(alias="class")
     commitment: Name
     usd_per_hour: Rate
+    #: The least that can be bought of it, hours of one device.
+    bought_in_hours: Increment = Decimal(1)
     #: How often the seller takes the device back, for each hour of it.
     interruptions_per_hour: Rate | None = None
     valid_from: Day
@@ -276,7 +280,10 @@ class TransferPrice(Dated):
 class Lending(Dated):
     """What lending adds beside energy and transfer, and whether the fleet would have existed without it."""
 
-    idle_anyway: bool
+    #: Probability that the fleet would have existed without the leases, and its 95% range; None: nothing is stated.
+    idle_anyway: Probability | None = None
+    idle_anyway_low: Probability | None = None
+    idle_anyway_high: Probability | None = None
     scheduler_usd_per_lease_s: Rate
     kv_recompute_usd_per_million_tokens: Rate
     #: The SLO penalty: what one serving request that misses its budget costs.
@@ -289,6 +296,24 @@ class Lending(Dated):
     held_memory_usd_per_gib_hour: Rate | None = None
     #: Publishing a version to one serving device, beside the transfer of its bytes.
     publish_usd_per_sync: Rate | None = None
+
+    @property
+    def idle_anyway_range(self) -> tuple[Fraction, Fraction, Fraction] | None:
+        """(low, stated, high); the ends are the stated probability where the book gives none."""
+        if self.idle_anyway is None:
+            return None
+        low, high = (self.idle_anyway if end is None else end for end in (self.idle_anyway_low, self.idle_anyway_high))
+        return Fraction(low), Fraction(self.idle_anyway), Fraction(high)
+
+    @model_validator(mode="after")
+    def _probability_within_its_range(self) -> Self:
+        if (self.idle_anyway_low is None) != (self.idle_anyway_high is None):
+            raise ValueError("has one of idle_anyway_low and idle_anyway_high: a range needs both")
+        if self.idle_anyway is None and self.idle_anyway_low is not None:
+            raise ValueError("has idle_anyway_low and no idle_anyway: state the probability that the range is around")
+        if (ends := self.idle_anyway_range) is not None and not ends[0] <= ends[1] <= ends[2]:
+            raise ValueError(f"idle_anyway {self.idle_anyway} must lie between idle_anyway_low and idle_anyway_high")
+        return self
 
     @model_validator(mode="after")
     def _missing_costs_at_least_as_much(self) -> Self:

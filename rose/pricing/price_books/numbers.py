@@ -38,6 +38,25 @@ def rate(value: object) -> Decimal:
     return exact
 
 
+def _probability(value: object) -> Decimal:
+    if isinstance(value, bool):
+        return Decimal(int(value))
+    try:
+        exact = number(value)
+    except ValueError:
+        exact = None
+    if exact is None or not 0 <= exact <= 1:
+        raise ValueError("must be a probability from 0 to 1, or true or false for 1 or 0")
+    return exact
+
+
+def _hours(value: object) -> Decimal:
+    exact = number(value)
+    if exact <= 0:
+        raise ValueError("must be above 0: hours that a device is bought for at once")
+    return exact
+
+
 def _curve(value: object) -> object:
     if not isinstance(value, list | tuple) or len(value) < 2:
         raise ValueError("must be two or more pairs of a share of the budget and dollars: [[0.5, 0], [1.0, 0.001]]")
@@ -57,6 +76,10 @@ def _curve(value: object) -> object:
     return tuple(points)
 
 
+#: From 0 to 1; `true` is 1 and `false` 0.
+Probability = Annotated[Decimal, BeforeValidator(_probability)]
+#: Hours that a device is paid for at least.
+Increment = Annotated[Decimal, BeforeValidator(_hours)]
 #: Dollars for a request by the share of its latency budget that it took: straight lines between the points, level
 #: before the first and after the last.
 LatencyCurve = Annotated[tuple[tuple[Decimal, Decimal], ...], BeforeValidator(_curve)]

@@ -11,7 +11,10 @@ from pathlib import Path
 
 from rose.ledger.examine import Seen
 from rose.pricing.answers import cost_per_correct
+from rose.pricing.borrowing import alternatives
+from rose.pricing.borrowing.alternatives import Comparison
 from rose.pricing.borrowing.marginal import Marginal
+from rose.pricing.borrowing.report.savings import savings
 from rose.pricing.borrowing.terms import Term
 from rose.pricing.charges.allocation import Allocation
 from rose.pricing.document import Borrow, DeviceRow, Report
@@ -27,7 +30,7 @@ from rose.pricing.stats.bootstrap import Interval
 
 _MILLION = 10**6
 _NO_BORROW = "not enough data: no rollout ran on a serving device"
-_DEDICATED_MARGINAL = "does not apply: a dedicated device is paid for whether it works or not"
+_DEDICATED_MARGINAL = "not enough data: no borrowed token would have had to be made there"
 
 
 def build(
@@ -52,6 +55,7 @@ def build(
 def _build(of: PricedRun) -> Report:
     make, allocation, borrow, tokens, connection = of.make, of.allocation, of.borrow, of.tokens, of.connection
     drawn = cost_per_correct.resample(of.found)
+    compared = alternatives.compare(of.charged, allocation, borrow, of.found, [], of.cost.spreads, market=False)
     c3, c3_per_correct = price_lines.c3(of, drawn)
     set_variables(connection, period_end_ns=of.stamp.to_ns)
     bucket_ns = allocation.bucket_ns()
@@ -75,13 +79,13 @@ def _build(of: PricedRun) -> Report:
         },
         borrow=_borrow(make, borrow),
         tokens={placement: _tokens(make, of) for placement, of in tokens.items()},
-        token_cost=_token_cost(make, allocation, tokens, borrow),
+        token_cost=_token_cost(make, allocation, tokens, borrow, compared),
         harvest_share=make.part(
             lent_ns["rollout"],
             lent_ns["rollout"] + lent_ns["idle"] + lent_ns["headroom"],
             why="not enough data: serving devices had nothing to lend",
         ),
-        saved=_saved(make, of.cost, tokens, borrow),
+        savings=savings(make, compared, borrow),
         factors=price_lines.factors(of, drawn),
         partials=price_lines.partials(of),
         accept_by_step={
@@ -140,7 +144,7 @@ def _borrow(make: Figures, borrow: Marginal) -> Borrow:
         for name, term in borrow.terms.items()
     }
     return Borrow(
-        idle_anyway=borrow.idle_anyway,
+        idle_anyway=None if borrow.idle_anyway is None else float(borrow.idle_anyway),
         borrowed=make.number(borrow.borrowed_ns, "ns"),
         per_device_hour={**per, "total": per_hour(borrow.usd, borrow.basis, borrow.interval, borrow.no_interval, None)},
         explained={name: term.explained for name, term in borrow.terms.items()},
@@ -157,9 +161,16 @@ def _tokens(make: Figures, of: Tokens) -> dict[str, Figure]:
 
 
 def _token_cost(
-    make: Figures, allocation: Allocation, tokens: Mapping[str, Tokens], borrow: Marginal
+    make: Figures, allocation: Allocation, tokens: Mapping[str, Tokens], borrow: Marginal, compared: Comparison
 ) -> dict[str, dict[str, Figure]]:
-    """Dollars per million useful tokens: rollout dollars of a placement in a view over its useful tokens."""
+    """Dollars per million useful tokens: rollout dollars of a placement in a view over its useful tokens.
+
+    A dedicated device is paid for whether it works or not, so at the margin its tokens cost what the borrowed ones
+    would have made the fleet buy.
+    """
+    way = compared.alternatives[0] if compared.alternatives else None
+    added = None if way is None else way.added_usd
+    there_basis = "measured" if way is None else way.basis
 
     def per_million(usd: Fraction, placement: str, view: str, basis: str = "measured") -> Figure:
         useful = tokens[placement].useful
@@ -173,20 +184,14 @@ def _token_cost(
         result[placement] = {
             MARGINAL: per_million(borrow.usd, placement, MARGINAL, borrow.basis)
             if placement == "borrowed"
-            else make.money(None, MARGINAL, per="million tokens", why=_DEDICATED_MARGINAL),
+            else make.money(
+                None if added is None else added * _MILLION / tokens["borrowed"].useful,
+                MARGINAL,
+                per="million tokens",
+                basis=there_basis,
+                why=_DEDICATED_MARGINAL,
+            ),
             AMORTIZED: per_million(cost_per_correct.rollout_usd(devices), placement, AMORTIZED),
             FULLY_LOADED: per_million(loaded_usd, placement, FULLY_LOADED),
         }
     return result
-
-
-def _saved(make: Figures, cost: cost_per_correct.TokenCost, tokens: Mapping[str, Tokens], borrow: Marginal) -> Figure:
-    """The borrowed useful tokens at the dedicated devices' amortized price, less what the borrow cost.
-
-    Below zero where borrowing cost more. Without the idle-anyway gate the borrow costs its device time too.
-    """
-    dedicated, opportunistic = cost.by_line["dedicated"], cost.by_line["opportunistic"]
-    useful = tokens["borrowed"].useful
-    saved = None if dedicated is None or opportunistic is None else (dedicated - opportunistic) * useful
-    why = "not enough data: it takes useful tokens on both borrowed and dedicated devices to compare them"
-    return make.money(saved, MARGINAL, basis=borrow.basis, why=why)

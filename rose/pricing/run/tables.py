@@ -40,6 +40,7 @@ def tables(report: Report) -> Iterable[RenderableType]:
     yield _headline(report)
     yield _views(report)
     yield _borrow(report)
+    yield from _savings(report)
     yield _token_cost(report)
     yield _correct(report)
     yield _latency(report)
@@ -100,8 +101,9 @@ def _headline(report: Report) -> Table:
     for name, figure in (
         ("Fleet cost (amortized)", report.amortized["total"]),
         ("What borrowing added to the bill (marginal)", report.marginal["total"]),
-        ("Saved against making the borrowed tokens on dedicated devices", report.saved),
-        ("A million rollout tokens, borrowed (marginal)", borrowed[MARGINAL]),
+        ("Cash saved by borrowing (marginal)", report.savings.cash_saved),
+        ("Capacity avoided by borrowing (amortized, hypothetical)", report.savings.capacity_avoided),
+        ("A million rollout tokens, borrowed (amortized)", borrowed[AMORTIZED]),
         ("A million rollout tokens, dedicated (amortized)", dedicated[AMORTIZED]),
         ("Idle serving time put to work (harvest share)", report.harvest_share),
     ):
@@ -156,14 +158,39 @@ def _borrow(report: Report) -> Table:
     table.add_row(
         "total", total.text, report.marginal["total"].text, f"{report.borrow.borrowed.text} borrowed", style="bold"
     )
-    gate = report.borrow.idle_anyway
-    table.caption = (
-        "The price book states that the fleet would have existed without the leases."
-        if gate
-        else "The price book states that the fleet would NOT have existed without the leases: borrowed time "
-        "is charged at its amortized price on top of these terms below."
-    )
+    table.caption = gate(report.borrow.idle_anyway)
     return table
+
+
+def gate(idle_anyway: float | None) -> str:
+    """What m holds under: whether the fleet would have existed without the leases, as the price book has it."""
+    if idle_anyway is None:
+        return (
+            "It holds if the fleet would have existed without the leases, which the price book does not say; if not, "
+            "borrowed time is charged at its amortized price on top."
+        )
+    if idle_anyway == 1:
+        return "The price book states that the fleet would have existed without the leases."
+    chance = "would NOT" if not idle_anyway else f"would with a probability of {idle_anyway:.0%}"
+    return (
+        f"The price book states that the fleet {chance} have existed without the leases: borrowed time is charged at "
+        "its amortized price on top of these terms below, times the probability that it would not."
+    )
+
+
+def _savings(report: Report) -> Iterable[RenderableType]:
+    of = report.savings
+    title = "What borrowing saved"
+    table = _table(report, title, "two figures, never added together", "figure", "in all", "95% interval", "view")
+    rows = [("cash saved", of.cash_saved)]
+    if of.cash_saved_if:
+        rows = [(f"cash saved {which}", figure) for which, figure in of.cash_saved_if.items()]
+    rows.append(("capacity avoided (hypothetical)", of.capacity_avoided))
+    for name, figure in rows:
+        table.add_row(name, _shown(figure), figure.interval_text or "-", figure.view)
+    table.caption = why_no_interval(figure for _, figure in rows) or None
+    yield table
+    yield escape("\n".join(f"{name.replace('_', ' ').capitalize()}: {why}." for name, why in of.rests_on.items()))
 
 
 def _token_cost(report: Report) -> Table:
@@ -173,14 +200,15 @@ def _token_cost(report: Report) -> Table:
     )  # fmt: skip
     for placement, views in report.token_cost.items():
         of = report.tokens[placement]
-        marginal = _shown(views[MARGINAL]) if placement == "borrowed" else "does not apply"
         table.add_row(
-            f"{placement} devices", of["useful"].text, of["wasted_share"].text, marginal,
+            f"{placement} devices", of["useful"].text, of["wasted_share"].text, _shown(views[MARGINAL]),
             views[AMORTIZED].text, views[FULLY_LOADED].text,
         )  # fmt: skip
+    notes = ["Marginal, dedicated: what the borrowed tokens would have added to the bill there."]
     unallocated = report.tokens["unallocated"]["generated"]
     if unallocated.value:
-        table.caption = f"{unallocated.text} tokens were made on a device that the ledger does not know: not priced."
+        notes.append(f"{unallocated.text} tokens were made on a device that the ledger does not know: not priced.")
+    table.caption = " ".join(notes)
     return table
 
 

@@ -105,7 +105,7 @@ def token_cost(
         paid={"borrowed": borrow_usd, "dedicated": dedicated_usd},
         borrowed_share=_over(Fraction(borrowed.useful), useful),
         useful=useful,
-        borrow=None if borrow.estimate is None else borrow.estimate.plus(float(borrow.avoidable_usd)),
+        borrow=borrow.charged_estimate,
         no_borrow_interval=borrow.no_interval,
         spreads=spreads,
     )

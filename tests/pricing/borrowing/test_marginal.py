@@ -6,7 +6,7 @@ from contextlib import closing
 from fractions import Fraction
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -139,6 +139,29 @@ def test_metered_power_is_compared_within_a_load_bin(sample: Path, write_ledger:
     meter = found.metered["h100-sxm"]
     assert meter.energy_mw_ns == (300_000 * 100 + 520_000 * 60 + 400_000 * 20) * S
     assert (meter.baseline_mw_ns, meter.extra_mw_ns) == (300_000 * 180 * S, 190_000 * 80 * S)
+
+
+def starts(role: Literal["serving", "rollout"], after_s: int, took_s: int) -> events.Engine:
+    return events.Engine(
+        device_id="s0", engine_id=f"s0-{role}", action="started", role=role, model="m", duration_ns=took_s * S,
+        at_us=(T0_NS + after_s * S) // 1000,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("started", "serving_s"),
+    [([], 0), ([starts("serving", 40, 30)], 36), ([starts("rollout", 40, 30)], 0),
+     ([starts("serving", 30, 27), starts("rollout", 40, 9)], 27)],
+)  # fmt: skip
+def test_an_engine_s_start_is_charged_to_what_needed_it(
+    sample: Path, write_ledger: Any, started: list[events.Engine], serving_s: int
+) -> None:
+    """Of 72 s of activation, the first 36 are the engines' that started meanwhile; whose the rest are is unknown."""
+    if started:
+        write_ledger(started, root=sample, writer="agent")
+    energy = priced(sample, book()).terms["energy"]
+    assert energy.usd == Fraction(413 * (1584 - serving_s)) * Fraction(5, 4) / 3_600_000 / 10
+    assert f"whose engine started for {36 if started else 72}.0 s of it is unknown" in energy.explained
 
 
 def test_a_lease_that_blocked_a_scale_down_is_charged_the_device(sample: Path) -> None:

@@ -90,7 +90,7 @@ def leased(seconds: int, device_class: str = "h100-sxm") -> dict[str, Any]:
 def lent(ns: int, base_ns: int, busy_ns: int, **pieces: int) -> dict[str, Any]:
     return {
         "lease_id": "L", "device_class": "h100-sxm", "segment": 0, "t0_ns": None, "t1_ns": None, "ns": ns,
-        "base_ns": base_ns, "busy_ns": busy_ns, "base_piece": 0, "busy_piece": 0, **pieces,
+        "base_ns": base_ns, "busy_ns": busy_ns, "base_piece": 0, "busy_piece": 0, "unexplained_ns": 0, **pieces,
     }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -9,13 +10,22 @@ import pytest
 from benchmarks.coverage import groups, lending
 from rose.pricing.answers.cost_per_correct import Groups
 from rose.pricing.borrowing import savings
+from rose.pricing.borrowing.cash import Bought
 from rose.pricing.borrowing.marginal import Marginal
-from rose.pricing.borrowing.savings import DEDICATED, NOTHING, Alternative
+from rose.pricing.borrowing.savings import DEDICATED, NOTHING, Alternative, Saving
 from rose.pricing.borrowing.terms import Term
+from rose.pricing.money import NS_PER_HOUR
 from rose.pricing.run.token_spread import UNKNOWN, Spread
 from rose.pricing.stats import bootstrap
 
 STEADY = {"borrowed": Spread(0.05, 9), "dedicated": Spread(0.05, 9)}
+#: Five device-hours at $1 an hour in steps of three seconds, with none idle.
+BOUGHT = Bought(
+    needed_ns=Fraction(5 * NS_PER_HOUR),
+    idle_ns=0,
+    usd_per_device_hour=Fraction(1),
+    increment_hours=Decimal("0.001"),
+)
 NOT_LENT = Term(usd=Fraction(0), basis="price book", explained="")
 
 
@@ -36,40 +46,68 @@ def energy(width: float = 0.0, **more: Any) -> Term:
 
 
 def saved(term: Term, found: Groups, spreads: dict[str, Spread] | None = None, **changes: Any) -> Alternative:
-    way = Alternative(name=DEDICATED, usd=Fraction(5), basis="measured", explained="", follows="dedicated")
-    (done,) = savings.saved([replace(way, **changes)], borrow(term), found, STEADY if spreads is None else spreads)
-    assert done.saved_usd == (done.usd or 0) - 1
+    way = Alternative(
+        name=DEDICATED, usd=Fraction(5), basis="measured", explained="", follows="dedicated", bought=BOUGHT
+    )
+    (done,) = savings.saved(
+        [replace(way, **changes)], borrow(term), found, STEADY if spreads is None else spreads,
+        borrowed_usd=Fraction(2), borrowed_loaded_usd=Fraction(3),
+    )  # fmt: skip
+    assert done.cash is not None
+    assert done.cash.usd == (done.added_usd or 0) - 1
     return done
 
 
-def width(way: Alternative) -> float:
-    assert way.interval is not None
-    assert way.interval.high is not None
-    return way.interval.high - way.interval.low
+def width(saving: Saving | None) -> float:
+    assert saving is not None
+    assert saving.interval is not None
+    assert saving.interval.high is not None
+    return saving.interval.high - saving.interval.low
+
+
+def why(way: Alternative) -> tuple[object, str | None]:
+    assert way.cash is not None
+    return way.cash.interval, way.cash.no_interval
 
 
 def test_the_marginal_price_s_own_interval_is_in_what_was_saved(found: Groups) -> None:
     exact, vague = saved(energy(), found), saved(energy(4.0), found)
-    assert width(vague) > 6 > width(exact)
+    assert width(vague.cash) > 6 > width(exact.cash)
+    # What the borrowed tokens cost amortized does not rest on m.
+    assert width(vague.less) == width(exact.less)
 
 
 def test_without_an_interval_of_the_marginal_price_there_is_none_of_the_saving(found: Groups) -> None:
     done = saved(energy(no_interval="a guess"), found)
-    assert (done.interval, done.no_interval) == (None, "energy: a guess")
+    assert why(done) == (None, "energy: a guess")
+    assert width(done.less) > 0
     missing = saved(energy(missing="not enough data"), found)
-    assert (missing.interval, missing.no_interval) == (None, "energy: it is not known")
+    assert why(missing) == (None, "energy: it is not known")
 
 
 def test_a_token_s_price_an_offer_s_range_and_an_assumption_count(found: Groups) -> None:
-    assert width(saved(energy(), found, {**STEADY, "dedicated": Spread(0.5, 9)})) > 2 * width(saved(energy(), found))
-    assert width(saved(energy(), found, range=(0.2, 2.0))) > 2 * width(saved(energy(), found))
-    assumed = saved(energy(), found, basis="assumed")
-    assert (assumed.interval, assumed.no_interval) == (None, "the throughput of other devices is assumed")
-    assert saved(energy(), found, {"borrowed": STEADY["borrowed"]}).no_interval == UNKNOWN
-    nothing = saved(energy(), found, {"borrowed": STEADY["borrowed"]}, name=NOTHING, usd=Fraction(0))
-    assert nothing.no_interval is None
+    plain = saved(energy(), found)
+    unsteady = saved(energy(), found, {**STEADY, "dedicated": Spread(0.5, 9)})
+    ranged = saved(energy(), found, range=(0.2, 2.0))
+    assert width(unsteady.cash) > 2 * width(plain.cash)
+    assert width(ranged.less) > 2 * width(plain.less)
+    assert why(saved(energy(), found, basis="assumed")) == (None, "the throughput of other devices is assumed")
+    assert why(saved(energy(), found, {"borrowed": STEADY["borrowed"]})) == (None, UNKNOWN)
+    nothing = saved(energy(), found, {"borrowed": STEADY["borrowed"]}, name=NOTHING, usd=Fraction(0), bought=None)
+    assert why(nothing)[1] is None
+
+
+def test_dedicated_devices_that_sat_idle_leave_only_what_borrowing_added(found: Groups) -> None:
+    idle = saved(energy(), found, bought=replace(BOUGHT, idle_ns=50 * NS_PER_HOUR))
+    assert idle.cash is not None
+    assert idle.cash.usd == -1
+    assert idle.cash.interval is not None
+    assert idle.cash.interval.high is not None
+    assert idle.cash.interval.high < 0
+    assert idle.less is not None
+    assert idle.less.usd == 3
 
 
 def test_a_few_groups_say_nothing(found: Groups) -> None:
     few = groups.grouped([dict(row) for row in found.each[: bootstrap.UNITS_MIN - 1]])
-    assert saved(energy(), few).no_interval == bootstrap.TOO_FEW
+    assert why(saved(energy(), few)) == (None, bootstrap.TOO_FEW)

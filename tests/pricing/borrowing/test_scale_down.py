@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rose.pricing.borrowing.scale_down import Span, read
+from rose.pricing.borrowing.scale_down import DECISION_COLUMNS, Span, decisions, read
 from rose.pricing.money import PricingError
 
 T0_NS = 1_780_272_000 * 10**9
@@ -52,3 +52,29 @@ def test_what_cannot_be_used_is_refused_by_line(tmp_path: Path, lines: list[str]
 def test_a_missing_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(PricingError, match=r"cannot read .*none\.csv"):
         read(tmp_path / "none.csv")
+
+
+HEADER = ",".join(DECISION_COLUMNS)
+KEPT = "s0,h100-sxm,kept,2026-06-01T00:00:00Z,2026-06-01T02:00:00Z,autoscaler,"
+
+
+def test_decisions_are_read_with_who_made_them_and_told_apart_by_what_they_say(tmp_path: Path) -> None:
+    let_go = "r1,h100-sxm,let_go,2026-06-01T00:00:00Z,2026-06-02T00:00:00Z,Kim,serving lends enough"
+    one, other = decisions(file_of(tmp_path, HEADER, KEPT, let_go))
+    assert (one.device_id, one.decision, one.t0_ns, one.t1_ns) == ("s0", "kept", T0_NS, T0_NS + 2 * HOUR_NS)
+    assert (other.decision, other.decided_by, other.reason) == ("let_go", "Kim", "serving lends enough")
+    assert one.event_id != other.event_id
+    assert decisions(file_of(tmp_path, HEADER, KEPT))[0].event_id == one.event_id
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (KEPT.replace("kept", "sold"), "line 2: decision must be kept or let_go, got 'sold'"),
+        (KEPT.replace("autoscaler", ""), "line 2 must have a value in each of device_id, device_class, decision"),
+        (KEPT.replace("T02:00:00Z", "T00:00:00Z"), "line 2: to .* must be after"),
+    ],
+)
+def test_a_decision_that_cannot_be_used_is_refused_with_its_line(line: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(PricingError, match=told):
+        decisions(file_of(tmp_path, HEADER, line))

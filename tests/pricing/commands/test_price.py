@@ -86,8 +86,8 @@ def test_diff_shows_what_changed_and_says_so_when_nothing_did(tmp_path: Path) ->
     assert "removed" in output
     assert "added" in output
     assert json.loads(said("diff", "example", new, "--json"))["changes"][0]["percent"] == pytest.approx(20)
-    gate = said("diff", "example", file(tmp_path, ("idle_anyway = true", "idle_anyway = false")))
-    assert "yes no changed" in gate
+    gate = said("diff", "example", file(tmp_path, ("idle_anyway = true", "idle_anyway = 0.9")))
+    assert "idle_anyway 1 0.9 -10.00%" in gate
     assert "no difference; the files are the same" in said("diff", "example", file(tmp_path))
     reworded = file(tmp_path, ("# An example", "# One example"))
     assert "no difference; the files differ in layout" in said("diff", "example", reworded)

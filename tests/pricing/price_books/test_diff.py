@@ -37,7 +37,7 @@ def test_a_price_that_changed_says_by_how_much_and_for_which_days() -> None:
     assert (only_past.percent, only_past.valid_to) == (pytest.approx(-20), date(2026, 3, 1))
     free = only(changed(("violation_usd = 0", "violation_usd = 0.001")))
     assert (free.what, free.percent, free.valid_from) == ("lending", None, None)
-    assert only(changed(("idle_anyway = true", "idle_anyway = false"))).percent is None
+    assert only(changed(("idle_anyway = true", "idle_anyway = 0.9"))).percent == pytest.approx(-10)
 
 
 def test_layout_comments_version_and_ways_to_write_a_number_are_no_difference() -> None:
@@ -84,5 +84,5 @@ def test_json_is_exact_and_says_no_more_than_there_is() -> None:
     assert (removed["key"], removed["old"]["usd_per_gb"], removed["new"]) == (["internet"], "0.09", None)
     assert (added["change"], added["old"], added["new"]["route"]) == ("added", None, "post")
     assert said["old"]["sha256"] != said["new"]["sha256"]
-    gate = changed(("idle_anyway = true", "idle_anyway = false")).to_json()["changes"]
-    assert [(change["old"], change["new"], change["percent"]) for change in gate] == [(True, False, None)]
+    gate = changed(("idle_anyway = true", "idle_anyway = 0.9")).to_json()["changes"]
+    assert [(change["old"], change["new"], change["percent"]) for change in gate] == [("1", "0.9", pytest.approx(-10))]

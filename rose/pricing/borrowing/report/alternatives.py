@@ -12,16 +12,15 @@ from rose.pricing.borrowing.alternatives import Comparison
 from rose.pricing.borrowing.marginal import Marginal
 from rose.pricing.borrowing.report.common import MILLION, Head, head
 from rose.pricing.borrowing.report.marginal import charged
-from rose.pricing.borrowing.savings import NOTHING, Alternative
+from rose.pricing.borrowing.report.savings import NO_TOKENS, Savings, both_ends, condition, purchase, savings
+from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative, Saving
 from rose.pricing.borrowing.scale_down import Span
-from rose.pricing.figures import AMORTIZED, MARGINAL, Figure, Figures
+from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, Figures
 from rose.pricing.money import NS_PER_HOUR, format_usd, nano_usd_of
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows
 from rose.pricing.run.priced import priced
-from rose.pricing.stats.bootstrap import Interval
 
-_NO_TOKENS = "not enough data: no useful token was made on borrowed devices"
 _NOT_BOTH = (
     "not enough data: it takes useful tokens on both borrowed and dedicated devices, and a borrow that cost money"
 )
@@ -32,11 +31,19 @@ PER_GB, PROVISION = "price of a GB sent", "provision for a device-hour"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WayRow:
-    """Another way to the same tokens. `saved` is its cost less the borrow's: below zero where borrowing cost more."""
+    """Another way to the same tokens; what was saved is below zero where borrowing cost more.
+
+    `cost`, `per_million` and `less` are amortized (fully loaded for `LOADED`), `added` and `cash_saved` marginal: in
+    each view the borrow is compared with the other way in that view.
+    """
 
     cost: Figure
     per_million: Figure
-    saved: Figure
+    #: `cost` less what the borrowed tokens cost in the same view.
+    less: Figure
+    #: What it would have added to the bill, and that less what borrowing added.
+    added: Figure
+    cash_saved: Figure
     explained: str
 
 
@@ -51,10 +58,16 @@ class FlipRow:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompareDocument:
     head: Head
-    #: Useful tokens made on borrowed devices, and what the borrow is charged for them.
+    #: Useful tokens made on borrowed devices; what the borrow added to the bill for them (marginal), and what their
+    #: device time cost (amortized).
     tokens: Figure
     charged: Figure
     charged_per_million: Figure
+    borrowed_cost: Figure
+    borrowed_per_million: Figure
+    savings: Savings
+    #: What the marginal figures hold under.
+    condition: str
     ways: Mapping[str, WayRow]
     flips: Mapping[str, FlipRow]
     #: [D] M = (1 + cost_ratio) / throughput_gain.
@@ -83,10 +96,14 @@ def build(
             head=head(run),
             tokens=make.number(found.tokens, "tokens"),
             charged=make.money(
-                found.charged_usd, MARGINAL, basis=m.basis, interval=_beyond(m), no_interval=m.no_interval
+                found.charged_usd, MARGINAL, basis=m.basis, interval=m.charged_interval, no_interval=m.no_interval
             ),
             charged_per_million=_per_million(make, found.charged_usd, found.tokens, MARGINAL, m.basis),
-            ways={way.name: _way(make, way, found.tokens) for way in found.alternatives},
+            borrowed_cost=make.money(found.borrowed.usd, AMORTIZED),
+            borrowed_per_million=_per_million(make, found.borrowed.usd, found.tokens, AMORTIZED, "measured"),
+            savings=savings(make, found, m),
+            condition=f"Borrowed: what borrowing added to the bill{condition(m)}.",
+            ways={way.name: _way(make, way, found.tokens, m) for way in found.alternatives},
             flips=_flips(make, m, found),
             throughput_gain=make.part(times.throughput_gain if times else None, unit="ratio", why=_NOT_BOTH),
             cost_ratio=make.part(times.cost_ratio if times else None, unit="ratio", why=_NOT_BOTH),
@@ -95,30 +112,36 @@ def build(
         )
 
 
-def _beyond(m: Marginal) -> Interval | None:
-    """m's interval with the avoidable device time, which is held, on top."""
-    if m.interval is None or m.interval.high is None:
-        return None
-    return Interval(low=m.interval.low + float(m.avoidable_usd), high=m.interval.high + float(m.avoidable_usd))
-
-
 def _per_million(make: Figures, usd: Fraction | None, tokens: int, view: str, basis: str) -> Figure:
     each = None if usd is None or not tokens else usd * MILLION / tokens
-    return make.money(each, view, per="million useful tokens", basis=basis, why=_NO_TOKENS)
+    return make.money(each, view, per="million useful tokens", basis=basis, why=NO_TOKENS)
 
 
-def _way(make: Figures, way: Alternative, tokens: int) -> WayRow:
-    per_million = _per_million(make, way.usd, tokens, AMORTIZED, way.basis)
+def _way(make: Figures, way: Alternative, tokens: int, m: Marginal) -> WayRow:
+    view = FULLY_LOADED if way.name == LOADED else AMORTIZED
+    per_million = _per_million(make, way.usd, tokens, view, way.basis)
     if way.name == NOTHING:
-        per_million = make.money(None, AMORTIZED, per="million useful tokens", why="does not apply: none would be made")
+        per_million = make.money(None, view, per="million useful tokens", why="does not apply: none would be made")
+    why = way.why or ("does not apply: the same devices" if way.name == LOADED else None)
+    added = way.added_usd
     return WayRow(
-        cost=make.money(way.usd, AMORTIZED, basis=way.basis, why=way.why),
-        per_million=per_million,
-        saved=make.money(
-            way.saved_usd, MARGINAL, basis=way.basis, why=way.why, interval=way.interval, no_interval=way.no_interval
+        cost=make.money(
+            way.usd, view, basis=way.basis, why=way.why, interval=way.interval, no_interval=way.no_interval
         ),
-        explained=way.explained,
+        per_million=per_million,
+        less=_saving(make, way.less, view, way.basis, way.why or "does not apply: none would be made"),
+        added=make.money(added, MARGINAL, basis=way.basis, why=why),
+        cash_saved=_saving(
+            make, None if m.unstated_usd else way.cash, MARGINAL, way.basis, both_ends(way.cash, m) or why
+        ),
+        explained=way.explained + (f"; {purchase(way.bought)}" if way.bought and way.name == DEDICATED else ""),
     )
+
+
+def _saving(make: Figures, saving: Saving | None, view: str, basis: str, why: str | None) -> Figure:
+    if saving is None:
+        return make.money(None, view, why=why)
+    return make.money(saving.usd, view, basis=basis, interval=saving.interval, no_interval=saving.no_interval)
 
 
 def _flips(make: Figures, m: Marginal, found: Comparison) -> dict[str, FlipRow]:
@@ -158,9 +181,9 @@ def _flips(make: Figures, m: Marginal, found: Comparison) -> dict[str, FlipRow]:
 def says(found: Comparison, m: Marginal) -> tuple[str, ...]:
     """Whether borrowing was worth it against each way, where it flips, and what the figures are without."""
     if not found.tokens:
-        return (f"Nothing can be said: {_NO_TOKENS.removeprefix('not enough data: ')}.",)
-    lines = [_verdict(way, found) for way in found.alternatives]
-    if found.flip is not None and found.alternatives[0].saved_usd is not None:
+        return (f"Nothing can be said: {NO_TOKENS.removeprefix('not enough data: ')}.",)
+    lines = [_verdict(way, found, m) for way in found.alternatives if way.name != LOADED]
+    if found.flip is not None:
         lines.append(_turn(found.alternatives[0], found))
     if (times := found.multiplier) is not None:
         lines.append(
@@ -174,8 +197,8 @@ def says(found: Comparison, m: Marginal) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _verdict(way: Alternative, found: Comparison) -> str:
-    if way.saved_usd is None or way.usd is None:
+def _verdict(way: Alternative, found: Comparison, m: Marginal) -> str:
+    if way.cash is None or way.usd is None:
         return f"Against {way.name}: {way.why}."
     if way.name == NOTHING:
         each = _each(found.charged_usd, found)
@@ -183,39 +206,54 @@ def _verdict(way: Alternative, found: Comparison) -> str:
             f"Against {way.name}: {_usd(found.charged_usd)} would not have been spent and {found.tokens:,} useful "
             f"tokens not made. Borrowing was worth it only if a million of them are worth more than {each}."
         )
-    span, judged = "", ""
-    if way.interval is not None and way.interval.high is not None:
-        low, high = (_usd(Fraction(end)) for end in (way.interval.low, way.interval.high))
-        span = f", 95% {low} to {high}"
-        # A draw without any borrowed token saves nothing, and speaks for neither side.
-        if way.interval.low >= 0 < way.saved_usd:
-            judged = "borrowing was worth it"
-        elif way.interval.high <= 0 > way.saved_usd:
-            judged = "borrowing was NOT worth it"
-        else:
-            judged = "borrowing was neither better nor worse as far as can be told"
-    else:
-        side = "cheaper" if way.saved_usd > 0 else "dearer" if way.saved_usd < 0 else "as dear"
-        judged = f"borrowing came out {side}, and how sure that is cannot be told ({way.no_interval})"
     assumed = " (assumed)" if way.basis == "assumed" else ""
+    added = way.added_usd or Fraction(0)
     return (
-        f"Against {way.name}{assumed}: {judged}. A million useful tokens cost "
-        f"{_each(found.charged_usd, found)} borrowed and {_each(way.usd, found)} there; "
-        f"saved {_usd(way.saved_usd)}{span}."
+        f"Against {way.name}{assumed}: {_judged(way.cash, m)}. The bill would have been {_usd(added)} higher there, "
+        f"and borrowing added {_usd(found.charged_usd)}{condition(m)}: cash saved {_cash(way.cash, m)}. Amortized, a "
+        f"million useful tokens cost {_each(found.borrowed.usd, found)} borrowed and {_each(way.usd, found)} there."
     )
+
+
+def _cash(cash: Saving, m: Marginal) -> str:
+    if (ends := both_ends(cash, m)) is not None:
+        return ends
+    if cash.interval is None or cash.interval.high is None:
+        return _usd(cash.usd)
+    low, high = (_usd(Fraction(end)) for end in (cash.interval.low, cash.interval.high))
+    return f"{_usd(cash.usd)}, 95% {low} to {high}"
+
+
+def _judged(cash: Saving, m: Marginal) -> str:
+    if m.unstated_usd:
+        least = cash.usd - m.unstated_usd
+        if least > 0:
+            return "borrowing came out cheaper whether or not the fleet would have been there anyway"
+        if cash.usd < 0:
+            return "borrowing came out dearer whether or not the fleet would have been there anyway"
+        return "whether borrowing saved cash hangs on whether the fleet would have been there anyway"
+    if cash.interval is None or cash.interval.high is None:
+        side = "cheaper" if cash.usd > 0 else "dearer" if cash.usd < 0 else "as dear"
+        return f"borrowing came out {side}, and how sure that is cannot be told ({cash.no_interval})"
+    # A draw without any borrowed token saves nothing, and speaks for neither side.
+    if cash.interval.low >= 0 < cash.usd:
+        return "borrowing was worth it"
+    if cash.interval.high <= 0 > cash.usd:
+        return "borrowing was NOT worth it"
+    return "borrowing was neither better nor worse as far as can be told"
 
 
 def _turn(way: Alternative, found: Comparison) -> str:
     """The regime in which borrowing does not pay, with its numbers."""
     flip = found.flip
-    assert flip is not None and way.saved_usd is not None  # noqa: PT018 - the caller looked
+    assert flip is not None and way.cash is not None  # noqa: PT018 - the caller looked
     ends = [f"a borrowed device-hour is charged {_usd(flip.usd_per_device_hour)} or more in all"]
     if flip.wasted_share is not None:
         ends.append(f"{float(flip.wasted_share):.1%} or more of the borrowed tokens are wasted")
     if flip.usd_per_gb is not None:
         ends.append(f"sending a GB of weights costs {_usd(flip.usd_per_gb)} or more")
     ends.append(f"missed budgets cost {_usd(flip.provision_usd_per_device_hour)} or more a borrowed device-hour")
-    verb = "stops paying" if way.saved_usd > 0 else "does not pay"
+    verb = "stops paying" if way.cash.usd > 0 else "does not pay"
     return f"Against {way.name}, borrowing {verb} as soon as one of these holds: {'; '.join(ends)}."
 
 

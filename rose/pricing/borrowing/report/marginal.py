@@ -12,7 +12,7 @@ from rose.pricing.borrowing.report.common import NO_BORROW, Head, amount, counte
 from rose.pricing.borrowing.scale_down import Span
 from rose.pricing.borrowing.terms import nano_by_key
 from rose.pricing.figures import AMORTIZED, MARGINAL, Figure, Figures
-from rose.pricing.money import PricingError, nano_usd_of
+from rose.pricing.money import PricingError, format_usd, nano_usd_of
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.run.priced import PricedRun, priced
 from rose.pricing.stats.bootstrap import Interval
@@ -90,9 +90,9 @@ def build(
                 rests_on=_without(m),
             ),
             avoidable=make.amount(avoidable, AMORTIZED),
-            charged=amount(make, total + avoidable, basis=m.basis),
+            charged=amount(make, total + avoidable, basis=m.basis, interval=m.charged_interval),
             gave_back=make.number(m.gave_back_ns, "ns"),
-            gate=_gate(m, bool(gave_back)),
+            gate=_gate(m, bool(gave_back) or m.gave_back_ns > 0),
             metered={name: _meter(make, of) for name, of in m.metered.items()},
             leases=_leases(make, m.leases, nano, avoidable),
         )
@@ -143,19 +143,28 @@ def _hourly(make: Figures, m: Marginal, name: str | None, basis: str, interval: 
 
 
 def _gate(m: Marginal, stated: bool) -> str:
-    if not m.idle_anyway:
+    """Whether the fleet would have been there anyway, on whose word, and what is charged if not."""
+    if m.idle_anyway is None:
         return (
-            "The price book states, for at least part of the time, that the fleet would NOT have existed without the "
-            "leases: what was borrowed then is charged its amortized price on top of m."
+            f"m holds if the fleet would have existed without the leases, which the price book does not say. If not, "
+            f"{format_usd(nano_usd_of(m.unstated_usd))} of device time is charged on top of m. State a probability, "
+            "`idle_anyway`, in [lending]."
+        )
+    if m.idle_anyway < 1:
+        chance = "would NOT" if not m.idle_anyway else f"would with a probability of {float(m.idle_anyway):.0%}"
+        return (
+            f"The price book states, for at least part of the time, that the fleet {chance} have existed without the "
+            "leases: what was borrowed then is charged its amortized price on top of m, times the probability that it "
+            "would not."
         )
     if stated:
         return (
-            "The price book states that the fleet would have existed without the leases. In the spans given it would "
-            "not: leased time in them is charged its amortized price on top of m."
+            "The price book states that the fleet would have existed without the leases. In the spans given or "
+            "recorded it would not: leased time in them is charged its amortized price on top of m."
         )
     return (
-        "The price book states that the fleet would have existed without the leases. The ledger does not record when a "
-        "device would have been given back: name such spans with --gave-back."
+        "The price book states that the fleet would have existed without the leases. No decision to keep a device "
+        "for lending is recorded: `rose borrow decide` records them, and --gave-back takes such spans for once."
     )
 
 

@@ -16,6 +16,7 @@ from rose.pricing.borrowing.report.common import Head
 from rose.pricing.borrowing.report.marginal import PriceDocument
 from rose.pricing.borrowing.report.provision import ProvisionDocument
 from rose.pricing.borrowing.report.spikes import SpikesDocument
+from rose.pricing.borrowing.savings import LOADED, NOTHING
 from rose.pricing.figures import MARGINAL, Figure, why_no_interval
 from rose.pricing.run.tables import WIDTH
 
@@ -119,16 +120,29 @@ def provision(document: ProvisionDocument) -> Iterable[RenderableType]:
 def compare(document: CompareDocument) -> Iterable[RenderableType]:
     """What `rose borrow compare` prints."""
     yield _heading(document.head)
-    title, view = f"The same {document.tokens.text} useful tokens otherwise", "saved by borrowing: marginal"
-    table = _table(document.head, title, view, "way", "cost", "per million", "saved by borrowing", _INTERVAL)
-    how = _table(document.head, "How each was worked out", view, "way", "how")
+    title = f"The same {document.tokens.text} useful tokens otherwise"
+    bill = _table(document.head, f"{title}: on the bill", MARGINAL, "way", "added to the bill", "cash saved", _INTERVAL)
+    table = _table(
+        document.head, f"{title}: device time", "amortized; hypothetical but for what was borrowed", "way", "cost",
+        "per million", "less by borrowing", _INTERVAL,
+    )  # fmt: skip
+    how = _table(document.head, "How each was worked out", "both views", "way", "how")
     for name, way in document.ways.items():
-        table.add_row(name, _shown(way.cost), way.per_million.text, way.saved.text, _span(way.saved))
+        if name != LOADED:
+            bill.add_row(name, _shown(way.added), way.cash_saved.text, _span(way.cash_saved))
+        if name != NOTHING:
+            table.add_row(name, _shown(way.cost), way.per_million.text, way.less.text, _span(way.less))
         how.add_row(name, way.explained)
+    bill.add_section()
+    bill.add_row("borrowed", _shown(document.charged), "", "", style="bold")
+    bill.caption = " ".join(
+        filter(None, (document.condition, why_no_interval(way.cash_saved for way in document.ways.values())))
+    )
+    yield bill
     table.add_section()
-    charged = document.charged
-    table.add_row("borrowed", _shown(charged), document.charged_per_million.text, "", "", style="bold")
-    notes = ["Borrowed: what the borrow is charged.", why_no_interval(way.saved for way in document.ways.values())]
+    table.add_row("borrowed", document.borrowed_cost.text, document.borrowed_per_million.text, "", "", style="bold")
+    notes = ["The first row is the capacity avoided; it is no saving."]
+    notes.append(why_no_interval(way.less for way in document.ways.values()))
     table.caption = " ".join(filter(None, notes))
     yield table
     yield how

@@ -12,7 +12,7 @@ from rich.console import Console
 from rose.pricing.borrowing import alternatives as counterfactual
 from rose.pricing.borrowing.report import alternatives as compare
 from rose.pricing.borrowing.report import tables
-from rose.pricing.borrowing.savings import DEDICATED, NOTHING, Alternative
+from rose.pricing.borrowing.savings import DEDICATED, NOTHING, Alternative, Saving
 from rose.pricing.borrowing.scale_down import Span
 from rose.pricing.run.priced import priced
 from rose.pricing.stats.bootstrap import Interval
@@ -35,9 +35,14 @@ def test_it_is_said_whether_borrowing_paid_and_where_it_would_not(sample: Path) 
     charged, dedicated = found.charged.value, found.ways[DEDICATED]
     assert charged is not None
     assert dedicated.cost.value is not None
-    assert dedicated.saved.value == dedicated.cost.value - charged
+    assert dedicated.added.value == 2_350_000_000
+    assert dedicated.cash_saved.value == 2_350_000_000 - charged
+    assert found.borrowed_cost.value is not None
+    assert dedicated.less.value == dedicated.cost.value - found.borrowed_cost.value
+    assert (dedicated.cost.view, found.borrowed_cost.view, dedicated.less.view) == ("amortized",) * 3
+    assert (dedicated.added.view, found.charged.view, dedicated.cash_saved.view) == ("marginal",) * 3
     flips = found.flips
-    assert flips[compare.PER_MILLION].flips_at.value == dedicated.per_million.value
+    assert flips[compare.PER_MILLION].flips_at.value == round(2_350_000_000 * 10**6 / 1400)
     assert flips[compare.WASTED].now.value == 0.6
     assert flips[compare.PER_GB].now.text == "$0.0200"
     text = printed(found)
@@ -47,6 +52,7 @@ def test_it_is_said_whether_borrowing_paid_and_where_it_would_not(sample: Path) 
     assert "borrowing stops paying as soon as one of these holds" in text
     assert f"Against {NOTHING}: $" in text
     assert "It is cheaper only while that is below 0.250." in text
+    assert "Amortized, a million useful tokens cost" in text
 
 
 def test_a_loss_is_called_one(sample: Path, tmp_path: Path) -> None:
@@ -70,8 +76,8 @@ def test_a_device_that_would_have_been_given_back_is_in_the_charge(sample: Path)
 def way(low: float | None, high: float | None) -> Alternative:
     interval = None if low is None else Interval(low=low, high=high)
     return Alternative(
-        name=DEDICATED, usd=Fraction(5), basis="measured", explained="", follows="dedicated", saved_usd=Fraction(3),
-        interval=interval, no_interval=None if interval else "energy: a guess",
+        name=DEDICATED, usd=Fraction(5), basis="measured", explained="", follows="dedicated",
+        cash=Saving(usd=Fraction(3), interval=interval, no_interval=None if interval else "energy: a guess"),
     )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ def test_every_column_sums_to_the_nano_dollar(sample: Path, every_term: Path) ->
     assert found.charged.value == (found.total.in_all.value or 0) + (found.avoidable.value or 0)
     assert sum(lease.borrowed.value or 0 for lease in found.leases) == found.borrowed.value == 1440 * S
     assert found.leases[-1].lease_id is None
-    assert "In the spans given it would not" in found.gate
+    assert "In the spans given or recorded it would not" in found.gate
 
 
 def test_a_term_without_data_is_no_zero(sample: Path, every_term: Path, write_ledger: Any) -> None:
@@ -86,4 +86,4 @@ def test_the_tables_say_what_each_term_rests_on(sample: Path, every_term: Path) 
     assert "[marginal; USD, replay, EXAMPLE PRICES, not yours]" in text
     assert "413 W from idle to full load, assumed" in text
     assert "no lease" in text
-    assert "name such spans with --gave-back" in text
+    assert "`rose borrow decide` records them" in text

@@ -1,0 +1,20 @@
+-- One row for each decision about a device that lending had a part in: a serving device that was kept to be lent, or a
+-- dedicated one that was given up because there was borrowing. What was saved in cash rests on them.
+--
+-- event_time: When it was recorded, UTC, to the microsecond.
+-- decision: `kept`: without the leases the serving device would have been given back for the interval. `let_go`: the
+--     dedicated device was given up for it, because there was borrowing.
+-- t0_ns: Start of the interval that the decision is about, UTC nanoseconds since the Unix epoch.
+-- t1_ns: End of it (not in it), UTC nanoseconds since the Unix epoch.
+-- reason: Why, in the words of whoever decided.
+CREATE OR REPLACE VIEW scale_down AS
+SELECT
+    writer, seq, event_id, run_id, provenance, event_time,
+    device_id, engine_id, lease_id, trajectory_id, policy_version,
+    decision, t0_ns, t1_ns, device_class, decided_by, reason,
+    event_time AS "at"
+FROM event
+WHERE kind = 'scale_down'
+  AND CASE WHEN coalesce(policy_version, 0) BETWEEN 0 AND 36028797018963967 AND (t0_ns | t1_ns) BETWEEN 0 AND
+      4611686018427387903 THEN t0_ns <= t1_ns AND t1_ns - t0_ns <= 36028797018963967 ELSE false END AND
+      device_id <> '';
