@@ -30,12 +30,33 @@ DEFINITIONS: tuple[tuple[str, str], ...] = (
     ("energy", "Metered electricity of a device whose price does not hold it: kWh times PUE times tariff."),
     ("unallocated", "The ledger does not say which team, policy version or task: shown, never spread."),
     ("wasted", "Rollout time whose tokens came to nothing: preempted, lost, failed, stale, rejected, or made again."),
-    ("live, replay, simulated", "Where the figures come from: a deployment with real users, recorded traffic sent "
-     "again to real engines, or a model of a deployment. They are never mixed."),
+    ("live, replay, simulated", "Where the figures come from. Live: engines that ran and served; where a trace is "
+     "named, replayed traffic stood in for users. Replay: recorded events played again. Simulated: a model of a "
+     "deployment. They are never mixed."),
     ("nano-dollar", "1e-9 dollars. All amounts are whole nano-dollars until they are shown."),
     ("correction", "A change to a closed period, posted later as a row of its own. A closed figure never changes."),
     ("verified", "The ledger's hash chain held when the figures were made: no event was changed or is missing."),
 )  # fmt: skip
+
+#: The symbols of the formulas.
+SYMBOLS: tuple[tuple[str, str], ...] = (
+    ("CPM", "Cost per million tokens that serving generates, dollars."),
+    ("R", "Tokens generated for each token of an answer, reasoning included; 1 or more."),
+    (
+        "rho",
+        "Trajectories per judged group, less 1: what a group made beyond the one answer to keep.",
+    ),
+    ("pi", "Price of a rollout token over the price of a serving token."),
+    ("alpha", "Share of judged groups in which the verifier accepted a trajectory."),
+    ("phi", "Borrowed share of useful rollout tokens."),
+    ("PPV", "Share of accepted trajectories that an audit found correct."),
+    ("C3", "CPM * R * (1 + pi * rho) / alpha: dollars per million tokens of accepted answers, by formula."),
+    ("m", "Marginal price of a borrowed device-hour."),
+    ("TTFT", "Time to first token: from a request until its answer begins."),
+    ("TPOT", "Time per output token after the first."),
+    ("p50, p99", "Half, and 99 of 100, of the measured values lie at or below it."),
+    ("95% interval", "Where the true value lies in 95 of 100 such estimates; the exact value of a bill needs none."),
+)
 
 
 def title(bill: Bill) -> str:
