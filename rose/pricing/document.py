@@ -92,6 +92,8 @@ class Report:
     #: Per million useful tokens, by placement, then by view.
     token_cost: Mapping[str, Mapping[str, Figure]]
     harvest_share: Figure
+    #: Idle time of serving devices under a lease: lent, and not used. In the bucket `idle`.
+    leased_unused: Figure
     saved: Figure
     #: rho, alpha, accept_rate, r, cpm, phi, ppv.
     factors: Mapping[str, Figure]

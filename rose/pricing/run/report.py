@@ -81,6 +81,7 @@ def _build(of: PricedRun) -> Report:
             lent_ns["rollout"] + lent_ns["idle"] + lent_ns["headroom"],
             why="not enough data: serving devices had nothing to lend",
         ),
+        leased_unused=make.number(rows(connection, "run/leased_unused")[0]["leased_unused_ns"], "ns"),
         saved=_saved(make, of.cost, tokens, borrow),
         factors=price_lines.factors(of, drawn),
         partials=price_lines.partials(of),

@@ -104,6 +104,7 @@ def _headline(report: Report) -> Table:
         ("A million rollout tokens, borrowed (marginal)", borrowed[MARGINAL]),
         ("A million rollout tokens, dedicated (amortized)", dedicated[AMORTIZED]),
         ("Idle serving time put to work (harvest share)", report.harvest_share),
+        ("Leased, not used (idle time of serving devices under a lease)", report.leased_unused),
     ):
         table.add_row(name, _shown(figure))
     table.add_row("Trajectories the verifier accepted: all, first step, last step", f"{first[0]}, {first[1]}, {last}")
@@ -235,7 +236,7 @@ def _events(report: Report) -> Table:
         detail = (
             f"{of.waited.text} waited"
             if action == "yield"
-            else f"{of.requests.text} requests, {of.tokens_kept.text} tokens kept, {of.tokens_lost.text} lost"
+            else f"requests: {of.requests.text}; tokens kept: {of.tokens_kept.text}, lost: {of.tokens_lost.text}"
         )
         table.add_row(f"preemptions: {action}", of.count.text, detail)
     syncs = report.syncs

@@ -18,6 +18,7 @@ from typing import Any
 
 import polars as pl
 
+from rose.pricing.charges.waste import WASTED
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.period import Period, of_day
 from rose.pricing.figures import AMORTIZED, Figure, Stamp
@@ -53,7 +54,7 @@ class Metric:
 
 METRICS: tuple[Metric, ...] = (
     Metric("cost", pl.lit(True)),
-    Metric("waste", (pl.col("bucket") == "rollout") & pl.col("cause").is_not_null()),
+    Metric("waste", WASTED),
     Metric("idle", pl.col("bucket") == "idle"),
     Metric("cost per million useful tokens", pl.col("bucket") == "rollout", per_token=True),
 )

@@ -67,6 +67,8 @@ def test_a_new_rate_stands_out_as_price_and_lost_tokens_as_tokens() -> None:
 
 def test_waste_and_idle_are_watched_by_themselves() -> None:
     lost = rollout(1, tokens=10, fate="lost", cause="preempted")
+    rejected = rollout(1, tokens=10, fate="rejected", cause="rejected")
+    assert not [a for a in of([[rollout(10)]] * 8 + [[rollout(10), rejected]]).anomalies if a.metric == "waste"]
     found = of([[rollout(10)]] * 8 + [[rollout(10), lost]])
     waste = next(anomaly for anomaly in found.anomalies if anomaly.metric == "waste")
     # There was none before, so there is nothing to measure by.
