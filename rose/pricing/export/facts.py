@@ -41,7 +41,7 @@ DEFINITIONS: tuple[tuple[str, str], ...] = (
 
 #: The symbols of the formulas.
 SYMBOLS: tuple[tuple[str, str], ...] = (
-    ("CPM", "Cost per million tokens that serving generates, dollars."),
+    ("CPM", "List price of a million tokens that serving generates, dollars, from the price book."),
     ("R", "Tokens generated for each token of an answer, reasoning included; 1 or more."),
     (
         "rho",
@@ -51,7 +51,11 @@ SYMBOLS: tuple[tuple[str, str], ...] = (
     ("alpha", "Share of judged groups in which the verifier accepted a trajectory."),
     ("phi", "Borrowed share of useful rollout tokens."),
     ("PPV", "Share of accepted trajectories that an audit found correct."),
-    ("C3", "CPM * R * (1 + pi * rho) / alpha: dollars per million tokens of accepted answers, by formula."),
+    (
+        "C3",
+        "CPM * R * (1 + pi * rho) / alpha: dollars per million tokens of accepted answers, by formula. "
+        "Hypothetical: CPM is a list price, on no bill.",
+    ),
     ("m", "Marginal price of a borrowed device-hour."),
     ("TTFT", "Time to first token: from a request until its answer begins."),
     ("TPOT", "Time per output token after the first."),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rose.pricing.closing.bill import Bill, bill
 from rose.pricing.closing.period import Period
 from rose.pricing.figures import BookFacts
-from rose.pricing.watch.anomaly import METRICS, RULE, Watch, signed, watch
+from rose.pricing.watch.anomaly import METRICS, RULE, Watch, roughly, signed, watch
 from rose.pricing.watch.effects import BY
 from tests.pricing.closing.conftest import BOOK, DAY_NS, T0_NS, charges_of
 
@@ -134,3 +134,9 @@ def test_a_ledger_s_odd_day_is_found(weeks: Path) -> None:
     }  # fmt: skip
     assert "3.5 robust deviations" in RULE
     assert signed(-1_200_000_000) == "-$1.20"
+
+
+def test_what_is_next_to_nothing_is_not_written_out() -> None:
+    assert [roughly(nano) for nano in (2, -9_999, 0, 10_000)] == [
+        "less than a cent", "less than a cent", "$0.00", "+$0.0000100",
+    ]  # fmt: skip
