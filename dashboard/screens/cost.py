@@ -129,7 +129,8 @@ def _correct(report: Report) -> None:
         ("An accepted answer", paid.measured, "What was paid for rollouts, over answers the verifier accepted."),
         ("A correct answer, by audit", paid.per_correct, "The same, over answers that an audit found correct."),
         ("C3, hypothetical", paid.formula,
-         "What no bill shows, at the list price of serving's tokens: the formula with rollout tokens at what they cost: price of a million tokens x output per answer token x "
+         "What no bill shows, at the list price of serving's tokens: "
+         "the formula with rollout tokens at what they cost: price of a million tokens x output per answer token x "
          "(1 + price ratio x extra samples) / accept rate of the best of a group."),
     )  # fmt: skip
     shown = pl.DataFrame(

@@ -188,7 +188,8 @@ def _token_cost(report: Report) -> Table:
 def _correct(report: Report) -> Table:
     table = _table(
         report, "Cost per correct answer, rollout tokens priced at", "view by line",
-        "price line", "view", "per accepted", "95% interval", "per audited correct", "hypothetical: formula, per M answer tokens",
+        "price line", "view", "per accepted", "95% interval", "per audited correct",
+        "hypothetical: formula, per M answer tokens",
     )  # fmt: skip
     for name, line in report.cost_per_correct.items():
         table.add_row(
@@ -197,7 +198,8 @@ def _correct(report: Report) -> Table:
         )  # fmt: skip
     f = report.factors
     table.caption = (
-        f"The formula is hypothetical, at the list price of serving's tokens: CPM {f['cpm'].text} x R {f['r'].text} x (1 + pi x rho {f['rho'].text}) / alpha {f['alpha'].text}; "
+        "The formula is hypothetical, at the list price of serving's tokens: "
+        f"CPM {f['cpm'].text} x R {f['r'].text} x (1 + pi x rho {f['rho'].text}) / alpha {f['alpha'].text}; "
         f"borrowed share of useful tokens {f['phi'].text}. "
         + why_no_interval(line.measured for line in report.cost_per_correct.values())
     )

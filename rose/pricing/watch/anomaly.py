@@ -32,7 +32,7 @@ _SCALE = 1.4826
 _SCALE_SHARE_MIN = 0.01
 _MILLION = 10**6
 #: Effects closer to nothing than this, nano-dollars, are not written out.
-_TINY_NANO = 10_000
+_TINY_NANO = 100
 #: Fates of tokens that reached the trainer or still may.
 _USEFUL = ("accepted", "rejected", "open")
 RULE = (

@@ -137,6 +137,6 @@ def test_a_ledger_s_odd_day_is_found(weeks: Path) -> None:
 
 
 def test_what_is_next_to_nothing_is_not_written_out() -> None:
-    assert [roughly(nano) for nano in (2, -9_999, 0, 10_000)] == [
-        "less than a cent", "less than a cent", "$0.00", "+$0.0000100",
+    assert [roughly(nano) for nano in (2, -99, 0, 100)] == [
+        "less than a cent", "less than a cent", "$0.00", "+$0.000000100",
     ]  # fmt: skip
