@@ -8,6 +8,7 @@ import polars as pl
 
 from dashboard import format as words
 from dashboard.books import AMORTIZED
+from rose.pricing.charges.waste import CAUSE
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import Bill
 from rose.pricing.money import format_ns, format_usd
@@ -65,9 +66,9 @@ def csv(bill: Bill) -> str:
 
 
 def waste(frame: pl.DataFrame) -> pl.DataFrame:
-    """Rollout time by what became of it; what was not wasted is a row of its own."""
+    """Rollout time by what became of it; what was wasted by its cause, the rest as not wasted."""
     rollout = frame.filter(pl.col("bucket") == "rollout")
-    return table(rollout.with_columns(pl.col("cause").fill_null("not wasted")), ["cause", "fate"], AMORTIZED)
+    return table(rollout.with_columns(CAUSE), ["cause", "fate"], AMORTIZED)
 
 
 def idle(frame: pl.DataFrame) -> pl.DataFrame:

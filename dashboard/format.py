@@ -11,26 +11,16 @@ from datetime import datetime
 from dashboard.data import Run
 from rose.pricing.closing.records import BookStamp
 from rose.pricing.document import Report, figures
+from rose.pricing.export import facts
 from rose.pricing.figures import BookFacts, Figure, Stamp
 from rose.pricing.price_books.pricebook import PriceBook
 
 NOT_ENOUGH_DATA = "not enough data"
 
-#: One line for each bucket of device time, and for what is billed beside it.
-BUCKET_WORDS: Mapping[str, str] = {
-    "serving": "answering users",
-    "rollout": "generating training samples",
-    "train": "updating the model in training",
-    "sync": "bringing new weights to an engine",
-    "activation": "waking the rollout model on a borrowed device",
-    "headroom": "wanted by a rollout, kept free for users",
-    "idle": "wanted by nobody",
-    "unaccounted": "provisioned, but reported by no one",
-    "transfer": "sending new weights to an engine",
-    "energy": "power that was metered and is not in the price of the device",
-}
+#: What each bucket is, as exports say it.
+BUCKET_WORDS: Mapping[str, str] = dict(facts.DEFINITIONS)
 PROVENANCE_WORDS: Mapping[str, str] = {
-    "live": "Measured on running engines.",
+    "live": "Measured on running engines; where a trace is named, replayed traffic stood in for users.",
     "replay": "The real policies against a fleet in virtual time, not a measurement of a running fleet.",
     "simulated": "These figures come from made-up events, not from a running fleet.",
 }

@@ -249,7 +249,9 @@ def _cause(stay: dict[Any, Any], lease_id: str, rank: int) -> str:
     """Why time was idle."""
     if ALL[rank] != "idle":
         return ""
-    return "could have been lent" if stay["pool"] == "serving" and not lease_id else "could not be lent"
+    if stay["pool"] != "serving":
+        return "could not be lent"
+    return "leased, not used" if lease_id else "could have been lent"
 
 
 def _divided(

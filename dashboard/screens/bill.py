@@ -166,14 +166,13 @@ def _waste(bill: Bill) -> None:
     st.subheader("What became of the rollouts?")
     frame.table(
         drill.waste(bill.frame),
-        f"{caption}. Sums to the bucket rollout. A rejected answer teaches too; the other causes brought nothing.",
+        f"{caption}. Sums to the bucket rollout. A rejected answer is no waste: it teaches too.",
     )
     st.subheader("What was paid for and not used?")
     frame.table(
         drill.idle(bill.frame),
-        f"{caption}. Sums to the buckets idle and unaccounted. Only time of serving devices outside of a lease "
-        f"could have "
-        "been lent.",
+        f"{caption}. Sums to the buckets idle and unaccounted. Only time of serving devices outside of a lease could "
+        "have been lent; leased, not used: lent to rollouts, which had nothing to do there.",
     )
     st.subheader("What is billed beside device time?")
     beside = drill.invoiced(bill.frame)

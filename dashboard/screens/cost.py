@@ -137,8 +137,9 @@ def _correct(report: Report) -> None:
     frame.metrics(
         ("An accepted answer", paid.measured, "What was paid for rollouts, over answers the verifier accepted."),
         ("A correct answer, by audit", paid.per_correct, "The same, over answers that an audit found correct."),
-        ("C3", paid.formula,
-         "The formula with rollout tokens at what they cost: price of a million tokens x output per answer token x "
+        ("C3, hypothetical", paid.formula,
+         "What no bill shows, at the list price of serving's tokens: "
+         "the formula with rollout tokens at what they cost: price of a million tokens x output per answer token x "
          "(1 + price ratio x extra samples) / accept rate of the best of a group."),
     )  # fmt: skip
     shown = pl.DataFrame(
@@ -170,7 +171,7 @@ def _correct(report: Report) -> None:
             "per accepted answer": line.measured.text,
             "95% interval": words.interval(line.measured),
             "per audited correct": line.per_correct.text,
-            "formula, per M answer tokens": line.formula.text,
+            "hypothetical, at list price: formula, per M answer tokens": line.formula.text,
             "its 95% interval": words.interval(line.formula),
         }
         for name, line in lines.items()

@@ -29,18 +29,20 @@ def show(ledger: Path, run: Run) -> None:
             chart = charts.device_time(lane, legend=index == 0)
             st.altair_chart(chart, width="stretch", alt=f"Share of time of {name} by bucket, over time")
         st.caption(f"Share of time by bucket, {run.provenances[0]}. Source: `device_slice`, in at most 200 bins.")
-    _totals(run, totals)
+    _totals(ledger, run, totals)
 
 
-def _totals(run: Run, totals: pl.DataFrame) -> None:
+def _totals(ledger: Path, run: Run, totals: pl.DataFrame) -> None:
     st.subheader("Where did all of it go?")
     by_bucket = {bucket: int(totals[bucket].sum()) for bucket in BUCKETS}
     provisioned_ns, reported_ns = int(totals["provisioned"].sum()), sum(by_bucket.values())
     by_bucket["unaccounted"] = provisioned_ns - reported_ns
-    left, middle, right = st.columns(3)
+    left, middle, right, last = st.columns(4)
     left.metric("Provisioned device time", words.seconds(provisioned_ns))
     middle.metric("Reported by the devices", words.seconds(reported_ns))
     right.metric("Unaccounted for", words.seconds(provisioned_ns - reported_ns))
+    unused_ns = int(data.rows(ledger, "run/leased_unused", run)["leased_unused_ns"][0])
+    last.metric("Leased, not used", words.seconds(unused_ns), help="Idle time of serving devices under a lease.")
     rows = [
         {"bucket": bucket, "device-seconds": ns / 1e9, "share": words.share(ns, provisioned_ns),
          "nanoseconds": f"{ns:,}", "what it is": words.BUCKET_WORDS[bucket]}

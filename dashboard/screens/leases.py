@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import streamlit as st
@@ -53,16 +55,22 @@ def _totals(ledger: Path, run: Run) -> None:
     with second:
         row = taken.get("yield", {})
         st.metric("Yields", f"{row.get('preemptions', 0):,}")
-        st.caption(f"rollouts waited {words.seconds(int(row.get('waited_ns', 0)))} for serving")
+        st.caption(f"rollouts waited {words.seconds(int(row.get('waited_ns') or 0))} for serving")
     with third:
         row = taken.get("cut", {})
         st.metric("Cuts", f"{row.get('preemptions', 0):,}")
-        st.caption(f"{int(row.get('requests', 0))} requests moved, {int(row.get('tokens_lost', 0))} tokens lost")
+        st.caption(f"{_count(row, 'requests')} requests moved, {_count(row, 'tokens_lost')} tokens lost")
     with fourth:
         row = taken.get("revoke", {})
         st.metric("Leases revoked", f"{row.get('preemptions', 0):,}")
-        st.caption(f"{int(row.get('tokens_kept', 0))} tokens kept, {int(row.get('tokens_lost', 0))} lost")
+        st.caption(f"tokens kept: {_count(row, 'tokens_kept')}, lost: {_count(row, 'tokens_lost')}")
     st.caption(f"Counts over the whole run, {run.provenances[0]}. Source: `lease`, `preemption`.")
+
+
+def _count(row: Mapping[str, Any], name: str) -> str:
+    """A sum of preemptions: 0 where there were none, unknown where some did not record it."""
+    value = row.get(name, 0)
+    return "not recorded" if value is None else f"{int(value):,}"
 
 
 frame.page("Leases", "When were serving devices lent to rollouts, and how did serving take them back?", show)

@@ -96,6 +96,8 @@ class Report:
     harvest_share: Figure
     #: Cash saved and capacity avoided, never one number.
     savings: Savings
+    #: Idle time of serving devices under a lease: lent, and not used. In the bucket `idle`.
+    leased_unused: Figure
     #: rho, alpha, accept_rate, r, cpm, phi, ppv.
     factors: Mapping[str, Figure]
     #: How the formula moves with each factor, in dollars per million answer tokens for each unit of the factor.

@@ -12,8 +12,8 @@ SELECT
     action,
     make_timestamp(from_us + bin_us * ((epoch_us(event_time) - from_us) // bin_us)) AS t,
     sum(coalesce(count, 1))::BIGINT AS preemptions,
-    coalesce(sum(duration_ns), 0) / 1e6 AS waited_ms,
-    coalesce(sum(tokens_lost), 0) AS tokens_lost
+    CASE WHEN count(*) = count(duration_ns) THEN sum(duration_ns) / 1e6 END AS waited_ms,
+    CASE WHEN count(*) = count(tokens_lost) THEN sum(tokens_lost) END AS tokens_lost
 FROM preemption, span
 WHERE run_id = getvariable('run_id')
 GROUP BY ALL

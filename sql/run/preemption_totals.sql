@@ -1,12 +1,12 @@
--- Preemptions by action.
+-- Preemptions by action; a sum of what some did not record is NULL.
 -- By hand: SET VARIABLE run_id = '...';
 SELECT
     action,
     coalesce(sum(coalesce(count, 1)), 0)::BIGINT AS preemptions,
-    coalesce(sum(duration_ns), 0) AS waited_ns,
-    coalesce(sum(requests), 0) AS requests,
-    coalesce(sum(tokens_kept), 0) AS tokens_kept,
-    coalesce(sum(tokens_lost), 0) AS tokens_lost
+    CASE WHEN count(*) = count(duration_ns) THEN sum(duration_ns) END AS waited_ns,
+    CASE WHEN count(*) = count(requests) THEN sum(requests) END AS requests,
+    CASE WHEN count(*) = count(tokens_kept) THEN sum(tokens_kept) END AS tokens_kept,
+    CASE WHEN count(*) = count(tokens_lost) THEN sum(tokens_lost) END AS tokens_lost
 FROM preemption
 WHERE run_id = getvariable('run_id')
 GROUP BY action

@@ -41,7 +41,7 @@ def test_cost_shows_the_reports_figures(ended: Path, built: Report, open_page: A
         "Capacity avoided (hypothetical)": words.short(built.savings.capacity_avoided),
         "An accepted answer": built.cost_per_correct["blended"].measured.text,
         "A correct answer, by audit": built.cost_per_correct["blended"].per_correct.text,
-        "C3": built.cost_per_correct["blended"].formula.text,
+        "C3, hypothetical": built.cost_per_correct["blended"].formula.text,
     }
     assert "Period 2026-06-01 00:00:00 to 2026-06-01 00:04:01 UTC. Provenance: simulated." in said(app)
     buckets, lines = app.dataframe[0].value, app.dataframe[1].value

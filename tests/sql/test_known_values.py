@@ -61,6 +61,12 @@ def test_unused_time_is_what_no_lease_had(rows):
     assert rows("idle_that_could_have_been_lent", *columns) == [(time(0), "s0", *seconds(24, 3, 27, 40, 100))]
 
 
+def test_time_leased_and_not_used_is_idle_under_a_lease(rows):
+    # Under a lease: [20, 50), [60, 90).
+    columns = ("device_id", "unused_ns", "held_ns", "leased_ns", "unused_share")
+    assert rows("leased_but_unused", *columns) == [("s0", *seconds(3, 7, 60), 0.05)]
+
+
 def test_harvested_is_rollout_time_of_what_serving_left(rows):
     (found,) = rows("harvest_share_by_day", "devices", "rollout_ns", "harvested_share", "lent_share")
     assert found == (1, 20 * SECOND, pytest.approx(20 / 57), 0.6)

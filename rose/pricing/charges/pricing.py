@@ -62,7 +62,7 @@ class Charges:
     - `kind`: `capacity` (device time), `transfer` (weight syncs), `energy` (metered, where no price holds it already);
     - `bucket`: one of the seven, `unaccounted`, `transfer` or `energy`; `team`: who pays, by the tags of the run;
     - `policy_version`, `task`, `fate`, `cause`: of rollout time, by the tokens made in it; `cause` of idle time says
-      whether it could have been lent; `route` of transfer;
+      whether it could have been lent, or was and was not used; `route` of transfer;
     - `ns`, `tokens` (generated), `bytes`, `energy_mw_ns`, and `cost_nano`, amortized nano-dollars;
     - `writer`, `first_seq`, `last_seq`: the events the row was made from, where one writer wrote them.
     """
@@ -197,8 +197,13 @@ def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     rows: pl.DataFrame = connection.sql(sql.read("charges/80_charges.sql")).pl().sort("place")
     units: pl.DataFrame = connection.sql(sql.read("charges/85_units.sql")).pl()
     buckets: pl.DataFrame = connection.sql("FROM bucket ORDER BY position").pl().drop("position")
-    lendable = (pl.col("pool") == "serving") & pl.col("lease_id").is_null()
-    idle = pl.when(lendable).then(pl.lit("could have been lent")).otherwise(pl.lit("could not be lent"))
+    idle = (
+        pl.when(pl.col("pool") != "serving")
+        .then(pl.lit("could not be lent"))
+        .when(pl.col("lease_id").is_null())
+        .then(pl.lit("could have been lent"))
+        .otherwise(pl.lit("leased, not used"))
+    )
     return pl.concat([rows, units[rows["unit_row"]], buckets[rows["position"]]], how="horizontal").select(
         "hour", "run_id", "provenance", "device_id", "hardware_id", "pool", "device_class", "commitment", "lease_id",
         "kind", "bucket",

@@ -19,7 +19,7 @@ from rose.pricing.closing.statement import Statement
 from rose.pricing.figures import AMORTIZED, Stamp
 from rose.pricing.money import format_usd
 from rose.pricing.run.tables import WIDTH
-from rose.pricing.watch.anomaly import RULE, Anomaly, Watch, signed
+from rose.pricing.watch.anomaly import RULE, Anomaly, Watch, roughly, signed
 from rose.pricing.watch.budget import Expected, TeamBudget
 from rose.pricing.watch.effects import BY
 
@@ -179,18 +179,18 @@ def _events(kind: str, rows: Sequence[Row]) -> Table:
 def _anomaly(of: Anomaly) -> Table:
     away = "" if of.deviations is None else f", {of.deviations:.1f} deviations"
     table = _table(
-        f"{of.day}: {of.metric} {of.value.text}, {signed(of.change.total)} from {of.median.text} on {of.compared_with}"
+        f"{of.day}: {of.metric} {of.value.text}, {roughly(of.change.total)} from {of.median.text} on {of.compared_with}"
         f"{away}",
         f"{of.value.unit.removeprefix('nano_')}; {of.value.view}; {of.value.stamp}",
         "of", "", *of.change.effects, "change", words=2,
     )  # fmt: skip
     for name in BY:
         for value, row in sorted(of.change.by(name).items(), key=lambda item: (-abs(sum(item[1].values())), item[0])):
-            amounts = [signed(row[effect]) for effect in of.change.effects]
-            table.add_row(name.replace("_", " "), value, *amounts, signed(sum(row.values())))
+            amounts = [roughly(row[effect]) for effect in of.change.effects]
+            table.add_row(name.replace("_", " "), value, *amounts, roughly(sum(row.values())))
         table.add_section()
-    totals = [signed(amount) for amount in of.change.effects.values()]
-    table.add_row("all", "", *totals, signed(of.change.total), style="bold")
+    totals = [roughly(amount) for amount in of.change.effects.values()]
+    table.add_row("all", "", *totals, roughly(of.change.total), style="bold")
     table.caption = of.driver
     return table
 

@@ -112,16 +112,21 @@ def report_command(
     """One HTML file that needs no network: the cost report of a run, or the drill-downs of a period. Prints well."""
     with clear_errors(), logged(ledger_root(ledger), "export", str(out)), progress_bar("Exporting"):
         from rose.ledger import verified
-        from rose.pricing.export import html
+        from rose.pricing.export import context, html
         from rose.pricing.export import out as writing
+        from rose.pricing.price_books import choice
         from rose.pricing.run import report
 
         writing.suffix_of(out, html.SUFFIXES, "a report")
         writing.refuse_existing(out, force)
         if run is not None and (close, from_hour, to_hour, provenance) == (None, None, None, None):
             root = ledger_root(ledger)
-            built = report.build(root, run, price_book, allow_unverified)
-            done = html.write_run(built, out, force=force, verification=verified.text(root))
+            book = choice.choose(root, price_book, run_id=run)
+            built = report.build(root, run, book, allow_unverified)
+            beside = context.of_run(
+                root, run, book, provenance=built.stamp.provenance, allow_unverified=allow_unverified
+            )
+            done = html.write_run(built, out, beside, force=force, verification=verified.text(root))
         else:
             bill = _bill(ledger, close, (from_hour, to_hour), run, provenance, price_book, allow_unverified)
             done = html.write_bill(bill, out, force=force)

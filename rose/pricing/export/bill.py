@@ -56,6 +56,8 @@ class Bill:
     parts: tuple[Part, ...]
     stamp: Stamp
     runs: Mapping[str, RunLabel]
+    #: The ledger that it is of.
+    root: Path
     #: What borrowing added to the bill of a run, nano-dollars: only known where the bill is one whole run.
     marginal_nano: int | None = None
     #: Whether, and up to when, the ledger was verified, in a line.
@@ -128,6 +130,7 @@ def of_period(
         parts=(billed,),
         stamp=stamp,
         runs=_runs(root),
+        root=root,
         marginal_nano=None if marginal is None else int(marginal),
         verification=verified.text(root),
     )
@@ -169,7 +172,7 @@ def of_closed(root: Path, closed: Closed, *, allow_unverified: bool = False) -> 
                 reason=posting.reason,
             )
         )
-    return Bill(parts=tuple(parts), stamp=closed.stamp, runs=_runs(root), verification=verified.text(root))
+    return Bill(parts=tuple(parts), stamp=closed.stamp, runs=_runs(root), root=root, verification=verified.text(root))
 
 
 def _runs(root: Path) -> dict[str, RunLabel]:

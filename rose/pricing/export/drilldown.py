@@ -9,6 +9,7 @@ from typing import Any, Literal
 import polars as pl
 
 from rose.pricing import charges
+from rose.pricing.charges.waste import CAUSE
 from rose.pricing.export import prices
 from rose.pricing.export.bill import Bill
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED
@@ -149,15 +150,15 @@ def _rollout(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _waste(frame: pl.DataFrame) -> Table:
-    cause = pl.col("cause").fill_null("not wasted").alias("cause")
     fate = pl.col("fate")
     return Table(
         name="Waste by cause",
         title="Rollout time that came to nothing, and why",
         view=AMORTIZED,
-        note="Sums to the bucket `rollout`; what was not wasted is a row of its own.",
+        note="Sums to the bucket `rollout`. Wasted is what was stale, lost or made again; a rejected answer is "
+        "not: the trainer learns from it.",
         columns=(Column("cause"), Column("fate"), Column("output tokens", "count"), _HOURS, _AMORTIZED),
-        rows=_grouped(_rollout(frame), [cause, fate], "tokens", "ns", "cost_nano"),
+        rows=_grouped(_rollout(frame), [CAUSE, fate], "tokens", "ns", "cost_nano"),
     )
 
 
@@ -168,6 +169,7 @@ def _idle(frame: pl.DataFrame) -> Table:
         title="Time that was paid for and not used",
         view=AMORTIZED,
         note="Sums to the buckets `idle` and `unaccounted`. Could have been lent: on a serving device, in no lease. "
+        "Leased, not used: lent to rollouts, which had nothing to do there. "
         "Unaccounted: no slice reports the time.",
         columns=(Column("bucket"), Column("cause"), Column("pool"), Column("device class"), _HOURS, _AMORTIZED),
         rows=_grouped(spare, ["bucket", "cause", "pool", "device_class"], "ns", "cost_nano"),

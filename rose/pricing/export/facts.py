@@ -17,25 +17,51 @@ DEFINITIONS: tuple[tuple[str, str], ...] = (
     (MARGINAL, "What borrowing added to the bill: extra energy, transfers, scheduling, recomputation, missed budgets "
      "(confounded unless leases were withheld at random). "
      "For deciding whether to borrow; it does not sum to anything, and is never added to the other two."),
-    ("serving", "Time a device answered users' requests."),
+    ("serving", "Time a device answered requests: of users, or of a trace that stands in for them."),
     ("rollout", "Time a device generated rollouts for reinforcement learning, borrowed or dedicated."),
     ("train", "Time a device updated the policy."),
     ("sync", "Time a device took in new weights."),
-    ("activation", "Time a device took to switch between serving and rollouts."),
-    ("headroom", "Time kept free so that serving could take up a burst."),
-    ("idle", "Time in which a device did nothing and could have. On a serving device that is in no lease it could have "
-     "been lent."),
+    ("activation", "Time in which an engine for rollouts started, or its memory came to a device or left it."),
+    ("headroom", "Time that a rollout wanted, was held for serving's sake, and nobody worked in."),
+    ("idle", "Time in which a device did nothing, and nobody was held. On a serving device without a lease it could "
+     "have been lent; in a lease it is leased, not used."),
     ("unaccounted", "Provisioned time that no report of the device covers: it is paid for, and nobody knows for what."),
     ("transfer", "Bytes of weights sent over a route that costs money."),
     ("energy", "Metered electricity of a device whose price does not hold it: kWh times PUE times tariff."),
     ("unallocated", "The ledger does not say which team, policy version or task: shown, never spread."),
-    ("wasted", "Rollout time whose tokens came to nothing: preempted, lost, failed, stale, rejected, or made again."),
-    ("live, replay, simulated", "Where the figures come from: a deployment with real users, recorded traffic sent "
-     "again to real engines, or a model of a deployment. They are never mixed."),
+    ("wasted", "Rollout time whose tokens came to nothing: stale, lost (a failed attempt or a lost trajectory), or "
+     "computed again after a preemption. A rejected answer is no waste: the trainer learns from it."),
+    ("live, replay, simulated", "Where the figures come from. Live: engines that ran and served; where a trace is "
+     "named, replayed traffic stood in for users. Replay: the real "
+     "policies and recorded traffic against a fleet in virtual time. Simulated: made-up events. They are never mixed."),
     ("nano-dollar", "1e-9 dollars. All amounts are whole nano-dollars until they are shown."),
     ("correction", "A change to a closed period, posted later as a row of its own. A closed figure never changes."),
     ("verified", "The ledger's hash chain held when the figures were made: no event was changed or is missing."),
 )  # fmt: skip
+
+#: The symbols of the formulas.
+SYMBOLS: tuple[tuple[str, str], ...] = (
+    ("CPM", "List price of a million tokens that serving generates, dollars, from the price book."),
+    ("R", "Tokens generated for each token of an answer, reasoning included; 1 or more."),
+    (
+        "rho",
+        "Trajectories per judged group, less 1: what a group made beyond the one answer to keep.",
+    ),
+    ("pi", "Price of a rollout token over the price of a serving token."),
+    ("alpha", "Share of judged groups in which the verifier accepted a trajectory."),
+    ("phi", "Borrowed share of useful rollout tokens."),
+    ("PPV", "Share of accepted trajectories that an audit found correct."),
+    (
+        "C3",
+        "CPM * R * (1 + pi * rho) / alpha: dollars per million tokens of accepted answers, by formula. "
+        "Hypothetical: CPM is a list price, on no bill.",
+    ),
+    ("m", "Marginal price of a borrowed device-hour."),
+    ("TTFT", "Time to first token: from a request until its answer begins."),
+    ("TPOT", "Time per output token after the first."),
+    ("p50, p99", "Half, and 99 of 100, of the measured values lie at or below it."),
+    ("95% interval", "Where the true value lies in 95 of 100 such estimates; the exact value of a bill needs none."),
+)
 
 
 def title(bill: Bill) -> str:

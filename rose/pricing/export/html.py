@@ -1,7 +1,8 @@
 """A report to hand on: one HTML file with everything in it, that needs no network and no script and prints well.
 
-Of a run it shows what `rose report` shows, and then every figure there is with its unit, view and basis. Of a bill it
-shows the drill-downs.
+It opens with a few sentences, the time before, budgets and the course of the cost. Then come, of a run, what `rose
+report` shows, of a bill the drill-downs; what every word and symbol means; and in an appendix what an auditor wants:
+exact values, digests, long tables.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import polars as pl
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from rose.clock import utc
 from rose.pricing.document import Report, figures
-from rose.pricing.export import drilldown, facts, out
+from rose.pricing.export import drilldown, facts, headline, out
 from rose.pricing.export.bill import Bill
+from rose.pricing.export.context import Context, Point
+from rose.pricing.export.context import of_bill as context_of_bill
 from rose.pricing.export.drilldown import SUMMED, Kind, Table
 from rose.pricing.export.out import Written
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Stamp
@@ -32,6 +36,12 @@ TEMPLATE = "report.html.j2"
 ROWS_SHOWN = 500
 #: Width of the longest bar.
 _BAR_WIDTH = 420
+#: Width and height of the picture of a course.
+_COURSE_WIDTH, _COURSE_HEIGHT = 780, 120
+#: Drill-downs that are long, or for an auditor: they stand in the appendix.
+_APPENDIX = ("By bucket and day", "By policy version and task", "Prices used")
+#: Of what a bill is about, the words that stand in the appendix.
+_DIGESTS = ("price book's SHA-256", "charges")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +50,18 @@ class Bar:
 
     label: str
     width: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """One column of a course, in the picture's units from its upper left; `pale` is of the time before."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    pale: bool
     text: str
 
 
@@ -55,9 +77,10 @@ class Section:
     rows: tuple[tuple[str, ...], ...] = ()
     total: tuple[str, ...] | None = None
     bars: tuple[Bar, ...] = ()
+    course: tuple[Column, ...] = ()
 
 
-def write_run(report: Report, path: Path, *, force: bool = False, verification: str = "") -> Written:
+def write_run(report: Report, path: Path, context: Context, *, force: bool = False, verification: str = "") -> Written:
     """Write the report of a run to `path`, an .html. The same report gives the same bytes. Raises PricingError.
 
     `verification` says whether, and up to when, the ledger was verified, in a line.
@@ -74,18 +97,45 @@ def write_run(report: Report, path: Path, *, force: bool = False, verification: 
         ("price book's SHA-256", report.price_book.sha256),
     ]
     every = tuple(figures(report.to_json()))
-    title = f"What run {report.run.name} cost"
-    html = _page(title, report.stamp, about, [*_of_run(report), _every_figure(every, report.stamp)])
+    html = _page(
+        f"What run {report.run.name} cost",
+        report.stamp,
+        about,
+        [*_compared(context, {b: f.value for b, f in report.amortized.items()}, report.stamp), *_of_run(report)],
+        sentences=headline.of_run(report, context),
+        appendix=[_every_figure(every, report.stamp)],
+    )
     total = report.amortized["total"].value
     return _write(html, path, force, len(every), {"bill": int(total or 0)})
 
 
-def write_bill(bill: Bill, path: Path, *, force: bool = False) -> Written:
-    """Write the drill-downs of a bill to `path`, an .html. The same bill gives the same bytes. Raises PricingError."""
+def write_bill(bill: Bill, path: Path, context: Context | None = None, *, force: bool = False) -> Written:
+    """Write the drill-downs of a bill to `path`, an .html, beside its context, read from its ledger where None.
+
+    The same bill and context give the same bytes. Raises PricingError, LedgerError.
+    """
+    context = context or context_of_bill(bill)
     shown = drilldown.tables(bill)
-    sections = [_views(bill, shown[0]), _buckets(bill), *(_of_table(table, bill.stamp) for table in shown)]
-    html = _page(facts.title(bill), bill.stamp, facts.about(bill), sections)
+    spent: dict[str, int | float | None] = {b: nano for b, (_, nano) in drilldown.by_bucket(_all(bill)).items()}
+    body = [table for table in shown if table.name not in _APPENDIX]
+    html = _page(
+        facts.title(bill),
+        bill.stamp,
+        facts.about(bill),
+        [
+            *_compared(context, {**spent, "total": bill.total_nano}, bill.stamp),
+            _views(bill, shown[0]),
+            _buckets(bill),
+            *(_of_table(table, bill.stamp) for table in body),
+        ],
+        sentences=headline.of_bill(bill, context),
+        appendix=[_exact(bill, shown[0]), *(_of_table(table, bill.stamp) for table in shown if table not in body)],
+    )
     return _write(html, path, force, sum(len(table.rows) for table in shown), {"bill": bill.total_nano})
+
+
+def _all(bill: Bill) -> pl.DataFrame:
+    return pl.concat([part.frame for part in bill.parts])
 
 
 def _write(html: str, path: Path, force: bool, rows: int, totals: Mapping[str, int]) -> Written:
@@ -98,7 +148,15 @@ def _write(html: str, path: Path, force: bool, rows: int, totals: Mapping[str, i
     return out.write(path, force, make)
 
 
-def _page(title: str, stamp: Stamp, about: Sequence[tuple[str, str]], sections: Sequence[Section]) -> str:
+def _page(
+    title: str,
+    stamp: Stamp,
+    about: Sequence[tuple[str, str]],
+    sections: Sequence[Section],
+    *,
+    sentences: Sequence[str] = (),
+    appendix: Sequence[Section] = (),
+) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -107,11 +165,71 @@ def _page(title: str, stamp: Stamp, about: Sequence[tuple[str, str]], sections: 
         title=title,
         stamp=str(stamp),
         warnings=facts.warnings(stamp),
-        about=about,
+        sentences=sentences,
+        about=[line for line in about if line[0] not in _DIGESTS],
+        digests=[line for line in about if line[0] in _DIGESTS],
         sections=sections,
-        definitions=facts.DEFINITIONS,
+        appendix=appendix,
+        definitions=(*facts.DEFINITIONS, *facts.SYMBOLS),
         bar_width=_BAR_WIDTH,
+        course_width=_COURSE_WIDTH,
+        course_height=_COURSE_HEIGHT,
     )
+
+
+def _compared(context: Context, spent: Mapping[str, int | float | None], stamp: Stamp) -> Iterator[Section]:
+    """The time before, the budgets and the course, each where there is one. `spent` is by bucket, and `total`."""
+    says, before = f"{AMORTIZED}; {stamp}", context.before
+    if before.by_bucket is not None and before.total_nano is not None:
+        earlier = {**before.by_bucket, "total": before.total_nano}
+        names = [name for name in dict.fromkeys((*spent, *earlier)) if name != "total"]
+        rows = [
+            (name, format_usd(int(spent.get(name) or 0)), format_usd(earlier.get(name, 0)),
+             _change(int(spent.get(name) or 0) - earlier.get(name, 0)))
+            for name in (*names, "total") if spent.get(name) or earlier.get(name)
+        ]  # fmt: skip
+        yield Section(
+            title="Beside what came before", says=says, note=f"Before: {before.name}.",
+            header=("bucket", "now", "before", "change"), numeric=(False, True, True, True),
+            rows=tuple(rows[:-1]), total=rows[-1] if rows else None,
+        )  # fmt: skip
+    if len(context.course) > 1:
+        first, last = context.course[0], context.course[-1]
+        dearest = max(context.course, key=lambda point: point.cost_nano)
+        yield Section(
+            title="The course of the cost", says=says, course=_course(context.course),
+            note=f"{first.label} to {last.label}, UTC; the highest column is {dearest.label}, "
+            f"{format_usd(dearest.cost_nano)}." + (" Pale: the time before." if first.before else ""),
+        )  # fmt: skip
+    if context.budgets:
+        yield Section(
+            title="Budgets", says=says, note="Spent and left are of the whole month so far, not of this period alone.",
+            header=("month", "team", "budget", "spent", "left"), numeric=(False, False, True, True, True),
+            rows=tuple(
+                (b.month, b.team, format_usd(b.budget_nano), *(
+                    ("not known", "not known") if b.spent_nano is None
+                    else (format_usd(b.spent_nano), format_usd(b.budget_nano - b.spent_nano))
+                ))
+                for b in context.budgets
+            ),
+        )  # fmt: skip
+
+
+def _change(nano: int) -> str:
+    return f"{'+' if nano > 0 else ''}{format_usd(nano)}"
+
+
+def _course(points: Sequence[Point]) -> tuple[Column, ...]:
+    highest = max([1, *(point.cost_nano for point in points)])
+    step = _COURSE_WIDTH / len(points)
+    heights = [_COURSE_HEIGHT * max(point.cost_nano, 0) / highest for point in points]
+    return tuple(
+        Column(
+            left=round(n * step, 2), top=round(_COURSE_HEIGHT - height, 2), width=round(step * 0.85, 2),
+            height=round(height, 2), pale=point.before, text=f"{point.label}: {format_usd(point.cost_nano)}",
+        )
+        for n, (point, height) in enumerate(zip(points, heights, strict=True))
+    )  # fmt: skip
 
 
 def _of_run(report: Report) -> Iterator[Section]:
@@ -180,21 +298,37 @@ def _every_figure(figures: Sequence[tuple[str, Mapping[str, Any]]], stamp: Stamp
     )  # fmt: skip
 
 
-def _views(bill: Bill, by_team: Table) -> Section:
+def _lines(bill: Bill, by_team: Table) -> list[tuple[str, int | None, str]]:
+    """Name, nano-dollars and meaning of the bill in each view, and of its corrections."""
     meaning = dict(facts.DEFINITIONS)
-    lines = [(AMORTIZED, bill.charges.total_nano), (FULLY_LOADED, by_team.total(-1)), (MARGINAL, bill.marginal_nano)]
-    rows = [(name, "not enough data: a figure of one whole run" if nano is None else format_usd(nano),
-             "" if nano is None else f"{nano:,}", meaning[name]) for name, nano in lines]  # fmt: skip
+    views = [(AMORTIZED, bill.charges.total_nano), (FULLY_LOADED, by_team.total(-1)), (MARGINAL, bill.marginal_nano)]
+    lines = [(name, nano, meaning[name]) for name, nano in views]
     if bill.corrections:
-        change = bill.total_nano - bill.charges.total_nano
-        rows.append(("corrections posted since", format_usd(change), f"{change:,}", meaning["correction"]))
-        rows.append(("amortized, with corrections", format_usd(bill.total_nano), f"{bill.total_nano:,}", ""))
+        lines.append(("corrections posted since", bill.total_nano - bill.charges.total_nano, meaning["correction"]))
+        lines.append(("amortized, with corrections", bill.total_nano, ""))
+    return lines
+
+
+def _views(bill: Bill, by_team: Table) -> Section:
+    unknown = "not enough data: a figure of one whole run"
     return Section(
         title="The bill, in each view",
         says=f"never added together; {bill.stamp}",
-        header=("view", "dollars", "nano-dollars", "what it is"),
-        numeric=(False, True, True, False),
-        rows=tuple(rows),
+        header=("view", "dollars", "what it is"),
+        numeric=(False, True, False),
+        rows=tuple(
+            (name, unknown if nano is None else format_usd(nano), words) for name, nano, words in _lines(bill, by_team)
+        ),
+    )
+
+
+def _exact(bill: Bill, by_team: Table) -> Section:
+    return Section(
+        title="The bill to the nano-dollar",
+        says=f"never added together; {bill.stamp}",
+        header=("view", "nano-dollars"),
+        numeric=(False, True),
+        rows=tuple((name, f"{nano:,}") for name, nano, _ in _lines(bill, by_team) if nano is not None),
     )
 
 

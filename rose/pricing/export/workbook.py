@@ -240,6 +240,6 @@ class _Book:
         sheet.set_column(1, 1, 120)
         self._heading(sheet, READING, "Every table names the view of its dollars, the currency and the provenance.")
         self._header(sheet, (Column("word"), Column("meaning")))
-        for row, (word, meaning) in enumerate(facts.DEFINITIONS, _HEADING_ROW + 1):
+        for row, (word, meaning) in enumerate((*facts.DEFINITIONS, *facts.SYMBOLS), _HEADING_ROW + 1):
             sheet.write_string(row, 0, word, self._bold)
             sheet.write_string(row, 1, meaning, self._wrap)

@@ -12,6 +12,8 @@ from rose.pricing.money import PricingError
 
 CLOSINGS: tuple[str, ...] = ("released", "preempted", "expired", "open")
 
+#: Stands where a figure would be that some events did not record.
+NOT_RECORDED = "not recorded"
 #: With fewer samples than this, a 99th percentile is the largest one measured.
 P99_SAMPLES = 100
 
@@ -111,10 +113,10 @@ def preemptions(make: Figures, totals: Sequence[Mapping[str, Any]]) -> dict[str,
         row = by_action.get(action, {})
         result[action] = Preemptions(
             count=make.number(row.get("preemptions", 0), "count"),
-            waited=make.number(row.get("waited_ns", 0), "ns"),
-            requests=make.number(row.get("requests", 0), "count"),
-            tokens_kept=make.number(row.get("tokens_kept", 0), "tokens"),
-            tokens_lost=make.number(row.get("tokens_lost", 0), "tokens"),
+            waited=make.number(row.get("waited_ns", 0), "ns", why=NOT_RECORDED),
+            requests=make.number(row.get("requests", 0), "count", why=NOT_RECORDED),
+            tokens_kept=make.number(row.get("tokens_kept", 0), "tokens", why=NOT_RECORDED),
+            tokens_lost=make.number(row.get("tokens_lost", 0), "tokens", why=NOT_RECORDED),
         )
     return result
 

@@ -86,6 +86,7 @@ def _build(of: PricedRun) -> Report:
             why="not enough data: serving devices had nothing to lend",
         ),
         savings=savings(make, compared, borrow),
+        leased_unused=make.number(rows(connection, "run/leased_unused")[0]["leased_unused_ns"], "ns"),
         factors=price_lines.factors(of, drawn),
         partials=price_lines.partials(of),
         accept_by_step={

@@ -106,6 +106,7 @@ def _headline(report: Report) -> Table:
         ("A million rollout tokens, borrowed (amortized)", borrowed[AMORTIZED]),
         ("A million rollout tokens, dedicated (amortized)", dedicated[AMORTIZED]),
         ("Idle serving time put to work (harvest share)", report.harvest_share),
+        ("Leased, not used (idle time of serving devices under a lease)", report.leased_unused),
     ):
         table.add_row(name, _shown(figure))
     table.add_row("Trajectories the verifier accepted: all, first step, last step", f"{first[0]}, {first[1]}, {last}")
@@ -215,7 +216,8 @@ def _token_cost(report: Report) -> Table:
 def _correct(report: Report) -> Table:
     table = _table(
         report, "Cost per correct answer, rollout tokens priced at", "view by line",
-        "price line", "view", "per accepted", "95% interval", "per audited correct", "formula, per M answer tokens",
+        "price line", "view", "per accepted", "95% interval", "per audited correct",
+        "hypothetical: formula, per M answer tokens",
     )  # fmt: skip
     for name, line in report.cost_per_correct.items():
         table.add_row(
@@ -224,7 +226,8 @@ def _correct(report: Report) -> Table:
         )  # fmt: skip
     f = report.factors
     table.caption = (
-        f"formula: CPM {f['cpm'].text} x R {f['r'].text} x (1 + pi x rho {f['rho'].text}) / alpha {f['alpha'].text}; "
+        "The formula is hypothetical, at the list price of serving's tokens: "
+        f"CPM {f['cpm'].text} x R {f['r'].text} x (1 + pi x rho {f['rho'].text}) / alpha {f['alpha'].text}; "
         f"borrowed share of useful tokens {f['phi'].text}. "
         + why_no_interval(line.measured for line in report.cost_per_correct.values())
     )
@@ -263,7 +266,7 @@ def _events(report: Report) -> Table:
         detail = (
             f"{of.waited.text} waited"
             if action == "yield"
-            else f"{of.requests.text} requests, {of.tokens_kept.text} tokens kept, {of.tokens_lost.text} lost"
+            else f"requests: {of.requests.text}; tokens kept: {of.tokens_kept.text}, lost: {of.tokens_lost.text}"
         )
         table.add_row(f"preemptions: {action}", of.count.text, detail)
     syncs = report.syncs

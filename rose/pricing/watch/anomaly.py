@@ -18,6 +18,7 @@ from typing import Any
 
 import polars as pl
 
+from rose.pricing.charges.waste import WASTED
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.period import Period, of_day
 from rose.pricing.figures import AMORTIZED, Figure, Stamp
@@ -30,6 +31,8 @@ THRESHOLD = 3.5
 _SCALE = 1.4826
 _SCALE_SHARE_MIN = 0.01
 _MILLION = 10**6
+#: Effects closer to nothing than this, nano-dollars, are not written out.
+_TINY_NANO = 100
 #: Fates of tokens that reached the trainer or still may.
 _USEFUL = ("accepted", "rejected", "open")
 RULE = (
@@ -53,7 +56,7 @@ class Metric:
 
 METRICS: tuple[Metric, ...] = (
     Metric("cost", pl.lit(True)),
-    Metric("waste", (pl.col("bucket") == "rollout") & pl.col("cause").is_not_null()),
+    Metric("waste", WASTED),
     Metric("idle", pl.col("bucket") == "idle"),
     Metric("cost per million useful tokens", pl.col("bucket") == "rollout", per_token=True),
 )
@@ -208,15 +211,20 @@ def _driver(change: Change) -> str:
     sign = -1 if change.total < 0 else 1
     effect, amount = largest(change.effects.items(), sign)
     if effect == TOKENS_EFFECT:
-        return f"mostly {'fewer' if sign > 0 else 'more'} useful tokens ({signed(amount)} of {signed(change.total)})"
+        return f"mostly {'fewer' if sign > 0 else 'more'} useful tokens ({roughly(amount)} of {roughly(change.total)})"
     # Volume is spread over all cells alike; which of them grew shows in volume and mix together.
     counted = (effect,) if effect == "price" else ("volume", "mix")
     places = []
     for name in BY:
         rows = change.by(name)
         value, most = largest(((value, sum(row[each] for each in counted)) for value, row in rows.items()), sign)
-        places.append(f"{_NAMED[name]} {value} ({signed(most)})")
-    return f"mostly {effect} ({signed(amount)} of {signed(change.total)}); most of it in {', '.join(places)}"
+        places.append(f"{_NAMED[name]} {value} ({roughly(most)})")
+    return f"mostly {effect} ({roughly(amount)} of {roughly(change.total)}); most of it in {', '.join(places)}"
+
+
+def roughly(nano_usd: int) -> str:
+    """As `signed`; what is next to nothing is `less than a cent`."""
+    return "less than a cent" if 0 < abs(nano_usd) < _TINY_NANO else signed(nano_usd)
 
 
 def signed(nano_usd: int) -> str:

@@ -131,7 +131,8 @@ def test_idle_that_could_have_been_lent_is_told_apart(write_ledger: Any) -> None
     found = charges.price(write_ledger(made), BOOK).frame
     assert by(found, "cause") == {
         "could have been lent": (10 * S, 0, 6_527_778),
-        "could not be lent": (60 * S, 0, 39_166_666),
+        "leased, not used": (20 * S, 0, 13_055_555),
+        "could not be lent": (40 * S, 0, 26_111_111),
     }
 
 

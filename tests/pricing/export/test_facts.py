@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import dashboard.format
 from rose.events import BUCKETS
 from rose.pricing.export import facts
 from rose.pricing.export.bill import Bill
@@ -15,6 +17,13 @@ from tests.pricing.export.conftest import NAME, RUN
 def test_every_word_of_an_export_is_explained() -> None:
     words = {word for word, _ in facts.DEFINITIONS}
     assert {*BUCKETS, "unaccounted", "transfer", "energy", AMORTIZED, FULLY_LOADED, MARGINAL, "unallocated"} <= words
+
+
+def test_the_glossary_has_the_words_of_the_exports_and_the_dashboard() -> None:
+    glossary = (Path(__file__).parents[3] / "docs" / "glossary.md").read_text()
+    for word, meaning in (*facts.DEFINITIONS, *facts.SYMBOLS):
+        assert f"| {word} | {meaning} |" in glossary, "write docs/glossary.md anew from rose.pricing.export.facts"
+    assert all(dashboard.format.BUCKET_WORDS[bucket] == dict(facts.DEFINITIONS)[bucket] for bucket in BUCKETS)
 
 
 def test_a_bill_is_named_by_its_close_or_its_runs(close_bill: Bill, period_bill: Bill) -> None:

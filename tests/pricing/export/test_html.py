@@ -2,16 +2,37 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+from rose.pricing.closing import period
+from rose.pricing.closing.bill import bill as bill_of
 from rose.pricing.document import Report, figures
-from rose.pricing.export import drilldown, html
+from rose.pricing.export import bill, context, drilldown, facts, html
 from rose.pricing.export.bill import Bill
+from rose.pricing.export.context import Before, Context, Point, TeamBudget
+from rose.pricing.money import format_usd
+from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.run import report
-from tests.pricing.export.conftest import NAME
+from rose.pricing.watch import budget
+from tests.pricing.export.conftest import HOUR_NS, NAME, PERIOD
+
+BEFORE = Before(name="the period before, 2026-02", total_nano=10**9, by_bucket={"serving": 9 * 10**8, "sync": 10**8})
+CONTEXT = Context(
+    before=BEFORE,
+    months=("2026-02", "2026-03"),
+    budgets=(TeamBudget(team="research", month="2026-03", budget_nano=5 * 10**9, spent_nano=7 * 10**9),),
+    course=(
+        Point(label="2026-02-27", cost_nano=10**9, before=True),
+        Point(label="2026-02-28", cost_nano=2 * 10**9, before=False),
+    ),
+)
+NO_CONTEXT = Context(before=Before(name="the run before", why="no run of its provenance began earlier"))
 
 
 class Page(HTMLParser):
@@ -40,7 +61,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def bill_page(close_bill: Bill, tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("html") / "b.html"
-    html.write_bill(close_bill, path)
+    html.write_bill(close_bill, path, CONTEXT)
     return path.read_text(encoding="utf-8")
 
 
@@ -55,7 +76,7 @@ def test_a_page_needs_nothing_but_itself(bill_page: str) -> None:
 
 
 def test_the_ledger_s_text_is_no_markup(period_bill: Bill, tmp_path: Path) -> None:
-    html.write_bill(period_bill, tmp_path / "b.html")
+    html.write_bill(period_bill, tmp_path / "b.html", NO_CONTEXT)
     text = (tmp_path / "b.html").read_text()
     page = Page(text)
     assert "script" not in page.tags
@@ -76,7 +97,7 @@ def test_a_close_shows_every_drill_down(bill_page: str, close_bill: Bill) -> Non
 
 
 def test_a_run_shows_every_figure_of_its_report(built: Report, tmp_path: Path) -> None:
-    done = html.write_run(built, tmp_path / "r.html")
+    done = html.write_run(built, tmp_path / "r.html", NO_CONTEXT)
     page = Page((tmp_path / "r.html").read_text())
     shown = list(figures(built.to_json()))
     assert done.rows == len(shown) > 100
@@ -97,23 +118,23 @@ def test_figures_not_to_be_trusted_are_under_a_banner(built: Report, period_bill
         dataclasses.replace(built.stamp, **changed)  # type: ignore[arg-type]
         for changed in ({"verified": False}, {"provenance": "simulated"})
     ):
-        html.write_run(dataclasses.replace(built, stamp=stamp), tmp_path / f"r{n}.html")
+        html.write_run(dataclasses.replace(built, stamp=stamp), tmp_path / f"r{n}.html", NO_CONTEXT)
         text = (tmp_path / f"r{n}.html").read_text()
         assert text.index('role="alert"') < text.index("<section>")
         assert ("UNVERIFIED LEDGER", "SIMULATED")[n] in text
 
 
 def test_a_page_says_up_to_when_the_ledger_was_verified(built: Report, close_bill: Bill, tmp_path: Path) -> None:
-    html.write_run(built, tmp_path / "r.html", verification="verified until now: sound")
+    html.write_run(built, tmp_path / "r.html", NO_CONTEXT, verification="verified until now: sound")
     assert "verified; now verified until now: sound" in (tmp_path / "r.html").read_text()
-    html.write_bill(close_bill, tmp_path / "b.html")
+    html.write_bill(close_bill, tmp_path / "b.html", CONTEXT)
     assert f"verified; now {close_bill.verification}" in (tmp_path / "b.html").read_text()
 
 
 def test_the_same_report_is_the_same_bytes(built: Report, close_bill: Bill, tmp_path: Path) -> None:
     for write, what in ((html.write_run, built), (html.write_bill, close_bill)):
-        write(what, tmp_path / "a.html", force=True)  # type: ignore[operator]
-        write(what, tmp_path / "b.html", force=True)  # type: ignore[operator]
+        write(what, tmp_path / "a.html", CONTEXT, force=True)  # type: ignore[operator]
+        write(what, tmp_path / "b.html", CONTEXT, force=True)  # type: ignore[operator]
         assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
@@ -121,9 +142,75 @@ def test_rows_that_a_page_leaves_out_are_counted(
     close_bill: Bill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(html, "ROWS_SHOWN", 2)
-    html.write_bill(close_bill, tmp_path / "b.html")
+    html.write_bill(close_bill, tmp_path / "b.html", CONTEXT)
     page = Page((tmp_path / "b.html").read_text())
     table = drilldown.tables(close_bill)[1]
     assert any(
         f"{len(table.rows) - 2:,} more rows are in the workbook and in the total." in word for word in page.words
     )
+
+
+def test_a_page_opens_with_what_it_cost_and_what_came_before(bill_page: str, close_bill: Bill) -> None:
+    total, lead = close_bill.total_nano, bill_page[: bill_page.index("<dl>")]
+    assert f"This period cost {format_usd(total)}, corrections included" in lead
+    assert f"{format_usd(total - 10**9)} ({(total - 10**9) / 10**9:.1%}) more than the period before" in lead
+    assert "research is $2.00 over its budget of 2026-03" in lead
+    assert re.search(r"Borrowing put .* of serving devices to rollouts", lead)
+    page = Page(bill_page)
+    assert {"Beside what came before", "The course of the cost", "Budgets"} <= set(page.words)
+    assert bill_page.count('fill="#a9c4d8"') == 1
+
+
+def test_without_a_time_before_a_page_says_why(built: Report, tmp_path: Path) -> None:
+    html.write_run(built, tmp_path / "r.html", NO_CONTEXT)
+    text = (tmp_path / "r.html").read_text()
+    lead = text[: text.index("<dl>")]
+    assert "This run cost" in lead
+    assert "cannot be compared with the run before: no run of its provenance began earlier" in lead
+
+
+def test_every_symbol_of_a_page_is_defined_and_what_auditors_want_is_in_its_appendix(
+    built: Report, close_bill: Bill, bill_page: str, tmp_path: Path
+) -> None:
+    html.write_run(built, tmp_path / "r.html", NO_CONTEXT)
+    for text in (bill_page, (tmp_path / "r.html").read_text()):
+        body, appendix = text.split("Appendix", 1)
+        assert "SHA-256" not in body
+        assert "SHA-256" in appendix
+        for symbol, meaning in facts.SYMBOLS:
+            assert f"<td>{symbol}</td><td>{meaning}</td>" in body
+    body = bill_page.split("Appendix", 1)[0]
+    assert f"{close_bill.total_nano:,}" not in body
+    assert "What the devices did, by UTC day" not in body
+
+
+def test_the_context_of_a_period_is_the_time_before_it(busy: Path, book: PriceBook) -> None:
+    whole = bill.of_period(busy, book, from_ns=PERIOD.from_ns, to_ns=PERIOD.to_ns)
+    later = bill.of_period(busy, book, from_ns=PERIOD.from_ns + 2 * HOUR_NS, to_ns=PERIOD.to_ns)
+    found = context.of_bill(later)
+    assert found.before.total_nano == whole.total_nano - later.total_nano
+    assert sum((found.before.by_bucket or {}).values()) == found.before.total_nano
+    assert [point.before for point in found.course] == [True, True, False, False]
+    assert sum(point.cost_nano for point in found.course) == whole.total_nano
+    assert found.months == ("2026-03",)
+    first = context.of_bill(whole).before
+    assert first.total_nano is None
+    assert "no device time was provisioned in" in first.why
+
+
+def test_budgets_stand_beside_what_their_month_cost(closed: tuple[Path, str], tmp_path: Path, book: PriceBook) -> None:
+    root = tmp_path / "ledger"
+    shutil.copytree(closed[0], root)
+    budget.set_budget(root, "research", "5", period.of_month("2026-02"), by="lead")
+    found = context.of_bill(bill.of_close(root, closed[1]))
+    month = bill_of(root, period.of_month("2026-02"), book).frame.filter(pl.col("team") == "research")
+    assert [(b.team, b.month, b.budget_nano, b.spent_nano) for b in found.budgets] == [
+        ("research", "2026-02", 5 * 10**9, month["cost_nano"].sum())
+    ]
+
+
+def test_a_run_stands_beside_the_run_before(sample: Path) -> None:
+    book = pricebook.load("example")
+    found = context.of_run(sample, "run", book, provenance=report.build(sample, "run", book).stamp.provenance)
+    assert found.before.total_nano is None
+    assert "no run of its provenance began earlier" in found.before.why

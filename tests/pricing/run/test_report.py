@@ -64,6 +64,11 @@ def test_the_report_of_the_sample(sample: Path) -> None:
     ]
     assert out["preemptions"]["revoke"]["tokens_lost"]["value"] == 100
     assert out["preemptions"]["yield"]["waited"]["value"] == 5_000_000
+    # Tokens that a yield did not record are unknown, not none; there was no cut, so none were lost to one.
+    assert out["preemptions"]["yield"]["tokens_kept"]["value"] is None
+    assert out["preemptions"]["yield"]["tokens_kept"]["text"] == "not recorded"
+    assert out["preemptions"]["cut"]["tokens_kept"]["value"] == 0
+    assert out["leased_unused"]["value"] == 0
     assert out["syncs"]["dense_over_wire"]["value"] == pytest.approx(32 / 18)
     assert out["latency"]["lent"]["ttft_p50"]["value"] == 200_000_000
     assert out["latency"]["lent"]["ttft_p99"]["value"] == 2_500_000_000

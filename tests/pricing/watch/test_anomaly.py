@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rose.pricing.closing.bill import Bill, bill
 from rose.pricing.closing.period import Period
 from rose.pricing.figures import BookFacts
-from rose.pricing.watch.anomaly import METRICS, RULE, Watch, signed, watch
+from rose.pricing.watch.anomaly import METRICS, RULE, Watch, roughly, signed, watch
 from rose.pricing.watch.effects import BY
 from tests.pricing.closing.conftest import BOOK, DAY_NS, T0_NS, charges_of
 
@@ -67,6 +67,8 @@ def test_a_new_rate_stands_out_as_price_and_lost_tokens_as_tokens() -> None:
 
 def test_waste_and_idle_are_watched_by_themselves() -> None:
     lost = rollout(1, tokens=10, fate="lost", cause="preempted")
+    rejected = rollout(1, tokens=10, fate="rejected", cause="rejected")
+    assert not [a for a in of([[rollout(10)]] * 8 + [[rollout(10), rejected]]).anomalies if a.metric == "waste"]
     found = of([[rollout(10)]] * 8 + [[rollout(10), lost]])
     waste = next(anomaly for anomaly in found.anomalies if anomaly.metric == "waste")
     # There was none before, so there is nothing to measure by.
@@ -132,3 +134,9 @@ def test_a_ledger_s_odd_day_is_found(weeks: Path) -> None:
     }  # fmt: skip
     assert "3.5 robust deviations" in RULE
     assert signed(-1_200_000_000) == "-$1.20"
+
+
+def test_what_is_next_to_nothing_is_not_written_out() -> None:
+    assert [roughly(nano) for nano in (2, -99, 0, 100)] == [
+        "less than a cent", "less than a cent", "$0.00", "+$0.000000100",
+    ]  # fmt: skip

@@ -53,7 +53,8 @@ def answer_tables(of: Answers) -> Iterable[RenderableType]:
         "rollout tokens priced at", "view", "per accepted", "95%", "per correct", "95%",
     )  # fmt: skip
     formula = _table(
-        of.stamp, "Formula: CPM x R x (1 + pi x rho) / alpha, per million answer tokens", "view by line",
+        of.stamp, "Hypothetical, at list price: CPM x R x (1 + pi x rho) / alpha, per million answer tokens",
+        "view by line",
         "rollout tokens priced at", "a million of them", "pi", "cost", "95%",
     )  # fmt: skip
     for name, line in of.lines.items():
@@ -65,7 +66,9 @@ def answer_tables(of: Answers) -> Iterable[RenderableType]:
     measured.caption = why_no_interval(line.measured for line in of.lines.values())
     yield measured
     yield formula
-    factors = _table(of.stamp, "C3 = CPM x R x (1 + pi x rho) / alpha", BLENDED, "what", "value", "95%")
+    factors = _table(
+        of.stamp, "C3 = CPM x R x (1 + pi x rho) / alpha, hypothetical: at list price", BLENDED, "what", "value", "95%"
+    )
     for name, what in _FACTORS.items():
         _row(factors, what, of.factors[name].text, _interval(of.factors[name]))
     factors.add_section()
