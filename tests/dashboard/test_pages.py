@@ -61,6 +61,7 @@ def test_device_time_sums_exactly_to_what_was_provisioned(
     app = open_page(ended, "device_time")
     assert values(app) == {
         "Provisioned device time": "723.000 s", "Reported by the devices": "720.000 s", "Unaccounted for": "3.000 s",
+        "Leased, not used": built.leased_unused.text,
     }  # fmt: skip
     table = dict(zip(app.dataframe[0].value["bucket"], app.dataframe[0].value["nanoseconds"], strict=True))
     assert table.pop("sum") == f"{built.provisioned.value:,}"
