@@ -33,7 +33,9 @@ def of_run(report: Report, context: Context) -> list[str]:
     if report.borrow.borrowed.value:
         borrowed = (
             f"Borrowing put {report.borrow.borrowed.text} of serving devices to rollouts, which made {useful.text} "
-            f"useful tokens. What that added to the bill: {report.marginal['total'].text}."
+            f"useful tokens. What that added to the bill: {report.marginal['total'].text}. Cash saved: "
+            f"{report.savings.cash_saved.text}. Capacity avoided (hypothetical, on no bill): "
+            f"{report.savings.capacity_avoided.text}."
         )
     return [
         f"This run cost {format_usd(total)}: {report.provisioned.text} of device time, on "

@@ -166,6 +166,8 @@ def test_without_a_time_before_a_page_says_why(built: Report, tmp_path: Path) ->
     text = (tmp_path / "r.html").read_text()
     lead = text[: text.index("<dl>")]
     assert "This run cost" in lead
+    assert f"Cash saved: {built.savings.cash_saved.text}" in lead
+    assert f"Capacity avoided (hypothetical, on no bill): {built.savings.capacity_avoided.text}" in lead
     assert "cannot be compared with the run before: no run of its provenance began earlier" in lead
 
 
