@@ -20,7 +20,8 @@ def faults(root: Path) -> tuple[list[str], str | None]:
     Takes as long as a first roll-up. Raises LedgerError for a damaged ledger.
     """
     coverage = rolled.newest(root)
-    if coverage is None:
+    if coverage is None or not coverage.writers:
+        # Nobody reads sums that count nothing, and older versions left some.
         return [], None
     if not coverage.complete:
         return [], f"{coverage.folder} is of another version of ROSE; the next roll-up makes it anew"

@@ -209,17 +209,17 @@ def _idle_ns(allocation: Allocation) -> int:
 def _increment(
     own: Mapping[tuple[str, str], Made], by_class: Mapping[tuple[str, str], Made], allocation: Allocation,
     book: PriceBook,
-) -> Decimal:  # fmt: skip
-    """Hours that a dedicated device is bought for: of the class that did most of the work there, else of the borrow."""
+) -> Decimal | None:  # fmt: skip
+    """Hours that are the least to buy, of the class that did most of the work there, else of the borrow."""
     parts = own or by_class
     if not parts:
-        return Decimal(1)
+        return None
     pool, device_class = max(parts, key=lambda key: parts[key].rollout_ns)
     pool = pool if own else "rollout"
     return book.device_at(device_class, pool, allocation.period_ns[0]).bought_in_hours
 
 
-def _bought(way: Alternative, needed_ns: Fraction, idle_ns: int, increment_hours: Decimal) -> Alternative:
+def _bought(way: Alternative, needed_ns: Fraction, idle_ns: int, increment_hours: Decimal | None) -> Alternative:
     """The way with what it would have added to the bill, at what an hour of it costs."""
     if way.usd is None or not needed_ns:
         return way

@@ -6,15 +6,15 @@ have taken H = T / (tau * (1 - w)) device-seconds.
 - *Capacity avoided* = H * price of a dedicated device. Hypothetical: nobody would have been billed for it.
 - *Cash saved* = what the bill would have been without borrowing, less what it is:
 
-      n = ceil(max(0, H - I) / b)
-      cash saved = n * b * price + let go - m - avoidable
+      bought = b * ceil(max(0, H - I) / b)
+      cash saved = bought * price + let go - m - avoidable
 
   I is the idle time of the dedicated devices that did rollouts in the run: they were paid for, and would have made part
-  of the tokens for nothing. What exceeds it would have bought device time in whole units of b (the book's
-  `bought_in_hours`, a device for an hour if left out). *Let go* is the price of dedicated devices while they were given
-  up because of borrowing; it counts by a recorded decision alone (`scale_down`), for as long as the device was not in
-  the fleet, in whole units. m is what borrowing added to the bill, *avoidable* the serving devices kept for lending
-  (`marginal`). Below zero, borrowing cost more cash than it saved.
+  of the tokens for nothing. What exceeds it would have bought device time in whole units of b, the book's
+  `bought_in_hours`; where that is left out just as much as is needed, as the fleet itself is charged. *Let go* is the
+  price of dedicated devices while they were given up because of borrowing; it counts by a recorded decision alone
+  (`scale_down`), for as long as the device was not in the fleet, in whole units. m is what borrowing added to the bill,
+  *avoidable* the serving devices kept for lending (`marginal`). Below zero, borrowing cost more cash than it saved.
 
 The two are never added: they price the same tokens.
 """
@@ -45,13 +45,13 @@ class Bought:
     needed_ns: Fraction
     idle_ns: int
     usd_per_device_hour: Fraction
-    #: The least that can be bought of a device, b.
-    increment_hours: Decimal = Decimal(1)
+    #: The least that can be bought of a device, b; None where it is bought by the time used.
+    increment_hours: Decimal | None = None
 
     def __post_init__(self) -> None:
         assert self.needed_ns >= 0
         assert self.idle_ns >= 0
-        assert self.increment_hours > 0
+        assert self.increment_hours is None or self.increment_hours > 0
 
     @property
     def beyond_ns(self) -> Fraction:
@@ -59,27 +59,27 @@ class Bought:
         return max(Fraction(0), self.needed_ns - self.idle_ns)
 
     @property
-    def increment_ns(self) -> Fraction:
-        return Fraction(self.increment_hours) * NS_PER_HOUR
+    def increment_ns(self) -> Fraction | None:
+        return None if self.increment_hours is None else Fraction(self.increment_hours) * NS_PER_HOUR
 
     @property
-    def units(self) -> int:
-        """Whole purchases, n."""
-        return -((-self.beyond_ns) // self.increment_ns)
-
-    @property
-    def unit_usd(self) -> Fraction:
-        return self.usd_per_device_hour * Fraction(self.increment_hours)
+    def bought_ns(self) -> Fraction:
+        """Device time that would have been bought."""
+        if self.increment_ns is None:
+            return self.beyond_ns
+        return -((-self.beyond_ns) // self.increment_ns) * self.increment_ns
 
     @property
     def usd(self) -> Fraction:
         """What would have been added to the bill."""
-        return self.units * self.unit_usd
+        return self.bought_ns * self.usd_per_device_hour / NS_PER_HOUR
 
     def draws(self, factors: Floats) -> Floats:
         """`usd` where the device time needed is each of these multiples of what it is taken to be."""
         beyond = np.maximum(0.0, float(self.needed_ns) * factors - self.idle_ns)
-        return np.asarray(np.ceil(beyond / float(self.increment_ns)) * float(self.unit_usd), dtype=np.float64)
+        if self.increment_ns is not None:
+            beyond = np.ceil(beyond / float(self.increment_ns)) * float(self.increment_ns)
+        return np.asarray(beyond * float(self.usd_per_device_hour / NS_PER_HOUR), dtype=np.float64)
 
 
 def let_go_usd(decided: Iterable[Mapping[str, Any]], allocation: Allocation, book: PriceBook) -> Fraction:
@@ -100,7 +100,8 @@ def let_go_usd(decided: Iterable[Mapping[str, Any]], allocation: Allocation, boo
             for device_id, joined_ns, left_ns in provisioned if device_id == row["device_id"]
         )  # fmt: skip
         price = book.device_at(row["device_class"], "rollout", t0_ns)
-        hours = Fraction(price.bought_in_hours)
-        units = max(0, t1_ns - t0_ns - there_ns) // (hours * NS_PER_HOUR)
-        usd += units * hours * Fraction(price.usd_per_hour)
+        away_hours = Fraction(max(0, t1_ns - t0_ns - there_ns), NS_PER_HOUR)
+        if price.bought_in_hours is not None:
+            away_hours = away_hours // Fraction(price.bought_in_hours) * Fraction(price.bought_in_hours)
+        usd += away_hours * Fraction(price.usd_per_hour)
     return usd

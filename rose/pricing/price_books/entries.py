@@ -178,8 +178,8 @@ class DevicePrice(Dated):
     pool: Pool | None = None
     usd_per_hour: Rate
     commitment: Name
-    #: The least that can be bought of it, hours of one device; a year's commitment is 8760.
-    bought_in_hours: Increment = Decimal(1)
+    #: The least that can be bought of it, hours of one device; a year's commitment is 8760. Any time if left out.
+    bought_in_hours: Increment | None = None
     #: A rented device's price covers its power; electricity then costs nothing extra.
     energy_included: bool = False
     valid_from: Day
@@ -193,8 +193,8 @@ class Offer(Dated):
     device_class: Name = Field(alias="class")
     commitment: Name
     usd_per_hour: Rate
-    #: The least that can be bought of it, hours of one device.
-    bought_in_hours: Increment = Decimal(1)
+    #: The least that can be bought of it, hours of one device. By the time used if left out.
+    bought_in_hours: Increment | None = None
     #: How often the seller takes the device back, for each hour of it.
     interruptions_per_hour: Rate | None = None
     valid_from: Day

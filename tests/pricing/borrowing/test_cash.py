@@ -25,20 +25,29 @@ LIVE = Bought(needed_ns=Fraction(37 * NS_PER_S), idle_ns=76 * NS_PER_S, usd_per_
 
 
 def test_what_an_idle_device_would_have_made_for_nothing_is_on_no_bill() -> None:
-    assert (LIVE.beyond_ns, LIVE.units, LIVE.usd) == (0, 0, 0)
+    assert (LIVE.beyond_ns, LIVE.bought_ns, LIVE.usd) == (0, 0, 0)
+    assert replace(LIVE, increment_hours=Decimal(1)).usd == 0
 
 
-def test_what_exceeds_idle_time_buys_whole_devices_for_an_hour() -> None:
+def test_where_the_book_says_so_what_exceeds_idle_time_buys_whole_devices_for_an_hour() -> None:
+    hourly = replace(LIVE, increment_hours=Decimal(1))
+    beyond = replace(hourly, idle_ns=36 * NS_PER_S)
+    assert (beyond.beyond_ns, beyond.bought_ns, beyond.usd) == (NS_PER_S, NS_PER_HOUR, 2)
+    assert replace(hourly, idle_ns=0, needed_ns=Fraction(NS_PER_HOUR)).usd == 2
+    assert replace(hourly, idle_ns=0, needed_ns=Fraction(NS_PER_HOUR + 1)).usd == 4
+
+
+def test_where_devices_are_bought_by_the_time_used_what_exceeds_idle_time_is_bought() -> None:
     beyond = replace(LIVE, idle_ns=36 * NS_PER_S)
-    assert (beyond.beyond_ns, beyond.units, beyond.usd) == (NS_PER_S, 1, 2)
-    assert replace(LIVE, idle_ns=0, needed_ns=Fraction(NS_PER_HOUR)).usd == 2
-    assert replace(LIVE, idle_ns=0, needed_ns=Fraction(NS_PER_HOUR + 1)).usd == 4
+    assert (beyond.bought_ns, beyond.usd) == (NS_PER_S, Fraction(2, 3600))
+    assert list(replace(LIVE, idle_ns=0, needed_ns=Fraction(NS_PER_HOUR)).draws(np.array([0.5, 1.0]))) == [1, 2]
 
 
 @pytest.mark.parametrize(("hours", "units", "usd"), [("0.01", 2, "0.04"), ("1", 1, "2"), ("8760", 1, "17520")])
 def test_the_book_says_the_least_that_can_be_bought(hours: str, units: int, usd: str) -> None:
     bought = replace(LIVE, idle_ns=0, needed_ns=Fraction(60 * NS_PER_S), increment_hours=Decimal(hours))
-    assert (bought.units, bought.usd) == (units, Fraction(usd))
+    assert bought.bought_ns == units * Fraction(hours) * NS_PER_HOUR
+    assert bought.usd == Fraction(usd)
 
 
 times = st.integers(0, 1000 * NS_PER_HOUR)
@@ -50,13 +59,14 @@ def test_purchases_cover_what_is_needed_and_none_is_one_too_many(needed_ns: int,
         needed_ns=Fraction(needed_ns), idle_ns=idle_ns, usd_per_device_hour=Fraction(2),
         increment_hours=Decimal(hours),
     )  # fmt: skip
-    assert bought.units * bought.increment_ns >= bought.beyond_ns
-    assert bought.units == 0 or (bought.units - 1) * bought.increment_ns < bought.beyond_ns
+    assert bought.increment_ns is not None
+    assert bought.bought_ns >= bought.beyond_ns
+    assert bought.bought_ns == 0 or bought.bought_ns - bought.increment_ns < bought.beyond_ns
     assert replace(bought, idle_ns=idle_ns + NS_PER_S).usd <= bought.usd
 
 
 def test_draws_buy_whole_devices_too() -> None:
-    bought = replace(LIVE, idle_ns=0, needed_ns=Fraction(NS_PER_HOUR))
+    bought = replace(LIVE, idle_ns=0, needed_ns=Fraction(NS_PER_HOUR), increment_hours=Decimal(1))
     assert list(bought.draws(np.array([0.0, 0.5, 1.0, 1.3]))) == [0, 2, 2, 4]
 
 

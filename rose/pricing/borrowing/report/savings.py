@@ -98,13 +98,15 @@ def condition(m: Marginal) -> str:
 def purchase(bought: Bought) -> str:
     """What the tokens would have made the fleet buy, in words."""
     needed, idle, beyond = (format_ns(round(ns)) for ns in (bought.needed_ns, bought.idle_ns, bought.beyond_ns))
-    if not bought.units:
+    if not bought.bought_ns:
         return f"dedicated devices would have taken {needed} and sat idle for {idle}, so nothing would have been bought"
-    hours = f"{bought.increment_hours.normalize():f}"
+    units = ""
+    if bought.increment_ns is not None and bought.increment_hours is not None:
+        hours = f"{bought.increment_hours.normalize():f}"
+        units = f", {bought.bought_ns / bought.increment_ns} x {hours} device-hour{'' if hours == '1' else 's'}"
     return (
-        f"dedicated devices would have taken {needed} and sat idle for {idle}; the other {beyond} would have bought "
-        f"{bought.units:,} x {hours} device-hour{'' if hours == '1' else 's'} at {_usd(bought.usd_per_device_hour)} "
-        f"an hour, {_usd(bought.usd)}"
+        f"dedicated devices would have taken {needed} and sat idle for {idle}; the other {beyond} would have been "
+        f"bought{units}, at {_usd(bought.usd_per_device_hour)} an hour, {_usd(bought.usd)}"
     )
 
 
