@@ -1,0 +1,142 @@
+"""`rose cost`: what a period cost, by any two dimensions; and the questions that were given a name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rose.ledger.access import logged
+from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
+from rose.ledger.commands.common import progress_bar
+from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
+
+PeriodOption = Annotated[
+    str | None,
+    typer.Option(
+        "--period", "-p",
+        help="7d (the last 7 whole days), today, last-week, this-month, last-month, 2026-10, 2026-Q4, 2026-W45, "
+        "2026-10-03, FY2027-Q1, or FROM..TO of two of these, both in it. Else this-month.",
+    ),
+]  # fmt: skip
+TzOption = Annotated[
+    str | None, typer.Option("--tz", help="Days and months of this time zone, such as Europe/Berlin; else UTC.")
+]
+FiscalOption = Annotated[
+    int | None, typer.Option("--fiscal-start", help="Month in which your fiscal year starts, 1 to 12; else 1.")
+]
+CsvOption = Annotated[bool, typer.Option("--csv", help="Rows for a spreadsheet, amounts to the nano.")]
+
+
+def cost_command(
+    name: Annotated[str | None, typer.Argument(help="A saved report; options given beside it replace its own.")] = None,
+    period: PeriodOption = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--by",
+            help="team, run, device-class, pool, device, bucket, task, version, tag:NAME, day, week, month, quarter or "
+            "year; give it twice for two. Else team.",
+        ),
+    ] = None,
+    team: Annotated[str | None, typer.Option("--team", help="One team only.")] = None,
+    run: Annotated[str | None, typer.Option("--run", help="One run only.")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", help="Runs with a tag only, as NAME=VALUE.")] = None,
+    tz: TzOption = None,
+    fiscal_start: FiscalOption = None,
+    ledger: LedgerOption = None,
+    price_book: BookOption = "example",
+    provenance: Annotated[
+        str | None, typer.Option("--provenance", help="live, replay or simulated, where the period has several.")
+    ] = None,
+    save: Annotated[str | None, typer.Option("--save", help="Keep this question under a name.")] = None,
+    forget: Annotated[str | None, typer.Option("--forget", help="Remove a saved report.")] = None,
+    *,
+    list_saved: Annotated[bool, typer.Option("--list", help="The saved reports.")] = False,
+    allow_unverified: UnverifiedOption = False,
+    as_csv: CsvOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """What a period cost, by one or two dimensions: closed days from the books, open days priced now."""
+    with clear_errors():
+        from rose.pricing.money import PricingError
+        from rose.pricing.spend import saved_reports
+
+        root = ledger_root(ledger)
+        if list_saved or forget is not None:
+            if forget is not None:
+                saved_reports.forget(root, forget)
+            _print_saved(root, as_json)
+            return
+        if as_csv and as_json:
+            raise PricingError("give --csv or --json, not both")
+        given: dict[str, Any] = {
+            option: value
+            for option, value in (
+                ("period", period), ("by", by or None), ("team", team), ("run", run), ("tag", tag), ("tz", tz),
+                ("fiscal_start", fiscal_start), ("provenance", provenance),
+            )
+            if value is not None
+        }  # fmt: skip
+        options = (saved_reports.options(root, name) if name is not None else {}) | given
+        with logged(root, "report", f"cost {json.dumps(options)}"), progress_bar("Adding up"):
+            from rose.pricing.spend import cost, tables
+
+            made = cost.ask(root, _question(options), price_book, allow_unverified=allow_unverified)
+        if save is not None:
+            # Once it has an answer.
+            saved_reports.save(root, save, options)
+        if as_json:
+            typer.echo(json.dumps(made.to_json(), indent=2))
+        elif as_csv:
+            typer.echo(tables.csv_text(made), nl=False)
+        else:
+            from rose.pricing.console import PlainConsole
+            from rose.pricing.run.tables import WIDTH
+
+            console = PlainConsole(width=WIDTH, highlight=False, markup=False)
+            for part in tables.terminal(made):
+                console.print(part, soft_wrap=isinstance(part, str))
+
+
+def _question(options: dict[str, Any]) -> Any:
+    """The question that options ask. Raises PricingError for one that is wrong."""
+    from rose.clock import utc_us
+    from rose.pricing.money import PricingError
+    from rose.pricing.spend.calendar import Calendar
+    from rose.pricing.spend.cost import Question
+
+    calendar = Calendar(options.get("tz", "UTC"), options.get("fiscal_start", 1))
+    only = {name: options[name] for name in ("team", "run") if name in options}
+    if "tag" in options:
+        name, equals, value = options["tag"].partition("=")
+        if not (name and equals and value):
+            raise PricingError(f"--tag {options['tag']!r} is no tag; write NAME=VALUE, such as --tag project=maze")
+        only[f"tag:{name}"] = value
+    return Question(
+        period=calendar.period(options.get("period", "this-month"), utc_us() * 1000),
+        by=tuple(options.get("by", ("team",))),
+        only=only,
+        calendar=calendar,
+        provenance=options.get("provenance"),
+    )
+
+
+def _print_saved(root: Path, as_json: bool) -> None:
+    from rose.pricing.spend import saved_reports
+
+    stored = saved_reports.load(root)
+    if as_json:
+        typer.echo(json.dumps(stored, indent=2))
+        return
+    for name, options in stored.items():
+        words = (
+            f"--{option.replace('_', '-')} {value}"
+            for option, given in options.items()
+            for value in (given if isinstance(given, list) else [given])
+        )
+        typer.echo(f"{name}: rose cost {' '.join(words)}")
+    if not stored:
+        typer.echo("no report is saved yet; `rose cost --save NAME` saves one")

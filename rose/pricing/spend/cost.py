@@ -1,0 +1,305 @@
+"""What a period cost by any two dimensions: closed hours as the books have them, open hours priced now.
+
+Closed hours come from the sums of their postings, so a year of a large fleet is answered at once. Every line is whole
+nano-dollars, and all lines of an answer without a filter sum to the bill of the period exactly.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+
+import sql
+from rose.clock import utc
+from rose.ledger import catalog, layout
+from rose.ledger.examine import Seen
+from rose.pricing import charges
+from rose.pricing.charges import NothingChargedError
+from rose.pricing.closing.bill import one_provenance
+from rose.pricing.closing.period import NS_PER_DAY, Period, naive
+from rose.pricing.closing.records import Posting, postings
+from rose.pricing.figures import AMORTIZED, Stamp
+from rose.pricing.money import PricingError
+from rose.pricing.price_books import pricebook
+from rose.pricing.query import rows, set_variables
+from rose.pricing.spend import sums
+from rose.pricing.spend.calendar import Calendar
+
+UNALLOCATED = "unallocated"
+#: Times of the reader's calendar: their lines stand in order of time.
+TIMES: tuple[str, ...] = ("day", "week", "month", "quarter", "year")
+BY: tuple[str, ...] = ("team", "run", "device-class", "pool", "device", "bucket", "task", "version", *TIMES)
+_TAG = "tag:"
+_STATES = ("closed", "correction", "open")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """A period, none to two dimensions (of BY, or `tag:NAME`), and values that its charges must have in others.
+
+    Raises PricingError for a dimension that there is none of, is given twice, or more than two.
+    """
+
+    period: Period
+    by: tuple[str, ...] = ()
+    only: Mapping[str, str] = field(default_factory=dict)
+    calendar: Calendar = field(default_factory=Calendar)
+    provenance: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in (*self.by, *self.only):
+            _check_dimension(name)
+        if len(self.by) > 2 or len(set(self.by)) < len(self.by):
+            raise PricingError(f"--by names {', '.join(self.by)}: give one or two dimensions, each once")
+        if len(self.tags) > 1:
+            raise PricingError(f"one tag can be asked for at a time, and not {' and '.join(sorted(self.tags))}")
+        if "device" in {*self.by, *self.only} and not self.whole_days:
+            raise PricingError(
+                "devices are kept by UTC day: give a period of whole UTC days and leave out --tz, or leave out `device`"
+            )
+
+    @property
+    def tags(self) -> set[str]:
+        return {name.removeprefix(_TAG) for name in (*self.by, *self.only) if name.startswith(_TAG)}
+
+    @property
+    def whole_days(self) -> bool:
+        period = self.period
+        return self.calendar.zone.key == "UTC" and period.from_ns % NS_PER_DAY == 0 == period.to_ns % NS_PER_DAY
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """A value for each dimension asked for; `cost_nano` = closed + corrections + open, nano-dollars."""
+
+    values: tuple[str, ...]
+    closed_nano: int
+    corrections_nano: int
+    open_nano: int
+    ns: int
+    tokens: int
+
+    @property
+    def cost_nano(self) -> int:
+        return self.closed_nano + self.corrections_nano + self.open_nano
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """The answer: amortized cost. `total` sums `lines`; `bill_nano` is the whole period's, which it is if no filter."""
+
+    question: Question
+    lines: tuple[Line, ...]
+    total: Line
+    bill_nano: int
+    stamp: Stamp
+    #: Closes that have a part of the period, with the number of corrections posted to each.
+    closes: Mapping[str, int]
+    #: Parts of the period that are not closed.
+    open: tuple[Period, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Amounts are whole nano-dollars of the currency."""
+        asked = self.question
+        return {
+            "view": AMORTIZED,
+            **self.stamp.to_json(),
+            "time_zone": asked.calendar.tz,
+            "fiscal_start": asked.calendar.fiscal_start,
+            "by": list(asked.by),
+            "only": dict(asked.only),
+            "closes": [{"close_id": close_id, "corrections": count} for close_id, count in self.closes.items()],
+            "open": [{"from": utc(gap.from_ns), "to": utc(gap.to_ns)} for gap in self.open],
+            "bill_nano": self.bill_nano,
+            "total": _amounts(self.total),
+            "lines": [dict(zip(asked.by, line.values, strict=True)) | _amounts(line) for line in self.lines],
+        }
+
+
+def ask(
+    root: Path, question: Question, price_book: str | None = None, *, allow_unverified: bool = False
+) -> Cost:
+    """Answer a question; `price_book` prices hours that are not closed.
+
+    Raises PricingError where there is nothing to charge, for more than one provenance (unless one is chosen), for a
+    value that no charge of the period has, and for open hours that cannot be priced; PriceBookError; LedgerError.
+    """
+    root = layout.check(root)
+    period = question.period
+    posted, provenance = _posted(root, question)
+    gaps = period.without(own[0].period for own in posted.values())
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        verified = all(posting.verified for own in posted.values() for posting in own)
+        currencies = {posting.book.currency for own in posted.values() for posting in own}
+        if gaps:
+            book = pricebook.load(price_book or "example")
+            currencies.add(book.currency)
+        if len(currencies) > 1:
+            raise PricingError(f"{period.label} is in {' and '.join(sorted(currencies))}: ask for each part by itself")
+        grain: sums.Grain = "day" if "device" in {*question.by, *question.only} else "hour"
+        parts: list[pl.DataFrame] = []
+        files: dict[str, list[str]] = {state: [] for state in _STATES}
+        for posting in (posting for own in posted.values() for posting in own):
+            made, state = sums.of_posting(root, posting, grain), _STATES[min(posting.number, 1)]
+            if isinstance(made, Path):
+                files[state].append(str(made))
+            else:
+                parts.append(made.with_columns(state=pl.lit(state)))
+        seen = Seen()
+        for gap in gaps:
+            try:
+                priced = charges.price(
+                    root, book, from_ns=gap.from_ns, to_ns=gap.to_ns, provenance=provenance,
+                    allow_unverified=allow_unverified, seen=seen,
+                )  # fmt: skip
+            except NothingChargedError:
+                continue
+            verified &= priced.verified
+            parts.append(sums.summed(priced.frame, grain).with_columns(state=pl.lit("open")))
+        if not parts and not any(files.values()):
+            raise PricingError(f"no device time was provisioned in {period.label} ({provenance}), so nothing is charged")
+        _prepare(connection, question, parts, files, grain)
+        _set_tags(connection, root, question)
+        connection.execute(sql.read("spend/cost.sql"))
+        (bill,) = connection.execute("SELECT coalesce(sum(cost_nano), 0) FROM cost").fetchall()
+        lines = _lines(connection, question)
+    stamp = Stamp(
+        from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance, currency=currencies.pop(), verified=verified
+    )  # fmt: skip
+    total = Line(
+        values=(),
+        **{
+            name: sum(getattr(line, name) for line in lines)
+            for name in ("closed_nano", "corrections_nano", "open_nano", "ns", "tokens")
+        },
+    )
+    assert question.only or total.cost_nano == int(bill[0])
+    return Cost(
+        question=question, lines=tuple(lines), total=total, bill_nano=int(bill[0]), stamp=stamp,
+        closes={close_id: len(own) - 1 for close_id, own in posted.items()}, open=tuple(gaps),
+    )  # fmt: skip
+
+
+def _posted(root: Path, question: Question) -> tuple[dict[str, list[Posting]], str]:
+    """The closes that have a part of the period, of the one provenance that it has."""
+    period = question.period
+    known = {close_id: own for close_id, own in postings(root).items() if own[0].period.overlaps(period)}
+    present = {own[0].provenance for own in known.values()}
+    if period.without(own[0].period for own in known.values()):
+        with catalog.connect(root) as connection:
+            set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
+            present |= {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
+    provenance = one_provenance(present, question.provenance, period)
+    return {close_id: own for close_id, own in known.items() if own[0].provenance == provenance}, provenance
+
+
+def _prepare(
+    connection: duckdb.DuckDBPyConnection,
+    question: Question,
+    parts: Sequence[pl.DataFrame],
+    files: Mapping[str, Sequence[str]],
+    grain: sums.Grain,
+) -> None:
+    """Make `part` and `hour`, which sql/spend/cost.sql reads."""
+    device = "device_id" if grain == "day" else "NULL::VARCHAR AS device_id"
+    columns = ", ".join((*sums.KEYS, *sums.AMOUNTS, device))
+    selects = [
+        f"SELECT {columns}, '{state}' AS state FROM read_parquet([{', '.join(map(catalog.quoted, paths))}])"
+        for state, paths in files.items()
+        if paths
+    ]
+    for number, frame in enumerate(parts):
+        connection.register(f"rows_{number}", frame)
+        selects.append(f"SELECT {columns}, state FROM rows_{number}")
+    connection.execute(f"CREATE TEMP VIEW part AS {' UNION ALL BY NAME '.join(selects)}")
+    hours = question.calendar.hours(question.period)
+    names = ("hour", *TIMES)
+    connection.register("hour", pl.DataFrame(
+        [(naive(hour.from_ns), *hour[1:]) for hour in hours], schema=dict.fromkeys(names, pl.String) |
+        {"hour": pl.Datetime("us")}, orient="row",
+    ))  # fmt: skip
+
+
+def _set_tags(connection: duckdb.DuckDBPyConnection, root: Path, question: Question) -> None:
+    """Make `run_tag`. Raises PricingError for a tag that no run has."""
+    tagged: list[tuple[str, str]] = []
+    for tag in question.tags:
+        with catalog.connect(root) as ledger:
+            found = rows(ledger, "spend/run_tags")
+        names = {row["key"] for row in found}
+        if tag not in names:
+            raise PricingError(f"no run has the tag {tag!r}{_meant(tag, names)}")
+        tagged = [(row["run_id"], row["value"]) for row in found if row["key"] == tag]
+    connection.register(
+        "run_tag", pl.DataFrame(tagged, schema={"run_id": pl.String, "tag": pl.String}, orient="row")
+    )
+
+
+def _lines(connection: duckdb.DuckDBPyConnection, question: Question) -> list[Line]:
+    """The lines in order: of times by time, else the dearest first, those of one first value together."""
+    keys = [_column(name) for name in question.by]
+    where = [f"{_column(name)} = ?" for name in question.only]
+    for name, value in question.only.items():
+        known = {str(row[0]) for row in connection.execute(f"SELECT DISTINCT {_column(name)} FROM cost").fetchall()}
+        if value not in known:
+            period = question.calendar.text(question.period)
+            raise PricingError(f"no charge of {period} has {name} {value!r}{_meant(value, known)}")
+    amounts = [f"coalesce(sum(cost_nano) FILTER (state = '{state}'), 0)" for state in _STATES]
+    selected = ", ".join([*keys, *amounts, "sum(ns)", "sum(tokens)"])
+    filtered = f" WHERE {' AND '.join(where)}" if where else ""
+    grouped = " GROUP BY ALL" if keys else ""
+    found = connection.execute(f"SELECT {selected} FROM cost{filtered}{grouped}", list(question.only.values()))
+    lines = [
+        Line(
+            values=row[: len(keys)], closed_nano=int(row[-5]), corrections_nano=int(row[-4]), open_nano=int(row[-3]),
+            ns=int(row[-2]), tokens=int(row[-1]),
+        )
+        for row in found.fetchall()
+    ]  # fmt: skip
+    first: dict[str, int] = {}
+    for line in lines:
+        if keys:
+            first[line.values[0]] = first.get(line.values[0], 0) + line.cost_nano
+
+    def place(line: Line) -> tuple[Any, ...]:
+        dearest = (first[line.values[0]], line.cost_nano) if len(keys) > 1 else (line.cost_nano,)
+        return tuple(
+            (0 if name in TIMES else -nano, value)
+            for name, value, nano in zip(question.by, line.values, dearest, strict=False)
+        )
+
+    return sorted(lines, key=place)
+
+
+def _column(name: str) -> str:
+    return '"tag"' if name.startswith(_TAG) else f'"{name}"'
+
+
+def _check_dimension(name: str) -> None:
+    if name.startswith(_TAG) and name != _TAG:
+        return
+    if name not in BY:
+        raise PricingError(f"cost cannot be shown by {name!r}{_meant(name, {*BY, 'tag:NAME'})}")
+
+
+def _meant(value: str, known: set[str]) -> str:
+    """What else it may have been."""
+    near = difflib.get_close_matches(value, known, n=1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    some = sorted(known)
+    return f"; there is {', '.join(some[:12]) or 'none'}{' ...' if len(some) > 12 else ''}"
+
+
+def _amounts(line: Line) -> dict[str, int]:
+    return {
+        "cost_nano": line.cost_nano, "closed_nano": line.closed_nano, "corrections_nano": line.corrections_nano,
+        "open_nano": line.open_nano, "ns": line.ns, "tokens": line.tokens,
+    }  # fmt: skip
