@@ -1,10 +1,11 @@
-"""`rose cost`: what a period cost, by any two dimensions; and the questions that were given a name."""
+"""`rose cost` and `rose forecast`: what a period cost, by any two dimensions, and what a month will have cost."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +13,11 @@ from rose.ledger.access import logged
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.common import progress_bar
 from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from rose.pricing.spend.cost import Question
 
 PeriodOption = Annotated[
     str | None,
@@ -26,6 +32,9 @@ TzOption = Annotated[
 ]
 FiscalOption = Annotated[
     int | None, typer.Option("--fiscal-start", help="Month in which your fiscal year starts, 1 to 12; else 1.")
+]
+ProvenanceOption = Annotated[
+    str | None, typer.Option("--provenance", help="live, replay or simulated, where the period has several.")
 ]
 CsvOption = Annotated[bool, typer.Option("--csv", help="Rows for a spreadsheet, amounts to the nano.")]
 
@@ -48,9 +57,7 @@ def cost_command(
     fiscal_start: FiscalOption = None,
     ledger: LedgerOption = None,
     price_book: BookOption = "example",
-    provenance: Annotated[
-        str | None, typer.Option("--provenance", help="live, replay or simulated, where the period has several.")
-    ] = None,
+    provenance: ProvenanceOption = None,
     save: Annotated[str | None, typer.Option("--save", help="Keep this question under a name.")] = None,
     forget: Annotated[str | None, typer.Option("--forget", help="Remove a saved report.")] = None,
     *,
@@ -93,15 +100,10 @@ def cost_command(
         elif as_csv:
             typer.echo(tables.csv_text(made), nl=False)
         else:
-            from rose.pricing.console import PlainConsole
-            from rose.pricing.run.tables import WIDTH
-
-            console = PlainConsole(width=WIDTH, highlight=False, markup=False)
-            for part in tables.terminal(made):
-                console.print(part, soft_wrap=isinstance(part, str))
+            _print(tables.terminal(made))
 
 
-def _question(options: dict[str, Any]) -> Any:
+def _question(options: dict[str, Any]) -> Question:
     """The question that options ask. Raises PricingError for one that is wrong."""
     from rose.clock import utc_us
     from rose.pricing.money import PricingError
@@ -109,7 +111,7 @@ def _question(options: dict[str, Any]) -> Any:
     from rose.pricing.spend.cost import Question
 
     calendar = Calendar(options.get("tz", "UTC"), options.get("fiscal_start", 1))
-    only = {name: options[name] for name in ("team", "run") if name in options}
+    only: dict[str, str] = {name: options[name] for name in ("team", "run") if name in options}
     if "tag" in options:
         name, equals, value = options["tag"].partition("=")
         if not (name and equals and value):
@@ -140,3 +142,52 @@ def _print_saved(root: Path, as_json: bool) -> None:
         typer.echo(f"{name}: rose cost {' '.join(words)}")
     if not stored:
         typer.echo("no report is saved yet; `rose cost --save NAME` saves one")
+
+
+def forecast_command(
+    ledger: LedgerOption = None,
+    month: Annotated[str | None, typer.Option("--month", help="A UTC month such as 2026-11; else this one.")] = None,
+    team: Annotated[
+        str | None, typer.Option("--team", help="One team only; a name that no charge has is an error.")
+    ] = None,
+    price_book: BookOption = "example",
+    provenance: ProvenanceOption = None,
+    *,
+    allow_unverified: UnverifiedOption = False,
+    as_csv: CsvOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """What a month will have cost when it is over: the fleet and every team, with a budget or without."""
+    with clear_errors():
+        from rose.pricing.closing import period
+        from rose.pricing.money import PricingError
+        from rose.pricing.price_books import pricebook
+        from rose.pricing.spend import tables
+        from rose.pricing.watch import budget
+
+        if as_csv and as_json:
+            raise PricingError("give --csv or --json, not both")
+        root = ledger_root(ledger)
+        wanted = budget.current_month() if month is None else period.of_month(month)
+        with logged(root, "report", f"forecast {wanted.label}"), progress_bar("Adding up"):
+            rows = budget.expected(
+                root, wanted, pricebook.load(price_book), team, provenance=provenance, allow_unverified=allow_unverified
+            )
+        if as_json:
+            typer.echo(json.dumps([row.to_json() for row in rows], indent=2))
+        elif as_csv:
+            typer.echo(tables.forecast_csv(rows), nl=False)
+        else:
+            from rose.pricing.closing.tables import forecasts
+
+            _print(forecasts(rows))
+
+
+def _print(parts: Iterable[RenderableType]) -> None:
+    from rose.pricing.console import PlainConsole
+    from rose.pricing.run.tables import WIDTH
+
+    console = PlainConsole(width=WIDTH, highlight=False, markup=False)
+    for part in parts:
+        # Ids stay whole.
+        console.print(part, soft_wrap=isinstance(part, str))

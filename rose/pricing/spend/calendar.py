@@ -58,9 +58,7 @@ class Calendar:
         try:
             _ = self.zone
         except (ValueError, LookupError, OSError):
-            raise PricingError(
-                f"time zone {self.tz!r} is not known; give an IANA name such as Europe/Berlin"
-            ) from None
+            raise PricingError(f"time zone {self.tz!r} is not known; give an IANA name such as Europe/Berlin") from None
 
     @cached_property
     def zone(self) -> ZoneInfo:

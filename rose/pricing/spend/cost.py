@@ -122,9 +122,7 @@ class Cost:
         }
 
 
-def ask(
-    root: Path, question: Question, price_book: str | None = None, *, allow_unverified: bool = False
-) -> Cost:
+def ask(root: Path, question: Question, price_book: str | None = None, *, allow_unverified: bool = False) -> Cost:
     """Answer a question; `price_book` prices hours that are not closed.
 
     Raises PricingError where there is nothing to charge, for more than one provenance (unless one is chosen), for a
@@ -164,7 +162,9 @@ def ask(
             verified &= priced.verified
             parts.append(sums.summed(priced.frame, grain).with_columns(state=pl.lit("open")))
         if not parts and not any(files.values()):
-            raise PricingError(f"no device time was provisioned in {period.label} ({provenance}), so nothing is charged")
+            raise PricingError(
+                f"no device time was provisioned in {period.label} ({provenance}), so nothing is charged"
+            )
         _prepare(connection, question, parts, files, grain)
         _set_tags(connection, root, question)
         connection.execute(sql.read("spend/cost.sql"))
@@ -237,9 +237,7 @@ def _set_tags(connection: duckdb.DuckDBPyConnection, root: Path, question: Quest
         if tag not in names:
             raise PricingError(f"no run has the tag {tag!r}{_meant(tag, names)}")
         tagged = [(row["run_id"], row["value"]) for row in found if row["key"] == tag]
-    connection.register(
-        "run_tag", pl.DataFrame(tagged, schema={"run_id": pl.String, "tag": pl.String}, orient="row")
-    )
+    connection.register("run_tag", pl.DataFrame(tagged, schema={"run_id": pl.String, "tag": pl.String}, orient="row"))
 
 
 def _lines(connection: duckdb.DuckDBPyConnection, question: Question) -> list[Line]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
 from rich import box
@@ -16,6 +16,7 @@ from rose.pricing.figures import AMORTIZED
 from rose.pricing.money import format_ns, format_usd
 from rose.pricing.run.tables import WIDTH
 from rose.pricing.spend.cost import Cost, Line
+from rose.pricing.watch.budget import Expected
 
 
 def terminal(cost: Cost) -> Iterator[RenderableType]:
@@ -81,6 +82,20 @@ def csv_text(cost: Cost) -> str:
             f"{Decimal(line.ns) / Decimal(3_600_000_000_000):.9f}", line.tokens, AMORTIZED, utc(stamp.from_ns),
             utc(stamp.to_ns), stamp.provenance, str(stamp.verified).lower(),
         ])  # fmt: skip
+    return written.getvalue()
+
+
+def forecast_csv(rows: Sequence[Expected]) -> str:
+    """A row for the fleet, whose team is empty, and for each team; no forecast is an empty cell with the reason."""
+    written = io.StringIO()
+    lines = csv.writer(written, lineterminator="\n")
+    lines.writerow(["team", "month", "spent", "forecast", "low", "high", "currency", "basis"])
+    for row in rows:
+        figure = row.forecast
+        amounts = (row.spent.value, figure.value, figure.low, figure.high)
+        texts = ("" if nano is None else f"{Decimal(int(nano)).scaleb(-9):f}" for nano in amounts)
+        basis = figure.why or figure.basis
+        lines.writerow([_cell(row.team or ""), row.month, *texts, figure.stamp.currency, basis])
     return written.getvalue()
 
 

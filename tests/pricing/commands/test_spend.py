@@ -11,13 +11,14 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from rose.pricing.commands.spend import cost_command
+from rose.pricing.commands.spend import cost_command, forecast_command
 from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, fleet, fleet_made
 
 __all__ = ["fleet", "fleet_made"]
 
 app = typer.Typer()
 app.command("cost")(cost_command)
+app.command("forecast")(forecast_command)
 runner = CliRunner()
 HOUR = ("--period", "2026-06-01T00")
 
@@ -29,6 +30,10 @@ def folder(fleet: Path) -> Path:
 
 
 def cost(folder: Path, *arguments: str) -> Result:
+    return run(folder, "cost", *arguments)
+
+
+def run(folder: Path, *arguments: str) -> Result:
     given = [*arguments, "--price-book", str(folder / "book.toml")]
     return runner.invoke(app, given, env={"ROSE_LEDGER": str(folder / "ledger"), "COLUMNS": "200"})
 
@@ -80,3 +85,16 @@ def test_what_cannot_be_answered_is_said(folder: Path) -> None:
         done = cost(folder, *HOUR, *arguments)
         assert done.exit_code == 2, done.output
         assert says in " ".join(done.output.split()), done.output
+
+
+def test_a_forecast_of_the_fleet_and_of_every_team(folder: Path) -> None:
+    fleet, *teams = data(run(folder, "forecast", "--month", "2026-06", "--json"))
+    assert (fleet["team"], fleet["forecast"]["value"]) == (None, BILL_NANO)
+    assert sum(row["spent"]["value"] for row in teams) == BILL_NANO
+    assert "What 2026-06 will have cost" in run(folder, "forecast", "--month", "2026-06").output
+    rows = list(csv.DictReader(io.StringIO(run(folder, "forecast", "--month", "2026-06", "--csv").stdout)))
+    assert [row["team"] for row in rows] == ["", "chat", "research"]
+    assert Decimal(rows[0]["forecast"]) == Decimal(BILL_NANO).scaleb(-9)
+    wrong = run(folder, "forecast", "--month", "2026-06", "--team", "caht")
+    assert wrong.exit_code == 2
+    assert "did you mean 'chat'?" in wrong.output

@@ -8,7 +8,17 @@ import pytest
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.restate import restate
 from tests.pricing.closing.conftest import (
-    BOOK_TOML, DAY_NS, DEARER, T0_NS, close, closed, closed_made, fleet, fleet_made, weeks, weeks_made,
+    BOOK_TOML,
+    DAY_NS,
+    DEARER,
+    T0_NS,
+    close,
+    closed,
+    closed_made,
+    fleet,
+    fleet_made,
+    weeks,
+    weeks_made,
 )  # fmt: skip
 
 __all__ = ["closed", "closed_made", "fleet", "fleet_made", "weeks", "weeks_made"]

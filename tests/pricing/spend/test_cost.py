@@ -94,4 +94,6 @@ def test_days_are_those_of_the_reader(half_closed: Path, book: str) -> None:
     period = berlin.period("2026-06-03..2026-06-04", 0)
     made = asked(half_closed / "ledger", book, "day", "bucket", period=period, calendar=berlin)
     assert {line.values[0] for line in made.lines} == {"2026-06-03", "2026-06-04"}
-    assert made.total.cost_nano == int(bill(half_closed / "ledger", period, pricebook.load(book)).frame["cost_nano"].sum())
+    assert made.total.cost_nano == int(
+        bill(half_closed / "ledger", period, pricebook.load(book)).frame["cost_nano"].sum()
+    )

@@ -22,7 +22,7 @@ def test_reports_are_kept_by_name_and_replaced(fleet: Path) -> None:
 
 
 def test_what_is_no_report_is_refused(fleet: Path) -> None:
-    with pytest.raises(PricingError, match="'../x' is no name"):
+    with pytest.raises(PricingError, match=r"'\.\./x' is no name"):
         saved_reports.save(fleet, "../x", {})
     with pytest.raises(PricingError, match="no report is saved as 'x'; there is none yet"):
         saved_reports.forget(fleet, "x")
