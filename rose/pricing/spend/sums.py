@@ -1,7 +1,7 @@
 """Sums of what was posted to the books, kept so that a year is added up in a second.
 
 Frozen charges never change, so their sums are made once: by hour for all but devices, and by UTC day for devices too.
-They lie in `<ledger>/costs`, named after the frozen file's SHA-256, and can be removed at any time: they are made again.
+They lie in `<ledger>/costs`, named after the frozen file's SHA-256. They can be removed at any time and are made again.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def of_posting(root: Path, posting: Posting, grain: Grain) -> Path | pl.DataFram
 
 def keep(root: Path, posted: Iterable[Posting]) -> int:
     """Make what is lacking of both grains; returns how many postings have their sums now."""
-    count = 0
-    for count, posting in enumerate(posted, start=1):
+    own = list(posted)
+    for posting in own:
         of_posting(root, posting, "hour")
         of_posting(root, posting, "day")
-    return count
+    return len(own)
 
 
 def _is_whole(path: Path, posting: Posting) -> bool:
