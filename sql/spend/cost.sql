@@ -8,6 +8,7 @@ SELECT
     coalesce(p.device_class, 'unallocated') AS "device-class",
     coalesce(p.pool, 'unallocated') AS pool,
     coalesce(p.device_id, 'unallocated') AS device,
+    coalesce(p.hardware_id, 'unallocated') AS hardware,
     coalesce(p.bucket, 'unallocated') AS bucket,
     coalesce(p.task, 'unallocated') AS task,
     coalesce(p.policy_version::VARCHAR, 'unallocated') AS version,

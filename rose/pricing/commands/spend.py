@@ -46,8 +46,8 @@ def cost_command(
         list[str] | None,
         typer.Option(
             "--by",
-            help="team, run, device-class, pool, device, bucket, task, version, tag:NAME, day, week, month, quarter or "
-            "year; give it twice for two. Else team.",
+            help="team, run, device-class, pool, device, hardware, bucket, task, version, tag:NAME, day, week, month, "
+            "quarter or year; give it twice for two. Else team.",
         ),
     ] = None,
     team: Annotated[str | None, typer.Option("--team", help="One team only.")] = None,

@@ -34,7 +34,7 @@ from rose.pricing.spend.calendar import Calendar
 UNALLOCATED = "unallocated"
 #: Times of the reader's calendar: their lines stand in order of time.
 TIMES: tuple[str, ...] = ("day", "week", "month", "quarter", "year")
-BY: tuple[str, ...] = ("team", "run", "device-class", "pool", "device", "bucket", "task", "version", *TIMES)
+BY: tuple[str, ...] = ("team", "run", "device-class", "pool", "device", "hardware", "bucket", "task", "version", *TIMES)
 _TAG = "tag:"
 _STATES = ("closed", "correction", "open")
 
@@ -59,14 +59,18 @@ class Question:
             raise PricingError(f"--by names {', '.join(self.by)}: give one or two dimensions, each once")
         if len(self.tags) > 1:
             raise PricingError(f"one tag can be asked for at a time, and not {' and '.join(sorted(self.tags))}")
-        if "device" in {*self.by, *self.only} and not self.whole_days:
+        if self.by_device and not self.whole_days:
             raise PricingError(
-                "devices are kept by UTC day: give a period of whole UTC days and leave out --tz, or leave out `device`"
+                "devices are kept by UTC day: give a period of whole UTC days without --tz, or ask by something else"
             )
 
     @property
     def tags(self) -> set[str]:
         return {name.removeprefix(_TAG) for name in (*self.by, *self.only) if name.startswith(_TAG)}
+
+    @property
+    def by_device(self) -> bool:
+        return not {"device", "hardware"}.isdisjoint((*self.by, *self.only))
 
     @property
     def whole_days(self) -> bool:
@@ -141,7 +145,7 @@ def ask(root: Path, question: Question, price_book: str | None = None, *, allow_
             currencies.add(book.currency)
         if len(currencies) > 1:
             raise PricingError(f"{period.label} is in {' and '.join(sorted(currencies))}: ask for each part by itself")
-        grain: sums.Grain = "day" if "device" in {*question.by, *question.only} else "hour"
+        grain: sums.Grain = "day" if question.by_device else "hour"
         parts: list[pl.DataFrame] = []
         files: dict[str, list[str]] = {state: [] for state in _STATES}
         for posting in (posting for own in posted.values() for posting in own):
@@ -208,8 +212,8 @@ def _prepare(
     grain: sums.Grain,
 ) -> None:
     """Make `part` and `hour`, which sql/spend/cost.sql reads."""
-    device = "device_id" if grain == "day" else "NULL::VARCHAR AS device_id"
-    columns = ", ".join((*sums.KEYS, *sums.AMOUNTS, device))
+    devices = [name if grain == "day" else f"NULL::VARCHAR AS {name}" for name in sums.DEVICE_KEYS]
+    columns = ", ".join((*sums.KEYS, *sums.AMOUNTS, *devices))
     selects = [
         f"SELECT {columns}, '{state}' AS state FROM read_parquet([{', '.join(map(catalog.quoted, paths))}])"
         for state, paths in files.items()

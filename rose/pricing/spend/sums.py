@@ -15,14 +15,15 @@ import duckdb
 import polars as pl
 
 from rose.ledger import layout
-from rose.pricing.closing import store
+from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.records import Posting
 from rose.pricing.money import PricingError
 
 FOLDER = "costs"
 Grain = Literal["hour", "day"]
-#: What a row of sums is of; with the grain `day` also of `device_id`, and `hour` is then the first of the UTC day.
+#: What a row of sums is of; with the grain `day` also DEVICE_KEYS, and `hour` is then the first of the UTC day.
 KEYS: tuple[str, ...] = ("hour", "run_id", "pool", "device_class", "team", "bucket", "policy_version", "task")
+DEVICE_KEYS: tuple[str, ...] = ("device_id", "hardware_id")
 AMOUNTS: tuple[str, ...] = ("ns", "tokens", "cost_nano")
 
 
@@ -30,7 +31,7 @@ def summed(frame: pl.DataFrame, grain: Grain) -> pl.DataFrame:
     """Charges, or rows of a correction, added up to KEYS and AMOUNTS."""
     keys: list[str | pl.Expr] = [*KEYS]
     if grain == "day":
-        keys = [pl.col("hour").dt.truncate("1d"), *KEYS[1:], "device_id"]
+        keys = [pl.col("hour").dt.truncate("1d"), *KEYS[1:], *DEVICE_KEYS]
     return frame.group_by(keys).agg(pl.col(name).sum() for name in AMOUNTS).sort("hour")
 
 
@@ -43,7 +44,8 @@ def of_posting(root: Path, posting: Posting, grain: Grain) -> Path | pl.DataFram
     path = path.with_name(f"{path.name}.parquet")
     if _is_whole(path, posting):
         return path
-    rows = summed(pl.read_parquet(io.BytesIO(store.content(root, posting, posting.rows_file))), grain)
+    frozen = pl.read_parquet(io.BytesIO(store.content(root, posting, posting.rows_file)))
+    rows = summed(charge_algebra.with_hardware(frozen), grain)
     made = int(rows["cost_nano"].sum())
     if made != posting.cost_nano:
         raise PricingError(

@@ -44,13 +44,14 @@ def test_closed_days_are_those_of_the_books_and_open_ones_live(half_closed: Path
 
 
 def test_by_any_two_dimensions_the_lines_sum_to_the_bill(half_closed: Path, book: str) -> None:
-    root = half_closed / "ledger"
-    charged = bill(root, TEN_DAYS, pricebook.load(book)).frame
-    for by in zip(BY[::2], (*BY[1::2], "team"), strict=True):
-        made = asked(root, book, *by)
-        assert sum(line.cost_nano for line in made.lines) == made.bill_nano == int(charged["cost_nano"].sum())
-        assert sum(line.ns for line in made.lines) == int(charged["ns"].sum())
-        assert len({line.values for line in made.lines}) == len(made.lines)
+    root, closed_days = half_closed / "ledger", Period(T0_NS, T0_NS + 7 * DAY_NS)
+    for period, pairs in ((closed_days, zip(BY[::2], BY[1::2], strict=True)), (TEN_DAYS, [("hardware", "bucket")])):
+        charged = bill(root, period, pricebook.load(book)).frame
+        for by in pairs:
+            made = asked(root, book, *by, period=period)
+            assert sum(line.cost_nano for line in made.lines) == made.bill_nano == int(charged["cost_nano"].sum())
+            assert sum(line.ns for line in made.lines) == int(charged["ns"].sum())
+            assert len({line.values for line in made.lines}) == len(made.lines)
 
 
 def test_what_has_no_value_is_a_line_of_its_own(fleet: Path, book: str) -> None:
