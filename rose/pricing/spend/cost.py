@@ -7,7 +7,7 @@ nano-dollars, and all lines of an answer without a filter sum to the bill of the
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,26 +17,20 @@ import polars as pl
 
 import sql
 from rose.clock import utc
-from rose.ledger import catalog, layout
-from rose.ledger.examine import Seen
-from rose.pricing import charges
-from rose.pricing.charges import NothingChargedError
-from rose.pricing.closing.bill import one_provenance
+from rose.ledger import catalog
 from rose.pricing.closing.period import NS_PER_DAY, Period, naive
-from rose.pricing.closing.records import Posting, postings
 from rose.pricing.figures import AMORTIZED, Stamp
 from rose.pricing.money import PricingError
-from rose.pricing.price_books import pricebook
-from rose.pricing.query import rows, set_variables
+from rose.pricing.query import rows
 from rose.pricing.spend import sums
 from rose.pricing.spend.calendar import Calendar
+from rose.pricing.spend.gather import STATES, Gathered, gather
 
 UNALLOCATED = "unallocated"
 #: Times of the reader's calendar: their lines stand in order of time.
 TIMES: tuple[str, ...] = ("day", "week", "month", "quarter", "year")
 BY: tuple[str, ...] = ("team", "run", "device-class", "pool", "device", "hardware", "bucket", "task", "version", *TIMES)
 _TAG = "tag:"
-_STATES = ("closed", "correction", "open")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,51 +126,18 @@ def ask(root: Path, question: Question, price_book: str | None = None, *, allow_
     Raises PricingError where there is nothing to charge, for more than one provenance (unless one is chosen), for a
     value that no charge of the period has, and for open hours that cannot be priced; PriceBookError; LedgerError.
     """
-    root = layout.check(root)
-    period = question.period
-    posted, provenance = _posted(root, question)
-    gaps = period.without(own[0].period for own in posted.values())
+    grain: sums.Grain = "day" if question.by_device else "hour"
+    gathered = gather(
+        root, question.period, price_book, grain=grain, provenance=question.provenance,
+        allow_unverified=allow_unverified,
+    )  # fmt: skip
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        verified = all(posting.verified for own in posted.values() for posting in own)
-        currencies = {posting.book.currency for own in posted.values() for posting in own}
-        if gaps:
-            book = pricebook.load(price_book or "example")
-            currencies.add(book.currency)
-        if len(currencies) > 1:
-            raise PricingError(f"{period.label} is in {' and '.join(sorted(currencies))}: ask for each part by itself")
-        grain: sums.Grain = "day" if question.by_device else "hour"
-        parts: list[pl.DataFrame] = []
-        files: dict[str, list[str]] = {state: [] for state in _STATES}
-        for posting in (posting for own in posted.values() for posting in own):
-            made, state = sums.of_posting(root, posting, grain), _STATES[min(posting.number, 1)]
-            if isinstance(made, Path):
-                files[state].append(str(made))
-            else:
-                parts.append(made.with_columns(state=pl.lit(state)))
-        seen = Seen()
-        for gap in gaps:
-            try:
-                priced = charges.price(
-                    root, book, from_ns=gap.from_ns, to_ns=gap.to_ns, provenance=provenance,
-                    allow_unverified=allow_unverified, seen=seen,
-                )  # fmt: skip
-            except NothingChargedError:
-                continue
-            verified &= priced.verified
-            parts.append(sums.summed(priced.frame, grain).with_columns(state=pl.lit("open")))
-        if not parts and not any(files.values()):
-            raise PricingError(
-                f"no device time was provisioned in {period.label} ({provenance}), so nothing is charged"
-            )
-        _prepare(connection, question, parts, files, grain)
+        _prepare(connection, question, gathered, grain)
         _set_tags(connection, root, question)
         connection.execute(sql.read("spend/cost.sql"))
         (bill,) = connection.execute("SELECT coalesce(sum(cost_nano), 0) FROM cost").fetchall()
         lines = _lines(connection, question)
-    stamp = Stamp(
-        from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance, currency=currencies.pop(), verified=verified
-    )  # fmt: skip
     total = Line(
         values=(),
         **{
@@ -186,49 +147,26 @@ def ask(root: Path, question: Question, price_book: str | None = None, *, allow_
     )
     assert question.only or total.cost_nano == int(bill[0])
     return Cost(
-        question=question, lines=tuple(lines), total=total, bill_nano=int(bill[0]), stamp=stamp,
-        closes={close_id: len(own) - 1 for close_id, own in posted.items()}, open=tuple(gaps),
+        question=question, lines=tuple(lines), total=total, bill_nano=int(bill[0]), stamp=gathered.stamp,
+        closes=gathered.closes, open=gathered.open,
     )  # fmt: skip
 
 
-def _posted(root: Path, question: Question) -> tuple[dict[str, list[Posting]], str]:
-    """The closes that have a part of the period, of the one provenance that it has."""
-    period = question.period
-    known = {close_id: own for close_id, own in postings(root).items() if own[0].period.overlaps(period)}
-    present = {own[0].provenance for own in known.values()}
-    if period.without(own[0].period for own in known.values()):
-        with catalog.connect(root) as connection:
-            set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
-            present |= {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
-    provenance = one_provenance(present, question.provenance, period)
-    return {close_id: own for close_id, own in known.items() if own[0].provenance == provenance}, provenance
-
-
-def _prepare(
-    connection: duckdb.DuckDBPyConnection,
-    question: Question,
-    parts: Sequence[pl.DataFrame],
-    files: Mapping[str, Sequence[str]],
-    grain: sums.Grain,
-) -> None:
+def _prepare(connection: duckdb.DuckDBPyConnection, question: Question, gathered: Gathered, grain: sums.Grain) -> None:
     """Make `part` and `hour`, which sql/spend/cost.sql reads."""
     devices = [name if grain == "day" else f"NULL::VARCHAR AS {name}" for name in sums.DEVICE_KEYS]
     columns = ", ".join((*sums.KEYS, *sums.AMOUNTS, *devices))
     selects = [
-        f"SELECT {columns}, '{state}' AS state FROM read_parquet([{', '.join(map(catalog.quoted, paths))}])"
-        for state, paths in files.items()
-        if paths
+        f"SELECT {columns}, '{state}' AS state FROM read_parquet({catalog.quoted(str(path))})"
+        for state, path in gathered.files
     ]
-    for number, frame in enumerate(parts):
+    for number, (state, frame) in enumerate(gathered.frames):
         connection.register(f"rows_{number}", frame)
-        selects.append(f"SELECT {columns}, state FROM rows_{number}")
+        selects.append(f"SELECT {columns}, '{state}' AS state FROM rows_{number}")
     connection.execute(f"CREATE TEMP VIEW part AS {' UNION ALL BY NAME '.join(selects)}")
-    hours = question.calendar.hours(question.period)
-    names = ("hour", *TIMES)
-    connection.register("hour", pl.DataFrame(
-        [(naive(hour.from_ns), *hour[1:]) for hour in hours], schema=dict.fromkeys(names, pl.String) |
-        {"hour": pl.Datetime("us")}, orient="row",
-    ))  # fmt: skip
+    hours = [(naive(hour.from_ns), *hour[1:]) for hour in question.calendar.hours(question.period)]
+    schema: dict[str, Any] = {"hour": pl.Datetime("us"), **dict.fromkeys(TIMES, pl.String)}
+    connection.register("hour", pl.DataFrame(hours, schema=schema, orient="row"))
 
 
 def _set_tags(connection: duckdb.DuckDBPyConnection, root: Path, question: Question) -> None:
@@ -239,7 +177,7 @@ def _set_tags(connection: duckdb.DuckDBPyConnection, root: Path, question: Quest
             found = rows(ledger, "spend/run_tags")
         names = {row["key"] for row in found}
         if tag not in names:
-            raise PricingError(f"no run has the tag {tag!r}{_meant(tag, names)}")
+            raise PricingError(f"no run has the tag {tag!r}{meant(tag, names)}")
         tagged = [(row["run_id"], row["value"]) for row in found if row["key"] == tag]
     connection.register("run_tag", pl.DataFrame(tagged, schema={"run_id": pl.String, "tag": pl.String}, orient="row"))
 
@@ -252,8 +190,8 @@ def _lines(connection: duckdb.DuckDBPyConnection, question: Question) -> list[Li
         known = {str(row[0]) for row in connection.execute(f"SELECT DISTINCT {_column(name)} FROM cost").fetchall()}
         if value not in known:
             period = question.calendar.text(question.period)
-            raise PricingError(f"no charge of {period} has {name} {value!r}{_meant(value, known)}")
-    amounts = [f"coalesce(sum(cost_nano) FILTER (state = '{state}'), 0)" for state in _STATES]
+            raise PricingError(f"no charge of {period} has {name} {value!r}{meant(value, known)}")
+    amounts = [f"coalesce(sum(cost_nano) FILTER (state = '{state}'), 0)" for state in STATES]
     selected = ", ".join([*keys, *amounts, "sum(ns)", "sum(tokens)"])
     filtered = f" WHERE {' AND '.join(where)}" if where else ""
     grouped = " GROUP BY ALL" if keys else ""
@@ -288,10 +226,10 @@ def _check_dimension(name: str) -> None:
     if name.startswith(_TAG) and name != _TAG:
         return
     if name not in BY:
-        raise PricingError(f"cost cannot be shown by {name!r}{_meant(name, {*BY, 'tag:NAME'})}")
+        raise PricingError(f"cost cannot be shown by {name!r}{meant(name, {*BY, 'tag:NAME'})}")
 
 
-def _meant(value: str, known: set[str]) -> str:
+def meant(value: str, known: set[str]) -> str:
     """What else it may have been."""
     near = difflib.get_close_matches(value, known, n=1)
     if near:
