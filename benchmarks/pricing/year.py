@@ -130,7 +130,7 @@ def _runs() -> pl.DataFrame:
 
 
 def _sums(times: pl.DataFrame, runs: pl.DataFrame, *, hours: int) -> pl.DataFrame:
-    kinds = [{"bucket": bucket, "behind": None, "task": None} for bucket in _BUCKETS]
+    kinds: list[dict[str, Any]] = [{"bucket": bucket, "behind": None, "task": None} for bucket in _BUCKETS]
     kinds += [{"bucket": "rollout", "behind": behind, "task": task} for behind in (0, 1) for task in _TASKS]
     schema: dict[str, Any] = {"bucket": pl.String, "behind": pl.Int64, "task": pl.String}
     rows = times.join(runs, how="cross").join(pl.DataFrame(kinds, schema=schema), how="cross")

@@ -56,7 +56,7 @@ def cost_command(
     tz: TzOption = None,
     fiscal_start: FiscalOption = None,
     ledger: LedgerOption = None,
-    price_book: BookOption = "example",
+    price_book: BookOption = None,
     provenance: ProvenanceOption = None,
     save: Annotated[str | None, typer.Option("--save", help="Keep this question under a name.")] = None,
     forget: Annotated[str | None, typer.Option("--forget", help="Remove a saved report.")] = None,
@@ -83,15 +83,15 @@ def cost_command(
             option: value
             for option, value in (
                 ("period", period), ("by", by or None), ("team", team), ("run", run), ("tag", tag), ("tz", tz),
-                ("fiscal_start", fiscal_start), ("provenance", provenance),
+                ("fiscal_start", fiscal_start), ("provenance", provenance), ("price_book", price_book),
             )
             if value is not None
         }  # fmt: skip
-        options = (saved_reports.options(root, name) if name is not None else {}) | given
+        options: dict[str, Any] = (saved_reports.options(root, name) if name is not None else {}) | given
         with logged(root, "report", f"cost {json.dumps(options)}"), progress_bar("Adding up"):
             from rose.pricing.spend import cost, tables
 
-            made = cost.ask(root, _question(options), price_book, allow_unverified=allow_unverified)
+            made = cost.ask(root, _question(options), options.get("price_book"), allow_unverified=allow_unverified)
         if save is not None:
             # Once it has an answer.
             saved_reports.save(root, save, options)
@@ -150,7 +150,7 @@ def forecast_command(
     team: Annotated[
         str | None, typer.Option("--team", help="One team only; a name that no charge has is an error.")
     ] = None,
-    price_book: BookOption = "example",
+    price_book: BookOption = None,
     provenance: ProvenanceOption = None,
     *,
     allow_unverified: UnverifiedOption = False,
@@ -161,7 +161,7 @@ def forecast_command(
     with clear_errors():
         from rose.pricing.closing import period
         from rose.pricing.money import PricingError
-        from rose.pricing.price_books import pricebook
+        from rose.pricing.price_books import choice
         from rose.pricing.spend import tables
         from rose.pricing.watch import budget
 
@@ -170,9 +170,8 @@ def forecast_command(
         root = ledger_root(ledger)
         wanted = budget.current_month() if month is None else period.of_month(month)
         with logged(root, "report", f"forecast {wanted.label}"), progress_bar("Adding up"):
-            rows = budget.expected(
-                root, wanted, pricebook.load(price_book), team, provenance=provenance, allow_unverified=allow_unverified
-            )
+            book = choice.choose(root, price_book, from_ns=wanted.from_ns, to_ns=wanted.to_ns)
+            rows = budget.expected(root, wanted, book, team, provenance=provenance, allow_unverified=allow_unverified)
         if as_json:
             typer.echo(json.dumps([row.to_json() for row in rows], indent=2))
         elif as_csv:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +13,13 @@ from rose.ledger import catalog, layout
 from rose.ledger.examine import Seen
 from rose.pricing import charges
 from rose.pricing.charges import NothingChargedError
+from rose.pricing.closing import coverage
 from rose.pricing.closing.bill import one_provenance
-from rose.pricing.closing.period import Period, naive
+from rose.pricing.closing.period import NS_PER_DAY, Period, naive
 from rose.pricing.closing.records import Posting, postings
-from rose.pricing.figures import Stamp
+from rose.pricing.figures import BookFacts, Stamp
 from rose.pricing.money import PricingError
-from rose.pricing.price_books import pricebook
+from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend import sums
@@ -76,19 +78,25 @@ def gather(
     root = layout.check(root)
     posted, of = _posted(root, period, provenance)
     gaps = period.without(own[0].period for own in posted.values())
-    currencies = {posting.book.currency for own in posted.values() for posting in own}
-    verified = all(posting.verified for own in posted.values() for posting in own)
+    counting = {
+        close_id: counted
+        for close_id, counted in coverage.counting(postings(root), of).items()
+        if close_id in posted and any(part.overlaps(period) for part in counted)
+    }
+    counted_postings = [posting for close_id in counting for posting in posted[close_id]]
+    verified = all(posting.verified for posting in counted_postings)
+    books = [_facts(posting) for posting in counted_postings]
     files: list[tuple[str, Path]] = []
     frames: list[tuple[str, pl.DataFrame]] = []
-    for posting in (posting for own in posted.values() for posting in own):
-        made, state = sums.of_posting(root, posting, grain), STATES[min(posting.number, 1)]
+    for posting in counted_postings:
+        made, state = _counted(root, posting, counting[posting.close_id], grain), STATES[min(posting.number, 1)]
         if isinstance(made, Path):
             files.append((state, made))
         else:
             frames.append((state, made))
     if gaps:
-        book = price_book if isinstance(price_book, PriceBook) else pricebook.load(price_book or "example")
-        currencies.add(book.currency)
+        book = choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns)
+        books.append(BookFacts.of(book))
         seen = Seen()
     for gap in gaps:
         try:
@@ -102,14 +110,34 @@ def gather(
         frames.append(("open", sums.summed(priced.frame, grain)))
     if not files and not frames:
         raise PricingError(f"no device time was provisioned in {period.label} ({of}), so nothing is charged")
+    currencies = {facts.currency for facts in books}
     if len(currencies) > 1:
         raise PricingError(f"{period.label} is in {' and '.join(sorted(currencies))}: ask for each part by itself")
+    facts = dataclasses.replace(books[-1], example=any(facts.example for facts in books))
     return Gathered(
-        period=period, files=tuple(files), frames=tuple(frames),
-        stamp=Stamp(
-            from_ns=period.from_ns, to_ns=period.to_ns, provenance=of, currency=currencies.pop(), verified=verified
-        ),
-        closes={close_id: len(own) - 1 for close_id, own in posted.items()}, open=tuple(gaps),
+        period=period, files=tuple(files), frames=tuple(frames), open=tuple(gaps),
+        stamp=Stamp(from_ns=period.from_ns, to_ns=period.to_ns, provenance=of, book=facts, verified=verified),
+        closes={close_id: len(posted[close_id]) - 1 for close_id in counting},
+    )  # fmt: skip
+
+
+def _counted(root: Path, posting: Posting, counted: Sequence[Period], grain: sums.Grain) -> Path | pl.DataFrame:
+    """The sums of a posting, of the hours in which its close counts."""
+    if list(counted) == [posting.period]:
+        return sums.of_posting(root, posting, grain)
+    if grain == "day" and any(ns % NS_PER_DAY for part in counted for ns in (part.from_ns, part.to_ns)):
+        rows = sums.frozen(root, posting)
+        return sums.summed(pl.concat(coverage.within(rows, part) for part in counted), grain)
+    made = sums.of_posting(root, posting, grain)
+    kept = pl.read_parquet(made) if isinstance(made, Path) else made
+    return pl.concat(coverage.within(kept, part) for part in counted)
+
+
+def _facts(posting: Posting) -> BookFacts:
+    book = posting.book
+    return BookFacts(
+        name=book.name, version=book.version, sha256=book.sha256, currency=book.currency, chosen=choice.FROZEN,
+        example=book.example,
     )  # fmt: skip
 
 

@@ -35,6 +35,11 @@ def summed(frame: pl.DataFrame, grain: Grain) -> pl.DataFrame:
     return frame.group_by(keys).agg(pl.col(name).sum() for name in AMOUNTS).sort("hour")
 
 
+def frozen(root: Path, posting: Posting) -> pl.DataFrame:
+    """The rows of a posting. Raises PricingError for a file that is not as it was frozen."""
+    return charge_algebra.with_hardware(pl.read_parquet(io.BytesIO(store.content(root, posting, posting.rows_file))))
+
+
 def of_posting(root: Path, posting: Posting, grain: Grain) -> Path | pl.DataFrame:
     """The sums of a posting, made if there are none: the file, or the rows where the folder cannot be written to.
 
@@ -44,8 +49,7 @@ def of_posting(root: Path, posting: Posting, grain: Grain) -> Path | pl.DataFram
     path = path.with_name(f"{path.name}.parquet")
     if _is_whole(path, posting):
         return path
-    frozen = pl.read_parquet(io.BytesIO(store.content(root, posting, posting.rows_file)))
-    rows = summed(charge_algebra.with_hardware(frozen), grain)
+    rows = summed(frozen(root, posting), grain)
     made = int(rows["cost_nano"].sum())
     if made != posting.cost_nano:
         raise PricingError(

@@ -73,14 +73,15 @@ def csv_text(cost: Cost) -> str:
     stamp = cost.stamp
     rows.writerow([
         *cost.question.by, "cost", "closed", "corrections", "open", "currency", "device_hours", "tokens", "view",
-        "period_from", "period_to", "provenance", "verified",
+        "period_from", "period_to", "provenance", "verified", "price_book", "example_prices",
     ])  # fmt: skip
     for line in cost.lines:
         amounts = (line.cost_nano, line.closed_nano, line.corrections_nano, line.open_nano)
         rows.writerow([
             *map(_cell, line.values), *(f"{Decimal(nano).scaleb(-9):f}" for nano in amounts), stamp.currency,
             f"{Decimal(line.ns) / Decimal(3_600_000_000_000):.9f}", line.tokens, AMORTIZED, utc(stamp.from_ns),
-            utc(stamp.to_ns), stamp.provenance, str(stamp.verified).lower(),
+            utc(stamp.to_ns), stamp.provenance, str(stamp.verified).lower(), stamp.book.text,
+            str(stamp.book.example).lower(),
         ])  # fmt: skip
     return written.getvalue()
 
@@ -89,13 +90,22 @@ def forecast_csv(rows: Sequence[Expected]) -> str:
     """A row for the fleet, whose team is empty, and for each team; no forecast is an empty cell with the reason."""
     written = io.StringIO()
     lines = csv.writer(written, lineterminator="\n")
-    lines.writerow(["team", "month", "spent", "forecast", "low", "high", "currency", "basis"])
+    lines.writerow(["team", "month", "spent", "forecast", "low", "high", "currency", "basis", "example_prices"])
     for row in rows:
         figure = row.forecast
         amounts = (row.spent.value, figure.value, figure.low, figure.high)
         texts = ("" if nano is None else f"{Decimal(int(nano)).scaleb(-9):f}" for nano in amounts)
         basis = figure.why or figure.basis
-        lines.writerow([_cell(row.team or ""), row.month, *texts, figure.stamp.currency, basis])
+        lines.writerow(
+            [
+                _cell(row.team or ""),
+                row.month,
+                *texts,
+                figure.stamp.currency,
+                basis,
+                str(figure.stamp.book.example).lower(),
+            ]
+        )
     return written.getvalue()
 
 

@@ -64,7 +64,8 @@ def test_a_question_is_saved_asked_again_and_forgotten(folder: Path) -> None:
     assert (again["by"], again["bill_nano"]) == (["bucket"], BILL_NANO)
     assert data(cost(folder, "hour", "--by", "team", "--json"))["by"] == ["team"]
     assert "hour: rose cost --by bucket --period 2026-06-01T00" in cost(folder, "--list").output
-    assert data(cost(folder, "--list", "--json")) == {"hour": {"period": "2026-06-01T00", "by": ["bucket"]}}
+    kept = {"period": "2026-06-01T00", "by": ["bucket"], "price_book": str(folder / "book.toml")}
+    assert data(cost(folder, "--list", "--json")) == {"hour": kept}
     assert "no report is saved yet" in cost(folder, "--forget", "hour").output
     done = cost(folder, "hour")
     assert done.exit_code == 2
