@@ -7,6 +7,7 @@ measured elsewhere.
 
 from __future__ import annotations
 
+import resource
 import statistics
 import subprocess
 import sys
@@ -53,12 +54,14 @@ def measure(report: Report, folder: Path) -> None:
     root, devices = folder / "year", DEVICES_QUICK if report.quick else DEVICES
     with phase(f"making a closed year of {devices:,} devices"):
         rows = make(root, devices)
-    report.detail["year"] = {"devices": devices, "runs": RUNS, "rows": rows, "seconds": {}}
+    report.detail["year"] = {"devices": devices, "runs": RUNS, "rows": rows, "seconds": {}, "cpu_seconds": {}}
     with phase("asking what it cost"):
         for name, arguments in QUESTIONS.items():
-            took = [_seconds(root, arguments) for _ in range(1 if report.quick else ROUNDS)]
-            report.detail["year"]["seconds"][name] = took
-            report.claim(name, statistics.median(took), "s", 2, "lower")
+            rounds = [_seconds(root, arguments) for _ in range(1 if report.quick else ROUNDS)]
+            report.detail["year"]["seconds"][name] = [took for took, _ in rounds]
+            # On a machine that does other things too, the cores' time is what can be told.
+            report.detail["year"]["cpu_seconds"][name] = [cpu for _, cpu in rounds]
+            report.claim(name, statistics.median(took for took, _ in rounds), "s", 2, "lower")
 
 
 def make(root: Path, devices: int) -> dict[str, int]:
@@ -92,16 +95,22 @@ def make(root: Path, devices: int) -> dict[str, int]:
     return rows
 
 
-def _seconds(root: Path, arguments: tuple[str, ...]) -> float:
+def _seconds(root: Path, arguments: tuple[str, ...]) -> tuple[float, float]:
+    """How long a command took, and the time of cores that it took, seconds."""
     command = [sys.executable, "-m", "rose.cli", *arguments, "--ledger", str(root), "--csv"]
     if arguments[0] == "cost" and "--period" not in arguments:
         command += ["--period", str(YEAR)]
-    began = time.perf_counter()
+    before, began = _cpu_s(), time.perf_counter()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     took = time.perf_counter() - began
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
-    return took
+    return took, _cpu_s() - before
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _hourly(period: Period, devices: int) -> pl.DataFrame:
