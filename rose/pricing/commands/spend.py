@@ -1,4 +1,4 @@
-"""`rose cost` and `rose forecast`: what a period cost, by any two dimensions, and what a month will have cost."""
+"""`rose cost`, `rose saved` and `rose forecast`: what a period cost and saved, and what a month will have cost."""
 
 from __future__ import annotations
 
@@ -142,6 +142,46 @@ def _print_saved(root: Path, as_json: bool) -> None:
         typer.echo(f"{name}: rose cost {' '.join(words)}")
     if not stored:
         typer.echo("no report is saved yet; `rose cost --save NAME` saves one")
+
+
+def saved_command(
+    period: PeriodOption = None,
+    team: Annotated[str | None, typer.Option("--team", help="Runs of one team only.")] = None,
+    run: Annotated[str | None, typer.Option("--run", help="One run only.")] = None,
+    tz: TzOption = None,
+    fiscal_start: FiscalOption = None,
+    ledger: LedgerOption = None,
+    price_book: BookOption = "example",
+    provenance: ProvenanceOption = None,
+    *,
+    allow_unverified: UnverifiedOption = False,
+    as_csv: CsvOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """What borrowing saved: cash saved and capacity avoided, of the fleet, and by team and run."""
+    with clear_errors():
+        from rose.clock import utc_us
+        from rose.pricing.money import PricingError
+        from rose.pricing.spend import tables
+        from rose.pricing.spend.calendar import Calendar
+        from rose.pricing.spend.saved import saved
+
+        if as_csv and as_json:
+            raise PricingError("give --csv or --json, not both")
+        root = ledger_root(ledger)
+        calendar = Calendar(tz or "UTC", fiscal_start or 1)
+        wanted = calendar.period(period or "this-month", utc_us() * 1000)
+        with logged(root, "report", f"saved {wanted.label}"), progress_bar("Comparing runs") as progress:
+            made = saved(
+                root, wanted, price_book, team=team, run_id=run, provenance=provenance,
+                allow_unverified=allow_unverified, progress=progress,
+            )  # fmt: skip
+        if as_json:
+            typer.echo(json.dumps(made.to_json(), indent=2))
+        elif as_csv:
+            typer.echo(tables.saved_csv(made), nl=False)
+        else:
+            _print(tables.saved_terminal(made, calendar))
 
 
 def forecast_command(

@@ -12,10 +12,12 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from rose.clock import utc
-from rose.pricing.figures import AMORTIZED
+from rose.pricing.figures import AMORTIZED, MARGINAL
 from rose.pricing.money import format_ns, format_usd
 from rose.pricing.run.tables import WIDTH
+from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import Cost, Line
+from rose.pricing.spend.saved import NO_INTERVAL, RunSaved, Saved, cash_text, summed
 from rose.pricing.watch.budget import Expected
 
 
@@ -107,6 +109,60 @@ def forecast_csv(rows: Sequence[Expected]) -> str:
             ]
         )
     return written.getvalue()
+
+
+def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[RenderableType]:
+    """The fleet, then each team, then each run."""
+    marks = [saved.currency or "", saved.provenance, *([] if saved.verified else ["UNVERIFIED LEDGER"])]
+    yield f"{calendar.text(saved.period)}  [{', '.join(filter(None, marks))}]"
+    table = Table(box=box.SIMPLE_HEAD, width=WIDTH)
+    for name in ("team", "run"):
+        table.add_column(name, overflow="fold")
+    for name in (f"cash saved ({MARGINAL})", f"capacity avoided ({AMORTIZED}, hypothetical)", "runs"):
+        table.add_column(name, justify="right")
+    for team in (None, *saved.teams):
+        sums = summed(saved.of_team(team))
+        unknown = f", {sums['runs_unknown']} not known" if sums["runs_unknown"] else ""
+        capacity = sums["capacity_avoided_nano"]
+        table.add_row(
+            team or "the fleet", "", cash_text(sums["cash_saved_nano"]), _usd(capacity), f"{sums['runs']}{unknown}",
+            style=None if team else "bold",
+        )  # fmt: skip
+        for run in saved.of_team(team) if team else ():
+            table.add_row("", run.run_id, cash_text(run.cash_nano), _usd(run.capacity_nano), _status(run))
+        table.add_section()
+    yield table
+    yield (
+        "Two figures that are never added: cash saved is the bill without borrowing less the bill, below zero where "
+        "borrowing cost more; capacity avoided was on no bill. Two amounts of cash: if the fleet would not, and if it "
+        f"would, have been there anyway. A run counts in the period in which it ended. No interval: {NO_INTERVAL}."
+    )
+    for run in saved.runs:
+        if run.why is not None:
+            yield f"{run.run_id}: {run.why}"
+
+
+def saved_csv(saved: Saved) -> str:
+    """A row for each run; what is not known is an empty cell with the reason."""
+    written = io.StringIO()
+    lines = csv.writer(written, lineterminator="\n")
+    lines.writerow([
+        "team", "run", "status", "cash_saved_if_there_anyway", "cash_saved_if_not", "capacity_avoided", "currency",
+        "why",
+    ])  # fmt: skip
+    for run in saved.runs:
+        amounts = (*(run.cash_nano or (None, None)), run.capacity_nano)
+        texts = ("" if nano is None else f"{Decimal(nano).scaleb(-9):f}" for nano in amounts)
+        lines.writerow([_cell(run.team), _cell(run.run_id), run.status, *texts, run.currency or "", run.why or ""])
+    return written.getvalue()
+
+
+def _usd(nano: int | None) -> str:
+    return "not known" if nano is None else format_usd(nano)
+
+
+def _status(run: RunSaved) -> str:
+    return "goes on" if run.status == "running" else run.status
 
 
 def _cell(text: str) -> str:
