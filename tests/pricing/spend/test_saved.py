@@ -50,9 +50,8 @@ def test_two_figures_of_a_run_are_those_of_its_comparison_and_what_is_not_known_
     run, new = fleet_saved.runs
     assert run.capacity_nano == compared.capacity_avoided.value
     assert run.cash_nano is not None
-    assert run.cash_nano[0] == (
-        compared.cash_saved.value or compared.cash_saved_if["if the fleet would have been there anyway"].value
-    )
+    single = compared.cash_saved if compared.cash_saved.value is not None else compared.cash_saved_if[WOULD]
+    assert run.cash_nano[0] == single.value
     assert (new.capacity_nano, new.cash_nano, new.team) == (None, None, "research")
     assert new.why
     fleet = summed(fleet_saved.runs)
