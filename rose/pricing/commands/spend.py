@@ -151,7 +151,7 @@ def saved_command(
     tz: TzOption = None,
     fiscal_start: FiscalOption = None,
     ledger: LedgerOption = None,
-    price_book: BookOption = "example",
+    price_book: BookOption = None,
     provenance: ProvenanceOption = None,
     *,
     allow_unverified: UnverifiedOption = False,

@@ -8,7 +8,7 @@ runs, each once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,9 @@ from rose.pricing.borrowing.report import alternatives
 from rose.pricing.borrowing.report.savings import WOULD, WOULD_NOT
 from rose.pricing.closing.bill import one_provenance
 from rose.pricing.closing.period import Period
-from rose.pricing.figures import AMORTIZED, MARGINAL
+from rose.pricing.figures import AMORTIZED, MARGINAL, BookFacts
 from rose.pricing.money import PricingError, format_usd
+from rose.pricing.price_books.choice import NoPriceBookError
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend.cost import meant
 
@@ -41,9 +42,9 @@ class RunSaved:
     capacity_nano: int | None
     cash_nano: tuple[int, int] | None
     why: str | None
-    #: None where nothing of it is known.
+    #: Whether the ledger verified, and the prices; None where nothing is known of the run.
     verified: bool | None
-    currency: str | None
+    book: BookFacts | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,8 +60,10 @@ class Saved:
         return tuple(sorted({run.team for run in self.runs}))
 
     @property
-    def currency(self) -> str | None:
-        return next((run.currency for run in self.runs if run.currency is not None), None)
+    def book(self) -> BookFacts | None:
+        """The prices of the first run that is known, as an example if those of any are."""
+        books = [run.book for run in self.runs if run.book is not None]
+        return replace(books[0], example=any(book.example for book in books)) if books else None
 
     @property
     def verified(self) -> bool:
@@ -76,7 +79,8 @@ class Saved:
         return {
             "period": {"from": utc(self.period.from_ns), "to": utc(self.period.to_ns)},
             "provenance": self.provenance,
-            "currency": self.currency,
+            "currency": self.book and self.book.currency,
+            "example_prices": self.book and self.book.example,
             "verified": self.verified,
             "views": {"capacity_avoided": f"{AMORTIZED}, hypothetical", "cash_saved": MARGINAL},
             "no_interval": NO_INTERVAL,
@@ -158,13 +162,13 @@ def cash_text(ends: Sequence[int] | None) -> str:
 def _of_run(root: Path, row: dict[str, Any], price_book: str | None, *, allow_unverified: bool) -> RunSaved:
     """Unknown if it cannot be priced. Raises LedgerError, and PricingError for a ledger that does not verify."""
     try:
-        found = alternatives.build(root, row["run_id"], price_book or "example", allow_unverified)
+        found = alternatives.build(root, row["run_id"], price_book, allow_unverified)
     except PricingError as error:
-        if not allow_unverified and not verify.verify(root).ok:
+        if isinstance(error, NoPriceBookError) or (not allow_unverified and not verify.verify(root).ok):
             raise
         return RunSaved(
             run_id=row["run_id"], team=row["team"], status=row["status"], capacity_nano=None, cash_nano=None,
-            why=str(error), verified=None, currency=None,
+            why=str(error), verified=None, book=None,
         )  # fmt: skip
     made = found.savings
     capacity, cash = made.capacity_avoided, made.cash_saved
@@ -175,5 +179,5 @@ def _of_run(root: Path, row: dict[str, Any], price_book: str | None, *, allow_un
         capacity_nano=None if capacity.value is None else int(capacity.value),
         cash_nano=(amounts[0], amounts[1]) if len(amounts) == 2 else None,
         why=capacity.why or (None if amounts else cash.why), verified=capacity.stamp.verified,
-        currency=capacity.stamp.currency,
+        book=capacity.stamp.book,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from rose.clock import utc
-from rose.pricing.figures import AMORTIZED, MARGINAL
+from rose.pricing.figures import AMORTIZED, EXAMPLE_PRICES, MARGINAL
 from rose.pricing.money import format_ns, format_usd
 from rose.pricing.run.tables import WIDTH
 from rose.pricing.spend.calendar import Calendar
@@ -113,8 +113,10 @@ def forecast_csv(rows: Sequence[Expected]) -> str:
 
 def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[RenderableType]:
     """The fleet, then each team, then each run."""
-    marks = [saved.currency or "", saved.provenance, *([] if saved.verified else ["UNVERIFIED LEDGER"])]
-    yield f"{calendar.text(saved.period)}  [{', '.join(filter(None, marks))}]"
+    book = saved.book
+    marks = [*([book.currency] if book else []), saved.provenance, *([] if saved.verified else ["UNVERIFIED LEDGER"])]
+    marks += [EXAMPLE_PRICES] if book and book.example else []
+    yield f"{calendar.text(saved.period)}  [{', '.join(marks)}]"
     table = Table(box=box.SIMPLE_HEAD, width=WIDTH)
     for name in ("team", "run"):
         table.add_column(name, overflow="fold")
@@ -148,12 +150,13 @@ def saved_csv(saved: Saved) -> str:
     lines = csv.writer(written, lineterminator="\n")
     lines.writerow([
         "team", "run", "status", "cash_saved_if_there_anyway", "cash_saved_if_not", "capacity_avoided", "currency",
-        "why",
+        "example_prices", "why",
     ])  # fmt: skip
     for run in saved.runs:
         amounts = (*(run.cash_nano or (None, None)), run.capacity_nano)
         texts = ("" if nano is None else f"{Decimal(nano).scaleb(-9):f}" for nano in amounts)
-        lines.writerow([_cell(run.team), _cell(run.run_id), run.status, *texts, run.currency or "", run.why or ""])
+        prices = ("", "") if run.book is None else (run.book.currency, str(run.book.example).lower())
+        lines.writerow([_cell(run.team), _cell(run.run_id), run.status, *texts, *prices, run.why or ""])
     return written.getvalue()
 
 

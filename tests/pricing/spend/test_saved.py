@@ -12,6 +12,7 @@ from rose.pricing.borrowing.report.savings import WOULD
 from rose.pricing.closing.period import Period
 from rose.pricing.console import PlainConsole
 from rose.pricing.money import PricingError
+from rose.pricing.price_books.choice import NoPriceBookError
 from rose.pricing.run.tables import WIDTH
 from rose.pricing.spend import tables
 from rose.pricing.spend.calendar import Calendar
@@ -43,6 +44,12 @@ def test_a_run_counts_in_the_period_in_which_it_ended(ended: Path) -> None:
         saved(ended, DAY, "example", now_ns=T0_NS + 1, team="reserch")
 
 
+def test_without_a_price_book_it_is_said_once(ended: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ROSE_PRICE_BOOK", raising=False)
+    with pytest.raises(NoPriceBookError):
+        saved(ended, DAY, now_ns=T0_NS + 1)
+
+
 def test_two_figures_of_a_run_are_those_of_its_comparison_and_what_is_not_known_is_counted_apart(
     ended: Path, fleet_saved: Saved
 ) -> None:
@@ -56,7 +63,8 @@ def test_two_figures_of_a_run_are_those_of_its_comparison_and_what_is_not_known_
     assert new.why
     fleet = summed(fleet_saved.runs)
     assert fleet == {
-        "capacity_avoided_nano": run.capacity_nano, "cash_saved_nano": list(run.cash_nano), "runs": 2, "runs_unknown": 1,
+        "capacity_avoided_nano": run.capacity_nano, "cash_saved_nano": list(run.cash_nano),
+        "runs": 2, "runs_unknown": 1,
     }  # fmt: skip
     assert summed(fleet_saved.of_team("research"))["cash_saved_nano"] is None, "not known is not 0"
 
