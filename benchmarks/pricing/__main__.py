@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from benchmarks.pricing import compare, fill
+from benchmarks.pricing import compare, fill, year
 from benchmarks.pricing.traffic import Fleet
 from benchmarks.report import ROOT, Report, arguments, finish, phase
 from rose.ledger.growth.compaction import compact
@@ -80,6 +80,7 @@ def measure(report: Report, folder: Path) -> None:
     report.detail["kept_s"] = round(kept["seconds"], 2)
     with phase("closing, and FOCUS rows"):
         report.detail["books"] = _child("books", root, folder)
+    year.measure(report, folder)
 
 
 def _from_nothing(report: Report, root: Path, folder: Path, events: int) -> None:

@@ -15,6 +15,7 @@ rollup/                                  sums by day, made from the events
 pricing.duckdb                           what pricing has added up so far; can be removed at any time
 books.duckdb                             prices of days, closes, budgets: the only file that is not made from events
 closes/                                  charges of closed periods, frozen
+costs/                                   sums of those, which can be removed at any time, and questions with a name
 locks/                                   one file for each writer, one for the catalog, one for moving parts
 """
 

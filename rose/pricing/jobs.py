@@ -41,7 +41,9 @@ def planned(settings: Settings) -> list[Job]:
 
 
 def price(root: Path, *, price_book: str | None) -> Mapping[str, object]:
-    """Bring the books' costs of days up to date. Days that cost what the books say already are left as they are.
+    """Bring the books' costs of days up to date, and make the sums of postings that `rose cost` reads.
+
+    Days that cost what the books say already are left as they are.
 
     `price_book` None prices by the book that `choice.choose` gives, and prices nothing where it gives none.
     Raises PricingError where a day cannot be priced or the price book was not adopted, though the rules ask for that,
@@ -50,9 +52,12 @@ def price(root: Path, *, price_book: str | None) -> Mapping[str, object]:
     from rose.ledger.upkeep import books
     from rose.pricing.charges import days
     from rose.pricing.closing import approval
+    from rose.pricing.closing.records import postings
     from rose.pricing.figures import BookFacts
     from rose.pricing.price_books import choice
+    from rose.pricing.spend import sums
 
+    sums.keep(root, (posting for posted in postings(root).values() for posting in posted))
     try:
         book = choice.choose(root, price_book)
     except choice.NoPriceBookError as error:

@@ -63,7 +63,7 @@ def bill(
     with catalog.connect(root) as connection:
         set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
         present = {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
-    provenance = _one(present | {posted[0].provenance for posted in known.values()}, provenance, period)
+    provenance = one_provenance(present | {posted[0].provenance for posted in known.values()}, provenance, period)
     parts, verified, example, closes = [], True, False, []
     for close_id, counted in coverage.counting(postings(root), provenance).items():
         if not any(part.overlaps(period) for part in counted):
@@ -103,7 +103,8 @@ def bill(
     )
 
 
-def _one(present: set[str], chosen: str | None, period: Period) -> str:
+def one_provenance(present: set[str], chosen: str | None, period: Period) -> str:
+    """The one that is chosen, or the only one present. Raises PricingError for several, or none."""
     if chosen is not None:
         return chosen
     if len(present) > 1:

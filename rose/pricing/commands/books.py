@@ -267,33 +267,6 @@ def show_budgets(
         _print(as_json, [each.to_json() for each in found], lambda: tables.budgets(found))
 
 
-@books_app.command("forecast")
-def show_forecasts(
-    ledger: LedgerOption = None,
-    month: MonthOption = None,
-    team: Annotated[
-        str | None, typer.Option("--team", help="One team only; a name that no charge has is an error.")
-    ] = None,
-    price_book: BookOption = None,
-    provenance: ProvenanceOption = None,
-    *,
-    allow_unverified: UnverifiedOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """What a month will have cost when it is over: the fleet and every team, with a budget or without."""
-    with clear_errors():
-        from rose.pricing.closing import period, tables
-        from rose.pricing.watch import budget
-
-        wanted = budget.current_month() if month is None else period.of_month(month)
-        root = ledger_root(ledger)
-        rows = budget.expected(
-            root, wanted, _book(root, price_book, wanted), team, provenance=provenance,
-            allow_unverified=allow_unverified,
-        )  # fmt: skip
-        _print(as_json, [row.to_json() for row in rows], lambda: tables.forecasts(rows))
-
-
 def explain_command(
     ledger: LedgerOption = None,
     run: Annotated[str | None, typer.Option("--run", help="Run that is charged.")] = None,

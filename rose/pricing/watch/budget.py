@@ -23,13 +23,13 @@ from rose.ledger import layout
 from rose.ledger.upkeep import books
 from rose.pricing import query
 from rose.pricing.closing import index, store
-from rose.pricing.closing.bill import Bill, bill
 from rose.pricing.closing.close import user
 from rose.pricing.closing.period import NS_PER_DAY, Period, day_of, month_at, naive, of_day
 from rose.pricing.closing.records import Budget
 from rose.pricing.figures import AMORTIZED, Figure, Figures, Stamp
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.spend.gather import Gathered, gather
 from rose.pricing.watch.forecast import Forecast, forecast
 
 #: Days before the current one that a forecast is fitted to.
@@ -130,7 +130,8 @@ def show(
         )
     now_ns = 1000 * (utc_us() if now_us is None else now_us)
     charged, stamp = _charged(root, month, book, now_ns, provenance=provenance, allow_unverified=allow_unverified)
-    return [_team(charged, stamp, team, nano, month, now_ns) for team, nano in sorted(found.items())]
+    hours = charged.hours
+    return [_team(hours, stamp, team, nano, month, now_ns) for team, nano in sorted(found.items())]
 
 
 def expected(
@@ -149,7 +150,8 @@ def expected(
     """
     now_ns = 1000 * (utc_us() if now_us is None else now_us)
     charged, stamp = _charged(root, month, book, now_ns, provenance=provenance, allow_unverified=allow_unverified)
-    teams = sorted(charged.frame["team"].unique())
+    hours = charged.hours
+    teams = sorted(hours["team"].unique())
     if team is not None and team not in teams:
         near = difflib.get_close_matches(team, teams, n=1)
         meant = f"; did you mean {near[0]!r}?" if near else f"; they name {', '.join(teams) or 'none'}"
@@ -157,8 +159,8 @@ def expected(
     make, left = Figures(stamp), _left(month, now_ns)
     rows = []
     for name in (None, *teams) if team is None else (team,):
-        spent, _ = _spent(charged, name, month)
-        made = forecast(_history(charged, name, now_ns), spent, left)
+        spent, _ = _spent(hours, name, month)
+        made = forecast(_history(hours, name, now_ns), spent, left)
         rows.append(
             Expected(
                 team=name, month=month.label, spent=make.amount(spent, AMORTIZED),
@@ -170,14 +172,14 @@ def expected(
 
 def _charged(
     root: Path, month: Period, book: PriceBook, now_ns: int, *, provenance: str | None, allow_unverified: bool
-) -> tuple[Bill, Stamp]:
+) -> tuple[Gathered, Stamp]:
     """The charges of the month so far and of the days that a forecast is fitted to, and the stamp of the month."""
     if now_ns < month.from_ns:
         raise PricingError(f"{month.label} has not begun; there is nothing to show yet")
     so_far = Period(month.from_ns, min(month.to_ns, (now_ns // NS_PER_HOUR + 1) * NS_PER_HOUR))
 
-    def billed(period: Period) -> Bill:
-        return bill(root, period, book, provenance=provenance, allow_unverified=allow_unverified)
+    def billed(period: Period) -> Gathered:
+        return gather(root, period, book, provenance=provenance, allow_unverified=allow_unverified)
 
     charged = None
     if now_ns < month.to_ns:
@@ -195,13 +197,13 @@ def current_month(now_us: int | None = None) -> Period:
     return month_at(1000 * (utc_us() if now_us is None else now_us))
 
 
-def _team(charged: Bill, stamp: Stamp, team: str, budget_nano: int, month: Period, now_ns: int) -> TeamBudget:
+def _team(hours: pl.DataFrame, stamp: Stamp, team: str, budget_nano: int, month: Period, now_ns: int) -> TeamBudget:
     make = Figures(stamp)
-    spent, closed = _spent(charged, team, month)
-    known = team in charged.frame["team"]
+    spent, closed = _spent(hours, team, month)
+    known = team in hours["team"]
     made = Forecast(method=_NO_CHARGE)
     if known:
-        made = forecast(_history(charged, team, now_ns), spent, _left(month, now_ns), budget_nano)
+        made = forecast(_history(hours, team, now_ns), spent, _left(month, now_ns), budget_nano)
     return TeamBudget(
         team=team,
         month=month.label,
@@ -216,11 +218,9 @@ def _team(charged: Bill, stamp: Stamp, team: str, budget_nano: int, month: Perio
     )
 
 
-def _spent(charged: Bill, team: str | None, month: Period) -> tuple[int, int]:
+def _spent(hours: pl.DataFrame, team: str | None, month: Period) -> tuple[int, int]:
     """Nano-dollars of a team (None: of all) in the month, and those of them that are closed."""
-    own = _own(charged.frame, team).filter(
-        pl.col("hour").is_between(naive(month.from_ns), naive(month.to_ns), closed="left")
-    )
+    own = _own(hours, team).filter(pl.col("hour").is_between(naive(month.from_ns), naive(month.to_ns), closed="left"))
     return int(own["cost_nano"].sum()), int(own.filter(pl.col("closed"))["cost_nano"].sum())
 
 
@@ -241,10 +241,10 @@ def _forecast_figure(stamp: Stamp, made: Forecast) -> Figure:
     )
 
 
-def _history(charged: Bill, team: str | None, now_ns: int) -> Mapping[date, int]:
+def _history(hours: pl.DataFrame, team: str | None, now_ns: int) -> Mapping[date, int]:
     """What the team cost on each day that is over, from the fleet's first whole one on; 0 where nothing is charged."""
     day = pl.col("hour").dt.date().alias("day")
-    over = charged.frame.filter(pl.col("hour") < naive(of_day(day_of(now_ns)).from_ns))
+    over = hours.filter(pl.col("hour") < naive(of_day(day_of(now_ns)).from_ns))
     if over.is_empty():
         return {}
     began, last = over["hour"].min(), day_of(now_ns) - timedelta(days=1)

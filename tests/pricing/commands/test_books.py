@@ -37,11 +37,7 @@ def folder(closed_made: Path, tmp_path: Path) -> Path:
 
 def run(folder: Path, *arguments: str) -> Result:
     """A command on the folder's ledger, with its price book where the command takes one and none is given."""
-    priced = (
-        arguments[0] == "explain"
-        or arguments[1] in ("close", "anomalies", "forecast")
-        or arguments[1:3] == ("budget", "show")
-    )
+    priced = arguments[0] == "explain" or arguments[1] in ("close", "anomalies") or arguments[1:3] == ("budget", "show")
     book = ["--price-book", str(folder / "book.toml")] if priced else []
     return runner.invoke(app, [*arguments, *book], env={"ROSE_LEDGER": str(folder / "ledger")})
 
@@ -93,16 +89,6 @@ def test_budgets_on_the_command_line(folder: Path) -> None:
     assert (chat["team"], chat["spent"]["value"], chat["closed"]["value"]) == ("chat", 2_768_750_000, 2_768_750_000)
     assert "Budgets of 2026-06" in books(folder, "budget", "show", "--month", "2026-06").output
     assert "no budget is set" in books(folder, "budget", "show").output
-
-
-def test_forecasts_on_the_command_line(folder: Path) -> None:
-    fleet, *teams = data(books(folder, "forecast", "--month", "2026-06", "--json"))
-    assert (fleet["team"], fleet["forecast"]["value"]) == (None, BILL_NANO)
-    assert sum(row["spent"]["value"] for row in teams) == BILL_NANO
-    assert "What 2026-06 will have cost" in books(folder, "forecast", "--month", "2026-06").output
-    wrong = books(folder, "forecast", "--month", "2026-06", "--team", "caht")
-    assert wrong.exit_code != 0
-    assert "did you mean 'chat'?" in wrong.output
 
 
 def test_anomalies_say_when_there_are_too_few_days(folder: Path) -> None:

@@ -1,0 +1,232 @@
+"""`rose cost`, `rose saved` and `rose forecast`: what a period cost and saved, and what a month will have cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rose.ledger.access import logged
+from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
+from rose.ledger.commands.common import progress_bar
+from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from rose.pricing.spend.cost import Question
+
+PeriodOption = Annotated[
+    str | None,
+    typer.Option(
+        "--period", "-p",
+        help="7d (the last 7 whole days), today, last-week, this-month, last-month, 2026-10, 2026-Q4, 2026-W45, "
+        "2026-10-03, FY2027-Q1, or FROM..TO of two of these, both in it. Else this-month.",
+    ),
+]  # fmt: skip
+TzOption = Annotated[
+    str | None, typer.Option("--tz", help="Days and months of this time zone, such as Europe/Berlin; else UTC.")
+]
+FiscalOption = Annotated[
+    int | None, typer.Option("--fiscal-start", help="Month in which your fiscal year starts, 1 to 12; else 1.")
+]
+ProvenanceOption = Annotated[
+    str | None, typer.Option("--provenance", help="live, replay or simulated, where the period has several.")
+]
+CsvOption = Annotated[bool, typer.Option("--csv", help="Rows for a spreadsheet, amounts to the nano.")]
+
+
+def cost_command(
+    name: Annotated[str | None, typer.Argument(help="A saved report; options given beside it replace its own.")] = None,
+    period: PeriodOption = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--by",
+            help="team, run, device-class, pool, device, hardware, bucket, task, version, tag:NAME, day, week, month, "
+            "quarter or year; give it twice for two. Else team.",
+        ),
+    ] = None,
+    team: Annotated[str | None, typer.Option("--team", help="One team only.")] = None,
+    run: Annotated[str | None, typer.Option("--run", help="One run only.")] = None,
+    tag: Annotated[str | None, typer.Option("--tag", help="Runs with a tag only, as NAME=VALUE.")] = None,
+    tz: TzOption = None,
+    fiscal_start: FiscalOption = None,
+    ledger: LedgerOption = None,
+    price_book: BookOption = None,
+    provenance: ProvenanceOption = None,
+    save: Annotated[str | None, typer.Option("--save", help="Keep this question under a name.")] = None,
+    forget: Annotated[str | None, typer.Option("--forget", help="Remove a saved report.")] = None,
+    *,
+    list_saved: Annotated[bool, typer.Option("--list", help="The saved reports.")] = False,
+    allow_unverified: UnverifiedOption = False,
+    as_csv: CsvOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """What a period cost, by one or two dimensions: closed days from the books, open days priced now."""
+    with clear_errors():
+        from rose.pricing.money import PricingError
+        from rose.pricing.spend import saved_reports
+
+        root = ledger_root(ledger)
+        if list_saved or forget is not None:
+            if forget is not None:
+                saved_reports.forget(root, forget)
+            _print_saved(root, as_json)
+            return
+        if as_csv and as_json:
+            raise PricingError("give --csv or --json, not both")
+        given: dict[str, Any] = {
+            option: value
+            for option, value in (
+                ("period", period), ("by", by or None), ("team", team), ("run", run), ("tag", tag), ("tz", tz),
+                ("fiscal_start", fiscal_start), ("provenance", provenance), ("price_book", price_book),
+            )
+            if value is not None
+        }  # fmt: skip
+        options: dict[str, Any] = (saved_reports.options(root, name) if name is not None else {}) | given
+        with logged(root, "report", f"cost {json.dumps(options)}"), progress_bar("Adding up"):
+            from rose.pricing.spend import cost, tables
+
+            made = cost.ask(root, _question(options), options.get("price_book"), allow_unverified=allow_unverified)
+        if save is not None:
+            # Once it has an answer.
+            saved_reports.save(root, save, options)
+        if as_json:
+            typer.echo(json.dumps(made.to_json(), indent=2))
+        elif as_csv:
+            typer.echo(tables.csv_text(made), nl=False)
+        else:
+            _print(tables.terminal(made))
+
+
+def _question(options: dict[str, Any]) -> Question:
+    """The question that options ask. Raises PricingError for one that is wrong."""
+    from rose.clock import utc_us
+    from rose.pricing.money import PricingError
+    from rose.pricing.spend.calendar import Calendar
+    from rose.pricing.spend.cost import Question
+
+    calendar = Calendar(options.get("tz", "UTC"), options.get("fiscal_start", 1))
+    only: dict[str, str] = {name: options[name] for name in ("team", "run") if name in options}
+    if "tag" in options:
+        name, equals, value = options["tag"].partition("=")
+        if not (name and equals and value):
+            raise PricingError(f"--tag {options['tag']!r} is no tag; write NAME=VALUE, such as --tag project=maze")
+        only[f"tag:{name}"] = value
+    return Question(
+        period=calendar.period(options.get("period", "this-month"), utc_us() * 1000),
+        by=tuple(options.get("by", ("team",))),
+        only=only,
+        calendar=calendar,
+        provenance=options.get("provenance"),
+    )
+
+
+def _print_saved(root: Path, as_json: bool) -> None:
+    from rose.pricing.spend import saved_reports
+
+    stored = saved_reports.load(root)
+    if as_json:
+        typer.echo(json.dumps(stored, indent=2))
+        return
+    for name, options in stored.items():
+        words = (
+            f"--{option.replace('_', '-')} {value}"
+            for option, given in options.items()
+            for value in (given if isinstance(given, list) else [given])
+        )
+        typer.echo(f"{name}: rose cost {' '.join(words)}")
+    if not stored:
+        typer.echo("no report is saved yet; `rose cost --save NAME` saves one")
+
+
+def saved_command(
+    period: PeriodOption = None,
+    team: Annotated[str | None, typer.Option("--team", help="Runs of one team only.")] = None,
+    run: Annotated[str | None, typer.Option("--run", help="One run only.")] = None,
+    tz: TzOption = None,
+    fiscal_start: FiscalOption = None,
+    ledger: LedgerOption = None,
+    price_book: BookOption = None,
+    provenance: ProvenanceOption = None,
+    *,
+    allow_unverified: UnverifiedOption = False,
+    as_csv: CsvOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """What borrowing saved: cash saved and capacity avoided, of the fleet, and by team and run."""
+    with clear_errors():
+        from rose.clock import utc_us
+        from rose.pricing.money import PricingError
+        from rose.pricing.spend import tables
+        from rose.pricing.spend.calendar import Calendar
+        from rose.pricing.spend.saved import saved
+
+        if as_csv and as_json:
+            raise PricingError("give --csv or --json, not both")
+        root = ledger_root(ledger)
+        calendar = Calendar(tz or "UTC", fiscal_start or 1)
+        wanted = calendar.period(period or "this-month", utc_us() * 1000)
+        with logged(root, "report", f"saved {wanted.label}"), progress_bar("Comparing runs") as progress:
+            made = saved(
+                root, wanted, price_book, team=team, run_id=run, provenance=provenance,
+                allow_unverified=allow_unverified, progress=progress,
+            )  # fmt: skip
+        if as_json:
+            typer.echo(json.dumps(made.to_json(), indent=2))
+        elif as_csv:
+            typer.echo(tables.saved_csv(made), nl=False)
+        else:
+            _print(tables.saved_terminal(made, calendar))
+
+
+def forecast_command(
+    ledger: LedgerOption = None,
+    month: Annotated[str | None, typer.Option("--month", help="A UTC month such as 2026-11; else this one.")] = None,
+    team: Annotated[
+        str | None, typer.Option("--team", help="One team only; a name that no charge has is an error.")
+    ] = None,
+    price_book: BookOption = None,
+    provenance: ProvenanceOption = None,
+    *,
+    allow_unverified: UnverifiedOption = False,
+    as_csv: CsvOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """What a month will have cost when it is over: the fleet and every team, with a budget or without."""
+    with clear_errors():
+        from rose.pricing.closing import period
+        from rose.pricing.money import PricingError
+        from rose.pricing.price_books import choice
+        from rose.pricing.spend import tables
+        from rose.pricing.watch import budget
+
+        if as_csv and as_json:
+            raise PricingError("give --csv or --json, not both")
+        root = ledger_root(ledger)
+        wanted = budget.current_month() if month is None else period.of_month(month)
+        with logged(root, "report", f"forecast {wanted.label}"), progress_bar("Adding up"):
+            book = choice.choose(root, price_book, from_ns=wanted.from_ns, to_ns=wanted.to_ns)
+            rows = budget.expected(root, wanted, book, team, provenance=provenance, allow_unverified=allow_unverified)
+        if as_json:
+            typer.echo(json.dumps([row.to_json() for row in rows], indent=2))
+        elif as_csv:
+            typer.echo(tables.forecast_csv(rows), nl=False)
+        else:
+            from rose.pricing.closing.tables import forecasts
+
+            _print(forecasts(rows))
+
+
+def _print(parts: Iterable[RenderableType]) -> None:
+    from rose.pricing.console import PlainConsole
+    from rose.pricing.run.tables import WIDTH
+
+    console = PlainConsole(width=WIDTH, highlight=False, markup=False)
+    for part in parts:
+        # Ids stay whole.
+        console.print(part, soft_wrap=isinstance(part, str))

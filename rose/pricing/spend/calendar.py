@@ -1,0 +1,178 @@
+"""The reader's calendar: how a period is written, and which day, week, month, quarter and year an hour lies in.
+
+Charges are of UTC hours, so days begin on one: a zone that is half an hour off is refused. A fiscal year has the number
+of the calendar year in which it ends, as is usual: with a start in October, FY2027 begins on 2026-10-01.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from functools import cached_property
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from rose.pricing.closing.period import Period, moment, nanoseconds
+from rose.pricing.money import NS_PER_HOUR, PricingError
+
+FORMS = (
+    "7d (the last 7 whole days), today, yesterday, last-week, this-month, last-month, last-quarter, last-year, 2026, "
+    "2026-10, 2026-Q4, 2026-W45, 2026-10-03, 2026-10-03T05, FY2027, FY2027-Q1, or FROM..TO of two of these"
+)
+
+_LAST_DAYS = re.compile(r"([1-9]\d{0,3})d")
+_WEEK = re.compile(r"(\d{4})-W(\d\d)")
+_QUARTER = re.compile(r"(\d{4})-Q([1-4])")
+_FISCAL = re.compile(r"FY(\d{4})(?:-Q([1-4]))?")
+_YEAR = re.compile(r"\d{4}")
+_MONTH = re.compile(r"(\d{4})-(\d\d)")
+_NAMED = re.compile(r"(this|last)-(week|month|quarter|year)")
+
+
+class Hour(NamedTuple):
+    """An hour of a period, and what the reader calls the time it lies in."""
+
+    from_ns: int
+    day: str
+    week: str
+    month: str
+    quarter: str
+    year: str
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """A time zone by its IANA name, and the month in which the fiscal year starts, 1 to 12.
+
+    Raises PricingError for a zone that there is none of, or another month.
+    """
+
+    tz: str = "UTC"
+    fiscal_start: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.fiscal_start <= 12:
+            raise PricingError(f"fiscal start {self.fiscal_start} is no month; give 1 to 12, such as 10 for October")
+        try:
+            _ = self.zone
+        except (ValueError, LookupError, OSError):
+            raise PricingError(f"time zone {self.tz!r} is not known; give an IANA name such as Europe/Berlin") from None
+
+    @cached_property
+    def zone(self) -> ZoneInfo:
+        return ZoneInfo(self.tz)
+
+    def period(self, text: str, now_ns: int) -> Period:
+        """The period that `text` names, in any of FORMS. Raises PricingError for another text."""
+        first, dots, last = text.partition("..")
+        if not dots:
+            return Period(*self._bounds(text, now_ns))
+        begin, end = self._bounds(first, now_ns)[0], self._bounds(last, now_ns)[1]
+        if end <= begin:
+            raise PricingError(f"period {text!r} ends before it begins; write the earlier part first")
+        return Period(begin, end)
+
+    def text(self, period: Period) -> str:
+        """The period for people, in this zone: its first instant, and the first that is no longer in it."""
+        begin, end = (f"{moment(ns).astimezone(self.zone):%Y-%m-%d %H:%M}" for ns in (period.from_ns, period.to_ns))
+        return f"{begin.removesuffix(' 00:00')} to {end.removesuffix(' 00:00')}, {self.tz}"
+
+    def day_begins(self, ns: int) -> bool:
+        """Whether a day of this zone begins at that instant."""
+        return moment(ns).astimezone(self.zone).time() == time()
+
+    def hours(self, period: Period) -> Iterator[Hour]:
+        """The UTC hours of a period, in order. Raises PricingError where a day does not begin on one."""
+        at_ns = period.from_ns
+        while at_ns < period.to_ns:
+            day = moment(at_ns).astimezone(self.zone).date()
+            end_ns = min(self._begin(day + timedelta(days=1)), period.to_ns)
+            names = self._names(day)
+            for ns in range(at_ns, end_ns, NS_PER_HOUR):
+                yield Hour(ns, *names)
+            at_ns = end_ns
+
+    def _names(self, day: date) -> tuple[str, str, str, str, str]:
+        iso = day.isocalendar()
+        year, quarter = self._fiscal(day)
+        mark = "" if self.fiscal_start == 1 else "FY"
+        return (
+            day.isoformat(), f"{iso.year}-W{iso.week:02}", f"{day:%Y-%m}", f"{mark}{year}-Q{quarter}", f"{mark}{year}",
+        )  # fmt: skip
+
+    def _fiscal(self, day: date) -> tuple[int, int]:
+        """Number of the fiscal year and quarter of a day."""
+        months = (day.month - self.fiscal_start) % 12
+        ends_later = self.fiscal_start > 1 and day.month >= self.fiscal_start
+        return day.year + ends_later, months // 3 + 1
+
+    def _bounds(self, text: str, now_ns: int) -> tuple[int, int]:
+        try:
+            days = self._days(text, moment(now_ns).astimezone(self.zone).date())
+            if days is not None:
+                return self._begin(days[0]), self._begin(days[1])
+            at = datetime.fromisoformat(text)
+        except (ValueError, OverflowError):
+            raise PricingError(f"{text!r} is no period; write {FORMS}") from None
+        if len(text) != len("2026-10-03T05"):
+            raise PricingError(f"{text!r} is no period; write {FORMS}")
+        begin = self._whole_hour(at.replace(tzinfo=self.zone), text)
+        return begin, begin + NS_PER_HOUR
+
+    def _begin(self, day: date) -> int:
+        return self._whole_hour(datetime.combine(day, time(), self.zone), day.isoformat())
+
+    def _whole_hour(self, at: datetime, text: str) -> int:
+        ns = nanoseconds(at.astimezone(UTC))
+        if ns % NS_PER_HOUR:
+            raise PricingError(
+                f"{text} in {self.tz} begins at {at.astimezone(UTC):%H:%M} UTC, and charges are of whole UTC hours: "
+                "no figure can be cut there. Give another --tz, such as UTC"
+            )
+        return ns
+
+    def _days(self, text: str, today: date) -> tuple[date, date] | None:
+        """First day, and the first day after; None for what is not made of days. Raises ValueError for no such day."""
+        if match := _LAST_DAYS.fullmatch(text):
+            return today - timedelta(days=int(match[1])), today
+        if text in ("today", "yesterday"):
+            first = today - timedelta(days=text == "yesterday")
+            return first, first + timedelta(days=1)
+        if match := _NAMED.fullmatch(text):
+            return self._named(match[2], today, back=match[1] == "last")
+        if match := _WEEK.fullmatch(text):
+            monday = date.fromisocalendar(int(match[1]), int(match[2]), 1)
+            return monday, monday + timedelta(days=7)
+        if match := _QUARTER.fullmatch(text):
+            return _months(date(int(match[1]), 3 * int(match[2]) - 2, 1), 3)
+        if match := _FISCAL.fullmatch(text):
+            first = date(int(match[1]) - (self.fiscal_start > 1), self.fiscal_start, 1)
+            return _months(first, 12) if match[2] is None else _months(_add(first, 3 * int(match[2]) - 3), 3)
+        if _YEAR.fullmatch(text):
+            return _months(date(int(text), 1, 1), 12)
+        if match := _MONTH.fullmatch(text):
+            return _months(date(int(match[1]), int(match[2]), 1), 1)
+        if len(text) == len("2026-10-03"):
+            first = date.fromisoformat(text)
+            return first, first + timedelta(days=1)
+        return None
+
+    def _named(self, what: str, today: date, *, back: bool) -> tuple[date, date]:
+        if what == "week":
+            monday = today - timedelta(days=today.weekday() + 7 * back)
+            return monday, monday + timedelta(days=7)
+        count = {"month": 1, "quarter": 3, "year": 12}[what]
+        into = (today.month - self.fiscal_start) % 12 % count
+        return _months(_add(today.replace(day=1), -into - count * back), count)
+
+
+def _months(first: date, count: int) -> tuple[date, date]:
+    return first, _add(first, count)
+
+
+def _add(first: date, months: int) -> date:
+    """The first day of the month that is so many later. Raises ValueError for one of no year."""
+    number = first.year * 12 + first.month - 1 + months
+    return date(number // 12, number % 12 + 1, 1)

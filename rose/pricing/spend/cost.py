@@ -1,0 +1,245 @@
+"""What a period cost by any two dimensions: closed hours as the books have them, open hours priced now.
+
+Closed hours come from the sums of their postings, so a year of a large fleet is answered at once. Every line is whole
+nano-dollars, and all lines of an answer without a filter sum to the bill of the period exactly.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+
+import sql
+from rose.clock import utc
+from rose.ledger import catalog
+from rose.pricing.closing.period import NS_PER_DAY, Period, naive
+from rose.pricing.figures import AMORTIZED, Stamp
+from rose.pricing.money import PricingError
+from rose.pricing.query import rows
+from rose.pricing.spend import sums
+from rose.pricing.spend.calendar import Calendar
+from rose.pricing.spend.gather import STATES, Gathered, gather
+
+UNALLOCATED = "unallocated"
+#: Times of the reader's calendar: their lines stand in order of time.
+TIMES: tuple[str, ...] = ("day", "week", "month", "quarter", "year")
+BY: tuple[str, ...] = ("team", "run", "device-class", "pool", "device", "hardware", "bucket", "task", "version", *TIMES)
+_TAG = "tag:"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """A period, none to two dimensions (of BY, or `tag:NAME`), and values that its charges must have in others.
+
+    Raises PricingError for a dimension that there is none of, is given twice, or more than two.
+    """
+
+    period: Period
+    by: tuple[str, ...] = ()
+    only: Mapping[str, str] = field(default_factory=dict)
+    calendar: Calendar = field(default_factory=Calendar)
+    provenance: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in (*self.by, *self.only):
+            _check_dimension(name)
+        if len(self.by) > 2 or len(set(self.by)) < len(self.by):
+            raise PricingError(f"--by names {', '.join(self.by)}: give one or two dimensions, each once")
+        if len(self.tags) > 1:
+            raise PricingError(f"one tag can be asked for at a time, and not {' and '.join(sorted(self.tags))}")
+        if self.by_device and not self.whole_days:
+            raise PricingError(
+                "devices are kept by UTC day: give a period of whole UTC days without --tz, or ask by something else"
+            )
+
+    @property
+    def tags(self) -> set[str]:
+        return {name.removeprefix(_TAG) for name in (*self.by, *self.only) if name.startswith(_TAG)}
+
+    @property
+    def by_device(self) -> bool:
+        return not {"device", "hardware"}.isdisjoint((*self.by, *self.only))
+
+    @property
+    def whole_days(self) -> bool:
+        period = self.period
+        return self.calendar.zone.key == "UTC" and period.from_ns % NS_PER_DAY == 0 == period.to_ns % NS_PER_DAY
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """A value for each dimension asked for; `cost_nano` = closed + corrections + open, nano-dollars."""
+
+    values: tuple[str, ...]
+    closed_nano: int
+    corrections_nano: int
+    open_nano: int
+    ns: int
+    tokens: int
+
+    @property
+    def cost_nano(self) -> int:
+        return self.closed_nano + self.corrections_nano + self.open_nano
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """The answer: amortized cost. `total` sums `lines`; `bill_nano` is the whole period's, which it is if no filter."""
+
+    question: Question
+    lines: tuple[Line, ...]
+    total: Line
+    bill_nano: int
+    stamp: Stamp
+    #: Closes that have a part of the period, with the number of corrections posted to each.
+    closes: Mapping[str, int]
+    #: Parts of the period that are not closed.
+    open: tuple[Period, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Amounts are whole nano-dollars of the currency."""
+        asked = self.question
+        return {
+            "view": AMORTIZED,
+            **self.stamp.to_json(),
+            "time_zone": asked.calendar.tz,
+            "fiscal_start": asked.calendar.fiscal_start,
+            "by": list(asked.by),
+            "only": dict(asked.only),
+            "closes": [{"close_id": close_id, "corrections": count} for close_id, count in self.closes.items()],
+            "open": [{"from": utc(gap.from_ns), "to": utc(gap.to_ns)} for gap in self.open],
+            "bill_nano": self.bill_nano,
+            "total": _amounts(self.total),
+            "lines": [dict(zip(asked.by, line.values, strict=True)) | _amounts(line) for line in self.lines],
+        }
+
+
+def ask(root: Path, question: Question, price_book: str | None = None, *, allow_unverified: bool = False) -> Cost:
+    """Answer a question; `price_book` prices hours that are not closed.
+
+    Raises PricingError where there is nothing to charge, for more than one provenance (unless one is chosen), for a
+    value that no charge of the period has, and for open hours that cannot be priced; PriceBookError; LedgerError.
+    """
+    grain: sums.Grain = "day" if question.by_device else "hour"
+    gathered = gather(
+        root, question.period, price_book, grain=grain, provenance=question.provenance,
+        allow_unverified=allow_unverified,
+    )  # fmt: skip
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        _prepare(connection, question, gathered, grain)
+        _set_tags(connection, root, question)
+        connection.execute(sql.read("spend/cost.sql"))
+        (bill,) = connection.execute("SELECT coalesce(sum(cost_nano), 0) FROM cost").fetchall()
+        lines = _lines(connection, question)
+    total = Line(
+        values=(),
+        **{
+            name: sum(getattr(line, name) for line in lines)
+            for name in ("closed_nano", "corrections_nano", "open_nano", "ns", "tokens")
+        },
+    )
+    assert question.only or total.cost_nano == int(bill[0])
+    return Cost(
+        question=question, lines=tuple(lines), total=total, bill_nano=int(bill[0]), stamp=gathered.stamp,
+        closes=gathered.closes, open=gathered.open,
+    )  # fmt: skip
+
+
+def _prepare(connection: duckdb.DuckDBPyConnection, question: Question, gathered: Gathered, grain: sums.Grain) -> None:
+    """Make `part` and `hour`, which sql/spend/cost.sql reads."""
+    devices = [name if grain == "day" else f"NULL::VARCHAR AS {name}" for name in sums.DEVICE_KEYS]
+    columns = ", ".join((*sums.KEYS, *sums.AMOUNTS, *devices))
+    selects = [
+        f"SELECT {columns}, '{state}' AS state FROM read_parquet({catalog.quoted(str(path))})"
+        for state, path in gathered.files
+    ]
+    for number, (state, frame) in enumerate(gathered.frames):
+        connection.register(f"rows_{number}", frame)
+        selects.append(f"SELECT {columns}, '{state}' AS state FROM rows_{number}")
+    connection.execute(f"CREATE TEMP VIEW part AS {' UNION ALL BY NAME '.join(selects)}")
+    hours = [(naive(hour.from_ns), *hour[1:]) for hour in question.calendar.hours(question.period)]
+    schema: dict[str, Any] = {"hour": pl.Datetime("us"), **dict.fromkeys(TIMES, pl.String)}
+    connection.register("hour", pl.DataFrame(hours, schema=schema, orient="row"))
+
+
+def _set_tags(connection: duckdb.DuckDBPyConnection, root: Path, question: Question) -> None:
+    """Make `run_tag`. Raises PricingError for a tag that no run has."""
+    tagged: list[tuple[str, str]] = []
+    for tag in question.tags:
+        with catalog.connect(root) as ledger:
+            found = rows(ledger, "spend/run_tags")
+        names = {row["key"] for row in found}
+        if tag not in names:
+            raise PricingError(f"no run has the tag {tag!r}{meant(tag, names)}")
+        tagged = [(row["run_id"], row["value"]) for row in found if row["key"] == tag]
+    connection.register("run_tag", pl.DataFrame(tagged, schema={"run_id": pl.String, "tag": pl.String}, orient="row"))
+
+
+def _lines(connection: duckdb.DuckDBPyConnection, question: Question) -> list[Line]:
+    """The lines in order: of times by time, else the dearest first, those of one first value together."""
+    keys = [_column(name) for name in question.by]
+    where = [f"{_column(name)} = ?" for name in question.only]
+    for name, value in question.only.items():
+        known = {str(row[0]) for row in connection.execute(f"SELECT DISTINCT {_column(name)} FROM cost").fetchall()}
+        if value not in known:
+            period = question.calendar.text(question.period)
+            raise PricingError(f"no charge of {period} has {name} {value!r}{meant(value, known)}")
+    amounts = [f"coalesce(sum(cost_nano) FILTER (state = '{state}'), 0)" for state in STATES]
+    selected = ", ".join([*keys, *amounts, "sum(ns)", "sum(tokens)"])
+    filtered = f" WHERE {' AND '.join(where)}" if where else ""
+    grouped = " GROUP BY ALL" if keys else ""
+    found = connection.execute(f"SELECT {selected} FROM cost{filtered}{grouped}", list(question.only.values()))
+    lines = [
+        Line(
+            values=row[: len(keys)], closed_nano=int(row[-5]), corrections_nano=int(row[-4]), open_nano=int(row[-3]),
+            ns=int(row[-2]), tokens=int(row[-1]),
+        )
+        for row in found.fetchall()
+    ]  # fmt: skip
+    first: dict[str, int] = {}
+    for line in lines:
+        if keys:
+            first[line.values[0]] = first.get(line.values[0], 0) + line.cost_nano
+
+    def place(line: Line) -> tuple[Any, ...]:
+        dearest = (first[line.values[0]], line.cost_nano) if len(keys) > 1 else (line.cost_nano,)
+        return tuple(
+            (0 if name in TIMES else -nano, value)
+            for name, value, nano in zip(question.by, line.values, dearest, strict=False)
+        )
+
+    return sorted(lines, key=place)
+
+
+def _column(name: str) -> str:
+    return '"tag"' if name.startswith(_TAG) else f'"{name}"'
+
+
+def _check_dimension(name: str) -> None:
+    if name.startswith(_TAG) and name != _TAG:
+        return
+    if name not in BY:
+        raise PricingError(f"cost cannot be shown by {name!r}{meant(name, {*BY, 'tag:NAME'})}")
+
+
+def meant(value: str, known: set[str]) -> str:
+    """What else it may have been."""
+    near = difflib.get_close_matches(value, known, n=1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    some = sorted(known)
+    return f"; there is {', '.join(some[:12]) or 'none'}{' ...' if len(some) > 12 else ''}"
+
+
+def _amounts(line: Line) -> dict[str, int]:
+    return {
+        "cost_nano": line.cost_nano, "closed_nano": line.closed_nano, "corrections_nano": line.corrections_nano,
+        "open_nano": line.open_nano, "ns": line.ns, "tokens": line.tokens,
+    }  # fmt: skip

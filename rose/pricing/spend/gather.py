@@ -1,0 +1,153 @@
+"""The sums of a period: what its postings came to, and its open hours priced now."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from rose.ledger import catalog, layout
+from rose.ledger.examine import Seen
+from rose.pricing import charges
+from rose.pricing.charges import NothingChargedError
+from rose.pricing.closing import coverage
+from rose.pricing.closing.bill import one_provenance
+from rose.pricing.closing.period import NS_PER_DAY, Period, naive
+from rose.pricing.closing.records import Posting, postings
+from rose.pricing.figures import BookFacts, Stamp
+from rose.pricing.money import PricingError
+from rose.pricing.price_books import choice
+from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.query import rows, set_variables
+from rose.pricing.spend import sums
+
+#: What a part of a bill is: as it was closed, corrected since, or priced now.
+STATES: tuple[str, ...] = ("closed", "correction", "open")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gathered:
+    """Sums of the hours of a period, and of hours around it: what closes have beside it is not cut off.
+
+    `files` and `frames` have the columns of `sums`, by one of STATES.
+    """
+
+    period: Period
+    files: tuple[tuple[str, Path], ...]
+    frames: tuple[tuple[str, pl.DataFrame], ...]
+    stamp: Stamp
+    #: Closes that have a part of the period, with the number of corrections posted to each.
+    closes: Mapping[str, int]
+    #: Parts of the period that are not closed.
+    open: tuple[Period, ...]
+
+    @property
+    def hours(self) -> pl.DataFrame:
+        """Cost of each hour of the period and team: `hour`, `team`, `cost_nano` and `closed` (Boolean)."""
+        columns = ("hour", "team", "cost_nano")
+        period = pl.col("hour").is_between(naive(self.period.from_ns), naive(self.period.to_ns), closed="left")
+        parts = [
+            *((state, pl.scan_parquet(path)) for state, path in self.files),
+            *((state, frame.lazy()) for state, frame in self.frames),
+        ]
+        summed = [
+            part.select(columns).filter(period).group_by("hour", "team").agg(pl.col("cost_nano").sum())
+            .with_columns(closed=pl.lit(state != "open"))
+            for state, part in parts
+        ]  # fmt: skip
+        return pl.concat(summed).collect()
+
+
+def gather(
+    root: Path,
+    period: Period,
+    price_book: str | PriceBook | None = None,
+    *,
+    grain: sums.Grain = "hour",
+    provenance: str | None = None,
+    allow_unverified: bool = False,
+) -> Gathered:
+    """The sums of a period; `price_book` prices hours that are not closed, and is not asked for where all are.
+
+    Raises PricingError where there is nothing to charge, for more than one provenance (unless one is chosen) or
+    currency, and for open hours that cannot be priced; PriceBookError; LedgerError.
+    """
+    root = layout.check(root)
+    posted, of = _posted(root, period, provenance)
+    gaps = period.without(own[0].period for own in posted.values())
+    counting = {
+        close_id: counted
+        for close_id, counted in coverage.counting(postings(root), of).items()
+        if close_id in posted and any(part.overlaps(period) for part in counted)
+    }
+    counted_postings = [posting for close_id in counting for posting in posted[close_id]]
+    verified = all(posting.verified for posting in counted_postings)
+    books = [_facts(posting) for posting in counted_postings]
+    files: list[tuple[str, Path]] = []
+    frames: list[tuple[str, pl.DataFrame]] = []
+    for posting in counted_postings:
+        made, state = _counted(root, posting, counting[posting.close_id], grain), STATES[min(posting.number, 1)]
+        if isinstance(made, Path):
+            files.append((state, made))
+        else:
+            frames.append((state, made))
+    if gaps:
+        book = choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns)
+        books.append(BookFacts.of(book))
+        seen = Seen()
+    for gap in gaps:
+        try:
+            priced = charges.price(
+                root, book, from_ns=gap.from_ns, to_ns=gap.to_ns, provenance=of, allow_unverified=allow_unverified,
+                seen=seen,
+            )  # fmt: skip
+        except NothingChargedError:
+            continue
+        verified &= priced.verified
+        frames.append(("open", sums.summed(priced.frame, grain)))
+    if not files and not frames:
+        raise PricingError(f"no device time was provisioned in {period.label} ({of}), so nothing is charged")
+    currencies = {facts.currency for facts in books}
+    if len(currencies) > 1:
+        raise PricingError(f"{period.label} is in {' and '.join(sorted(currencies))}: ask for each part by itself")
+    facts = dataclasses.replace(books[-1], example=any(facts.example for facts in books))
+    return Gathered(
+        period=period, files=tuple(files), frames=tuple(frames), open=tuple(gaps),
+        stamp=Stamp(from_ns=period.from_ns, to_ns=period.to_ns, provenance=of, book=facts, verified=verified),
+        closes={close_id: len(posted[close_id]) - 1 for close_id in counting},
+    )  # fmt: skip
+
+
+def _counted(root: Path, posting: Posting, counted: Sequence[Period], grain: sums.Grain) -> Path | pl.DataFrame:
+    """The sums of a posting, of the hours in which its close counts."""
+    if list(counted) == [posting.period]:
+        return sums.of_posting(root, posting, grain)
+    if grain == "day" and any(ns % NS_PER_DAY for part in counted for ns in (part.from_ns, part.to_ns)):
+        rows = sums.frozen(root, posting)
+        return sums.summed(pl.concat(coverage.within(rows, part) for part in counted), grain)
+    made = sums.of_posting(root, posting, grain)
+    kept = pl.read_parquet(made) if isinstance(made, Path) else made
+    return pl.concat(coverage.within(kept, part) for part in counted)
+
+
+def _facts(posting: Posting) -> BookFacts:
+    book = posting.book
+    return BookFacts(
+        name=book.name, version=book.version, sha256=book.sha256, currency=book.currency, chosen=choice.FROZEN,
+        example=book.example,
+    )  # fmt: skip
+
+
+def _posted(root: Path, period: Period, provenance: str | None) -> tuple[dict[str, list[Posting]], str]:
+    """The closes that have a part of the period, of the one provenance that it has."""
+    known = {close_id: own for close_id, own in postings(root).items() if own[0].period.overlaps(period)}
+    present = {own[0].provenance for own in known.values()}
+    if period.without(own[0].period for own in known.values()):
+        with catalog.connect(root) as connection:
+            set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
+            present |= {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
+    of = one_provenance(present, provenance, period)
+    return {close_id: own for close_id, own in known.items() if own[0].provenance == of}, of

@@ -1,0 +1,183 @@
+"""What borrowing saved in a period: cash saved and capacity avoided, the fleet and by team and run; never added.
+
+Both are figures of whole runs (`rose.pricing.borrowing.report.savings`), so a run counts in the period in which it
+ended, and one that goes on in the period that does too, as it stands. The runs of consecutive periods are then all
+runs, each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rose.clock import utc, utc_us
+from rose.ledger import catalog, layout, verify
+from rose.pricing.borrowing.report import alternatives
+from rose.pricing.borrowing.report.savings import WOULD, WOULD_NOT
+from rose.pricing.closing.bill import one_provenance
+from rose.pricing.closing.period import Period
+from rose.pricing.figures import AMORTIZED, MARGINAL, BookFacts
+from rose.pricing.money import PricingError, format_usd
+from rose.pricing.price_books.choice import NoPriceBookError
+from rose.pricing.query import rows, set_variables
+from rose.pricing.spend.cost import meant
+
+#: Why sums have no interval.
+NO_INTERVAL = "what is not known of several runs hangs together, so their intervals do not add up to one"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSaved:
+    """One run, nano-dollars; None where that is not known, and `why` says so.
+
+    `cash_nano` are both ends of the cash saved, alike where it is one figure: if the fleet would have been there
+    anyway, and if it would not.
+    """
+
+    run_id: str
+    team: str
+    status: str
+    capacity_nano: int | None
+    cash_nano: tuple[int, int] | None
+    why: str | None
+    #: Whether the ledger verified, and the prices; None where nothing is known of the run.
+    verified: bool | None
+    book: BookFacts | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Saved:
+    """The runs of a period; sums are of the runs that are known, and say how many are not."""
+
+    period: Period
+    provenance: str
+    runs: tuple[RunSaved, ...]
+
+    @property
+    def teams(self) -> tuple[str, ...]:
+        return tuple(sorted({run.team for run in self.runs}))
+
+    @property
+    def book(self) -> BookFacts | None:
+        """The prices of the first run that is known, as an example if those of any are."""
+        books = [run.book for run in self.runs if run.book is not None]
+        return replace(books[0], example=any(book.example for book in books)) if books else None
+
+    @property
+    def verified(self) -> bool:
+        """Whether the ledger verified for every run that is known."""
+        return all(run.verified is not False for run in self.runs)
+
+    def of_team(self, team: str | None) -> list[RunSaved]:
+        """The runs of a team; all of them for None, which is the fleet."""
+        return [run for run in self.runs if team in (None, run.team)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Amounts are whole nano-dollars; `cash_saved_nano` are both ends."""
+        return {
+            "period": {"from": utc(self.period.from_ns), "to": utc(self.period.to_ns)},
+            "provenance": self.provenance,
+            "currency": self.book and self.book.currency,
+            "example_prices": self.book and self.book.example,
+            "verified": self.verified,
+            "views": {"capacity_avoided": f"{AMORTIZED}, hypothetical", "cash_saved": MARGINAL},
+            "no_interval": NO_INTERVAL,
+            "fleet": summed(self.runs),
+            "teams": {team: summed(self.of_team(team)) for team in self.teams},
+            "runs": [
+                {
+                    "run": run.run_id, "team": run.team, "status": run.status,
+                    "capacity_avoided_nano": run.capacity_nano,
+                    "cash_saved_nano": run.cash_nano and list(run.cash_nano), "why": run.why,
+                }
+                for run in self.runs
+            ],
+        }  # fmt: skip
+
+
+def saved(
+    root: Path,
+    period: Period,
+    price_book: str | None = None,
+    *,
+    team: str | None = None,
+    run_id: str | None = None,
+    provenance: str | None = None,
+    allow_unverified: bool = False,
+    now_ns: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Saved:
+    """The runs of a period with what borrowing saved in each. `progress` is told how many runs are done, of how many.
+
+    Raises PricingError where no run counts in the period, none has that id or team, or there is more than one
+    provenance (unless one is chosen); LedgerError.
+    """
+    root = layout.check(root)
+    now_ns = utc_us() * 1000 if now_ns is None else now_ns
+    with catalog.connect(root) as connection:
+        set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
+        present = {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
+        of = one_provenance(present, provenance, period)
+        set_variables(connection, provenance=of)
+        found = rows(connection, "spend/runs")
+    # One that goes on counts where it stands: now.
+    found = [row for row in found if row["status"] != "running" or period.from_ns <= now_ns < period.to_ns]
+    if not found:
+        raise PricingError(f"no run of {period.label} ({of}) has ended in it or goes on now, so nothing was saved")
+    for option, column, value in (("run", "run_id", run_id), ("team", "team", team)):
+        known = {str(row[column]) for row in found}
+        if value is not None and value not in known:
+            raise PricingError(f"no run that counts in {period.label} has {option} {value!r}{meant(value, known)}")
+        found = [row for row in found if value in (None, row[column])]
+    done = []
+    for number, row in enumerate(found):
+        progress(number, len(found))
+        done.append(_of_run(root, row, price_book, allow_unverified=allow_unverified))
+    return Saved(period=period, provenance=of, runs=tuple(done))
+
+
+def summed(runs: Iterable[RunSaved]) -> dict[str, Any]:
+    """Sums over the runs that are known."""
+    every = list(runs)
+    capacity = [run.capacity_nano for run in every if run.capacity_nano is not None]
+    cash = [run.cash_nano for run in every if run.cash_nano is not None]
+    return {
+        "capacity_avoided_nano": sum(capacity) if capacity else None,
+        "cash_saved_nano": [sum(low for low, _ in cash), sum(high for _, high in cash)] if cash else None,
+        "runs": len(every),
+        "runs_unknown": sum(run.capacity_nano is None or run.cash_nano is None for run in every),
+    }
+
+
+def cash_text(ends: Sequence[int] | None) -> str:
+    """`$1.20`, or `-$3.00 to $1.20` where it depends on whether the fleet would have been there anyway."""
+    if ends is None:
+        return "not known"
+    low, high = sorted(ends)
+    return format_usd(low) if low == high else f"{format_usd(low)} to {format_usd(high)}"
+
+
+def _of_run(root: Path, row: dict[str, Any], price_book: str | None, *, allow_unverified: bool) -> RunSaved:
+    """Unknown if it cannot be priced. Raises LedgerError, and PricingError for a ledger that does not verify."""
+    try:
+        found = alternatives.build(root, row["run_id"], price_book, allow_unverified)
+    except PricingError as error:
+        if isinstance(error, NoPriceBookError) or (not allow_unverified and not verify.verify(root).ok):
+            raise
+        return RunSaved(
+            run_id=row["run_id"], team=row["team"], status=row["status"], capacity_nano=None, cash_nano=None,
+            why=str(error), verified=None, book=None,
+        )  # fmt: skip
+    made = found.savings
+    capacity, cash = made.capacity_avoided, made.cash_saved
+    ends = [made.cash_saved_if[end] for end in (WOULD, WOULD_NOT)] if made.cash_saved_if else [cash, cash]
+    amounts = [int(end.value) for end in ends if end.value is not None]
+    return RunSaved(
+        run_id=row["run_id"], team=row["team"], status=row["status"],
+        capacity_nano=None if capacity.value is None else int(capacity.value),
+        cash_nano=(amounts[0], amounts[1]) if len(amounts) == 2 else None,
+        why=capacity.why or (None if amounts else cash.why), verified=capacity.stamp.verified,
+        book=capacity.stamp.book,
+    )  # fmt: skip

@@ -1,0 +1,85 @@
+"""Sums of what was posted to the books, kept so that a year is added up in a second.
+
+Frozen charges never change, so their sums are made once: by hour for all but devices, and by UTC day for devices too.
+They lie in `<ledger>/costs`, named after the frozen file's SHA-256. They can be removed at any time and are made again.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+import duckdb
+import polars as pl
+
+from rose.ledger import layout
+from rose.pricing.closing import charge_algebra, store
+from rose.pricing.closing.records import Posting
+from rose.pricing.money import PricingError
+
+FOLDER = "costs"
+Grain = Literal["hour", "day"]
+#: What a row of sums is of; with the grain `day` also DEVICE_KEYS, and `hour` is then the first of the UTC day.
+KEYS: tuple[str, ...] = ("hour", "run_id", "pool", "device_class", "team", "bucket", "policy_version", "task")
+DEVICE_KEYS: tuple[str, ...] = ("device_id", "hardware_id")
+AMOUNTS: tuple[str, ...] = ("ns", "tokens", "cost_nano")
+
+
+def summed(frame: pl.DataFrame, grain: Grain) -> pl.DataFrame:
+    """Charges, or rows of a correction, added up to KEYS and AMOUNTS."""
+    keys: list[str | pl.Expr] = [*KEYS]
+    if grain == "day":
+        keys = [pl.col("hour").dt.truncate("1d"), *KEYS[1:], *DEVICE_KEYS]
+    return frame.group_by(keys).agg(pl.col(name).sum() for name in AMOUNTS).sort("hour")
+
+
+def frozen(root: Path, posting: Posting) -> pl.DataFrame:
+    """The rows of a posting. Raises PricingError for a file that is not as it was frozen."""
+    return charge_algebra.with_hardware(pl.read_parquet(io.BytesIO(store.content(root, posting, posting.rows_file))))
+
+
+def of_posting(root: Path, posting: Posting, grain: Grain) -> Path | pl.DataFrame:
+    """The sums of a posting, made if there are none: the file, or the rows where the folder cannot be written to.
+
+    Raises PricingError for frozen rows that are not those that were posted.
+    """
+    path = root / FOLDER / f"{posting.close_id}-{posting.number:04}-{posting.files[posting.rows_file][:16]}.{grain}"
+    path = path.with_name(f"{path.name}.parquet")
+    if _is_whole(path, posting):
+        return path
+    rows = summed(frozen(root, posting), grain)
+    made = int(rows["cost_nano"].sum())
+    if made != posting.cost_nano:
+        raise PricingError(
+            f"{posting.close_id}: the rows of posting {posting.number} sum to {made} nano-dollars, and "
+            f"{posting.cost_nano} were posted; `rose books verify` says what is wrong"
+        )
+    try:
+        path.parent.mkdir(exist_ok=True)
+        layout.write_file(path, store.parquet(rows))
+    except OSError:
+        return rows
+    return path
+
+
+def keep(root: Path, posted: Iterable[Posting]) -> int:
+    """Make what is lacking of both grains; returns how many postings have their sums now."""
+    own = list(posted)
+    for posting in own:
+        of_posting(root, posting, "hour")
+        of_posting(root, posting, "day")
+    return len(own)
+
+
+def _is_whole(path: Path, posting: Posting) -> bool:
+    """Whether the file is there and has all that was posted."""
+    if not path.exists():
+        return False
+    try:
+        with duckdb.connect() as connection:
+            found = connection.execute("SELECT coalesce(sum(cost_nano), 0) FROM read_parquet(?)", [str(path)])
+            return bool(found.fetchall() == [(posting.cost_nano,)])
+    except duckdb.Error:
+        return False

@@ -1,0 +1,14 @@
+-- Runs of one provenance that count in [from_ns, to_ns): that ended in it, or go on and began before its end. Read from
+-- the ledger's catalog.
+-- By hand: SET VARIABLE provenance = 'live'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
+SELECT
+    run_id, name, status,
+    CASE WHEN json_valid(tags_json) THEN coalesce(nullif(tags_json ->> '$.team', ''), 'unallocated')
+         ELSE 'unallocated' END AS team
+FROM run
+WHERE provenance = getvariable('provenance')
+  AND started_at IS NOT NULL
+  AND CASE WHEN ended_at IS NULL THEN 1000 * epoch_us(started_at) < getvariable('to_ns')
+           ELSE 1000 * epoch_us(ended_at) >= getvariable('from_ns')
+               AND 1000 * epoch_us(ended_at) < getvariable('to_ns') END
+ORDER BY started_at, run_id;

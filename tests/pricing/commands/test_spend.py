@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from rose.pricing.commands.spend import cost_command, forecast_command
+from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, fleet, fleet_made
+
+__all__ = ["fleet", "fleet_made"]
+
+app = typer.Typer()
+app.command("cost")(cost_command)
+app.command("forecast")(forecast_command)
+runner = CliRunner()
+HOUR = ("--period", "2026-06-01T00")
+
+
+@pytest.fixture
+def folder(fleet: Path) -> Path:
+    (fleet.parent / "book.toml").write_text(BOOK_TOML)
+    return fleet.parent
+
+
+def cost(folder: Path, *arguments: str) -> Result:
+    return run(folder, "cost", *arguments)
+
+
+def run(folder: Path, *arguments: str) -> Result:
+    given = [*arguments, "--price-book", str(folder / "book.toml")]
+    return runner.invoke(app, given, env={"ROSE_LEDGER": str(folder / "ledger"), "COLUMNS": "200"})
+
+
+def data(done: Result) -> Any:
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_a_period_by_team_and_bucket(folder: Path) -> None:
+    by = ("--by", "team", "--by", "bucket")
+    answer = data(cost(folder, *HOUR, *by, "--json"))
+    assert sum(line["cost_nano"] for line in answer["lines"]) == answer["bill_nano"] == BILL_NANO
+    assert {line["team"] for line in answer["lines"]} == {"chat", "research"}
+    assert answer["open"] == [{"from": "2026-06-01T00:00:00.000000Z", "to": "2026-06-01T01:00:00.000000Z"}]
+    shown = cost(folder, *HOUR, *by)
+    assert shown.exit_code == 0, shown.output
+    for text in ("2026-06-01 to 2026-06-01 01:00, UTC", "open, priced now", "research", "$3.87", "100.0%"):
+        assert text in shown.output
+    rows = list(csv.DictReader(io.StringIO(cost(folder, *HOUR, *by, "--csv").stdout)))
+    assert sum(Decimal(row["cost"]) for row in rows) == Decimal(BILL_NANO).scaleb(-9)
+    assert {row["currency"] for row in rows} == {"USD"}
+
+
+def test_a_question_is_saved_asked_again_and_forgotten(folder: Path) -> None:
+    assert cost(folder, *HOUR, "--by", "bucket", "--save", "hour").exit_code == 0
+    again = data(cost(folder, "hour", "--json"))
+    assert (again["by"], again["bill_nano"]) == (["bucket"], BILL_NANO)
+    assert data(cost(folder, "hour", "--by", "team", "--json"))["by"] == ["team"]
+    assert "hour: rose cost --by bucket --period 2026-06-01T00" in cost(folder, "--list").output
+    kept = {"period": "2026-06-01T00", "by": ["bucket"], "price_book": str(folder / "book.toml")}
+    assert data(cost(folder, "--list", "--json")) == {"hour": kept}
+    assert "no report is saved yet" in cost(folder, "--forget", "hour").output
+    done = cost(folder, "hour")
+    assert done.exit_code == 2
+    assert "no report is saved as 'hour'" in done.output
+
+
+def test_what_cannot_be_answered_is_said(folder: Path) -> None:
+    for arguments, says in (
+        (("--team", "reserch"), "did you mean 'research'?"),
+        (("--tag", "team=reserch"), "did you mean 'research'?"),
+        (("--tag", "team"), "write NAME=VALUE"),
+        (("--by", "buckets"), "did you mean 'bucket'?"),
+        (("--tz", "Mars"), "time zone 'Mars' is not known"),
+        (("--json", "--csv"), "not both"),
+        (("--save", "a/b"), "is no name for a report"),
+        (("--forget", "x"), "no report is saved as 'x'"),
+    ):
+        done = cost(folder, *HOUR, *arguments)
+        assert done.exit_code == 2, done.output
+        assert says in " ".join(done.output.split()), done.output
+
+
+def test_a_forecast_of_the_fleet_and_of_every_team(folder: Path) -> None:
+    fleet, *teams = data(run(folder, "forecast", "--month", "2026-06", "--json"))
+    assert (fleet["team"], fleet["forecast"]["value"]) == (None, BILL_NANO)
+    assert sum(row["spent"]["value"] for row in teams) == BILL_NANO
+    assert "What 2026-06 will have cost" in run(folder, "forecast", "--month", "2026-06").output
+    rows = list(csv.DictReader(io.StringIO(run(folder, "forecast", "--month", "2026-06", "--csv").stdout)))
+    assert [row["team"] for row in rows] == ["", "chat", "research"]
+    assert Decimal(rows[0]["forecast"]) == Decimal(BILL_NANO).scaleb(-9)
+    wrong = run(folder, "forecast", "--month", "2026-06", "--team", "caht")
+    assert wrong.exit_code == 2
+    assert "did you mean 'chat'?" in wrong.output

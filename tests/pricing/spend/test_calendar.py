@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rose.pricing.closing.period import Period, nanoseconds
+from rose.pricing.money import NS_PER_HOUR, PricingError
+from rose.pricing.spend.calendar import Calendar
+
+#: A Monday.
+NOW_NS = nanoseconds(datetime(2026, 11, 23, 10, 30, tzinfo=UTC))
+BERLIN, FISCAL = Calendar("Europe/Berlin"), Calendar(fiscal_start=10)
+
+
+def bounds(text: str, calendar: Calendar | None = None) -> tuple[str, str]:
+    made = (calendar or Calendar()).period(text, NOW_NS)
+    begin, end = (datetime.fromtimestamp(ns // 10**9, UTC) for ns in (made.from_ns, made.to_ns))
+    return f"{begin:%Y-%m-%dT%H}", f"{end:%Y-%m-%dT%H}"
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "after"),
+    [
+        ("7d", "2026-11-16", "2026-11-23"),
+        ("today", "2026-11-23", "2026-11-24"),
+        ("yesterday", "2026-11-22", "2026-11-23"),
+        ("this-week", "2026-11-23", "2026-11-30"),
+        ("last-week", "2026-11-16", "2026-11-23"),
+        ("this-month", "2026-11-01", "2026-12-01"),
+        ("last-month", "2026-10-01", "2026-11-01"),
+        ("last-quarter", "2026-07-01", "2026-10-01"),
+        ("last-year", "2025-01-01", "2026-01-01"),
+        ("2026", "2026-01-01", "2027-01-01"),
+        ("2026-12", "2026-12-01", "2027-01-01"),
+        ("2026-Q4", "2026-10-01", "2027-01-01"),
+        ("2026-W53", "2026-12-28", "2027-01-04"),
+        ("2026-10-03", "2026-10-03", "2026-10-04"),
+        ("FY2026", "2026-01-01", "2027-01-01"),
+        ("2026-09-30..2026-10", "2026-09-30", "2026-11-01"),
+    ],
+)
+def test_a_period_as_it_is_written(text: str, first: str, after: str) -> None:
+    assert bounds(text) == (f"{first}T00", f"{after}T00")
+
+
+def test_an_hour_and_hours() -> None:
+    assert bounds("2026-10-03T05") == ("2026-10-03T05", "2026-10-03T06")
+    assert bounds("2026-10-03T05..2026-10-03T07") == ("2026-10-03T05", "2026-10-03T08")
+
+
+def test_a_fiscal_year_has_the_number_of_the_year_it_ends_in() -> None:
+    assert bounds("FY2027", FISCAL) == ("2026-10-01T00", "2027-10-01T00")
+    assert bounds("FY2027-Q1", FISCAL) == bounds("this-quarter", FISCAL) == ("2026-10-01T00", "2027-01-01T00")
+    assert bounds("last-year", FISCAL) == ("2025-10-01T00", "2026-10-01T00")
+    hour = next(FISCAL.hours(FISCAL.period("2026-10-01", NOW_NS)))
+    assert (hour.month, hour.quarter, hour.year) == ("2026-10", "FY2027-Q1", "FY2027")
+
+
+def test_days_are_those_of_the_reader_s_zone() -> None:
+    assert bounds("2026-10", BERLIN) == ("2026-09-30T22", "2026-10-31T23")
+    october = BERLIN.period("2026-10-25", NOW_NS)
+    hours = list(BERLIN.hours(october))
+    # Summer time ends: the day has an hour more.
+    assert (len(hours), {hour.day for hour in hours}) == (25, {"2026-10-25"})
+    assert BERLIN.text(october) == "2026-10-25 to 2026-10-26, Europe/Berlin"
+    assert BERLIN.day_begins(october.from_ns)
+    assert not Calendar().day_begins(october.from_ns)
+
+
+@pytest.mark.parametrize(
+    ("text", "calendar", "says"),
+    [
+        ("someday", Calendar(), "'someday' is no period; write 7d"),
+        ("2026-13", Calendar(), "'2026-13' is no period"),
+        ("2026-W60", Calendar(), "'2026-W60' is no period"),
+        ("0d", Calendar(), "'0d' is no period"),
+        ("2026-10-03T05:30", Calendar(), "is no period"),
+        ("2026-10..2026-09", Calendar(), "ends before it begins"),
+        ("2026-10", Calendar("Asia/Kolkata"), "2026-10-01 in Asia/Kolkata begins at 18:30 UTC"),
+    ],
+)
+def test_what_is_no_period_is_refused(text: str, calendar: Calendar, says: str) -> None:
+    with pytest.raises(PricingError, match=says):
+        calendar.period(text, NOW_NS)
+
+
+def test_a_calendar_that_there_is_none_of_is_refused() -> None:
+    with pytest.raises(PricingError, match="time zone 'Mars/Base' is not known"):
+        Calendar("Mars/Base")
+    with pytest.raises(PricingError, match=r"time zone '\.\./etc' is not known"):
+        Calendar("../etc")
+    with pytest.raises(PricingError, match="fiscal start 13 is no month"):
+        Calendar(fiscal_start=13)
+
+
+@given(
+    st.integers(0, 9000), st.integers(1, 200),
+    st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Pacific/Auckland"]), st.integers(1, 12),
+)  # fmt: skip
+def test_the_hours_of_a_period_are_all_of_it(first: int, count: int, tz: str, fiscal_start: int) -> None:
+    begin_ns = nanoseconds(datetime(2026, 1, 1, tzinfo=UTC)) + first * NS_PER_HOUR
+    calendar, period = Calendar(tz, fiscal_start), Period(begin_ns, begin_ns + count * NS_PER_HOUR)
+    hours = list(calendar.hours(period))
+    assert [hour.from_ns for hour in hours] == list(range(period.from_ns, period.to_ns, NS_PER_HOUR))
+    for hour in hours:
+        own = calendar.period(hour.day, begin_ns)
+        assert own.from_ns <= hour.from_ns < own.to_ns
+        for name in (hour.week, hour.month, hour.quarter, hour.year):
+            wider = calendar.period(name, begin_ns)
+            assert wider.from_ns <= own.from_ns < own.to_ns <= wider.to_ns

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rose.pricing.closing.bill import bill
+from rose.pricing.closing.period import Period
+from rose.pricing.money import PricingError
+from rose.pricing.price_books import pricebook
+from rose.pricing.spend.calendar import Calendar
+from rose.pricing.spend.cost import BY, Cost, Question, ask
+from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, DAY_NS, HOUR_NS, T0_NS
+from tests.pricing.spend.conftest import CLOSE_ID
+
+USD = 10**9
+TEN_DAYS = Period(T0_NS, T0_NS + 10 * DAY_NS)
+HOUR = Period(T0_NS, T0_NS + HOUR_NS)
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> str:
+    path = tmp_path / "book.toml"
+    path.write_text(BOOK_TOML)
+    return str(path)
+
+
+def asked(root: Path, book: str, *by: str, period: Period = TEN_DAYS, **fields: Any) -> Cost:
+    return ask(root, Question(period=period, by=by, **fields), book)
+
+
+def test_closed_days_are_those_of_the_books_and_open_ones_live(half_closed: Path, book: str) -> None:
+    made = asked(half_closed / "ledger", book, "day")
+    day = 8640 * USD // 100
+    assert [line.values[0] for line in made.lines] == [f"2026-06-{number:02}" for number in range(1, 11)]
+    assert {(line.closed_nano, line.corrections_nano, line.open_nano) for line in made.lines[:7]} == {
+        (day, day // 10, 0)
+    }
+    assert {(line.closed_nano, line.corrections_nano, line.open_nano) for line in made.lines[7:]} == {(0, 0, day)}
+    assert dict(made.closes) == {CLOSE_ID: 1}
+    assert made.open == (Period(T0_NS + 7 * DAY_NS, T0_NS + 10 * DAY_NS),)
+    assert made.bill_nano == made.total.cost_nano == 10 * day + 7 * day // 10
+
+
+def test_by_any_two_dimensions_the_lines_sum_to_the_bill(half_closed: Path, book: str) -> None:
+    root, closed_days = half_closed / "ledger", Period(T0_NS, T0_NS + 7 * DAY_NS)
+    for period, pairs in ((closed_days, zip(BY[::2], BY[1::2], strict=True)), (TEN_DAYS, [("hardware", "bucket")])):
+        charged = bill(root, period, pricebook.load(book)).frame
+        for by in pairs:
+            made = asked(root, book, *by, period=period)
+            assert sum(line.cost_nano for line in made.lines) == made.bill_nano == int(charged["cost_nano"].sum())
+            assert sum(line.ns for line in made.lines) == int(charged["ns"].sum())
+            assert len({line.values for line in made.lines}) == len(made.lines)
+
+
+def test_what_has_no_value_is_a_line_of_its_own(fleet: Path, book: str) -> None:
+    made = asked(fleet, book, "task", "bucket", period=HOUR)
+    costs = {line.values: line.cost_nano for line in made.lines}
+    assert costs["maze", "rollout"] == 900_000_000
+    assert costs["unallocated", "serving"] == 1_800_000_000
+    assert sum(costs.values()) == BILL_NANO
+    assert made.lines[0].values[0] == "unallocated", "the dearest first, and what belongs together stays together"
+
+
+def test_lines_of_one_team_or_tag_only(fleet: Path, book: str) -> None:
+    research = asked(fleet, book, "bucket", period=HOUR, only={"team": "research"})
+    assert research.bill_nano == BILL_NANO > research.total.cost_nano > 0
+    tagged = asked(fleet, book, "tag:serving_team", period=HOUR)
+    assert [line.values for line in tagged.lines] == [("chat",)]
+    assert tagged.total.cost_nano == BILL_NANO
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"only": {"team": "reserch"}}, "has team 'reserch'; did you mean 'research'"),
+        ({"only": {"run": "none"}}, "has run 'none'; "),
+        ({"by": ("tag:colour",)}, "no run has the tag 'colour'; there is serving_team, team"),
+        ({"by": ("teams",)}, "cannot be shown by 'teams'; did you mean 'team'"),
+        ({"by": ("team", "run", "task")}, "give one or two dimensions"),
+        ({"by": ("device",), "calendar": Calendar("Europe/Berlin")}, "whole UTC days"),
+        ({"by": ("tag:a", "tag:b")}, "one tag"),
+        ({"period": Period(T0_NS - DAY_NS, T0_NS)}, "nothing is charged"),
+        ({"provenance": "replay"}, "nothing is charged"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused(fleet: Path, book: str, fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(PricingError, match=says):
+        ask(fleet, Question(**({"period": HOUR} | fields)), book)
+
+
+def test_days_are_those_of_the_reader(half_closed: Path, book: str) -> None:
+    berlin = Calendar("Europe/Berlin")
+    period = berlin.period("2026-06-03..2026-06-04", 0)
+    made = asked(half_closed / "ledger", book, "day", "bucket", period=period, calendar=berlin)
+    assert {line.values[0] for line in made.lines} == {"2026-06-03", "2026-06-04"}
+    assert made.total.cost_nano == int(
+        bill(half_closed / "ledger", period, pricebook.load(book)).frame["cost_nano"].sum()
+    )

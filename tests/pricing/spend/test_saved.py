@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from rose import events
+from rose.pricing.borrowing.report import alternatives
+from rose.pricing.borrowing.report.savings import WOULD
+from rose.pricing.closing.period import Period
+from rose.pricing.console import PlainConsole
+from rose.pricing.money import PricingError
+from rose.pricing.price_books.choice import NoPriceBookError
+from rose.pricing.run.tables import WIDTH
+from rose.pricing.spend import tables
+from rose.pricing.spend.calendar import Calendar
+from rose.pricing.spend.saved import Saved, saved, summed
+from tests.pricing.closing.conftest import DAY_NS, T0_NS
+from tests.pricing.conftest import WriteLedger, us
+
+DAY, NEXT = Period(T0_NS, T0_NS + DAY_NS), Period(T0_NS + DAY_NS, T0_NS + 2 * DAY_NS)
+
+
+@pytest.fixture
+def ended(sample: Path, write_ledger: WriteLedger) -> Path:
+    """The sample's run, ended, and one that has begun and made nothing yet."""
+    write_ledger([events.Run(action="ended", name="by hand", at_us=us(3600))], root=sample, writer="end")
+    started = events.Run(action="started", name="new", at_us=us(7200), tags_json='{"team": "research"}')
+    return write_ledger([started], root=sample, writer="other", run_id="new")
+
+
+@pytest.fixture
+def fleet_saved(ended: Path) -> Saved:
+    return saved(ended, DAY, "example", now_ns=T0_NS + 1)
+
+
+def test_a_run_counts_in_the_period_in_which_it_ended(ended: Path) -> None:
+    assert [run.run_id for run in saved(ended, DAY, "example", now_ns=T0_NS + 2 * DAY_NS, run_id="run").runs] == ["run"]
+    with pytest.raises(PricingError, match=r"has ended in it or goes on now|no run lies in"):
+        saved(ended, NEXT, "example", now_ns=T0_NS + 3 * DAY_NS)
+    with pytest.raises(PricingError, match="has team 'reserch'; did you mean 'research'"):
+        saved(ended, DAY, "example", now_ns=T0_NS + 1, team="reserch")
+
+
+def test_without_a_price_book_it_is_said_once(ended: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ROSE_PRICE_BOOK", raising=False)
+    with pytest.raises(NoPriceBookError):
+        saved(ended, DAY, now_ns=T0_NS + 1)
+
+
+def test_two_figures_of_a_run_are_those_of_its_comparison_and_what_is_not_known_is_counted_apart(
+    ended: Path, fleet_saved: Saved
+) -> None:
+    compared = alternatives.build(ended, "run", "example").savings
+    run, new = fleet_saved.runs
+    assert run.capacity_nano == compared.capacity_avoided.value
+    assert run.cash_nano is not None
+    single = compared.cash_saved if compared.cash_saved.value is not None else compared.cash_saved_if[WOULD]
+    assert run.cash_nano[0] == single.value
+    assert (new.capacity_nano, new.cash_nano, new.team) == (None, None, "research")
+    assert new.why
+    fleet = summed(fleet_saved.runs)
+    assert fleet == {
+        "capacity_avoided_nano": run.capacity_nano, "cash_saved_nano": list(run.cash_nano),
+        "runs": 2, "runs_unknown": 1,
+    }  # fmt: skip
+    assert summed(fleet_saved.of_team("research"))["cash_saved_nano"] is None, "not known is not 0"
+
+
+def test_as_a_table_and_as_csv(fleet_saved: Saved) -> None:
+    console = PlainConsole(width=WIDTH, highlight=False, markup=False)
+    with console.capture() as shown:
+        for part in tables.saved_terminal(fleet_saved, Calendar()):
+            console.print(part)
+    text = " ".join(shown.get().split())
+    assert "never added" in text
+    assert "2, 1 not known" in text
+    assert "goes on" in text
+    run, new = csv.DictReader(io.StringIO(tables.saved_csv(fleet_saved)))
+    assert (run["run"], run["currency"]) == ("run", "USD")
+    assert (new["cash_saved_if_not"], new["capacity_avoided"]) == ("", "")
+    assert new["why"]
