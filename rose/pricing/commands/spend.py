@@ -201,7 +201,6 @@ def forecast_command(
     with clear_errors():
         from rose.pricing.closing import period
         from rose.pricing.money import PricingError
-        from rose.pricing.price_books import choice
         from rose.pricing.spend import tables
         from rose.pricing.watch import budget
 
@@ -210,8 +209,9 @@ def forecast_command(
         root = ledger_root(ledger)
         wanted = budget.current_month() if month is None else period.of_month(month)
         with logged(root, "report", f"forecast {wanted.label}"), progress_bar("Adding up"):
-            book = choice.choose(root, price_book, from_ns=wanted.from_ns, to_ns=wanted.to_ns)
-            rows = budget.expected(root, wanted, book, team, provenance=provenance, allow_unverified=allow_unverified)
+            rows = budget.expected(
+                root, wanted, price_book, team, provenance=provenance, allow_unverified=allow_unverified
+            )
         if as_json:
             typer.echo(json.dumps([row.to_json() for row in rows], indent=2))
         elif as_csv:

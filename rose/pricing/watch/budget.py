@@ -137,14 +137,14 @@ def show(
 def expected(
     root: Path,
     month: Period,
-    book: PriceBook,
+    book: PriceBook | str | None,
     team: str | None = None,
     *,
     provenance: str | None = None,
     allow_unverified: bool = False,
     now_us: int | None = None,
 ) -> list[Expected]:
-    """The fleet and then every team, with a budget or without; with `team` only that one.
+    """The fleet and then every team, with a budget or without; with `team` only that one. `book`: as for `gather`.
 
     Raises PricingError for a team that no charge names, a month that has not begun, or charges that cannot be priced.
     """
@@ -171,7 +171,13 @@ def expected(
 
 
 def _charged(
-    root: Path, month: Period, book: PriceBook, now_ns: int, *, provenance: str | None, allow_unverified: bool
+    root: Path,
+    month: Period,
+    book: PriceBook | str | None,
+    now_ns: int,
+    *,
+    provenance: str | None,
+    allow_unverified: bool,
 ) -> tuple[Gathered, Stamp]:
     """The charges of the month so far and of the days that a forecast is fitted to, and the stamp of the month."""
     if now_ns < month.from_ns:

@@ -12,9 +12,10 @@ import typer
 from typer.testing import CliRunner, Result
 
 from rose.pricing.commands.spend import cost_command, forecast_command
-from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, fleet, fleet_made
+from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, fleet, fleet_made, weeks_made
+from tests.pricing.spend.conftest import half_closed, half_closed_made
 
-__all__ = ["fleet", "fleet_made"]
+__all__ = ["fleet", "fleet_made", "half_closed", "half_closed_made", "weeks_made"]
 
 app = typer.Typer()
 app.command("cost")(cost_command)
@@ -70,6 +71,16 @@ def test_a_question_is_saved_asked_again_and_forgotten(folder: Path) -> None:
     done = cost(folder, "hour")
     assert done.exit_code == 2
     assert "no report is saved as 'hour'" in done.output
+
+
+def test_a_closed_month_needs_no_price_book(half_closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ROSE_PRICE_BOOK", raising=False)
+    env = {"ROSE_LEDGER": str(half_closed / "ledger")}
+    done = runner.invoke(app, ["cost", "--period", "2026-06-01..2026-06-07", "--json"], env=env)
+    assert data(done)["open"] == []
+    wrong = runner.invoke(app, ["cost", "--period", "2026-06-01..2026-06-08"], env=env)
+    assert wrong.exit_code == 2
+    assert "there is no price book" in wrong.output
 
 
 def test_what_cannot_be_answered_is_said(folder: Path) -> None:
