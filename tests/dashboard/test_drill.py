@@ -49,7 +49,7 @@ def test_who_pays_is_by_the_tags_and_what_nobody_pays_is_said_to_be_nothing(fram
 def test_waste_and_idle_sum_to_their_buckets(frame: pl.DataFrame) -> None:
     waste, idle = drill.waste(frame), drill.idle(frame)
     assert nano(waste["nano-dollars"])[-1] == frame.filter(pl.col("bucket") == "rollout")["cost_nano"].sum()
-    assert set(waste["cause"]) == {"not wasted", "rejected", "preempted", "sum"}
+    assert set(waste["cause"]) == {"not wasted", "preempted", "sum"}
     spare = frame.filter(pl.col("bucket").is_in(["idle", "unaccounted"]))
     assert nano(idle["nano-dollars"])[-1] == spare["cost_nano"].sum()
     could = dict(zip(idle["cause"], idle["pool"], strict=True))["could have been lent"]

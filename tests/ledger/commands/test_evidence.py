@@ -93,7 +93,7 @@ def test_a_rewritten_ledger_gives_exit_code_1_and_says_from_where(run: Run, tmp_
         (("receipt", "--out", "kept.json"), "kept.json exists; name another file by --out"),
         (("receipt", "--object-lock", "1d"), "--object-lock is for the copy that --to makes"),
         (("receipt", "--to", "away", "--object-lock", "1d"), "only S3 has Object Lock"),
-        (("receipt", "--anchor", "'"), "is no command"),
+        (("receipt", "--anchor", "'"), "is not a command"),
         (("witness", "--state", "state"), "name the ledger's gateway by --server, or its folder by --ledger"),
         (("witness", "--state", "ledger/state", "--ledger", "ledger", "--once"), "lies in the ledger"),
         (("witness", "--state", "state", "--ledger", "gone", "--once"), "is not a ledger"),

@@ -247,7 +247,7 @@ def test_two_ledgers_do_not_share_a_place(root: Path, tmp_path: Path, lease: Any
     first, last = layout.parts(root, "w")[0].first, layout.parts(root, "w")[0].last
     assert (first, last) == (layout.parts(other, "w")[0].first, layout.parts(other, "w")[0].last)
     archive(other, older_than_days=1, to=str(tmp_path / "away"), delete=False)
-    with pytest.raises(LedgerError, match="of another ledger"):
+    with pytest.raises(LedgerError, match="belongs to another ledger"):
         archive(root, older_than_days=1, to=str(tmp_path / "away"), delete=True)
     assert "archived" not in _states(root)
 
