@@ -34,7 +34,9 @@ def started(code: str, *arguments: object) -> Iterator[tuple[BaseProcess, TextIO
     It is waited for at the end, or killed if the caller fails.
     """
     receiving, sending = _SERVER.Pipe(duplex=False)
-    process = _SERVER.Process(target=_execute, args=(code, [str(each) for each in arguments], sending))
+    # The server has the environment of the test that started it.
+    given = (code, [str(argument) for argument in arguments], sending, dict(os.environ))
+    process = _SERVER.Process(target=_execute, args=given)
     process.start()
     sending.close()
     with receiving, os.fdopen(os.dup(receiving.fileno())) as output:
@@ -54,7 +56,9 @@ def run(code: str, *arguments: object) -> tuple[int | None, str]:
     return process.exitcode, said
 
 
-def _execute(code: str, arguments: list[str], output: Connection) -> None:
+def _execute(code: str, arguments: list[str], output: Connection, environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
     os.dup2(output.fileno(), 1)
     output.close()
     sys.argv = ["-c", *arguments]
