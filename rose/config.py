@@ -45,6 +45,8 @@ def _absolute_file(name: str) -> str:
 
 PriceBookText = Annotated[str, AfterValidator(_absolute_file)]
 Share = Annotated[float, Field(ge=0, le=1)]
+#: What reports, exports and `rose cost --by tag:NAME` can write as it is.
+TagName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,100}$")]
 
 
 class DeviceConfig(Section):
@@ -284,7 +286,7 @@ class FleetConfig(Section):
         description="What the run is priced by: a TOML file, or `example` for made-up prices. Left out: the book that "
         "the ledger adopted (`rose price adopt`), or that ROSE_PRICE_BOOK names.",
     )
-    tags: dict[str, Annotated[str, Field(min_length=1, max_length=200)]] = Field(
+    tags: dict[TagName, Annotated[str, Field(min_length=1, max_length=200)]] = Field(
         default={},
         description="Who pays: `team` for the rollouts, `serving_team` for the traffic, as in "
         '{ team = "research", serving_team = "chat" }; other tags go to exports as they are.',

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -68,6 +69,13 @@ def test_a_wrong_field_is_named(change, named):
         config.parse(MINIMAL + change, "fleet.toml")
     assert named in str(caught.value)
     assert "fleet.toml" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", "a b", 'a"', "a*", "a\n", "a" * 101])
+def test_a_tag_s_name_can_be_asked_for(name):
+    tags = f'tags = {{ {json.dumps(name)} = "x" }}\n{MINIMAL}'
+    with pytest.raises(ConfigError, match="tags"):
+        config.parse(tags, "fleet.toml")
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden"])

@@ -1,5 +1,6 @@
--- The value of every tag of every run. Read from the ledger's catalog.
-SELECT run_id, tag.key, json_extract_string(tags_json, '$."' || tag.key || '"') AS value
-FROM run, unnest(json_keys(tags_json)) AS tag (key)
-WHERE json_valid(tags_json) AND json_type(tags_json) = 'OBJECT'
-ORDER BY run_id, tag.key;
+-- The tags of every run of a provenance that has some, a flat JSON object each. Read from the ledger's catalog.
+-- By hand: SET VARIABLE provenance = 'live';
+SELECT run_id, tags_json
+FROM run
+WHERE provenance = getvariable('provenance') AND json_valid(tags_json) AND json_type(tags_json) = 'OBJECT'
+ORDER BY run_id;

@@ -18,6 +18,7 @@ from rose.pricing.closing import approval, coverage, store
 from rose.pricing.closing.close import settle
 from rose.pricing.closing.records import Posting, budgets, postings
 from rose.pricing.money import PricingError
+from rose.pricing.spend import sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
         problems += _files(root, posting)
     problems += _foreign(root, posted)
     problems += _watermarks(root, posted)
+    problems += sums.faults(root, posted)
     try:
         problems += coverage.faults(root, posted)
     except PricingError:

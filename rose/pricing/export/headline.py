@@ -14,7 +14,8 @@ from rose.pricing.money import format_ns, format_usd
 def of_bill(bill: Bill, context: Context) -> list[str]:
     """Sentences on a period or a close."""
     frame = bill.charges.frame
-    devices, runs = frame.select("run_id", "device_id").n_unique(), frame["run_id"].n_unique()
+    # By hardware: runs that share a device, or call it by other names, have one; transfers have none.
+    devices, runs = frame["hardware_id"].drop_nulls().n_unique(), frame["run_id"].n_unique()
     corrected = ", corrections included" if bill.corrections else ""
     time = format_ns(int(frame["ns"].sum()))
     return [

@@ -7,6 +7,7 @@ nano-dollars, and all lines of an answer without a filter sum to the bill of the
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from rose.ledger import catalog
 from rose.pricing.closing.period import NS_PER_DAY, Period, naive
 from rose.pricing.figures import AMORTIZED, Stamp
 from rose.pricing.money import PricingError
-from rose.pricing.query import rows
+from rose.pricing.query import rows, set_variables
 from rose.pricing.spend import sums
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.gather import STATES, Gathered, gather
@@ -134,9 +135,11 @@ def ask(root: Path, question: Question, price_book: str | None = None, *, allow_
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         _prepare(connection, question, gathered, grain)
-        _set_tags(connection, root, question)
+        _set_tags(connection, root, question, gathered.stamp.provenance)
         connection.execute(sql.read("spend/cost.sql"))
-        (bill,) = connection.execute("SELECT coalesce(sum(cost_nano), 0) FROM cost").fetchall()
+        # Of the charges and not of `cost`, so that what `cost` joins to them cannot count one twice.
+        summed = "SELECT coalesce(sum(cost_nano), 0) FROM part SEMI JOIN hour USING (hour)"
+        (bill,) = connection.execute(summed).fetchall()
         lines = _lines(connection, question)
     total = Line(
         values=(),
@@ -169,17 +172,28 @@ def _prepare(connection: duckdb.DuckDBPyConnection, question: Question, gathered
     connection.register("hour", pl.DataFrame(hours, schema=schema, orient="row"))
 
 
-def _set_tags(connection: duckdb.DuckDBPyConnection, root: Path, question: Question) -> None:
-    """Make `run_tag`. Raises PricingError for a tag that no run has."""
-    tagged: list[tuple[str, str]] = []
+def _set_tags(connection: duckdb.DuckDBPyConnection, root: Path, question: Question, provenance: str) -> None:
+    """Make `run_tag`, of the runs of a provenance. Raises PricingError for a tag that none of them has."""
+    tagged: list[tuple[str, str | None]] = []
     for tag in question.tags:
         with catalog.connect(root) as ledger:
-            found = rows(ledger, "spend/run_tags")
-        names = {row["key"] for row in found}
+            set_variables(ledger, provenance=provenance)
+            tags = {row["run_id"]: _tags(row["tags_json"]) for row in rows(ledger, "spend/run_tags")}
+        names = {name for own in tags.values() for name in own}
         if tag not in names:
             raise PricingError(f"no run has the tag {tag!r}{meant(tag, names)}")
-        tagged = [(row["run_id"], row["value"]) for row in found if row["key"] == tag]
+        tagged = [(run_id, own[tag]) for run_id, own in tags.items() if tag in own]
     connection.register("run_tag", pl.DataFrame(tagged, schema={"run_id": pl.String, "tag": pl.String}, orient="row"))
+
+
+def _tags(tags_json: str) -> dict[str, str | None]:
+    """Tags by name. Of a name given twice the first counts, as it does where charges are given their team."""
+    tags: dict[str, Any] = json.loads(
+        tags_json, object_pairs_hook=lambda pairs: dict(reversed(pairs)), parse_int=str, parse_float=str
+    )
+    return {
+        name: value if value is None or isinstance(value, str) else json.dumps(value) for name, value in tags.items()
+    }
 
 
 def _lines(connection: duckdb.DuckDBPyConnection, question: Question) -> list[Line]:

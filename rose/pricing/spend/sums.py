@@ -7,9 +7,9 @@ They lie in `<ledger>/costs`, named after the frozen file's SHA-256. They can be
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import duckdb
 import polars as pl
@@ -45,8 +45,7 @@ def of_posting(root: Path, posting: Posting, grain: Grain) -> Path | pl.DataFram
 
     Raises PricingError for frozen rows that are not those that were posted.
     """
-    path = root / FOLDER / f"{posting.close_id}-{posting.number:04}-{posting.files[posting.rows_file][:16]}.{grain}"
-    path = path.with_name(f"{path.name}.parquet")
+    path = _path(root, posting, grain)
     if _is_whole(path, posting):
         return path
     rows = summed(frozen(root, posting), grain)
@@ -71,6 +70,39 @@ def keep(root: Path, posted: Iterable[Posting]) -> int:
         of_posting(root, posting, "hour")
         of_posting(root, posting, "day")
     return len(own)
+
+
+def faults(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
+    """What is wrong with the sums that are kept, each row held against the frozen ones, naming the file.
+
+    Nothing of frozen rows that are not as they were: whoever reads those says so.
+    """
+    for posting in posted:
+        kept: dict[Grain, Path] = {grain: _path(root, posting, grain) for grain in get_args(Grain)}
+        kept = {grain: path for grain, path in kept.items() if path.exists()}
+        if not kept:
+            continue
+        try:
+            rows = frozen(root, posting)
+        except PricingError:
+            continue
+        for grain, path in kept.items():
+            if not _has(path, summed(rows, grain)):
+                yield f"{path} is not what posting {posting.number} of {posting.close_id} sums to; remove it"
+
+
+def _path(root: Path, posting: Posting, grain: Grain) -> Path:
+    sha256 = posting.files[posting.rows_file]
+    return root / FOLDER / f"{posting.close_id}-{posting.number:04}-{sha256[:16]}.{grain}.parquet"
+
+
+def _has(path: Path, rows: pl.DataFrame) -> bool:
+    """Whether the file has these rows, in any order."""
+    try:
+        kept = pl.read_parquet(path, hive_partitioning=False)
+    except (OSError, pl.exceptions.PolarsError):
+        return False
+    return kept.schema == rows.schema and kept.sort(rows.columns).equals(rows.sort(rows.columns))
 
 
 def _is_whole(path: Path, posting: Posting) -> bool:

@@ -4,6 +4,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from rose import events
@@ -13,7 +14,9 @@ from rose.ledger.upkeep import books
 from rose.pricing.audit.check import check
 from rose.pricing.closing import receipt
 from rose.pricing.closing.period import of_month
+from rose.pricing.closing.records import postings
 from rose.pricing.closing.restate import restate
+from rose.pricing.spend import sums
 from rose.pricing.watch.budget import budgets, set_budget
 from tests.pricing.closing.conftest import CLOSE_ID, DEARER, NEXT_DAY_US, write
 
@@ -106,6 +109,20 @@ def test_changed_books_are_found(corrected: Path, statement: str, says: str) -> 
         connection.execute(statement)
     problems = check(corrected).problems
     assert any(says in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_kept_sums_of_another_team_or_of_nothing_are_found_and_named(corrected: Path, number: int) -> None:
+    posted = postings(corrected)[CLOSE_ID]
+    assert sums.keep(corrected, posted) == 2
+    assert not check(corrected).problems
+    paths = [sums.of_posting(corrected, posted[number], grain) for grain in ("hour", "day")]
+    by_hour, by_day = (path for path in paths if isinstance(path, Path))
+    pl.read_parquet(by_hour).with_columns(team=pl.lit("chat")).write_parquet(by_hour)
+    by_day.write_bytes(b"")
+    assert check(corrected).problems == tuple(
+        f"{path} is not what posting {number} of {CLOSE_ID} sums to; remove it" for path in (by_hour, by_day)
+    )
 
 
 def test_books_that_are_lost_are_made_again_from_the_events(corrected: Path) -> None:

@@ -12,7 +12,8 @@ from rose import events
 from rose.pricing import charges
 from rose.pricing.charges import state
 from rose.pricing.charges.days import price_days
-from rose.pricing.export import bill, facts, focus
+from rose.pricing.export import bill, facts, focus, headline
+from rose.pricing.export.context import Before, Context
 from rose.pricing.price_books.pricebook import parse
 from rose.pricing.run.priced import priced
 from tests.pricing.charges.test_pricing import HOUR, T0_NS, S, by, slice_, turn, us
@@ -137,6 +138,8 @@ def test_an_export_names_the_device_and_counts_it_once(write_ledger: Any, tmp_pa
     used = pl.read_parquet(tmp_path / "focus.parquet").filter(ChargeCategory="Usage")
     assert used.select("ResourceId", "ResourceName").rows() == [(GPU, "a"), (GPU, "b")]
     assert dict(facts.about(exported))["devices"] == "1"
+    sentence, *_ = headline.of_bill(exported, Context(before=Before(name="nothing", why="a test")))
+    assert "on 1 device in 2 runs" in sentence
 
 
 def test_two_runs_on_one_device_at_a_time_are_billed_once(write_ledger: Any) -> None:

@@ -11,7 +11,17 @@ from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import BY, Cost, Question, ask
-from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, DAY_NS, HOUR_NS, T0_NS
+from tests.pricing.closing.conftest import (
+    BILL_NANO,
+    BOOK_TOML,
+    DAY_NS,
+    HOUR_NS,
+    T0_NS,
+    begun,
+    ended,
+    fleet_events,
+    write,
+)
 from tests.pricing.spend.conftest import CLOSE_ID
 
 USD = 10**9
@@ -69,6 +79,23 @@ def test_lines_of_one_team_or_tag_only(fleet: Path, book: str) -> None:
     tagged = asked(fleet, book, "tag:serving_team", period=HOUR)
     assert [line.values for line in tagged.lines] == [("chat",)]
     assert tagged.total.cost_nano == BILL_NANO
+
+
+def test_a_tag_is_read_once_whatever_its_name_and_of_the_runs_that_are_charged(tmp_path: Path, book: str) -> None:
+    """A key given twice counts as its first, which `team` does too; a simulated run of the same id has its own tags."""
+    tags = '{"team": "research", "team": "chat", "serving_team": "research", '
+    tags += r'"a\"*": "odd", "": "none", "size": 3, "null": null}'
+    root = write(tmp_path / "ledger", [*begun(tags), *fleet_events()[2:]])
+    write(root, [*begun('{"team": "nobody"}'), *ended(3600)], "other", "simulated")
+    values = {
+        "team": "research", "tag:team": "research", 'tag:a"*': "odd", "tag:size": "3", "tag:null": "unallocated",
+    }  # fmt: skip
+    for by, value in values.items():
+        made = asked(root, book, by, period=HOUR, provenance="live")
+        assert [(line.values, line.cost_nano) for line in made.lines] == [((value,), BILL_NANO)]
+        assert made.bill_nano == BILL_NANO
+    with pytest.raises(PricingError, match="there is team"):
+        asked(root, book, "tag:size", period=HOUR, provenance="simulated")
 
 
 @pytest.mark.parametrize(
