@@ -160,6 +160,36 @@ def test_two_runs_on_one_device_at_a_time_are_billed_once(write_ledger: Any) -> 
         assert {stay.run_id for stay in alone.stays} == {run_id}
 
 
+def test_other_hardware_under_the_same_name_is_another_device_from_then_on(write_ledger: Any) -> None:
+    """An hour of one GPU, an hour away, an hour of another one; the other run has the second GPU in the first hour."""
+    other_gpu = "GPU-77aa"
+    root = write_ledger([
+        run(),
+        device("joined", 0), slice_(0, serving=3600), device("left", 3600),
+        device("joined", 7200, hardware_id=other_gpu), slice_(7200, serving=3600),
+        device("left", 10800, hardware_id=None),
+    ])  # fmt: skip
+    other = [run(), device("joined", 0, hardware_id=other_gpu), slice_(0, serving=3600), device("left", 3600)]
+    write_ledger(other, root=root, writer="other", run_id="other")
+    found = charges.price(root, BOOK)
+    assert found.total_nano == 7_050_000_000
+    assert by(found.frame, "run_id", "hardware_id") == {
+        ("run", GPU): (3600 * S, 0, 2_350_000_000),
+        ("run", other_gpu): (3600 * S, 0, 2_350_000_000),
+        ("other", other_gpu): (3600 * S, 0, 2_350_000_000),
+    }
+
+
+def test_hardware_that_changes_while_the_device_is_there_changes_at_that_time(write_ledger: Any) -> None:
+    """Hardware is told again only where it changed: a join that does not say goes on with what was said before."""
+    made = [run(), device("joined", 0, hardware_id=None), device("joined", 600), slice_(0, idle=1800)]
+    made += [device("joined", 1800, hardware_id="GPU-77aa"), device("joined", 2400, hardware_id=None)]
+    found = charges.price(write_ledger([*made, slice_(1800, idle=1800)]), BOOK)
+    assert by(found.frame, "hardware_id") == {
+        GPU: (1800 * S, 0, 1_175_000_000), "GPU-77aa": (1800 * S, 0, 1_175_000_000)
+    }  # fmt: skip
+
+
 def test_what_does_not_divide_goes_to_the_first_run_by_name(write_ledger: Any) -> None:
     """Three runs share 10,000 ns and the 7 nano-dollars that they cost."""
     root = None
