@@ -13,6 +13,7 @@ from rose.pricing import charges
 from rose.pricing.charges import state
 from rose.pricing.charges.days import price_days
 from rose.pricing.export import bill, facts, focus
+from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import parse
 from rose.pricing.run.priced import priced
 from tests.pricing.charges.test_pricing import HOUR, T0_NS, S, by, slice_, turn, us
@@ -210,6 +211,20 @@ def test_each_of_two_runs_pays_its_part_at_the_price_of_what_it_has_the_device_a
     }  # fmt: skip
 
 
+def test_one_device_cannot_be_of_two_classes_at_once(write_ledger: Any) -> None:
+    """A run with a cheaper class on the same hardware would cut the bill; one that comes after the other may be."""
+    root = write_ledger([run(), device("joined", 0), slice_(0, serving=3600), device("left", 3600)])
+    other = [run(), device("joined", 1800, "x", device_class="l4"), device("left", 7200, "x", device_class="l4")]
+    write_ledger(other, root=root, writer="other", run_id="other")
+    for asked in (None, "run", "other"):
+        with pytest.raises(PricingError) as caught:
+            charges.price(root, BOOK, run_id=asked)
+        for name in (GPU, "run other, x: l4", "run run, d: h100-sxm", str(T0_NS + 1800 * S), str(T0_NS + 3600 * S)):
+            assert name in str(caught.value)
+    later = charges.price(root, BOOK, from_ns=T0_NS + HOUR)
+    assert by(later.frame, "run_id", "device_class") == {("other", "l4"): (3600 * S, 0, 500_000_000)}
+
+
 def test_power_that_two_runs_read_of_one_device_is_billed_once(write_ledger: Any) -> None:
     root = write_ledger([run(), device("joined", 0), slice_(0, idle=3600), power(0, 3600)])
     other = [run(), device("joined", 0), slice_(0, idle=3600), power(1800, 3600)]
@@ -249,8 +264,6 @@ def test_simulated_time_never_shares_with_live_time(write_ledger: Any) -> None:
 
 
 def test_time_between_two_tenures_is_nobodys(write_ledger: Any) -> None:
-    from rose.pricing.money import PricingError
-
     made = [run(), device("joined", 0), device("left", 600), device("joined", 1200), slice_(0, idle=1800)]
     with pytest.raises(PricingError, match="outside"):
         charges.price(write_ledger(made), BOOK)
@@ -281,8 +294,8 @@ def test_what_arrives_later_of_another_run_divides_what_was_charged_before(
     assert bill() == {"run": 4, "other": 2}
     add(device("left", 18000))
     assert bill() == {"run": 4, "other": 2}
-    add(device("joined", 18000, device_class="l4"), slice_(18000, rollout=3600))
-    assert bill() == {"run": 3.5, "other": pytest.approx(2 + 0.5 * 0.5 / 2.35)}
+    add(device("joined", 18000, pool="rollout"), slice_(18000, rollout=3600))
+    assert bill() == {"run": 3.5, "other": pytest.approx(2 + 0.5 / 2.35)}
     # From here on it is known to have been away from 9000 s on.
     add(device("left", 9000), device("joined", 14400))
-    assert bill() == {"run": 4.25, "other": pytest.approx(1.25 + 0.5 * 0.5 / 2.35)}
+    assert bill() == {"run": 4.25, "other": pytest.approx(1.25 + 0.5 / 2.35)}
