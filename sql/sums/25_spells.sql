@@ -1,12 +1,12 @@
--- Of the devices that the new events are about: from when to when they are in one pool and class. The first spell begins
--- with time, the last one ends with it. `resplit` has those by which events that were added up before would have to be
--- told apart anew.
+-- Of the devices that the new events are about: from when to when they are in one pool and class, on one hardware. The
+-- first spell begins with time, the last one ends with it. `resplit` has those by which events that were added up before
+-- would have to be told apart anew.
 CREATE OR REPLACE TEMP TABLE spell AS
 WITH change AS (
     SELECT
         run_id, provenance, device_id, joined_ns,
         lag(joined_ns) OVER device IS NULL AS first_one,
-        (pool, device_class) IS DISTINCT FROM lag((pool, device_class)) OVER device AS changed
+        (pool, device_class, hardware_id) IS DISTINCT FROM lag((pool, device_class, hardware_id)) OVER device AS changed
     FROM tenure
     SEMI JOIN (FROM new_event WHERE kind = 'device') USING (run_id, provenance, device_id)
     WINDOW device AS (PARTITION BY run_id, provenance, device_id ORDER BY joined_ns)

@@ -1,7 +1,9 @@
--- One row for each stretch of time in which a device of a run was there in one pool and class: [joined_ns, left_ns). A
--- device that joins while it is there goes on, in another pool or class as a row of its own. One that left and never
--- joined has none.
+-- One row for each stretch of time in which a device of a run was there in one pool and class, on one hardware:
+-- [joined_ns, left_ns). A device that joins while it is there goes on, in another pool or class or on other hardware as a
+-- row of its own. One that left and never joined has none.
 --
+-- hardware_id: What tells the device from all others, in whatever run. Where an event does not say, what the last one of
+--     the device before said, else the next one; NULL where none says.
 -- joined_ns: When it begins, UTC nanoseconds since the Unix epoch.
 -- left_ns: When it ends, UTC nanoseconds since the Unix epoch; NULL while the device is there.
 CREATE OR REPLACE VIEW tenure AS
@@ -18,18 +20,33 @@ WITH recorded AS (
         ) = 'left'
     )
 ),
+hardware AS (
+    SELECT
+        * EXCLUDE (hardware_id),
+        coalesce(
+            last_value(hardware_id IGNORE NULLS) OVER (
+                PARTITION BY run_id, provenance, device_id ORDER BY t_ns, at_us, writer, seq
+                ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
+            ),
+            first_value(hardware_id IGNORE NULLS) OVER (
+                PARTITION BY run_id, provenance, device_id ORDER BY t_ns, at_us, writer, seq
+                ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING
+            )
+        ) AS hardware_id
+    FROM recorded
+),
 change AS (
     SELECT
         *,
-        lag(CASE WHEN action = 'joined' THEN pool || '/' || device_class END) OVER tenures AS before,
+        lag(CASE WHEN action = 'joined' THEN (pool, device_class, hardware_id) END) OVER tenures AS before,
         lead(t_ns) OVER tenures AS until_ns
-    FROM recorded
+    FROM hardware
     WINDOW tenures AS (PARTITION BY run_id, provenance, device_id ORDER BY t_ns, at_us, writer, seq)
 ),
 numbered AS (
     SELECT
         *,
-        count(*) FILTER (before IS DISTINCT FROM pool || '/' || device_class) OVER (
+        count(*) FILTER (before IS DISTINCT FROM (pool, device_class, hardware_id)) OVER (
             PARTITION BY run_id, provenance, device_id ORDER BY t_ns, at_us, writer, seq
         ) AS tenure
     FROM change
@@ -38,9 +55,9 @@ numbered AS (
 SELECT
     arg_min(writer, t_ns) AS writer, arg_min(seq, t_ns) AS seq, arg_min(event_id, t_ns) AS event_id,
     run_id, provenance, min(event_time) AS event_time,
-    device_id, pool, device_class,
+    device_id, pool, device_class, hardware_id,
     min(t_ns) AS joined_ns,
     CASE WHEN count(until_ns) = count(*) THEN max(until_ns) END AS left_ns,
     min(event_time) AS "at"
 FROM numbered
-GROUP BY run_id, provenance, device_id, tenure, pool, device_class;
+GROUP BY run_id, provenance, device_id, tenure, pool, device_class, hardware_id;

@@ -171,12 +171,12 @@ class Made:
         own = [of for of in self.tenures() if (of.run_id, of.device_id) == (run_id, device_id) and of.t0_ns <= at_ns]
         return max((of.spell for of in own), default=0)
 
-    def hardware(self) -> dict[tuple[str, str], str]:
-        """What each (run_id, device_id) is."""
-        found = {}
-        for _, _, run_id, of in self.facts(events.Device):
-            found[run_id, str(of.device_id)] = of.hardware_id or f"{run_id}/{of.device_id}"
-        return found
+    def hardware(self) -> dict[tuple[str, str, int], str]:
+        """What each (run_id, device_id) is in each of its spells."""
+        return {
+            (of.run_id, of.device_id, of.spell): of.joined.hardware_id or f"{of.run_id}/{of.device_id}"
+            for of in self.tenures()
+        }
 
     def parts(self) -> dict[tuple[str, str, int, int], tuple[int, int]]:
         """By run, device, spell and hour: nanoseconds for which the run held the device, and its part of them."""
@@ -199,7 +199,7 @@ class Made:
         hardware = self.hardware()
         found: dict[tuple[str, str, int, int], tuple[int, int]] = {}
         for name in set(hardware.values()):
-            joined = _joined([span for span in spans if hardware[span[0][:2]] == name and span[1] < span[2]])
+            joined = _joined([span for span in spans if hardware[span[0]] == name and span[1] < span[2]])
             times = {ns for _, *ends in joined for ns in ends}
             times |= {ns for a, b in pairwise(sorted(times)) for ns in range(a - a % HOUR_NS, b, HOUR_NS) if a < ns}
             for from_ns, to_ns in pairwise(sorted(times)):
@@ -303,10 +303,12 @@ def _device(
     pool: Any = draw(st.sampled_from(["serving", "serving", "rollout", "train"]))
     offset = draw(st.sampled_from([-HOUR_NS, -1, 0, 1, -S, -59 * 60 * S]) | st.integers(-2 * HOUR_NS, HOUR_NS))
     at_ns = MIDNIGHT_NS + offset
+    device_class = draw(st.sampled_from(["owned", "owned", "rented"]))
+    hardware = draw(st.sampled_from([None, "G0", "G0", "G1"])) if moving else None
     joined = events.Device(
-        action="joined", device_id=device_id, t_ns=at_ns, pool=pool, at_us=at_ns // 1000,
-        device_class=draw(st.sampled_from(["owned", "owned", "rented"])),
-        hardware_id=draw(st.sampled_from([None, "G0", "G0", "G1"])) if moving else None,
+        action="joined", device_id=device_id, t_ns=at_ns, pool=pool, at_us=at_ns // 1000, device_class=device_class,
+        # Hardware is of one class at a time.
+        hardware_id=hardware and f"{hardware}-{device_class}",
     )  # fmt: skip
     changes: list[events.Event] = [joined]
     made: list[events.Event] = []
@@ -327,10 +329,11 @@ def _device(
             if how == "other" and not moved:
                 moved = True
                 # Once: then pool and class say which of the two it is.
+                device_class = "rented" if joined.device_class == "owned" else "owned"
                 other: dict[str, Any] = draw(
                     st.sampled_from(
                         [
-                            {"device_class": "rented" if joined.device_class == "owned" else "owned"},
+                            {"device_class": device_class, "hardware_id": hardware and f"{hardware}-{device_class}"},
                             {"pool": "rollout" if pool == "serving" else "serving"},
                         ]
                     )

@@ -141,9 +141,10 @@ def provisioned(made: Made) -> Counter[Key]:
 
 def device_hours(made: Made) -> Counter[Key]:
     """What each hour of each hardware in one class and pool costs, nano-dollars: each rounded once."""
-    hardware, times = made.hardware(), Counter[Key]()
+    of, times = prices_of(made), Counter[Key]()
+    hardware = {(*key[:2], *of[key]): name for key, name in made.hardware().items()}
     for (run_id, device_id, *price, hour), ns in provisioned(made).items():
-        times[hardware[run_id, device_id], *price, hour] += ns
+        times[hardware[run_id, device_id, *price], *price, hour] += ns
     found = Counter(dict.fromkeys(times, 0))
     for (name, device_class, pool, hour), ns in times.items():
         rate = Fraction(BOOK.device_at(device_class, pool, hour * HOUR_NS).usd_per_hour)
@@ -187,7 +188,7 @@ def test_identity_1_bucket_nanoseconds_sum_to_provisioned_ones(made: Made) -> No
     hardware = made.hardware()
     whole: Counter[Key] = Counter()
     for name in set(hardware.values()):
-        own = [of for of in made.tenures() if hardware[of.run_id, of.device_id] == name]
+        own = [of for of in made.tenures() if hardware[of.run_id, of.device_id, of.spell] == name]
         for hour, ns in union_ns((of.t0_ns, of.t1_ns) for of in own).items():
             whole[name, hour] += ns
     assert summed(frame, ["hardware_id", "hour"], "ns") == +whole

@@ -97,8 +97,9 @@ def price(
 
     The same ledger and book give the same charges, whenever and in how many portions the ledger was written and read.
     Raises PricingError for a ledger that does not verify (unless allowed), a period that is empty, is not whole UTC
-    hours or of which events were archived, more than one provenance (unless one is chosen), and device time that is
-    covered twice or was never provisioned; PriceBookError where a price is missing.
+    hours or of which events were archived, more than one provenance (unless one is chosen), device time that is covered
+    twice or was never provisioned, and hardware that is held as two classes at once; PriceBookError where a price is
+    missing.
     """
     for name, ns in (("from", from_ns), ("to", to_ns)):
         if ns is not None and ns % NS_PER_HOUR:
@@ -116,6 +117,7 @@ def price(
         of = _provenance(connection, provenance, asked)
         stays = _stays(connection)
         _refuse_faults(root, connection)
+        _refuse_two_classes(connection)
         try:
             _bring_charges_up_to_date(connection, book)
         except (duckdb.OutOfRangeException, duckdb.ConversionException) as error:
@@ -239,6 +241,21 @@ def _refuse_faults(root: Path, connection: duckdb.DuckDBPyConnection) -> None:
         "the ledger cannot be priced, since some of it would be paid twice or was never provisioned:\n"
         + "\n".join(lines[:20] or [f"  run {run_id}" for run_id in faulty])
     )
+
+
+def _refuse_two_classes(connection: duckdb.DuckDBPyConnection) -> None:
+    """Raises PricingError naming hardware held as two classes at once: a cheaper one would cut what others pay."""
+    found = records(connection.execute(sql.read("charges/26_classes.sql")))
+    if found:
+        raise PricingError(
+            "the period cannot be priced, since devices are held as two classes at once; give each hardware_id one "
+            "class in all fleet files, and price periods without this time:\n"
+            + "\n".join(
+                f"  {of['hardware_id']} over [{of['t0_ns']}, {of['t1_ns']}) ns: run {of['run_id']}, {of['device_id']}: "
+                f"{of['device_class']}; run {of['other_run_id']}, {of['other_device_id']}: {of['other_device_class']}"
+                for of in found
+            )
+        )
 
 
 def _bring_charges_up_to_date(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:

@@ -14,6 +14,7 @@ from rose.pricing.charges import state
 from rose.pricing.charges.days import price_days
 from rose.pricing.export import bill, facts, focus, headline
 from rose.pricing.export.context import Before, Context
+from rose.pricing.money import PricingError
 from rose.pricing.price_books.pricebook import parse
 from rose.pricing.run.priced import priced
 from tests.pricing.charges.test_pricing import HOUR, T0_NS, S, by, slice_, turn, us
@@ -163,6 +164,36 @@ def test_two_runs_on_one_device_at_a_time_are_billed_once(write_ledger: Any) -> 
         assert {stay.run_id for stay in alone.stays} == {run_id}
 
 
+def test_other_hardware_under_the_same_name_is_another_device_from_then_on(write_ledger: Any) -> None:
+    """An hour of one GPU, an hour away, an hour of another one; the other run has the second GPU in the first hour."""
+    other_gpu = "GPU-77aa"
+    root = write_ledger([
+        run(),
+        device("joined", 0), slice_(0, serving=3600), device("left", 3600),
+        device("joined", 7200, hardware_id=other_gpu), slice_(7200, serving=3600),
+        device("left", 10800, hardware_id=None),
+    ])  # fmt: skip
+    other = [run(), device("joined", 0, hardware_id=other_gpu), slice_(0, serving=3600), device("left", 3600)]
+    write_ledger(other, root=root, writer="other", run_id="other")
+    found = charges.price(root, BOOK)
+    assert found.total_nano == 7_050_000_000
+    assert by(found.frame, "run_id", "hardware_id") == {
+        ("run", GPU): (3600 * S, 0, 2_350_000_000),
+        ("run", other_gpu): (3600 * S, 0, 2_350_000_000),
+        ("other", other_gpu): (3600 * S, 0, 2_350_000_000),
+    }
+
+
+def test_hardware_that_changes_while_the_device_is_there_changes_at_that_time(write_ledger: Any) -> None:
+    """Hardware is told again only where it changed: a join that does not say goes on with what was said before."""
+    made = [run(), device("joined", 0, hardware_id=None), device("joined", 600), slice_(0, idle=1800)]
+    made += [device("joined", 1800, hardware_id="GPU-77aa"), device("joined", 2400, hardware_id=None)]
+    found = charges.price(write_ledger([*made, slice_(1800, idle=1800)]), BOOK)
+    assert by(found.frame, "hardware_id") == {
+        GPU: (1800 * S, 0, 1_175_000_000), "GPU-77aa": (1800 * S, 0, 1_175_000_000)
+    }  # fmt: skip
+
+
 def test_what_does_not_divide_goes_to_the_first_run_by_name(write_ledger: Any) -> None:
     """Three runs share 10,000 ns and the 7 nano-dollars that they cost."""
     root = None
@@ -181,6 +212,20 @@ def test_each_of_two_runs_pays_its_part_at_the_price_of_what_it_has_the_device_a
     assert by(charges.price(root, BOOK).frame, "run_id") == {
         "run": (1800 * S, 0, 1_175_000_000), "other": (1800 * S, 0, 500_000_000)
     }  # fmt: skip
+
+
+def test_one_device_cannot_be_of_two_classes_at_once(write_ledger: Any) -> None:
+    """A run with a cheaper class on the same hardware would cut the bill; one that comes after the other may be."""
+    root = write_ledger([run(), device("joined", 0), slice_(0, serving=3600), device("left", 3600)])
+    other = [run(), device("joined", 1800, "x", device_class="l4"), device("left", 7200, "x", device_class="l4")]
+    write_ledger(other, root=root, writer="other", run_id="other")
+    for asked in (None, "run", "other"):
+        with pytest.raises(PricingError) as caught:
+            charges.price(root, BOOK, run_id=asked)
+        for name in (GPU, "run other, x: l4", "run run, d: h100-sxm", str(T0_NS + 1800 * S), str(T0_NS + 3600 * S)):
+            assert name in str(caught.value)
+    later = charges.price(root, BOOK, from_ns=T0_NS + HOUR)
+    assert by(later.frame, "run_id", "device_class") == {("other", "l4"): (3600 * S, 0, 500_000_000)}
 
 
 def test_power_that_two_runs_read_of_one_device_is_billed_once(write_ledger: Any) -> None:
@@ -222,8 +267,6 @@ def test_simulated_time_never_shares_with_live_time(write_ledger: Any) -> None:
 
 
 def test_time_between_two_tenures_is_nobodys(write_ledger: Any) -> None:
-    from rose.pricing.money import PricingError
-
     made = [run(), device("joined", 0), device("left", 600), device("joined", 1200), slice_(0, idle=1800)]
     with pytest.raises(PricingError, match="outside"):
         charges.price(write_ledger(made), BOOK)
@@ -254,8 +297,8 @@ def test_what_arrives_later_of_another_run_divides_what_was_charged_before(
     assert bill() == {"run": 4, "other": 2}
     add(device("left", 18000))
     assert bill() == {"run": 4, "other": 2}
-    add(device("joined", 18000, device_class="l4"), slice_(18000, rollout=3600))
-    assert bill() == {"run": 3.5, "other": pytest.approx(2 + 0.5 * 0.5 / 2.35)}
+    add(device("joined", 18000, pool="rollout"), slice_(18000, rollout=3600))
+    assert bill() == {"run": 3.5, "other": pytest.approx(2 + 0.5 / 2.35)}
     # From here on it is known to have been away from 9000 s on.
     add(device("left", 9000), device("joined", 14400))
-    assert bill() == {"run": 4.25, "other": pytest.approx(1.25 + 0.5 * 0.5 / 2.35)}
+    assert bill() == {"run": 4.25, "other": pytest.approx(1.25 + 0.5 / 2.35)}
