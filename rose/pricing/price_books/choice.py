@@ -1,8 +1,9 @@
 """Which price book prices a figure: a decision that somebody made and that is shown, never a default.
 
 In this order: the one named to the command; the one that the ledger adopted last (`rose price adopt`); the run's own,
-which its fleet file named; the one of the environment. Made-up prices are used only where they are asked for by name,
-and after every real book: a run whose fleet file names them has no prices of its own.
+which its fleet file named, and for several runs only where every one names it; the one of the environment. Made-up
+prices are used only where they are asked for by name, and after every real book: a run whose fleet file names them has
+no prices of its own.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ def choose(
     run_id: str | None = None,
     from_ns: int | None = None,
     to_ns: int | None = None,
+    provenance: str | None = None,
 ) -> PriceBook:
-    """The price book for a run of the ledger at `root`, or for the runs in [from_ns, to_ns), UTC; all runs if neither.
+    """The price book for a run of the ledger at `root`, or for every run that had a device in [from_ns, to_ns), UTC.
 
-    `chosen` of the book says by which rule. Raises NoPriceBookError where no rule names one, PricingError where the
+    Runs of one provenance where one is given. `chosen` of the book says by which rule. Raises NoPriceBookError where no rule names one, PricingError where the
     runs name different ones, PriceBookError for one that cannot be used, and LedgerError.
     """
     if isinstance(named, PriceBook):
@@ -53,18 +55,19 @@ def choose(
     root = layout.check(root)
     if (book := _adopted(root)) is not None:
         return book
-    own = _own(root, run_id, from_ns, to_ns)
-    real = {name: runs for name, runs in own.items() if not pricebook.is_example(name)}
-    if len(real) == 1:
-        ((name, runs),) = real.items()
-        return chosen(_load_own(name, runs), RUNS_OWN)
+    own = _own(root, run_id, from_ns, to_ns, provenance)
+    if len(own) == 1:
+        ((name, runs),) = own.items()
+        if name is not None and not pricebook.is_example(name):
+            return chosen(_load_own(name, runs), RUNS_OWN)
     if (book := _configured()) is not None:
         return book
-    if real:
-        listed = "; ".join(f"{', '.join(runs)}: {name}" for name, runs in sorted(real.items()))
+    if any(name is not None and not pricebook.is_example(name) for name in own):
+        listed = "; ".join(f"{', '.join(runs)}: {name or 'none'}" for name, runs in own.items())
         raise PricingError(f"the runs name different price books ({listed}), and one bill has one. {WAYS}")
-    if len(own) == 1:
-        return chosen(pricebook.load(next(iter(own))), RUNS_OWN)
+    if len(own) == 1 and None not in own:
+        ((example, _),) = own.items()
+        return chosen(pricebook.load(str(example)), RUNS_OWN)
     of_run = "" if run_id is None else f" for run {run_id}"
     raise NoPriceBookError(f"there is no price book{of_run}, so nothing can be priced. {WAYS}")
 
@@ -108,12 +111,14 @@ def _configured() -> PriceBook | None:
     return chosen(pricebook.load(name), CONFIGURED) if name else None
 
 
-def _own(root: Path, run_id: str | None, from_ns: int | None, to_ns: int | None) -> dict[str, list[str]]:
-    """The runs that name each price book, by the book's name or path."""
+def _own(
+    root: Path, run_id: str | None, from_ns: int | None, to_ns: int | None, provenance: str | None
+) -> dict[str | None, list[str]]:
+    """The runs that name each price book, by the book's name or path; None for those that name none."""
     with catalog.connect(root) as connection:
-        set_variables(connection, run_id=run_id, from_ns=from_ns, to_ns=to_ns)
+        set_variables(connection, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
         named = rows(connection, "run/price_books")
-    runs: dict[str, list[str]] = {}
+    runs: dict[str | None, list[str]] = {}
     for row in named:
         runs.setdefault(row["price_book"], []).append(row["run_id"])
     return runs
