@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import date
@@ -55,8 +57,11 @@ def book_file(tmp_path: Path) -> Callable[[str], Path]:
 
 
 def run_with(price_book: object, run_id: str = "run", begin_us: int = 0) -> events.Run:
-    config = json.dumps({"price_book": None if price_book is None else str(price_book)})
-    return events.Run(action="started", name=run_id, config_json=config, at_us=begin_us or BEGIN_US)
+    """As `rose up` records it: with the SHA-256 of the file."""
+    config = {"price_book": None if price_book is None else str(price_book)}
+    if isinstance(price_book, Path):
+        config["price_book_sha256"] = hashlib.sha256(price_book.read_bytes()).hexdigest()
+    return events.Run(action="started", name=run_id, config_json=json.dumps(config), at_us=begin_us or BEGIN_US)
 
 
 def command(*arguments: object) -> tuple[int, str, str]:
@@ -154,6 +159,34 @@ def test_a_run_reprices_no_other_run(
         choose(root)
     monkeypatch.setenv(VARIABLE, str(book_file("configured")))
     assert choose(root).name == "configured"
+
+
+def test_only_the_file_that_a_run_began_with_is_opened(
+    write_ledger: Callable[..., Path], book_file: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The path is of whoever wrote the ledger."""
+    digest = hashlib.sha256(book_file("edited").read_bytes()).hexdigest()
+    book_file("edited").write_text("secret = 1")
+    os.mkfifo(tmp_path / "fifo.toml")
+    (tmp_path / "long.toml").write_bytes(b"#" * (2**20 + 1))
+    asked = [
+        ("edited.toml", digest, r"is not the file that the run began with \(SHA-256 [0-9a-f]{64}\).*`-b FILE`"),
+        ("edited.toml", None, r"has no SHA-256 of it, so .* is not opened; name the book with `-b FILE`"),
+        ("fifo.toml", digest, "is no regular file"),
+        ("long.toml", digest, "is no regular file of at most 1048576 bytes"),
+        ("passwd", digest, "does not end in .toml"),
+        (".toml", digest, "No such file"),
+    ]
+    root = None
+    for number, (name, sha256, _) in enumerate(asked):
+        config = json.dumps({"price_book": str(tmp_path / name), "price_book_sha256": sha256})
+        begun = events.Run(action="started", name="r", config_json=config, at_us=BEGIN_US)
+        root = write_ledger([begun], root=root, writer=f"w{number}", run_id=f"r{number}")
+    assert root is not None
+    for number, (_, _, says) in enumerate(asked):
+        with pytest.raises(PriceBookError, match=says) as refused:
+            choose(root, run_id=f"r{number}")
+        assert "secret" not in str(refused.value)
 
 
 def test_a_run_of_another_provenance_or_that_died_before_prices_nothing(
