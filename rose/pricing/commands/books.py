@@ -265,13 +265,7 @@ def show_budgets(
 
         of = budget.current_month() if month is None else period.of_month(month)
         root = ledger_root(ledger)
-        found = budget.show(
-            root,
-            of,
-            _book(root, price_book, of, provenance=provenance),
-            provenance=provenance,
-            allow_unverified=allow_unverified,
-        )
+        found = budget.show(root, of, price_book, provenance=provenance, allow_unverified=allow_unverified)
         _print(as_json, [each.to_json() for each in found], lambda: tables.budgets(found))
 
 

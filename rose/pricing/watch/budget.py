@@ -113,13 +113,13 @@ def budgets(root: Path, month: Period) -> dict[str, int]:
 def show(
     root: Path,
     month: Period,
-    book: PriceBook,
+    book: PriceBook | str | None,
     *,
     provenance: str | None = None,
     allow_unverified: bool = False,
     now_us: int | None = None,
 ) -> list[TeamBudget]:
-    """Every team with a budget for the month; `book` prices the hours that are not closed.
+    """Every team with a budget for the month; `book` prices the hours that are not closed, as for `gather`.
 
     Raises PricingError where no budget is set for the month, or its charges cannot be priced.
     """
