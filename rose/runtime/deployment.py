@@ -29,7 +29,7 @@ from rose.runtime.coserving.lease_file import LeaseFile
 from rose.runtime.engines import leftovers, models
 from rose.runtime.engines.forkserver import ForkServer
 from rose.runtime.engines.ports import free_port
-from rose.runtime.fleet import FleetPlan
+from rose.runtime.fleet import FleetPlan, recorded_config
 from rose.runtime.memory_plan import MemoryPlan, trainer_device
 from rose.runtime.notices import Notices
 from rose.runtime.rl_loop import LoopParts, RlLoop
@@ -73,6 +73,7 @@ class Deployment:
 
     def __init__(self, config: FleetConfig, say: Callable[[str], None]) -> None:
         self._config = config
+        self._recorded_config = recorded_config(config)
         self._say = say
         self._run_id = f"{config.name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
         self._folder = run_folder.path(self._run_id)
@@ -373,7 +374,7 @@ class Deployment:
         return Run(
             action=action,
             name=self._config.name,
-            config_json=self._config.model_dump_json(exclude={"gateway": {"token"}}),
+            config_json=self._recorded_config,
             host_json=json.dumps(
                 {
                     "cores": psutil.cpu_count(),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +23,18 @@ from rose.runtime.engines.sglang import EngineSpec
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.serving import ServingDevice
+
+
+def recorded_config(config: FleetConfig) -> str:
+    """The configuration as JSON, without its secret, as a run's events have it.
+
+    `price_book_sha256` is of the price book's file, if one is named: who reads the ledger opens no other file there.
+    """
+    made = config.model_dump(mode="json", exclude={"gateway": {"token"}})
+    if config.price_book is not None and config.price_book.endswith(".toml"):
+        with suppress(OSError):
+            made["price_book_sha256"] = hashlib.sha256(Path(config.price_book).read_bytes()).hexdigest()
+    return json.dumps(made)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,12 @@
--- Provenances of the runs that lie, with a part at least, in [from_ns, to_ns). Read from the ledger's catalog.
+-- Provenances of the runs that had a device in [from_ns, to_ns). A device that never left was there until the last event
+-- of its run: a run that died does not go on for ever. Read from the ledger's catalog.
 -- By hand: SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
+WITH newest AS (
+    SELECT run_id, provenance, 1000 * max(newest_at_us) AS last_ns FROM daily_event GROUP BY run_id, provenance
+)
 SELECT DISTINCT provenance
-FROM run
-WHERE 1000 * epoch_us(started_at) < getvariable('to_ns')
-  AND (ended_at IS NULL OR 1000 * epoch_us(ended_at) > getvariable('from_ns'))
+FROM tenure
+JOIN newest USING (run_id, provenance)
+WHERE joined_ns < getvariable('to_ns')
+  AND coalesce(left_ns, last_ns) > greatest(joined_ns, getvariable('from_ns'))
 ORDER BY provenance;

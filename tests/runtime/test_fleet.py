@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import replace
@@ -9,7 +10,7 @@ import pytest
 
 from rose import config
 from rose.clock import Anchor
-from rose.runtime.fleet import FleetPlan
+from rose.runtime.fleet import FleetPlan, recorded_config
 
 SHAPE = {
     "num_attention_heads": 4,
@@ -179,3 +180,15 @@ def test_where_the_owner_runs_mps_a_lent_engine_comes_after_serving(model, tmp_p
     assert environment == {"CUDA_MPS_CLIENT_PRIORITY": "1", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}
     for device in (dedicated, fleet.device[0]):
         assert plan(fleet, model).agent_spec(device, None).rollout.environment == {}
+
+
+def test_a_run_records_the_digest_of_its_price_book(tmp_path):
+    made = config.demo([0, 1], ledger=tmp_path)
+    recorded = json.loads(recorded_config(made))
+    assert recorded["price_book"] == "example"
+    assert "price_book_sha256" not in recorded
+    assert "token" not in recorded["gateway"]
+    book = tmp_path / "book.toml"
+    book.write_bytes(b"name = 1")
+    recorded = json.loads(recorded_config(made.model_copy(update={"price_book": str(book)})))
+    assert recorded["price_book_sha256"] == hashlib.sha256(b"name = 1").hexdigest()

@@ -75,7 +75,7 @@ def close(
         made = closing.close(
             root,
             period,
-            _book(root, price_book, period),
+            _book(root, price_book, period, provenance=provenance),
             provenance=provenance,
             by=who,
             with_open_runs=with_open_runs,
@@ -217,7 +217,11 @@ def anomalies(
         judged = Period(judged.from_ns, min(judged.to_ns, today_ns))
         before = Period(judged.from_ns - anomaly.DAYS_BEFORE * NS_PER_DAY, judged.to_ns)
         of = bill(
-            root, before, _book(root, price_book, before), provenance=provenance, allow_unverified=allow_unverified
+            root,
+            before,
+            _book(root, price_book, before, provenance=provenance),
+            provenance=provenance,
+            allow_unverified=allow_unverified,
         )
         found = anomaly.watch(of, judged)
         _print(as_json, found.to_json(), lambda: tables.watch(found))
@@ -261,9 +265,7 @@ def show_budgets(
 
         of = budget.current_month() if month is None else period.of_month(month)
         root = ledger_root(ledger)
-        found = budget.show(
-            root, of, _book(root, price_book, of), provenance=provenance, allow_unverified=allow_unverified
-        )
+        found = budget.show(root, of, price_book, provenance=provenance, allow_unverified=allow_unverified)
         _print(as_json, [each.to_json() for each in found], lambda: tables.budgets(found))
 
 
@@ -305,7 +307,7 @@ def explain_command(
         root = ledger_root(ledger)
         if close_id is None:
             within = None if asked.hour_ns is None else period.of_hour(asked.hour_ns)
-            book = _book(root, price_book, within, run)
+            book = _book(root, price_book, within, run, provenance)
             found = [explain.explain(root, asked, book, provenance=provenance, allow_unverified=allow_unverified)]
         else:
             found = explain.explain_closed(root, asked, close_id)
@@ -357,8 +359,11 @@ def _period(from_text: str | None, to_text: str | None, month: str | None) -> Pe
     return period.parse(from_text, to_text, month)
 
 
-def _book(root: Path, price_book: str | None, period: Period | None = None, run_id: str | None = None) -> PriceBook:
+def _book(
+    root: Path, price_book: str | None, period: Period | None = None, run_id: str | None = None,
+    provenance: str | None = None,
+) -> PriceBook:  # fmt: skip
     from rose.pricing.price_books import choice
 
     from_ns, to_ns = (None, None) if period is None else (period.from_ns, period.to_ns)
-    return choice.choose(root, price_book, run_id=run_id, from_ns=from_ns, to_ns=to_ns)
+    return choice.choose(root, price_book, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)

@@ -191,7 +191,7 @@ def _bill(
     to_ns = None if period[1] is None else hour(period[1], "--to")
     return bill.of_period(
         root,
-        choice.choose(root, price_book, run_id=run, from_ns=from_ns, to_ns=to_ns),
+        choice.choose(root, price_book, run_id=run, from_ns=from_ns, to_ns=to_ns, provenance=provenance),
         from_ns=from_ns,
         to_ns=to_ns,
         run_id=run,

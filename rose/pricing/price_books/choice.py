@@ -1,13 +1,16 @@
 """Which price book prices a figure: a decision that somebody made and that is shown, never a default.
 
 In this order: the one named to the command; the one that the ledger adopted last (`rose price adopt`); the run's own,
-which its fleet file named; the one of the environment. Made-up prices are used only where they are asked for by name,
-and after every real book: a run whose fleet file names them has no prices of its own.
+which its fleet file named, and for several runs only where every one names it; the one of the environment. Made-up
+prices are used only where they are asked for by name, and after every real book: a run whose fleet file names them has
+no prices of its own.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import stat
 from pathlib import Path
 
 from rose.ledger import catalog, layout
@@ -22,6 +25,9 @@ from rose.pricing.query import rows, set_variables
 VARIABLE = "ROSE_PRICE_BOOK"
 
 NAMED, RUNS_OWN, CONFIGURED, FROZEN = "named for this", "the run's own", f"from {VARIABLE}", "frozen with the close"
+
+#: A file that a ledger names is read up to here.
+_LIMIT_BYTES = 2**20
 
 WAYS = (
     "Name one with `-b FILE`; or put one on record for the ledger with `rose price adopt FILE`; or set "
@@ -40,11 +46,13 @@ def choose(
     run_id: str | None = None,
     from_ns: int | None = None,
     to_ns: int | None = None,
+    provenance: str | None = None,
 ) -> PriceBook:
-    """The price book for a run of the ledger at `root`, or for the runs in [from_ns, to_ns), UTC; all runs if neither.
+    """The price book for a run of the ledger at `root`, or for every run that had a device in [from_ns, to_ns), UTC.
 
-    `chosen` of the book says by which rule. Raises NoPriceBookError where no rule names one, PricingError where the
-    runs name different ones, PriceBookError for one that cannot be used, and LedgerError.
+    Runs of one provenance where one is given. `chosen` of the book says by which rule. Raises NoPriceBookError where no
+    rule names one, PricingError where the runs name different ones, PriceBookError for one that cannot be used, and
+    LedgerError.
     """
     if isinstance(named, PriceBook):
         return named
@@ -53,18 +61,19 @@ def choose(
     root = layout.check(root)
     if (book := _adopted(root)) is not None:
         return book
-    own = _own(root, run_id, from_ns, to_ns)
-    real = {name: runs for name, runs in own.items() if not pricebook.is_example(name)}
-    if len(real) == 1:
-        ((name, runs),) = real.items()
-        return chosen(_load_own(name, runs), RUNS_OWN)
+    own = _own(root, run_id, from_ns, to_ns, provenance)
+    if len(own) == 1:
+        ((name, (runs, sha256s)),) = own.items()
+        if name is not None and not pricebook.is_example(name):
+            return chosen(_load_own(name, runs, sha256s), RUNS_OWN)
     if (book := _configured()) is not None:
         return book
-    if real:
-        listed = "; ".join(f"{', '.join(runs)}: {name}" for name, runs in sorted(real.items()))
+    if any(name is not None and not pricebook.is_example(name) for name in own):
+        listed = "; ".join(f"{', '.join(runs)}: {name or 'none'}" for name, (runs, _) in own.items())
         raise PricingError(f"the runs name different price books ({listed}), and one bill has one. {WAYS}")
-    if len(own) == 1:
-        return chosen(pricebook.load(next(iter(own))), RUNS_OWN)
+    if len(own) == 1 and None not in own:
+        ((example, _),) = own.items()
+        return chosen(pricebook.load(str(example)), RUNS_OWN)
     of_run = "" if run_id is None else f" for run {run_id}"
     raise NoPriceBookError(f"there is no price book{of_run}, so nothing can be priced. {WAYS}")
 
@@ -108,20 +117,59 @@ def _configured() -> PriceBook | None:
     return chosen(pricebook.load(name), CONFIGURED) if name else None
 
 
-def _own(root: Path, run_id: str | None, from_ns: int | None, to_ns: int | None) -> dict[str, list[str]]:
-    """The runs that name each price book, by the book's name or path."""
+def _own(
+    root: Path, run_id: str | None, from_ns: int | None, to_ns: int | None, provenance: str | None
+) -> dict[str | None, tuple[list[str], set[str | None]]]:
+    """The runs that name each price book, by the book's name or path, and the SHA-256 that they recorded of it.
+
+    None for those that name or recorded none.
+    """
     with catalog.connect(root) as connection:
-        set_variables(connection, run_id=run_id, from_ns=from_ns, to_ns=to_ns)
+        set_variables(connection, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
         named = rows(connection, "run/price_books")
-    runs: dict[str, list[str]] = {}
+    own: dict[str | None, tuple[list[str], set[str | None]]] = {}
     for row in named:
-        runs.setdefault(row["price_book"], []).append(row["run_id"])
-    return runs
+        runs, sha256s = own.setdefault(row["price_book"], ([], set()))
+        runs.append(row["run_id"])
+        sha256s.add(row["sha256"])
+    return own
 
 
-def _load_own(name: str, runs: list[str]) -> PriceBook:
+def _load_own(name: str, runs: list[str], sha256s: set[str | None]) -> PriceBook:
     try:
-        return pricebook.load(name)
+        return pricebook.parse(_recorded_text(name, sha256s), name)
     except PriceBookError as error:
         more = f" and {len(runs) - 1} more" if len(runs) > 1 else ""
         raise PriceBookError(f"the price book that run {runs[0]}{more} names cannot be used: {error}\n{WAYS}") from None
+
+
+def _recorded_text(name: str, sha256s: set[str | None]) -> str:
+    """The text of a file that a ledger names. Whoever wrote the ledger is not to choose what its reader opens.
+
+    Raises PriceBookError unless it is a regular .toml file of at most 1 MiB with the one SHA-256 that was recorded.
+    """
+    sha256 = next(iter(sha256s)) if len(sha256s) == 1 else None
+    if sha256 is None:
+        several = "several SHA-256 of it" if len(sha256s) > 1 else "no SHA-256 of it"
+        raise PriceBookError(f"the ledger has {several}, so {name} is not opened; name the book with `-b FILE`")
+    try:
+        if not name.endswith(".toml"):
+            raise PriceBookError(f"{name} is not opened: its name does not end in .toml; name the book with `-b FILE`")
+        # Opening a FIFO would wait for whoever writes to it.
+        with os.fdopen(os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            content = file.read(_LIMIT_BYTES + 1) if regular else b""
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise PriceBookError(f"cannot read price book {name}: {reason}") from None
+    if not regular or len(content) > _LIMIT_BYTES:
+        raise PriceBookError(f"{name} is no regular file of at most {_LIMIT_BYTES} bytes; name the book with `-b FILE`")
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise PriceBookError(
+            f"{name} is not the file that the run began with (SHA-256 {sha256}); if it is to "
+            "hold, name it with `-b FILE`"
+        )
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PriceBookError(f"price book {name} is not UTF-8 text: {error}") from None

@@ -95,7 +95,7 @@ def gather(
         else:
             frames.append((state, made))
     if gaps:
-        book = choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns)
+        book = choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=of)
         books.append(BookFacts.of(book))
         seen = Seen()
     for gap in gaps:

@@ -20,7 +20,8 @@ from rose.pricing.closing.bill import one_provenance
 from rose.pricing.closing.period import Period
 from rose.pricing.figures import AMORTIZED, MARGINAL, BookFacts
 from rose.pricing.money import PricingError, format_usd
-from rose.pricing.price_books.choice import NoPriceBookError
+from rose.pricing.price_books import choice
+from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend.cost import meant
 
@@ -112,7 +113,7 @@ def saved(
     """The runs of a period with what borrowing saved in each. `progress` is told how many runs are done, of how many.
 
     Raises PricingError where no run counts in the period, none has that id or team, or there is more than one
-    provenance (unless one is chosen); LedgerError.
+    provenance (unless one is chosen), or no one price book; LedgerError.
     """
     root = layout.check(root)
     now_ns = utc_us() * 1000 if now_ns is None else now_ns
@@ -131,10 +132,12 @@ def saved(
         if value is not None and value not in known:
             raise PricingError(f"no run that counts in {period.label} has {option} {value!r}{meant(value, known)}")
         found = [row for row in found if value in (None, row[column])]
+    # One sum has one book: runs that name different ones are refused.
+    book = choice.choose(root, price_book, run_id=run_id, from_ns=period.from_ns, to_ns=period.to_ns, provenance=of)
     done = []
     for number, row in enumerate(found):
         progress(number, len(found))
-        done.append(_of_run(root, row, price_book, allow_unverified=allow_unverified))
+        done.append(_of_run(root, row, book, allow_unverified=allow_unverified))
     return Saved(period=period, provenance=of, runs=tuple(done))
 
 
@@ -159,12 +162,12 @@ def cash_text(ends: Sequence[int] | None) -> str:
     return format_usd(low) if low == high else f"{format_usd(low)} to {format_usd(high)}"
 
 
-def _of_run(root: Path, row: dict[str, Any], price_book: str | None, *, allow_unverified: bool) -> RunSaved:
+def _of_run(root: Path, row: dict[str, Any], book: PriceBook, *, allow_unverified: bool) -> RunSaved:
     """Unknown if it cannot be priced. Raises LedgerError, and PricingError for a ledger that does not verify."""
     try:
-        found = alternatives.build(root, row["run_id"], price_book, allow_unverified)
+        found = alternatives.build(root, row["run_id"], book, allow_unverified)
     except PricingError as error:
-        if isinstance(error, NoPriceBookError) or (not allow_unverified and not verify.verify(root).ok):
+        if not allow_unverified and not verify.verify(root).ok:
             raise
         return RunSaved(
             run_id=row["run_id"], team=row["team"], status=row["status"], capacity_nano=None, cash_nano=None,

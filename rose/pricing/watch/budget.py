@@ -113,13 +113,13 @@ def budgets(root: Path, month: Period) -> dict[str, int]:
 def show(
     root: Path,
     month: Period,
-    book: PriceBook,
+    book: PriceBook | str | None,
     *,
     provenance: str | None = None,
     allow_unverified: bool = False,
     now_us: int | None = None,
 ) -> list[TeamBudget]:
-    """Every team with a budget for the month; `book` prices the hours that are not closed.
+    """Every team with a budget for the month; `book` prices the hours that are not closed, as for `gather`.
 
     Raises PricingError where no budget is set for the month, or its charges cannot be priced.
     """
@@ -129,9 +129,11 @@ def show(
             f"no budget is set for {month.label}; set one with `rose books budget set TEAM USD --month {month.label}`"
         )
     now_ns = 1000 * (utc_us() if now_us is None else now_us)
-    charged, stamp = _charged(root, month, book, now_ns, provenance=provenance, allow_unverified=allow_unverified)
+    charged, stamp, unread = _charged(
+        root, month, book, now_ns, provenance=provenance, allow_unverified=allow_unverified
+    )
     hours = charged.hours
-    return [_team(hours, stamp, team, nano, month, now_ns) for team, nano in sorted(found.items())]
+    return [_team(hours, stamp, team, nano, month, now_ns, unread) for team, nano in sorted(found.items())]
 
 
 def expected(
@@ -149,7 +151,9 @@ def expected(
     Raises PricingError for a team that no charge names, a month that has not begun, or charges that cannot be priced.
     """
     now_ns = 1000 * (utc_us() if now_us is None else now_us)
-    charged, stamp = _charged(root, month, book, now_ns, provenance=provenance, allow_unverified=allow_unverified)
+    charged, stamp, unread = _charged(
+        root, month, book, now_ns, provenance=provenance, allow_unverified=allow_unverified
+    )
     hours = charged.hours
     teams = sorted(hours["team"].unique())
     if team is not None and team not in teams:
@@ -161,6 +165,7 @@ def expected(
     for name in (None, *teams) if team is None else (team,):
         spent, _ = _spent(hours, name, month)
         made = forecast(_history(hours, name, now_ns), spent, left)
+        made = dataclasses.replace(made, method=made.method + unread)
         rows.append(
             Expected(
                 team=name, month=month.label, spent=make.amount(spent, AMORTIZED),
@@ -178,8 +183,11 @@ def _charged(
     *,
     provenance: str | None,
     allow_unverified: bool,
-) -> tuple[Gathered, Stamp]:
-    """The charges of the month so far and of the days that a forecast is fitted to, and the stamp of the month."""
+) -> tuple[Gathered, Stamp, str]:
+    """The charges of the month so far and of the days that a forecast is fitted to, and the stamp of the month.
+
+    And why days before the month are missing, in words; empty if none are.
+    """
     if now_ns < month.from_ns:
         raise PricingError(f"{month.label} has not begun; there is nothing to show yet")
     so_far = Period(month.from_ns, min(month.to_ns, (now_ns // NS_PER_HOUR + 1) * NS_PER_HOUR))
@@ -187,15 +195,15 @@ def _charged(
     def billed(period: Period) -> Gathered:
         return gather(root, period, book, provenance=provenance, allow_unverified=allow_unverified)
 
-    charged = None
+    charged, unread = None, ""
     if now_ns < month.to_ns:
         try:
             charged = billed(Period(of_day(day_of(now_ns)).from_ns - HISTORY_DAYS * NS_PER_DAY, so_far.to_ns))
-        except PricingError:
-            # The days before the month cannot be priced: the forecast is then fitted to those of the month.
-            pass
+        except PricingError as error:
+            # The forecast is then fitted to the days of the month.
+            unread = f"; the days before {month.label} cannot be priced: {error}"
     charged = charged or billed(so_far)
-    return charged, dataclasses.replace(charged.stamp, from_ns=so_far.from_ns, to_ns=so_far.to_ns)
+    return charged, dataclasses.replace(charged.stamp, from_ns=so_far.from_ns, to_ns=so_far.to_ns), unread
 
 
 def current_month(now_us: int | None = None) -> Period:
@@ -203,13 +211,16 @@ def current_month(now_us: int | None = None) -> Period:
     return month_at(1000 * (utc_us() if now_us is None else now_us))
 
 
-def _team(hours: pl.DataFrame, stamp: Stamp, team: str, budget_nano: int, month: Period, now_ns: int) -> TeamBudget:
+def _team(
+    hours: pl.DataFrame, stamp: Stamp, team: str, budget_nano: int, month: Period, now_ns: int, unread: str
+) -> TeamBudget:
     make = Figures(stamp)
     spent, closed = _spent(hours, team, month)
     known = team in hours["team"]
     made = Forecast(method=_NO_CHARGE)
     if known:
         made = forecast(_history(hours, team, now_ns), spent, _left(month, now_ns), budget_nano)
+        made = dataclasses.replace(made, method=made.method + unread)
     return TeamBudget(
         team=team,
         month=month.label,

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import date
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from typer.testing import CliRunner
@@ -31,6 +34,8 @@ from rose.pricing.price_books.entries import PriceBookError
 from rose.pricing.run import report
 
 EXAMPLE = pricebook.load("example")
+DAY_US = 86_400_000_000
+BEGIN_US = 1_780_272_000_000_000
 WATERMARK = "EXAMPLE PRICES, not yours"
 
 
@@ -52,8 +57,11 @@ def book_file(tmp_path: Path) -> Callable[[str], Path]:
 
 
 def run_with(price_book: object, run_id: str = "run", begin_us: int = 0) -> events.Run:
-    config = json.dumps({"price_book": None if price_book is None else str(price_book)})
-    return events.Run(action="started", name=run_id, config_json=config, at_us=begin_us or 1_780_272_000_000_000)
+    """As `rose up` records it: with the SHA-256 of the file."""
+    config = {"price_book": None if price_book is None else str(price_book)}
+    if isinstance(price_book, Path):
+        config["price_book_sha256"] = hashlib.sha256(price_book.read_bytes()).hexdigest()
+    return events.Run(action="started", name=run_id, config_json=json.dumps(config), at_us=begin_us or BEGIN_US)
 
 
 def command(*arguments: object) -> tuple[int, str, str]:
@@ -112,20 +120,87 @@ def test_a_run_that_names_made_up_prices_has_none_of_its_own(
     assert report.build(root).stamp.book.name == "ours"
 
 
+def device(action: Literal["joined", "left"], at_us: int) -> events.Device:
+    return events.Device(
+        action=action, device_id="d", t_ns=1000 * at_us, pool="serving", device_class="h100-sxm", at_us=at_us
+    )
+
+
 def test_a_bill_of_runs_that_name_different_books_asks_for_one(
-    write_ledger: Callable[..., Path], book_file: Callable[[str], Path]
+    write_ledger: Callable[..., Path], book_file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    day_us = 86_400_000_000
-    begin_us = 1_780_272_000_000_000
-    root = write_ledger([run_with(book_file("one"))], writer="a", run_id="a")
-    write_ledger([run_with(book_file("two"), "b", begin_us + 10 * day_us)], writer="b", run_id="b")
+    begin_us = BEGIN_US + 10 * DAY_US
+    held = [device("joined", BEGIN_US), device("left", BEGIN_US + 1)]
+    root = write_ledger([run_with(book_file("one")), *held], writer="a", run_id="a")
+    held = [device("joined", begin_us), device("left", begin_us + 1)]
+    write_ledger([run_with(book_file("two"), "b", begin_us), *held], writer="b", run_id="b")
     with pytest.raises(PricingError, match=r"different price books \(a: .*one\.toml; b: .*two\.toml\).*price adopt"):
         choose(root)
     assert choose(root, run_id="b").name == "two"
-    assert choose(root, to_ns=(begin_us + day_us) * 1000).name == "one"
+    assert choose(root, to_ns=(BEGIN_US + DAY_US) * 1000).name == "one"
+    monkeypatch.setenv(VARIABLE, str(book_file("configured")))
+    assert choose(root).name == "configured"
+    monkeypatch.delenv(VARIABLE)
     book_file("one").unlink()
     with pytest.raises(PriceBookError, match=r"(?s)that run a names cannot be used.*one\.toml.*price adopt"):
         choose(root, run_id="a")
+
+
+def test_a_run_reprices_no_other_run(
+    write_ledger: Callable[..., Path], book_file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The book of one run holds for the fleet only where every run that had a device names it."""
+    held = [device("joined", BEGIN_US), device("left", BEGIN_US + DAY_US)]
+    root = write_ledger([run_with(book_file("own")), *held])
+    write_ledger([run_with(book_file("cheap"), "empty")], writer="empty", run_id="empty")
+    assert choose(root).name == "own", "a run without a device is charged nothing"
+    write_ledger([run_with(None, "silent"), *held], writer="silent", run_id="silent")
+    with pytest.raises(PricingError, match=r"run: .*own\.toml; silent: none"):
+        choose(root)
+    monkeypatch.setenv(VARIABLE, str(book_file("configured")))
+    assert choose(root).name == "configured"
+
+
+def test_only_the_file_that_a_run_began_with_is_opened(
+    write_ledger: Callable[..., Path], book_file: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The path is of whoever wrote the ledger."""
+    digest = hashlib.sha256(book_file("edited").read_bytes()).hexdigest()
+    book_file("edited").write_text("secret = 1")
+    os.mkfifo(tmp_path / "fifo.toml")
+    (tmp_path / "long.toml").write_bytes(b"#" * (2**20 + 1))
+    asked = [
+        ("edited.toml", digest, r"is not the file that the run began with \(SHA-256 [0-9a-f]{64}\).*`-b FILE`"),
+        ("edited.toml", None, r"has no SHA-256 of it, so .* is not opened; name the book with `-b FILE`"),
+        ("fifo.toml", digest, "is no regular file"),
+        ("long.toml", digest, "is no regular file of at most 1048576 bytes"),
+        ("passwd", digest, "does not end in .toml"),
+        (".toml", digest, "No such file"),
+    ]
+    root = None
+    for number, (name, sha256, _) in enumerate(asked):
+        config = json.dumps({"price_book": str(tmp_path / name), "price_book_sha256": sha256})
+        begun = events.Run(action="started", name="r", config_json=config, at_us=BEGIN_US)
+        root = write_ledger([begun], root=root, writer=f"w{number}", run_id=f"r{number}")
+    assert root is not None
+    for number, (_, _, says) in enumerate(asked):
+        with pytest.raises(PriceBookError, match=says) as refused:
+            choose(root, run_id=f"r{number}")
+        assert "secret" not in str(refused.value)
+
+
+def test_a_run_of_another_provenance_or_that_died_before_prices_nothing(
+    write_ledger: Callable[..., Path], book_file: Callable[[str], Path]
+) -> None:
+    begin_us = BEGIN_US - 60 * DAY_US
+    dead = [run_with(book_file("cheap"), "dead", begin_us), device("joined", begin_us), device("joined", begin_us + 1)]
+    root = write_ledger(dead, writer="dead", run_id="dead", provenance="simulated")
+    held = [device("joined", BEGIN_US), device("left", BEGIN_US + DAY_US)]
+    write_ledger([run_with(book_file("own")), *held])
+    assert choose(root, provenance="replay").name == "own"
+    assert choose(root, from_ns=BEGIN_US * 1000).name == "own"
+    with pytest.raises(PricingError, match="different price books"):
+        choose(root)
 
 
 def test_the_book_adopted_last_holds_and_its_file_may_be_gone(sample: Path, book_file: Callable[[str], Path]) -> None:

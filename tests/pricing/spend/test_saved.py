@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from rose.pricing.spend import tables
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.saved import Saved, saved, summed
 from tests.pricing.closing.conftest import DAY_NS, T0_NS
-from tests.pricing.conftest import WriteLedger, us
+from tests.pricing.conftest import OURS, WriteLedger, us
 
 DAY, NEXT = Period(T0_NS, T0_NS + DAY_NS), Period(T0_NS + DAY_NS, T0_NS + 2 * DAY_NS)
 
@@ -48,6 +50,27 @@ def test_without_a_price_book_it_is_said_once(ended: Path, monkeypatch: pytest.M
     monkeypatch.delenv("ROSE_PRICE_BOOK", raising=False)
     with pytest.raises(NoPriceBookError):
         saved(ended, DAY, now_ns=T0_NS + 1)
+
+
+def test_runs_of_different_books_are_not_added_up(
+    sample_made: list[events.Event], write_ledger: WriteLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ROSE_PRICE_BOOK", raising=False)
+    root = None
+    for name in ("one", "two"):
+        book = tmp_path / f"{name}.toml"
+        book.write_text(OURS.text.replace('name = "ours"', f'name = "{name}"'))
+        config = {"price_book": str(book), "price_book_sha256": hashlib.sha256(book.read_bytes()).hexdigest()}
+        begun = events.Run(action="started", name=name, at_us=us(0), config_json=json.dumps(config))
+        ended = events.Run(action="ended", name=name, at_us=us(3600), config_json=json.dumps(config))
+        root = write_ledger([begun, *sample_made[1:], ended], root=root, writer=name, run_id=name)
+    assert root is not None
+    with pytest.raises(PricingError, match=r"different price books \(one: .*one\.toml; two: .*two\.toml\)"):
+        saved(root, DAY)
+    (run,) = saved(root, DAY, run_id="two").runs
+    assert run.book is not None
+    assert run.book.name == "two"
+    assert {run.book.name for run in saved(root, DAY, "example").runs if run.book} == {"example"}
 
 
 def test_two_figures_of_a_run_are_those_of_its_comparison_and_what_is_not_known_is_counted_apart(

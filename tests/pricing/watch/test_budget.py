@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -127,3 +128,19 @@ def test_a_team_that_no_charge_names_is_an_error(weeks: Path) -> None:
         budget.expected(weeks, JUNE, BOOK, "reserch", now_us=at_us(40))
     with pytest.raises(PricingError, match="they name chat, research"):
         budget.expected(weeks, JUNE, BOOK, "x", now_us=at_us(40))
+
+
+def test_a_forecast_says_why_it_leaves_out_the_days_before_the_month(fleet: Path) -> None:
+    before_us = at_us(-3)
+    actions: tuple[Literal["joined"], Literal["left"]] = ("joined", "left")
+    made = [
+        Device(
+            action=action, device_id="d", t_ns=1000 * before_us + number, pool="serving", device_class="h100-sxm",
+            at_us=before_us + number,
+        )
+        for number, action in enumerate(actions)
+    ]  # fmt: skip
+    write(fleet, made, "simulated", "simulated")
+    (fleet_row, *_) = budget.expected(fleet, JUNE, BOOK, now_us=at_us(0.5))
+    assert "the days before 2026-06 cannot be priced: " in fleet_row.forecast.text
+    assert "different provenance (live, simulated)" in fleet_row.forecast.text
