@@ -21,7 +21,7 @@ The two are never added: they price the same tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -85,23 +85,51 @@ class Bought:
 def let_go_usd(decided: Iterable[Mapping[str, Any]], allocation: Allocation, book: PriceBook) -> Fraction:
     """Dollars not paid within the run's period for dedicated devices that were given up because there was borrowing.
 
-    `decided` are rows of `scale_downs`. Time in which the device was in the fleet all the same is left out, and what is
-    less than a unit of what can be bought. Raises PriceBookError for a class without a price.
+    `decided` are rows of `scale_downs` that let a device go; time that several rows name counts once. Time in which the
+    device was in the fleet all the same is left out, and what of an absence is less than a unit of what can be bought.
+    Every time is priced at what the book says of it. Raises PriceBookError for a class without a price.
     """
     from_ns, to_ns = allocation.period_ns
-    provisioned = [(device.device_id, device.t0_ns, device.t1_ns) for device in allocation.devices]
+    there: dict[str, list[tuple[int, int]]] = {}
+    for device in allocation.devices:
+        there.setdefault(device.device_id, []).extend(device.stays_ns)
     usd = Fraction(0)
-    for row in decided:
-        t0_ns, t1_ns = max(row["t0_ns"], from_ns), min(row["t1_ns"], to_ns)
-        if row["decision"] != "let_go" or t0_ns >= t1_ns:
-            continue
-        there_ns = sum(
-            max(0, min(t1_ns, left_ns) - max(t0_ns, joined_ns))
-            for device_id, joined_ns, left_ns in provisioned if device_id == row["device_id"]
-        )  # fmt: skip
-        price = book.device_at(row["device_class"], "rollout", t0_ns)
-        away_hours = Fraction(max(0, t1_ns - t0_ns - there_ns), NS_PER_HOUR)
-        if price.bought_in_hours is not None:
-            away_hours = away_hours // Fraction(price.bought_in_hours) * Fraction(price.bought_in_hours)
-        usd += away_hours * Fraction(price.usd_per_hour)
+    for device_id, device_class, let_go_ns in _let_go(decided):
+        within_ns = max(let_go_ns[0], from_ns), min(let_go_ns[1], to_ns)
+        for t0_ns, t1_ns in _without(within_ns, there.get(device_id, ())):
+            unit_hours = book.device_at(device_class, "rollout", t0_ns).bought_in_hours
+            end_ns = Fraction(t1_ns)
+            if unit_hours is not None:
+                unit_ns = Fraction(unit_hours) * NS_PER_HOUR
+                end_ns = t0_ns + (t1_ns - t0_ns) // unit_ns * unit_ns
+            for start_ns, stop_ns in book.stretches(t0_ns, t1_ns):
+                price = Fraction(book.device_at(device_class, "rollout", start_ns).usd_per_hour)
+                usd += max(Fraction(0), min(end_ns, Fraction(stop_ns)) - start_ns) * price / NS_PER_HOUR
     return usd
+
+
+def _let_go(decided: Iterable[Mapping[str, Any]]) -> list[tuple[str, str, tuple[int, int]]]:
+    """Device, its class and [t0_ns, t1_ns) of every time in which one was let go, none of which overlap."""
+    spans: list[tuple[str, str, tuple[int, int]]] = []
+    for row in sorted(decided, key=lambda row: (row["device_id"], row["t0_ns"], row["t1_ns"], row["device_class"])):
+        device_id, device_class, t0_ns, t1_ns = (row[n] for n in ("device_id", "device_class", "t0_ns", "t1_ns"))
+        if spans and spans[-1][0] == device_id and spans[-1][2][1] >= t0_ns:
+            before_ns = spans[-1][2]
+            if spans[-1][1] == device_class:
+                spans[-1] = (device_id, device_class, (before_ns[0], max(before_ns[1], t1_ns)))
+                continue
+            t0_ns = before_ns[1]
+        if t0_ns < t1_ns:
+            spans.append((device_id, device_class, (t0_ns, t1_ns)))
+    return spans
+
+
+def _without(span_ns: tuple[int, int], taken_ns: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """What of a span is in none of those taken, in order."""
+    t0_ns, t1_ns = span_ns
+    for from_ns, to_ns in sorted(taken_ns):
+        if t0_ns < min(from_ns, t1_ns):
+            yield t0_ns, min(from_ns, t1_ns)
+        t0_ns = max(t0_ns, to_ns)
+    if t0_ns < t1_ns:
+        yield t0_ns, t1_ns

@@ -234,6 +234,10 @@ def marginal(
             key = (row["device_class"], segment)
             borrowed[key] = borrowed.get(key, Fraction(0)) + times["rollout_ns"]
     gave_back_time = rows(connection, "borrowing/gave_back_time") if gave_back else []
+    let_go = [row for row in decided if row["decision"] == "let_go"]
+    if let_go:
+        there = {row["device_id"] for row in rows(connection, "borrowing/ever_there")}
+        let_go = [row for row in let_go if row["device_id"] in there]
     gate = Gate.over(stretches, book)
     avoidable, gave_back_ns = idle_anyway.avoidable(lent, gave_back_time, stretches, book, gate.stated)
     ends = [
@@ -246,7 +250,7 @@ def marginal(
         idle_anyway=None if gate.silent else min(gate.stated),
         avoidable_usd=sum(avoidable.values(), Fraction(0)),
         avoidable_interval=Interval(low=float(min(ends)), high=float(max(ends))) if ends[0] != ends[1] else None,
-        let_go_usd=cash.let_go_usd(decided, allocation, book),
+        let_go_usd=cash.let_go_usd(let_go, allocation, book),
         unstated_usd=idle_anyway.unstated(lent, stretches, book, gate.silent),
         gave_back_ns=gave_back_ns,
         harm=harmed,

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rose.events import Provenance, ScaleDown
+from rose.ledger import catalog
 from rose.ledger.writer import LedgerWriter
 from rose.pricing.money import PricingError
 
@@ -66,15 +68,32 @@ def decisions(path: Path) -> tuple[ScaleDown, ...]:
 
 
 def record(root: Path, run_id: str, provenance: Provenance, made: Iterable[ScaleDown]) -> None:
-    """Record decisions in the ledger at `root`; one that is recorded again counts once. Raises LedgerError."""
+    """Record decisions in the ledger at `root`; one that is recorded again counts once.
+
+    Raises LedgerError, and PricingError, with nothing recorded, for one that overlaps another of its device.
+    """
+    new = {one.event_id: one for one in made}
     with LedgerWriter.open(root, WRITER, run_id, provenance) as ledger:
-        for one in made:
+        with closing(catalog.connect(root)) as connection:
+            before = connection.execute(
+                "SELECT event_id, device_id, t0_ns, t1_ns FROM scale_down WHERE run_id = $run_id", {"run_id": run_id}
+            ).fetchall()
+        for event_id, *_ in before:
+            new.pop(event_id, None)
+        _refuse_overlaps(new.values(), [Span(*span) for _, *span in before], f"the decisions of run {run_id!r}")
+        for one in new.values():
             ledger.record(one)
 
 
 def recorded(rows: Iterable[Mapping[str, Any]]) -> tuple[Span, ...]:
-    """Spans of kept devices among rows of `scale_downs`."""
-    return tuple(Span(row["device_id"], row["t0_ns"], row["t1_ns"]) for row in rows if row["decision"] == "kept")
+    """When devices were kept, of rows of `scale_downs`, in order; time that several rows name is in one span."""
+    kept: list[Span] = []
+    for span in sorted(Span(row["device_id"], row["t0_ns"], row["t1_ns"]) for row in rows if row["decision"] == "kept"):
+        if kept and kept[-1].device_id == span.device_id and span.from_ns <= kept[-1].to_ns:
+            kept[-1] = Span(span.device_id, kept[-1].from_ns, max(kept[-1].to_ns, span.to_ns))
+        else:
+            kept.append(span)
+    return tuple(kept)
 
 
 def check(spans: Iterable[Span], where: str) -> tuple[Span, ...]:
@@ -86,6 +105,22 @@ def check(spans: Iterable[Span], where: str) -> tuple[Span, ...]:
                 f"{where}: two spans of device {one.device_id!r} overlap; its time would be charged twice"
             )
     return ordered
+
+
+def _refuse_overlaps(new: Iterable[ScaleDown], before: Sequence[Span], where: str) -> None:
+    """What overlaps among those before was recorded by others, and keeps nobody from recording more."""
+    for one in new:
+        for other in before:
+            if other.device_id == one.device_id and one.t0_ns < other.to_ns and other.from_ns < one.t1_ns:
+                raise PricingError(
+                    f"{where}: device {one.device_id!r} has one already from {_utc(other.from_ns)} to "
+                    f"{_utc(other.to_ns)}, which overlaps {_utc(one.t0_ns)} to {_utc(one.t1_ns)}; record only time "
+                    f"outside it"
+                )
+
+
+def _utc(ns: int) -> str:
+    return f"{(_EPOCH + timedelta(microseconds=ns // 1000)).replace(tzinfo=None).isoformat()}Z"
 
 
 def _lines(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, dict[str | None, str | None]]]:

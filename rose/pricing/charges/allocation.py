@@ -48,6 +48,8 @@ class DeviceCost:
     bucket_ns: Mapping[str, int]
     amortized_nano_usd: Mapping[str, int]
     fully_loaded_nano_usd: Mapping[str, int]
+    #: When it was provisioned: [t0_ns, t1_ns) UTC, in order.
+    stays_ns: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         assert 0 <= self.provisioned_ns <= self.t1_ns - self.t0_ns
@@ -106,24 +108,23 @@ def allocate(charges: Charges) -> Allocation:
     worked = fully_load(charges.frame).group_by(*keys, "work").agg(pl.col("loaded_nano").sum())
     for device_id, pool, device_class, work, nano in worked.iter_rows():
         loaded[device_id, pool, device_class][work] += nano
-    stays: dict[_Device, tuple[int, int]] = {}
+    stays: dict[_Device, list[tuple[int, int]]] = {}
     for stay in charges.stays:
-        key = (stay.device_id, stay.pool, stay.device_class)
-        t0_ns, t1_ns = stays.get(key, (stay.t0_ns, stay.t1_ns))
-        stays[key] = (min(t0_ns, stay.t0_ns), max(t1_ns, stay.t1_ns))
+        stays.setdefault((stay.device_id, stay.pool, stay.device_class), []).append((stay.t0_ns, stay.t1_ns))
     devices = []
     for device in sorted(stays.keys() | amortized.keys()):
-        t0_ns, t1_ns = stays.get(device, (charges.from_ns, charges.from_ns))
+        there = sorted(stays.get(device, ()))
         devices.append(
             DeviceCost(
                 device_id=device[0],
                 pool=device[1],
                 device_class=device[2],
-                t0_ns=t0_ns,
-                t1_ns=t1_ns,
+                t0_ns=there[0][0] if there else charges.from_ns,
+                t1_ns=max(t1_ns for _, t1_ns in there) if there else charges.from_ns,
                 bucket_ns={bucket: bucket_ns[device][bucket] for bucket in TIME_BUCKETS},
                 amortized_nano_usd={bucket: amortized[device][bucket] for bucket in ALL_BUCKETS},
                 fully_loaded_nano_usd={work: loaded[device][work] for work in WORK},
+                stays_ns=tuple(there),
             )
         )
     return Allocation(devices=tuple(devices))

@@ -5,6 +5,7 @@ from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +15,15 @@ from typer.testing import CliRunner
 
 from rose.ledger import catalog
 from rose.pricing.borrowing import scale_down
-from rose.pricing.borrowing.cash import Bought
+from rose.pricing.borrowing.cash import Bought, let_go_usd
 from rose.pricing.borrowing.report import alternatives as compare
 from rose.pricing.borrowing.report.savings import Savings
+from rose.pricing.charges.allocation import ALL_BUCKETS, TIME_BUCKETS, Allocation, DeviceCost
 from rose.pricing.commands.borrow import borrow_app
 from rose.pricing.money import NS_PER_HOUR, NS_PER_S
+from rose.pricing.price_books.pricebook import PriceBook, parse
+from tests.pricing.charges.test_tenures import device
+from tests.pricing.conftest import T0_NS
 
 #: 37 s of a dedicated device were needed, which sat idle for 76 s.
 LIVE = Bought(needed_ns=Fraction(37 * NS_PER_S), idle_ns=76 * NS_PER_S, usd_per_device_hour=Fraction(2))
@@ -70,7 +75,7 @@ def test_draws_buy_whole_devices_too() -> None:
     assert list(bought.draws(np.array([0.0, 0.5, 1.0, 1.3]))) == [0, 2, 2, 4]
 
 
-def test_recorded_decisions_are_charged_and_saved(sample: Path, tmp_path: Path) -> None:
+def test_recorded_decisions_are_charged_and_saved(write_ledger: Any, sample: Path, tmp_path: Path) -> None:
     """A serving device was kept for a lease, and a dedicated one let go for the hour and half an hour more."""
     file = tmp_path / "decisions.csv"
     file.write_text(
@@ -79,13 +84,17 @@ def test_recorded_decisions_are_charged_and_saved(sample: Path, tmp_path: Path) 
         "r1,h100-sxm,let_go,2026-05-31T23:30:00Z,2026-06-01T01:00:00Z,Kim,serving lends enough\n"
         # It is in the fleet all the same.
         "r0,h100-sxm,let_go,2026-06-01T00:00:00Z,2026-06-01T01:00:00Z,Kim,by mistake\n"
+        # It never was.
+        "r9,h100-sxm,let_go,2026-06-01T00:00:00Z,2026-06-01T01:00:00Z,Kim,\n"
     )
+    made = [device("joined", -7200, "r1", pool="rollout"), device("left", -3600, "r1", pool="rollout")]
+    write_ledger(made, root=sample, run_id="earlier")
     before = priced_savings(sample)
     for _ in range(2):
         done = CliRunner().invoke(borrow_app, ["decide", str(file), "--ledger", str(sample)])
         assert done.exit_code == 0, done.output
     with closing(catalog.connect(sample)) as connection:
-        assert connection.execute("SELECT count(*) FROM scale_down").fetchall() == [(3,)]
+        assert connection.execute("SELECT count(*) FROM scale_down").fetchall() == [(4,)]
     after = priced_savings(sample)
     hour, kept = 2_350_000_000, 2_350_000_000 * 300 / 3600
     assert (after.added.value or 0) - (before.added.value or 0) == pytest.approx(kept, abs=1)
@@ -97,3 +106,89 @@ def test_recorded_decisions_are_charged_and_saved(sample: Path, tmp_path: Path) 
 
 def priced_savings(root: Path) -> Savings:
     return compare.build(root, "run").savings
+
+
+DAY = 24
+#: $2 an hour, from the second day $3.
+PRICES = """
+name = "b"
+version = "1"
+currency = "USD"
+[[device]]
+class = "h100-sxm"
+usd_per_hour = 2
+commitment = "c"
+valid_from = 2020-01-01
+valid_to = 2026-06-02
+source = "t"
+source_date = 2026-01-01
+[[device]]
+class = "h100-sxm"
+usd_per_hour = 3
+commitment = "c"
+valid_from = 2026-06-02
+source = "t"
+source_date = 2026-01-01
+[electricity]
+usd_per_kwh = 0.1
+pue = 1
+source = "t"
+source_date = 2026-01-01
+[lending]
+scheduler_usd_per_lease_s = 0
+kv_recompute_usd_per_million_tokens = 0
+violation_usd = 0
+source = "t"
+source_date = 2026-01-01
+[tokens]
+input_usd_per_million = 1
+output_usd_per_million = 3
+source = "t"
+source_date = 2026-01-01
+"""
+RISING = parse(PRICES, "b.toml")
+HOURLY = parse(PRICES.replace("commitment", "bought_in_hours = 1\ncommitment"), "b.toml")
+
+
+def fleet(*stays_h: tuple[float, float]) -> Allocation:
+    """Two days of r0, and of r1 what is given."""
+    stays = {"r0": ((0.0, 2.0 * DAY),), "r1": stays_h}
+    return Allocation(
+        devices=tuple(
+            DeviceCost(
+                device_id=device_id, pool="rollout", device_class="h100-sxm", t0_ns=spans[0][0], t1_ns=spans[-1][1],
+                bucket_ns=dict.fromkeys(TIME_BUCKETS, 0), amortized_nano_usd=dict.fromkeys(ALL_BUCKETS, 0),
+                fully_loaded_nano_usd={}, stays_ns=spans,
+            )
+            for device_id, hours in stays.items()
+            if (spans := tuple((at_ns(t0_h), at_ns(t1_h)) for t0_h, t1_h in hours))
+        )
+    )  # fmt: skip
+
+
+def at_ns(hours: float) -> int:
+    return T0_NS + int(hours * NS_PER_HOUR)
+
+
+def let_go(t0_h: float, t1_h: float, device_class: str = "h100-sxm") -> dict[str, Any]:
+    times = {"t0_ns": at_ns(t0_h), "t1_ns": at_ns(t1_h)}
+    return {"device_id": "r1", "decision": "let_go", "device_class": device_class} | times
+
+
+def test_time_that_several_decisions_let_go_counts_once() -> None:
+    rows = [let_go(0, 2), let_go(1, 3), let_go(0.5, 1.5), let_go(2, 2.5), let_go(3, 4)]
+    assert let_go_usd(rows, fleet(), RISING) == 8
+    assert let_go_usd(rows, fleet(), HOURLY) == 8
+
+
+@pytest.mark.parametrize("book", [RISING, HOURLY])
+def test_time_away_is_priced_at_what_it_cost_then(book: PriceBook) -> None:
+    assert let_go_usd([let_go(-5, 100)], fleet(), book) == 24 * 2 + 24 * 3
+
+
+def test_a_device_that_came_back_was_away_until_then() -> None:
+    rows = [let_go(1, 3)]
+    assert let_go_usd(rows, fleet((0, 1), (3, 4)), RISING) == 4
+    assert let_go_usd(rows, fleet((0, 1.5), (2, 2.25), (2.5, 4)), RISING) == Fraction(3, 2)
+    # Neither absence is an hour, which is the least that can be bought.
+    assert let_go_usd(rows, fleet((0, 1.5), (2, 2.25), (2.5, 4)), HOURLY) == 0

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from rose.pricing.borrowing.scale_down import DECISION_COLUMNS, Span, decisions, read
+from rose.ledger import catalog
+from rose.pricing.borrowing import scale_down
+from rose.pricing.borrowing.scale_down import DECISION_COLUMNS, Span, decisions, read, recorded
 from rose.pricing.money import PricingError
 
 T0_NS = 1_780_272_000 * 10**9
@@ -78,3 +81,32 @@ def test_decisions_are_read_with_who_made_them_and_told_apart_by_what_they_say(t
 def test_a_decision_that_cannot_be_used_is_refused_with_its_line(line: str, told: str, tmp_path: Path) -> None:
     with pytest.raises(PricingError, match=told):
         decisions(file_of(tmp_path, HEADER, line))
+
+
+def test_a_decision_that_overlaps_one_in_the_ledger_is_not_recorded(tmp_path: Path, sample: Path) -> None:
+    def record(*lines: str) -> None:
+        scale_down.record(sample, "run", "replay", decisions(file_of(tmp_path, HEADER, *lines)))
+
+    record(KEPT)
+    record(KEPT)
+    overlapping = KEPT.replace("T00:00:00Z", "T01:59:59Z").replace("T02:00:00Z", "T03:00:00Z")
+    with pytest.raises(
+        PricingError, match="device 's0' has one already from 2026-06-01T00:00:00Z to 2026-06-01T02:00:00Z"
+    ):
+        record(overlapping.replace("s0", "s1"), overlapping)
+    record(KEPT, KEPT.replace("T02:00:00Z", "T03:00:00Z").replace("T00:00:00Z", "T02:00:00Z"))
+    with closing(catalog.connect(sample)) as connection:
+        starts = connection.execute("SELECT device_id, t0_ns FROM scale_down ORDER BY ALL").fetchall()
+    assert starts == [("s0", T0_NS), ("s0", T0_NS + 2 * HOUR_NS)]
+
+
+def test_time_that_several_recorded_decisions_keep_is_one_span() -> None:
+    times_h = [("s0", 0, 2), ("s0", 1, 3), ("s0", 1, 2), ("s0", 4, 5), ("s1", 1, 2)]
+    rows = [
+        {"device_id": name, "decision": "kept", "t0_ns": t0 * HOUR_NS, "t1_ns": t1 * HOUR_NS}
+        for name, t0, t1 in times_h
+    ]
+    let_go = {"device_id": "s0", "decision": "let_go", "t0_ns": 3 * HOUR_NS, "t1_ns": 4 * HOUR_NS}
+    assert recorded([*reversed(rows), let_go]) == (
+        Span("s0", 0, 3 * HOUR_NS), Span("s0", 4 * HOUR_NS, 5 * HOUR_NS), Span("s1", HOUR_NS, 2 * HOUR_NS)
+    )  # fmt: skip
