@@ -7,8 +7,9 @@
 --
 -- `withheld_share` comes near `holdout_share` in the long run. `drawn_otherwise` counts windows whose draw is not what
 -- seed, device and number give, or that were not treated as their draw says; `lent_windows` counts withheld windows in
--- which a lease was in force after the wash-out. Both should be 0, and a run has one share, seed, window and wash-out, or
--- what lending costs serving cannot be told by these windows. `held_ns` is how long rollouts wanted the device in vain: what it costs in harvest.
+-- which a lease was in force after the wash-out. Both should be 0, and a run should have one share, seed, window and
+-- wash-out, or what lending costs serving cannot be told by these windows. `held_ns` is how long rollouts wanted the
+-- device in vain: what it costs in harvest.
 WITH drawn AS (
     SELECT
         *,

@@ -67,7 +67,7 @@ def test_what_a_device_lent_stays_lent_when_it_joins_another_pool(
 
 
 def test_what_a_dedicated_device_does_is_not_lent_when_it_joins_serving_later(write_ledger: WriteLedger) -> None:
-    work: dict[str, int] = {f"{bucket}_ns": 0 for bucket in events.BUCKETS} | {"rollout_ns": 50 * S, "idle_ns": 50 * S}
+    work: dict[str, Any] = {f"{bucket}_ns": 0 for bucket in events.BUCKETS} | {"rollout_ns": 50 * S, "idle_ns": 50 * S}
     made = [
         events.Run(action="started", name="moved", at_us=us(0)),
         device("joined", 0, "rollout"),
