@@ -4,8 +4,9 @@
 -- SET VARIABLE by_lease = true; SET VARIABLE span_device = ['...']; SET VARIABLE span_from = [0::BIGINT];
 -- SET VARIABLE span_to = [0::BIGINT];
 WITH class AS (
-    SELECT device_id, arg_max(device_class, joined_ns) AS device_class
-    FROM device WHERE run_id = getvariable('run_id') GROUP BY device_id
+    SELECT device_id, device_class, CASE WHEN lag(joined_ns) OVER device IS NULL THEN 0 ELSE joined_ns END AS since_ns
+    FROM tenure WHERE run_id = getvariable('run_id')
+    WINDOW device AS (PARTITION BY device_id ORDER BY joined_ns)
 ),
 span AS (
     SELECT
@@ -35,6 +36,6 @@ SELECT
 FROM span AS p
 JOIN held AS h ON h.device_id = p.device_id AND h.t0_ns < p.to_ns AND p.from_ns < h.t1_ns
 JOIN stretch AS s ON greatest(h.t0_ns, p.from_ns) < s.to_ns AND s.from_ns < least(h.t1_ns, p.to_ns)
-JOIN class AS c ON c.device_id = p.device_id
+ASOF JOIN class AS c ON h.device_id = c.device_id AND h.t0_ns >= c.since_ns
 GROUP BY ALL
 ORDER BY ALL;

@@ -1,7 +1,15 @@
 -- KV memory that rollout engines held on serving devices while nothing was lent, by stretch between price changes. Only a
 -- pool of fixed size (`budget`) stays where no lease needs it; `byte_ns` is NULL where an engine did not say how large.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0; SET VARIABLE price_changes = []::BIGINT[];
-WITH change AS (
+WITH stay AS (
+    SELECT
+        device_id, pool, CASE WHEN lag(joined_ns) OVER device IS NULL THEN 0 ELSE joined_ns END AS since_ns,
+        -- An engine is there until it says that it stopped, or its device is something else.
+        lead(joined_ns, 1, 9223372036854775807) OVER device AS until_ns
+    FROM tenure WHERE run_id = getvariable('run_id')
+    WINDOW device AS (PARTITION BY device_id ORDER BY joined_ns)
+),
+change AS (
     SELECT
         *, epoch_ns(event_time) AS t0_ns,
         lead(epoch_ns(event_time), 1, getvariable('period_end_ns')) OVER (
@@ -9,12 +17,14 @@ WITH change AS (
         ) AS t1_ns
     FROM engine
     WHERE run_id = getvariable('run_id') AND role = 'rollout' AND action IN ('started', 'stopped', 'died')
-      AND device_id IN (SELECT device_id FROM device WHERE run_id = getvariable('run_id') AND pool = 'serving')
 ),
 life AS (
-    SELECT device_id, kv_bytes, t0_ns, t1_ns
-    FROM change
-    WHERE action = 'started' AND t1_ns > t0_ns
+    SELECT
+        c.engine_id, c.device_id, c.kv_bytes,
+        greatest(c.t0_ns, s.since_ns) AS t0_ns, least(c.t1_ns, s.until_ns) AS t1_ns
+    FROM change AS c
+    JOIN stay AS s ON s.device_id = c.device_id AND s.since_ns < c.t1_ns AND c.t0_ns < s.until_ns
+    WHERE s.pool = 'serving' AND action = 'started' AND c.t1_ns > c.t0_ns
       AND memory_mechanism LIKE '%budget' AND memory_mechanism NOT LIKE 'leased+%'
 ),
 held AS (
@@ -32,11 +42,11 @@ stretch AS (
     FROM edge, unnest(range(1, len(edges))) AS numbers(n)
 ),
 part AS (
-    SELECT device_id, kv_bytes, segment, greatest(t0_ns, from_ns) AS t0_ns, least(t1_ns, to_ns) AS t1_ns
+    SELECT engine_id, device_id, kv_bytes, segment, greatest(t0_ns, from_ns) AS t0_ns, least(t1_ns, to_ns) AS t1_ns
     FROM life JOIN stretch ON t0_ns < to_ns AND from_ns < t1_ns
 ),
 leased AS (
-    SELECT p.device_id, p.t0_ns, p.segment, sum(least(h.t1_ns, p.t1_ns) - greatest(h.t0_ns, p.t0_ns)) AS ns
+    SELECT p.engine_id, p.device_id, p.t0_ns, p.segment, sum(least(h.t1_ns, p.t1_ns) - greatest(h.t0_ns, p.t0_ns)) AS ns
     FROM part AS p
     JOIN held AS h ON h.device_id = p.device_id AND h.t0_ns < p.t1_ns AND p.t0_ns < h.t1_ns AND h.t0_ns < h.t1_ns
     GROUP BY ALL
@@ -46,6 +56,6 @@ SELECT
     CASE WHEN count(*) = count(p.kv_bytes)
          THEN sum(p.kv_bytes::HUGEINT * greatest(p.t1_ns - p.t0_ns - coalesce(l.ns, 0), 0)) END AS byte_ns
 FROM part AS p
-LEFT JOIN leased AS l USING (device_id, t0_ns, segment)
+LEFT JOIN leased AS l USING (engine_id, device_id, t0_ns, segment)
 GROUP BY ALL
 ORDER BY ALL;

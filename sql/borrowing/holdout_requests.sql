@@ -6,7 +6,12 @@
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE price_changes = []::BIGINT[]; SET VARIABLE penalty_nano = [1000000];
 -- SET VARIABLE curve_at = [[0.5, 1.0]]; SET VARIABLE curve_nano = [[0.0, 1000000.0]];
 CREATE OR REPLACE TEMP TABLE holdout_request AS
-WITH piece AS (
+WITH pool AS (
+    SELECT device_id, pool, CASE WHEN lag(joined_ns) OVER device IS NULL THEN 0 ELSE joined_ns END AS since_ns
+    FROM tenure WHERE run_id = getvariable('run_id')
+    WINDOW device AS (PARTITION BY device_id ORDER BY joined_ns)
+),
+piece AS (
     SELECT
         device_id, number, t0_ns,
         -- An agent that was started again drew the rest of the window anew.
@@ -18,7 +23,7 @@ WITH piece AS (
 ),
 arrived AS (
     SELECT
-        *,
+        r.*,
         epoch_us(event_time) * 1000 - e2e_ns AS arrival_ns,
         len(list_filter(getvariable('price_changes')::BIGINT[], lambda c: c <= arrival_ns)) + 1 AS stretch,
         -- Of what is NULL, least() takes the other.
@@ -27,9 +32,9 @@ arrived AS (
         )) AS budget_share,
         (getvariable('curve_at')::DOUBLE[][])[stretch] AS ats,
         (getvariable('curve_nano')::DOUBLE[][])[stretch] AS costs
-    FROM request
-    WHERE run_id = getvariable('run_id')
-      AND device_id IN (SELECT device_id FROM device WHERE run_id = getvariable('run_id') AND pool = 'serving')
+    FROM request AS r
+    ASOF JOIN pool AS d ON r.device_id = d.device_id AND epoch_us(r.event_time) * 1000 - r.e2e_ns >= d.since_ns
+    WHERE run_id = getvariable('run_id') AND d.pool = 'serving'
 )
 SELECT
     r.device_id, p.number, r.lease_id, CAST(make_timestamp(r.arrival_ns // 1000) AS DATE) AS day,

@@ -3,8 +3,9 @@
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0; SET VARIABLE price_changes = []::BIGINT[];
 -- SET VARIABLE by_lease = true;
 WITH class AS (
-    SELECT device_id, arg_max(device_class, joined_ns) AS device_class
-    FROM device WHERE run_id = getvariable('run_id') GROUP BY device_id
+    SELECT device_id, device_class, CASE WHEN lag(joined_ns) OVER device IS NULL THEN 0 ELSE joined_ns END AS since_ns
+    FROM tenure WHERE run_id = getvariable('run_id')
+    WINDOW device AS (PARTITION BY device_id ORDER BY joined_ns)
 ),
 held AS (
     SELECT
@@ -27,7 +28,7 @@ SELECT
     CAST(sum(least(h.t1_ns, s.to_ns) - greatest(h.t0_ns, s.from_ns)) AS BIGINT) AS leased_ns
 FROM held AS h
 JOIN stretch AS s ON h.t0_ns < s.to_ns AND s.from_ns < h.t1_ns
-LEFT JOIN class AS c USING (device_id)
+ASOF LEFT JOIN class AS c ON h.device_id = c.device_id AND h.t0_ns >= c.since_ns
 WHERE h.t1_ns > h.t0_ns
 GROUP BY ALL
 ORDER BY ALL;

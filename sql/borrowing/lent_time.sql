@@ -39,9 +39,9 @@ slice AS (
         list_filter(getvariable('price_changes')::BIGINT[], lambda c: c <= s.t0_ns) AS before,
         list_filter(getvariable('price_changes')::BIGINT[], lambda c: c < s.t1_ns) AS started
     FROM device_slice AS s
-    JOIN device AS d
+    JOIN tenure AS d
         ON d.run_id = s.run_id AND d.device_id = s.device_id
-       AND d.joined_ns <= s.t0_ns AND s.t1_ns <= coalesce(d.left_ns, s.t1_ns)
+       AND d.joined_ns <= s.t0_ns AND s.t0_ns < coalesce(d.left_ns, s.t1_ns)
     LEFT JOIN owed AS o ON o.writer = s.writer AND o.seq = s.seq
     WHERE s.run_id = getvariable('run_id') AND d.pool = 'serving' AND s.ns > 0
       AND (s.lease_id IS NOT NULL OR s.rollout_ns + s.sync_ns + s.activation_ns > 0)

@@ -6,12 +6,14 @@ WITH piece AS (
         s.device_id, s.lease_id, window_no,
         least(s.t1_ns, (window_no + 1) * getvariable('horizon_ns'))
             - greatest(s.t0_ns, window_no * getvariable('horizon_ns')) AS ns
-    FROM device_slice AS s,
-        unnest(range(
-            s.t0_ns // getvariable('horizon_ns'), (s.t1_ns - 1) // getvariable('horizon_ns') + 1
-        )) AS numbers(window_no)
+    FROM device_slice AS s
+    SEMI JOIN tenure AS t
+        ON t.run_id = s.run_id AND t.device_id = s.device_id AND t.pool = 'serving'
+       AND t.joined_ns <= s.t0_ns AND s.t0_ns < coalesce(t.left_ns, s.t1_ns)
+    CROSS JOIN unnest(range(
+        s.t0_ns // getvariable('horizon_ns'), (s.t1_ns - 1) // getvariable('horizon_ns') + 1
+    )) AS numbers(window_no)
     WHERE s.run_id = getvariable('run_id') AND s.lease_id IS NOT NULL AND s.ns > 0
-      AND s.device_id IN (SELECT device_id FROM device WHERE run_id = getvariable('run_id') AND pool = 'serving')
 )
 SELECT
     CAST(make_timestamp(p.window_no * getvariable('horizon_ns') // 1000) AS DATE) AS day,

@@ -4,9 +4,11 @@
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE horizon_ns = 60_000_000_000;
 WITH slice AS (
     SELECT device_id, t0_ns, t1_ns, serving_ns / ns AS load, (rollout_ns + headroom_ns) / ns AS demand
-    FROM device_slice
+    FROM device_slice AS s
+    SEMI JOIN tenure AS t
+        ON t.run_id = s.run_id AND t.device_id = s.device_id AND t.pool = 'serving'
+       AND t.joined_ns <= s.t0_ns AND s.t0_ns < coalesce(t.left_ns, s.t1_ns)
     WHERE run_id = getvariable('run_id') AND ns > 0
-      AND device_id IN (SELECT device_id FROM device WHERE run_id = getvariable('run_id') AND pool = 'serving')
 ),
 piece AS (
     SELECT

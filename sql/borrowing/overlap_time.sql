@@ -5,8 +5,10 @@ SELECT
     CASE WHEN getvariable('by_lease') THEN lease_id END AS lease_id,
     len(list_filter(getvariable('price_changes')::BIGINT[], lambda c: c <= t0_ns)) AS segment,
     CAST(sum(overlap_ns) AS BIGINT) AS overlap_ns
-FROM device_slice
+FROM device_slice AS s
+SEMI JOIN tenure AS t
+    ON t.run_id = s.run_id AND t.device_id = s.device_id AND t.pool = 'serving'
+   AND t.joined_ns <= s.t0_ns AND s.t0_ns < coalesce(t.left_ns, s.t1_ns)
 WHERE run_id = getvariable('run_id') AND overlap_ns > 0
-  AND device_id IN (SELECT device_id FROM device WHERE run_id = getvariable('run_id') AND pool = 'serving')
 GROUP BY ALL
 ORDER BY ALL;

@@ -6,7 +6,7 @@
 WITH reading AS (
     SELECT p.device_id, d.device_class, p.writer, p.seq, p.t0_ns, p.t1_ns, p.power_mw
     FROM power AS p
-    JOIN device AS d
+    JOIN tenure AS d
         ON d.run_id = p.run_id AND d.device_id = p.device_id
        AND d.joined_ns <= p.t0_ns AND p.t1_ns <= coalesce(d.left_ns, p.t1_ns)
     WHERE p.run_id = getvariable('run_id') AND d.pool = 'serving' AND p.t1_ns > p.t0_ns

@@ -3,18 +3,23 @@
 -- them, with `sync` set and how long the lease lay in that time as `weight_ns` (NULL, NULL if there was none).
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0; SET VARIABLE price_changes = []::BIGINT[];
 -- SET VARIABLE by_lease = true;
-WITH sent AS (
+WITH pool AS (
+    SELECT device_id, pool, CASE WHEN lag(joined_ns) OVER device IS NULL THEN 0 ELSE joined_ns END AS since_ns
+    FROM tenure WHERE run_id = getvariable('run_id')
+    WINDOW device AS (PARTITION BY device_id ORDER BY joined_ns)
+),
+sent AS (
     SELECT
-        writer || '/' || seq AS sync, lease_id, device_id, route, wire_bytes,
+        writer || '/' || seq AS sync, lease_id, s.device_id, route, wire_bytes,
         epoch_us(event_time) * 1000 AS from_ns,
         lead(epoch_us(event_time) * 1000, 1, getvariable('period_end_ns'))
-            OVER (PARTITION BY device_id ORDER BY event_time, writer, seq) AS to_ns,
+            OVER (PARTITION BY s.device_id ORDER BY event_time, writer, seq) AS to_ns,
         len(list_filter(
             getvariable('price_changes')::BIGINT[], lambda c: c <= epoch_us(event_time) * 1000
         )) AS segment
-    FROM sync
-    WHERE run_id = getvariable('run_id')
-      AND device_id IN (SELECT device_id FROM device WHERE run_id = getvariable('run_id') AND pool = 'serving')
+    FROM sync AS s
+    ASOF JOIN pool AS p ON s.device_id = p.device_id AND epoch_us(s.event_time) * 1000 >= p.since_ns
+    WHERE run_id = getvariable('run_id') AND p.pool = 'serving'
 ),
 held AS (
     SELECT

@@ -7,26 +7,31 @@
 --
 -- `withheld_share` comes near `holdout_share` in the long run. `drawn_otherwise` counts windows whose draw is not what
 -- seed, device and number give, or that were not treated as their draw says; `lent_windows` counts withheld windows in
--- whose middle a lease was in force. Both should be 0, or what lending costs serving cannot be told by these windows.
--- `held_ns` is how long rollouts wanted the device in vain: what it costs in harvest.
+-- which a lease was in force after the wash-out. Both should be 0, and a run should have one share, seed, window and
+-- wash-out, or what lending costs serving cannot be told by these windows. `held_ns` is how long rollouts wanted the
+-- device in vain: what it costs in harvest.
 WITH drawn AS (
     SELECT
         *,
+        t0_ns + CASE WHEN coalesce(after_withheld, false) THEN 0 ELSE washout_ns END AS clean_ns,
+        -- An agent that was started again drew the rest of the window anew.
+        least(t1_ns, coalesce(lead(t0_ns) OVER device, t1_ns)) AS end_ns,
         ('0x' || sha256(holdout_seed || '/' || device_id || '/' || number)[:13])::BIGINT / 16 ** 13 AS drawn_again
     FROM holdout
     WHERE (getvariable('since') IS NULL OR event_time >= getvariable('since')::TIMESTAMP)
       AND (getvariable('until') IS NULL OR event_time < getvariable('until')::TIMESTAMP)
       AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
       AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
+    WINDOW device AS (PARTITION BY run_id, provenance, device_id ORDER BY t0_ns, writer, seq)
 ),
 lent AS (
     SELECT drawn.writer, drawn.seq
     FROM drawn
     SEMI JOIN lease
         ON lease.run_id = drawn.run_id AND lease.provenance = drawn.provenance AND lease.device_id = drawn.device_id
-       AND (drawn.t0_ns + drawn.t1_ns) // 2000 >= epoch_us(lease.granted_at)
-       AND (drawn.t0_ns + drawn.t1_ns) // 2000 < coalesce(epoch_us(lease.closed_at), epoch_us(lease.expires_at))
-    WHERE drawn.withheld
+       AND epoch_us(lease.granted_at) < drawn.end_ns // 1000
+       AND drawn.clean_ns // 1000 < coalesce(epoch_us(lease.closed_at), epoch_us(lease.expires_at))
+    WHERE drawn.withheld AND drawn.clean_ns < drawn.end_ns
 ),
 held AS (
     SELECT provenance, run_id, device_id, sum(duration_ns)::BIGINT AS held_ns

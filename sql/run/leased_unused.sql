@@ -2,5 +2,7 @@
 -- By hand: SET VARIABLE run_id = '...';
 SELECT coalesce(sum(slice.idle_ns), 0)::BIGINT AS leased_unused_ns
 FROM device_slice AS slice
-JOIN device USING (run_id, provenance, device_id)
-WHERE slice.run_id = getvariable('run_id') AND device.pool = 'serving' AND slice.lease_id IS NOT NULL;
+SEMI JOIN tenure AS t
+    ON t.run_id = slice.run_id AND t.provenance = slice.provenance AND t.device_id = slice.device_id
+   AND t.pool = 'serving' AND t.joined_ns <= slice.t0_ns AND slice.t0_ns < coalesce(t.left_ns, slice.t1_ns)
+WHERE slice.run_id = getvariable('run_id') AND slice.lease_id IS NOT NULL;

@@ -50,11 +50,11 @@ def test_the_draw_is_made_again_and_compliance_is_seen(record, by_hand, tmp_path
     assert row["withheld_share"] == len(withheld) / 10
     # Another draw than the seed gives, one that was not kept to, and a lease that lived on in a withheld window.
     terms: dict[str, Any] = {"kv_budget_bytes": 1, "compute_share": 1.0, "device_id": "s0", "lease_id": "L"}
-    middle_us = (windows[withheld[0]].t0_ns + WINDOW_NS // 2) // 1000
+    late_us = windows[withheld[0]].t1_ns // 1000 - 9
     wrong: list[Event] = [
         window(10, draw=0.5 * drawn(ns(0) // WINDOW_NS + 10)),
         window(11, withheld=not window(11).withheld),
-        Lease(at_us=middle_us - 1, action="granted", expires_at_us=middle_us + 9, **terms),
+        Lease(at_us=late_us, action="granted", expires_at_us=late_us + 8, **terms),
         Hold(at_us=at(50), device_id="s0", reason="withheld", count=1, duration_ns=7),
         Hold(at_us=at(60), device_id="s0", reason="regret", count=1, duration_ns=8),
     ]

@@ -97,6 +97,11 @@ def _confounded(drawn: Row) -> str | None:
             f"confounded: {drawn['drawn_otherwise']:,} of {drawn['windows']:,} windows are not as their seed draws "
             "them, so they were not withheld at random"
         )
+    if len(drawn["settings"]) > 1:
+        return (
+            "confounded: the holdout changed within the run, and load may have changed with it: "
+            f"{'; '.join(drawn['settings'])}"
+        )
     if drawn["lent_windows"]:
         return (
             f"confounded: a lease was in force in {drawn['lent_windows']:,} of {drawn['withheld']:,} windows in which "

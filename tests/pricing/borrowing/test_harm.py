@@ -207,6 +207,18 @@ WRONG = [
         "1 of 60 windows are not as their seed draws them",
     ),
     ([window(n) for n in range(12)], "requests came in"),
+    # More is withheld from the middle on, when load may be another: windows of both are no one sample.
+    (
+        [
+            window(n) if n < 30 else window(n, holdout_share=0.6, withheld=drawn(FIRST + n) < 0.6)
+            for n in range(WINDOWS)
+        ],
+        "share 0.4, seed 3, windows of 100 s, wash-out of 40 s; share 0.6, seed 3, windows of 100 s, wash-out of 40 s",
+    ),
+    (
+        [window(n, washout_ns=30 * S if n < 30 else WASHOUT_S * S) for n in range(WINDOWS)],
+        "share 0.4, seed 3, windows of 100 s, wash-out of 30 s",
+    ),
 ]
 
 
@@ -220,13 +232,30 @@ def test_windows_that_were_not_drawn_or_are_few_say_nothing(
     assert why in harm.no_interval
 
 
-def test_a_lease_in_a_withheld_window_is_said(write_ledger: WriteLedger, book: Path) -> None:
-    n = WITHHELD.index(True)
+#: From when to when of a withheld window a lease is in force, seconds, and whether that is in what is compared.
+LENT = [
+    (0, 100, True),
+    (WASHOUT_S, WASHOUT_S + 1, True),
+    (90, 100, True),
+    (0, WASHOUT_S, False),
+    (0, WASHOUT_S + 0.001, True),
+]
+
+
+@pytest.mark.parametrize(("from_s", "to_s", "confounded"), LENT)
+def test_a_lease_in_a_withheld_window_is_said(
+    write_ledger: WriteLedger, book: Path, from_s: float, to_s: float, confounded: bool
+) -> None:
+    n = next(n for n in range(1, WINDOWS) if WITHHELD[n] and not WITHHELD[n - 1])
     terms: dict[str, Any] = {"kv_budget_bytes": 1, "compute_share": 1.0, "device_id": "s0", "lease_id": "X"}
-    granted = events.Lease(action="granted", at_us=us(n * WINDOW_S), expires_at_us=us((n + 1) * WINDOW_S), **terms)
+    granted = events.Lease(
+        action="granted", at_us=us(n * WINDOW_S + from_s), expires_at_us=us(n * WINDOW_S + to_s), **terms
+    )
     harm = in_all(marginal.build(write_ledger([*run(), granted]), "run", book), "provision")
     assert harm.no_interval == (
         f"confounded: a lease was in force in 1 of {sum(WITHHELD)} windows in which leases were to be withheld"
+        if confounded
+        else None
     )
 
 

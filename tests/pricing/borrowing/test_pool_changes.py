@@ -1,0 +1,79 @@
+"""A device lends while it is in the serving pool, whatever pool it was in before or is in after that."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sql
+from rose import events
+from rose.ledger import catalog
+from rose.pricing.query import rows, set_variables, snapshot
+from tests.pricing.borrowing.test_harm import WINDOW_S, WINDOWS, run
+from tests.pricing.conftest import T0_NS, S, WriteLedger, sample_events, us
+
+TABLES = ("borrowing/serving_windows", "borrowing/holdout_requests")
+QUERIES = (
+    "borrowing/lent_time", "borrowing/leased_time", "borrowing/gave_back_time", "borrowing/held_memory",
+    "borrowing/overlap_time", "borrowing/holdout_sums", "borrowing/holdout_clusters", "borrowing/lent_windows",
+    "borrowing/load_and_demand", "borrowing/power_by_load", "borrowing/recomputed_tokens", "borrowing/transfer",
+    "borrowing/turn_lengths", "run/leased_unused",
+)  # fmt: skip
+
+
+def device(action: Any, at_s: int, pool: Any, device_class: str = "h100-sxm") -> events.Device:
+    return events.Device(
+        action=action, device_id="s0", pool=pool, device_class=device_class, t_ns=T0_NS + at_s * S, at_us=us(at_s)
+    )
+
+
+def read(root: Path, end_s: int) -> dict[str, Any]:
+    """Rows of every query of a borrow, over the time before `end_s`."""
+    with closing(catalog.connect(root)) as connection:
+        snapshot(connection, "run")
+        set_variables(
+            connection, run_id="run", period_end_ns=T0_NS + end_s * S, price_changes=[], load_points=[0.5],
+            by_lease=True, span_device=["s0"], span_from=[T0_NS + 100 * S], span_to=[T0_NS + 1000 * S],
+            horizon_ns=10 * S, penalty_nano=[10**6], curve_at=[[0.5, 1.0]], curve_nano=[[0.0, 500_000.0]],
+        )  # fmt: skip
+        for name in TABLES:
+            connection.execute(sql.read(f"{name}.sql"))
+        return {name: rows(connection, name) for name in QUERIES}
+
+
+@pytest.mark.parametrize(("made", "end_s"), [(run(), WINDOWS * WINDOW_S), (sample_events(), 3600)])
+def test_what_a_device_lent_stays_lent_when_it_joins_another_pool(
+    write_ledger: WriteLedger, tmp_path: Path, made: list[events.Event], end_s: int
+) -> None:
+    made = [
+        *made,
+        *(
+            events.Power(
+                device_id="s0", t0_ns=T0_NS + n * 60 * S, t1_ns=T0_NS + (n + 1) * 60 * S, power_mw=500_000,
+                source="rapl", at_us=us((n + 1) * 60),
+            )
+            for n in range(50)
+        ),
+    ]  # fmt: skip
+    alone = read(write_ledger(made), end_s)
+    later = [device("joined", end_s + 60, "rollout", "l4"), device("left", end_s + 120, "rollout", "l4")]
+    changed = read(write_ledger([*made, *later], root=tmp_path / "changed"), end_s)
+    assert {name for name in QUERIES if changed[name] != alone[name]} == set()
+    with_rows = {name for name in QUERIES if alone[name]}
+    assert {"borrowing/lent_time", "borrowing/transfer", "borrowing/power_by_load"} <= with_rows
+
+
+def test_what_a_dedicated_device_does_is_not_lent_when_it_joins_serving_later(write_ledger: WriteLedger) -> None:
+    work: dict[str, Any] = {f"{bucket}_ns": 0 for bucket in events.BUCKETS} | {"rollout_ns": 50 * S, "idle_ns": 50 * S}
+    made = [
+        events.Run(action="started", name="moved", at_us=us(0)),
+        device("joined", 0, "rollout"),
+        events.DeviceSlice(device_id="s0", t0_ns=T0_NS, t1_ns=T0_NS + 100 * S, at_us=us(0), **work),
+        device("joined", 100, "serving"),
+        device("left", 200, "serving"),
+    ]
+    shown = read(write_ledger(made), 200)
+    assert {name for name in ("borrowing/lent_time", "borrowing/load_and_demand") if shown[name]} == set()
