@@ -27,6 +27,8 @@ BOOK = parse(
     + _DEVICE.format("h100-sxm", "2.35")
     + _DEVICE.format("l4", "0.5")
     + _DEVICE.format("h100-sxm", "1.0").replace("usd_per_hour", 'pool = "rollout"\nusd_per_hour')
+    + '[[power]]\nclass = "h100-sxm"\nidle_w = 267\nload_w = 680\n'
+    + _SOURCE
     + '[electricity]\nusd_per_kwh = 0.1\npue = 1\nsource = "t"\nsource_date = 2026-01-01\n'
     + "[lending]\nidle_anyway = true\nscheduler_usd_per_lease_s = 0\nkv_recompute_usd_per_million_tokens = 0\n"
     + 'violation_usd = 0\nsource = "t"\nsource_date = 2026-01-01\n'
