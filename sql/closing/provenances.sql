@@ -8,5 +8,5 @@ SELECT DISTINCT provenance
 FROM tenure
 JOIN newest USING (run_id, provenance)
 WHERE joined_ns < getvariable('to_ns')
-  AND coalesce(left_ns, last_ns) > greatest(joined_ns, getvariable('from_ns'))
+  AND coalesce(left_ns - 1, last_ns) >= greatest(joined_ns, getvariable('from_ns'))
 ORDER BY provenance;

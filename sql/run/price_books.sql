@@ -9,7 +9,7 @@ held AS (
     FROM tenure
     JOIN newest USING (run_id, provenance)
     WHERE joined_ns < coalesce(getvariable('to_ns'), 9223372036854775807)
-      AND coalesce(left_ns, last_ns) > greatest(joined_ns, coalesce(getvariable('from_ns'), 0))
+      AND coalesce(left_ns - 1, last_ns) >= greatest(joined_ns, coalesce(getvariable('from_ns'), 0))
 ),
 named AS (
     SELECT
