@@ -61,8 +61,6 @@ def measure(report: Report, folder: Path) -> None:
     if not report.quick:
         report.claim("record() at 2,000 events/s, p99", _p(99, queued) / 1e3, "us", 50, "lower")
     report.claim("durable record(), p50", _p(50, taken["durable"]) / 1e6, "ms", 5, "lower")
-    against = [_p(50, [one]) / _p(50, [bare]) for one, bare in zip(taken["durable"], taken["disk_alone"], strict=True)]
-    report.claim("  against a file that the disk alone makes last", float(np.median(against)), "x", 1.5, "lower")
 
 
 def paced(writer: LedgerWriter, seconds: float) -> Any:

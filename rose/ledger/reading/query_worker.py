@@ -67,7 +67,11 @@ def serve(control: socket.socket) -> None:
 def _reap(running: dict[int, socket.socket]) -> None:
     """Let go of the processes that have ended, and answer for those that could not."""
     for pid in list(running):
-        ended, status = os.waitpid(pid, os.WNOHANG)
+        try:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            # Another process ended meanwhile, and that signal's handler, which ran within this one, was first.
+            continue
         if ended:
             with running.pop(pid) as connection, suppress(OSError):
                 if os.WIFSIGNALED(status):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -169,3 +170,14 @@ def test_a_query_whose_asker_is_gone_ends_at_once(root):
     asker.wait()
     gone, left = psutil.wait_procs([busy], timeout=10)
     assert gone, left
+
+
+def test_a_process_that_was_let_go_already_is_passed_over():
+    """Signals arrive while one is handled: then the handler runs within itself, and the inner one is first."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    mine, other = socket.socketpair()
+    with mine, other:
+        query_worker._reap({pid: mine})
