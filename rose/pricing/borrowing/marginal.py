@@ -68,7 +68,7 @@ class LeaseCost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Marginal:
-    """The five terms, the borrowed time they are for, and what the idle-anyway gate adds."""
+    """The terms, the borrowed time they are for, and what the idle-anyway gate adds."""
 
     terms: Mapping[str, Term]
     borrowed_ns: int

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, get_args
 
-import duckdb
 import polars as pl
 
 from rose.ledger import layout
@@ -110,8 +109,7 @@ def _is_whole(path: Path, posting: Posting) -> bool:
     if not path.exists():
         return False
     try:
-        with duckdb.connect() as connection:
-            found = connection.execute("SELECT coalesce(sum(cost_nano), 0) FROM read_parquet(?)", [str(path)])
-            return bool(found.fetchall() == [(posting.cost_nano,)])
-    except duckdb.Error:
+        kept = pl.read_parquet(path, columns=["cost_nano"], hive_partitioning=False)
+        return bool(kept["cost_nano"].sum() == posting.cost_nano)
+    except (OSError, pl.exceptions.PolarsError):
         return False
