@@ -22,7 +22,7 @@ from fractions import Fraction
 import duckdb
 
 import sql
-from rose.pricing.borrowing.terms import Parts, Stretches, Term, absent, add, by_book, range_of, term
+from rose.pricing.borrowing.terms import Parts, Stretches, Term, absent, add, by_book, in_turn, range_of, term
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR
 from rose.pricing.price_books.entries import Entry, Lending
 from rose.pricing.price_books.pricebook import PriceBook
@@ -127,7 +127,7 @@ def realised(harm: Harm, stretches: Stretches, book: PriceBook) -> Term:
         counted += row["requests"]
     extra = sum((beyond for _, beyond in _beyond(harm, "cost", "misses", "requests")), Fraction(0))
     apart = sum(row["requests"] for row in harm.sums if row["withheld"] is None)
-    rates = " then ".join(dict.fromkeys(f"${float(entry.violation_usd):g}" for entry in lending))
+    rates = in_turn(f"${float(entry.violation_usd):g}" for entry in lending)
     curve = ", latency within the budget by the book's curve" if any(entry.latency_usd for entry in lending) else ""
     windows = sum(part.withheld.clusters.count for part in compared.values())
     return term(
@@ -167,7 +167,7 @@ def prefix_cache(harm: Harm, stretches: Stretches, book: PriceBook) -> Term:
         lent += row["known_prompt_tokens"]
         weighed += row["known_prompt_tokens"] * price
         add(parts, row["lease_id"], -beyond * price)
-    rates = " then ".join(dict.fromkeys(f"${entry.input_usd_per_million:f}" for entry in prices))
+    rates = in_turn(f"${entry.input_usd_per_million:f}" for entry in prices)
     return term(
         parts, "measured",
         f"{float(tokens):+,.0f} prompt tokens of serving's fell out of its prefix cache against windows in which "
@@ -222,7 +222,7 @@ def held_memory(held: Iterable[Row], stretches: Stretches, book: PriceBook) -> T
         size = Fraction(int(row["byte_ns"]), _GIB * NS_PER_HOUR)
         gib_hours += size
         usd += size * Fraction(lending[row["segment"]].held_memory_usd_per_gib_hour or 0)
-    rates = " then ".join(dict.fromkeys(f"${entry.held_memory_usd_per_gib_hour}" for entry in lending))
+    rates = in_turn(f"${entry.held_memory_usd_per_gib_hour}" for entry in lending)
     return term(
         {None: usd}, "measured", f"{float(gib_hours):,.3f} GiB-hours of KV memory held while not lent at {rates}",
         interval=by_book([(usd, lending)]),
@@ -246,7 +246,7 @@ def publishing(syncs: Iterable[Row], stretches: Stretches, book: PriceBook) -> T
         count += number
         lease_id = row["lease_id"] if row["sync"] is None else None
         add(parts, lease_id, number * Fraction(lending[row["segment"]].publish_usd_per_sync or 0))
-    rates = " then ".join(dict.fromkeys(f"${entry.publish_usd_per_sync}" for entry in lending))
+    rates = in_turn(f"${entry.publish_usd_per_sync}" for entry in lending)
     return term(
         parts, "measured", f"{count:,} syncs to serving devices at {rates}",
         interval=by_book([(sum(parts.values(), Fraction(0)), lending)]),
@@ -254,7 +254,7 @@ def publishing(syncs: Iterable[Row], stretches: Stretches, book: PriceBook) -> T
 
 
 def _per_hour(lending: Sequence[Lending]) -> str:
-    rates = " then ".join(dict.fromkeys(f"${entry.interference_usd_per_device_hour}" for entry in lending))
+    rates = in_turn(f"${entry.interference_usd_per_device_hour}" for entry in lending)
     return f"at {rates} a device-hour"
 
 

@@ -30,7 +30,18 @@ from rose.pricing.borrowing.harm import Harm
 from rose.pricing.borrowing.idle_anyway import Gate
 from rose.pricing.borrowing.power import Metered
 from rose.pricing.borrowing.scale_down import Span
-from rose.pricing.borrowing.terms import Basis, Parts, Stretches, Term, add, basis_of, by_book, nano_by_key, term
+from rose.pricing.borrowing.terms import (
+    Basis,
+    Parts,
+    Stretches,
+    Term,
+    add,
+    basis_of,
+    by_book,
+    in_turn,
+    nano_by_key,
+    term,
+)
 from rose.pricing.charges.allocation import Allocation
 from rose.pricing.money import NS_PER_HOUR, NS_PER_S, split
 from rose.pricing.price_books.pricebook import PriceBook
@@ -315,8 +326,7 @@ def _transfer(syncs: Iterable[Row], stretches: Stretches, book: PriceBook) -> tu
         for lease_id, part in split(size, {lease_id: row["weight_ns"] for lease_id, row in users.items()}).items():
             charge(users[lease_id], part)
     told = ", ".join(
-        f"{size / _BYTES_PER_GB:,.3f} GB {route} at "
-        + " then ".join(dict.fromkeys(f"${float(rate):g}/GB" for rate in rates[route]))
+        f"{size / _BYTES_PER_GB:,.3f} GB {route} at " + in_turn(f"${float(rate):g}/GB" for rate in rates[route])
         for route, size in sorted(sizes.items())
     )
     interval = by_book(
@@ -332,7 +342,7 @@ def _scheduler(leased: Iterable[Row], stretches: Stretches, book: PriceBook) -> 
     for row in leased:
         leased_ns += row["leased_ns"]
         add(parts, row["lease_id"], Fraction(rates[row["segment"]]) * row["leased_ns"] / NS_PER_S)
-    each = " then ".join(dict.fromkeys(f"${rate}" for rate in rates))
+    each = in_turn(f"${rate}" for rate in rates)
     return term(
         parts, "measured", f"{leased_ns / NS_PER_S:,.1f} s leased at {each} a second",
         interval=by_book([(sum(parts.values(), Fraction(0)), list(map(book.lending_at, stretches.starts_ns)))]),
@@ -346,7 +356,7 @@ def _kv_recompute(recomputed: Iterable[Row], stretches: Stretches, book: PriceBo
     for row in recomputed:
         tokens += row["tokens"]
         add(parts, row["lease_id"], Fraction(rates[row["segment"]]) * row["tokens"] / _MILLION)
-    each = " then ".join(dict.fromkeys(f"${rate}" for rate in rates))
+    each = in_turn(f"${rate}" for rate in rates)
     return term(
         parts, "measured", f"{tokens:,} prompt tokens computed again at {each} per million",
         interval=by_book([(sum(parts.values(), Fraction(0)), list(map(book.lending_at, stretches.starts_ns)))]),

@@ -29,7 +29,7 @@ import duckdb
 from rose.pricing import formulas
 from rose.pricing.borrowing import harm
 from rose.pricing.borrowing.harm import Harm
-from rose.pricing.borrowing.terms import Parts, Stretches, Term, add, nano_by_key, term
+from rose.pricing.borrowing.terms import Parts, Stretches, Term, add, in_turn, nano_by_key, term
 from rose.pricing.money import NS_PER_S
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows
@@ -90,7 +90,7 @@ def confounded(bins: Sequence[Row], stretches: Stretches, book: PriceBook, why: 
         if beyond is not None:
             extra += beyond
             add(parts, row["lease_id"], beyond * penalties[stretches.of_day(row["day"])])
-    each = " then ".join(dict.fromkeys(f"${float(penalty):g}" for penalty in penalties))
+    each = in_turn(f"${float(penalty):g}" for penalty in penalties)
     return term(
         parts,
         "measured",

@@ -156,3 +156,8 @@ class Stretches:
         for offset, (from_ns, to_ns) in enumerate(pairwise(edges)):
             share = Fraction(to_ns - from_ns, t1_ns - t0_ns)
             yield row["segment"] + offset, {name: share * row[name] for name in names}
+
+
+def in_turn(prices: Iterable[str]) -> str:
+    """Prices as they held one after another, each named once."""
+    return " then ".join(dict.fromkeys(prices))
