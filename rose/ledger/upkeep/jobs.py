@@ -27,6 +27,8 @@ from rose.ledger.layout import LedgerError
 
 #: The `ledger` event by which a job records what it did, and what its writer is called.
 JOB_ACTION = "job"
+#: The error of a run that whoever has the scheduler ended.
+STOPPED = "stopped before it was done"
 _WRITER_PREFIX = "job-"
 #: A scheduled run is skipped if another scheduler's began less than this share of the interval ago.
 _DUE_SHARE = 0.5
@@ -280,6 +282,6 @@ def _explained(error: BaseException) -> str:
     # What DuckDB makes of an interrupt that comes in the middle of a query.
     in_query = type(error) is RuntimeError and str(error) == "Query interrupted"
     if isinstance(error, KeyboardInterrupt) or in_query:
-        return "stopped before it was done"
+        return STOPPED
     text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
     return text[:_ERROR_CHARACTERS_MAX]

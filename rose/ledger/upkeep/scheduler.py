@@ -106,15 +106,15 @@ class Scheduler:
         process.join()
         with self._mutex:
             self._running.discard(process)
-        if run is None and not self._stopping.is_set():
+        if run is None:
             run = self._died(job, started_us, process.exitcode)
-        if run is not None and self._on_end is not None:
+        if self._on_end is not None:
             self._on_end(run)
 
     def _died(self, job: Job, started_us: int, exit_code: int | None) -> JobRun:
         """Record, instead of a process that no longer could, that a job's run failed."""
         how = f"signal {-exit_code}" if exit_code is not None and exit_code < 0 else f"exit code {exit_code}"
-        error = f"the job's process ended by {how}"
+        error = jobs.STOPPED if self._stopping.is_set() else f"the job's process ended by {how}"
         duration_ns = (utc_us() - started_us) * 1000
         return jobs.record(self._root, JobRun(job.name, "failed", started_us, duration_ns, error=error))
 

@@ -143,7 +143,7 @@ def explain(
         book=BookFacts.of(book),
         verified=priced.verified,
     )
-    if question.run_id is not None and rows["hardware_id"][0] != f"{of.run_id}/{of.device_id}":
+    if question.run_id is not None and (rows["hardware_id"] != f"{of.run_id}/{of.device_id}").any():
         # Other runs may have held the device in that hour.
         priced = charges.price(
             root, book, from_ns=of.hour_ns, to_ns=of.hour_ns + NS_PER_HOUR, provenance=of.provenance,
@@ -223,22 +223,22 @@ def _chain(
         pl.col("provenance") == of.provenance,
         pl.col("hardware_id").is_in(whole["hardware_id"].unique().to_list()),
     )
-    holders = set(everybodys.filter(kind="capacity").select("run_id", "device_id").iter_rows())
-    there = [stay for stay in stays or () if (stay.run_id, stay.device_id) in holders]
-    shares = held(there, of.hour_ns)
-    # A device that came back in another pool or class within the hour has a price for each.
-    prices = rows.filter(kind="capacity").select("pool", "device_class").unique().sort(pl.all())
-    for pool, device_class in prices.iter_rows():
+    # A device that came back in another pool or class, or as other hardware, within the hour has a price for each.
+    units = rows.filter(kind="capacity").select("hardware_id", "pool", "device_class").unique().sort(pl.all())
+    for hardware_id, pool, device_class in units.iter_rows():
+        tenures = [stay for stay in stays or () if stay.hardware_id == hardware_id]
         holder = (of.run_id, of.device_id, pool, device_class)
         own = [
             (stay.t0_ns, stay.t1_ns)
-            for stay in there
+            for stay in tenures
             if (stay.run_id, stay.device_id, stay.pool, stay.device_class) == holder
         ]
         charged, asked, lot = (
-            frame.filter(kind="capacity", pool=pool, device_class=device_class) for frame in (whole, rows, everybodys)
+            frame.filter(kind="capacity", hardware_id=hardware_id, pool=pool, device_class=device_class)
+            for frame in (whole, rows, everybodys)
         )
         slices = evidence if stays is None else evidence.within(own)
+        shares = held(tenures, of.hour_ns)
         steps += audit_steps.capacity(charged, asked, book, of.hour_ns, slices, lot, shares.get(holder))
     if "transfer" in rows["kind"]:
         charged, asked = (frame.filter(kind="transfer") for frame in (whole, rows))

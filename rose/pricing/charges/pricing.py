@@ -44,6 +44,7 @@ class Stay:
 
     run_id: str
     device_id: str
+    hardware_id: str
     pool: str
     device_class: str
     t0_ns: int
@@ -185,7 +186,7 @@ def _nothing(asked: tuple[int, int], chosen: str | None) -> NothingChargedError:
 
 def _stays(connection: duckdb.DuckDBPyConnection) -> list[Stay]:
     found = connection.execute(
-        "SELECT run_id, device_id, pool, device_class, t0_ns, t1_ns FROM in_period JOIN stay USING (unit) "
+        "SELECT run_id, device_id, hardware_id, pool, device_class, t0_ns, t1_ns FROM in_period JOIN stay USING (unit) "
         "WHERE asked ORDER BY run_id, device_id, t0_ns"
     )
     return [Stay(*row) for row in found.fetchall()]

@@ -16,7 +16,7 @@ import polars as pl
 from rose.clock import utc, utc_us
 from rose.ledger import catalog, layout
 from rose.pricing import charges
-from rose.pricing.charges import Charges
+from rose.pricing.charges import Charges, Stay
 from rose.pricing.closing import approval, charge_algebra, coverage, index, store
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import Covered, Posting, postings, watermark
@@ -157,12 +157,8 @@ def totals(frame: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def _stays(priced: Charges) -> pl.DataFrame:
-    schema = {"run_id": pl.String, "device_id": pl.String, "pool": pl.String, "device_class": pl.String}
-    return pl.DataFrame(
-        [dataclasses.astuple(stay) for stay in priced.stays],
-        schema={**schema, "t0_ns": pl.Int64, "t1_ns": pl.Int64},
-        orient="row",
-    )
+    schema = {field.name: pl.Int64 if field.type == "int" else pl.String for field in dataclasses.fields(Stay)}
+    return pl.DataFrame([dataclasses.astuple(stay) for stay in priced.stays], schema=schema, orient="row")
 
 
 def _open_runs(root: Path, period: Period, priced: Charges) -> list[str]:

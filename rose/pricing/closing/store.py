@@ -271,5 +271,4 @@ def _is(path: Path, sha256: str) -> bool:
 
 
 def _frame(root: Path, posting: Posting, name: str) -> pl.DataFrame:
-    frame = pl.read_parquet(io.BytesIO(content(root, posting, name)))
-    return frame if name == STAYS_FILE else charge_algebra.with_hardware(frame)
+    return charge_algebra.with_hardware(pl.read_parquet(io.BytesIO(content(root, posting, name))))

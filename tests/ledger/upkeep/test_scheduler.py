@@ -16,13 +16,14 @@ import pytest
 from rose.clock import utc_us
 from rose.ledger import catalog, layout
 from rose.ledger.layout import LedgerError
+from rose.ledger.upkeep import scheduler
 from rose.ledger.upkeep.jobs import Job, JobRun, history, record, run_job
 from rose.ledger.upkeep.scheduler import Scheduler
 from rose.ledger.verify import verify
 
 #: What jobs run lies in a module of its own: it must be found from another process.
 _WORK = """
-import os, time
+import os, signal, time
 from pathlib import Path
 
 def quick(root):
@@ -31,6 +32,10 @@ def quick(root):
 def slow(root, begun):
     Path(begun).write_text(str(os.getpid()))
     time.sleep(60)
+
+def deaf(root, begun):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    slow(root, begun)
 
 def alone(root, flag):
     os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
@@ -64,12 +69,12 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @contextmanager
 def started(root: Path, *todo: Job) -> Iterator[queue.Queue[JobRun]]:
     ended: queue.Queue[JobRun] = queue.Queue()
-    scheduler = Scheduler(root, todo, ended.put)
-    scheduler.start()
+    running = Scheduler(root, todo, ended.put)
+    running.start()
     try:
         yield ended
     finally:
-        scheduler.stop()
+        running.stop()
 
 
 def wait_for(path: Path) -> str:
@@ -123,6 +128,18 @@ def test_stopping_stops_the_job_that_runs(root: Path, tmp_path: Path) -> None:
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     assert history(root)["j"].error == "stopped before it was done"
+
+
+def test_a_job_that_does_not_stop_when_asked_is_killed_and_recorded(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import scheduled_work
+
+    monkeypatch.setattr(scheduler, "_STOP_S", 0.1)
+    begun = tmp_path / "begun"
+    with started(root, Job("j", functools.partial(scheduled_work.deaf, begun=str(begun)), 300)) as ended:
+        wait_for(begun)
+    assert ended.get_nowait().error == history(root)["j"].error == "stopped before it was done"
 
 
 def test_two_schedulers_on_one_ledger_never_run_a_job_twice_at_once(root: Path, tmp_path: Path) -> None:

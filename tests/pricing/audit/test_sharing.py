@@ -10,11 +10,11 @@ from rose.pricing.closing import close
 from rose.pricing.closing.period import Period
 from rose.pricing.money import NS_PER_HOUR as H
 from tests.pricing.charges.test_pricing import T0_NS, S, slice_, us
-from tests.pricing.charges.test_tenures import BOOK, device, power, run
+from tests.pricing.charges.test_tenures import BOOK, GPU, device, power, run
 
 
 def stay(run_id: str, t0_ns: int, t1_ns: int) -> Stay:
-    return Stay(run_id, "d", "serving", "h100", t0_ns, t1_ns)
+    return Stay(run_id, "d", "G0", "serving", "h100", t0_ns, t1_ns)
 
 
 def test_time_is_cut_equally_where_it_is_shared_and_the_first_by_name_has_what_is_left() -> None:
@@ -44,3 +44,19 @@ def test_the_charge_of_a_shared_hour_says_with_whom_and_re_adds(write_ledger: An
     closed = close.close(root, Period(T0_NS, T0_NS + 2 * H), BOOK, with_open_runs=True)
     (booked,) = explain_closed(root, asked, closed.close_id)
     assert (booked.faults, booked.amount.value) == ([], found.amount.value)
+
+
+def test_devices_that_change_places_within_an_hour_share_nothing(write_ledger: Any) -> None:
+    """Two runs swap two GPUs at the half hour: neither ever holds what the other does."""
+    root = None
+    for run_id, *gpus in (("run", GPU, "GPU-77aa"), ("other", "GPU-77aa", GPU)):
+        made = [run(), device("joined", 0, hardware_id=gpus[0]), slice_(0, serving=1800)]
+        made += [device("joined", 1800, hardware_id=gpus[1]), slice_(1800, idle=1800), device("left", 3600)]
+        root = write_ledger(made, root=root, writer=run_id, run_id=run_id)
+    assert root is not None
+    found = explain(root, Question(run_id="run", hour_ns=T0_NS), BOOK)
+    assert (found.faults, found.amount.value) == ([], 2_350_000_000)
+    assert not [step for step in found.steps if step.title == "shared"]
+    closed = close.close(root, Period(T0_NS, T0_NS + H), BOOK, with_open_runs=True)
+    (booked,) = explain_closed(root, Question(run_id="run", hour_ns=T0_NS), closed.close_id)
+    assert (booked.faults, booked.amount.value) == ([], 2_350_000_000)
