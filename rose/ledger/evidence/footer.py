@@ -48,6 +48,17 @@ def check(metadata: pq.FileMetaData, place: int, column: pa.ChunkedArray, *, con
         raise LedgerError(f"the footer counts {metadata.num_rows} rows, and column {name!r} has {len(column)}")
 
 
+def check_file(content: bytes) -> None:
+    """Raise LedgerError if the footer of a Parquet file, of flat columns, does not say of its rows what they are.
+
+    It may have Bloom filters. Raises what Arrow raises for a file that it cannot read.
+    """
+    file = pq.ParquetFile(pa.BufferReader(content), pre_buffer=False)
+    for name, place in places(file.metadata).items():
+        # In this thread: see segments.read_rows.
+        check(file.metadata, place, file.read([name], use_threads=False).column(0), content=content)
+
+
 def _agrees(statistics: Any, values: pa.ChunkedArray) -> bool:
     if statistics is None or not statistics.has_null_count or statistics.null_count != values.null_count:
         # A row group without rows may lack them.
@@ -66,6 +77,9 @@ def _agrees(statistics: Any, values: pa.ChunkedArray) -> bool:
 
 
 def _plain(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """As a footer has them: texts without a dictionary, days counted."""
+    if pa.types.is_date32(values.type):
+        return values.cast(pa.int32())
     return values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
 
 

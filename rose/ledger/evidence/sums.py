@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 
 import sql
 from rose.ledger import catalog, layout
 from rose.ledger.catalog import quoted
+from rose.ledger.evidence import footer
 from rose.ledger.growth import rolled
 from rose.ledger.growth.rolled import CLIENT_ID, ROLLUPS
 from rose.ledger.layout import LedgerError
@@ -41,6 +43,17 @@ def faults(root: Path) -> tuple[list[str], str | None]:
                 counted = connection.execute(f"SELECT count(*) FROM ({more} UNION ALL {fewer})").fetchone()
                 if counted is not None and counted[0]:
                     problems.append(f"{file}: {counted[0]:,} rows are not the sums of the events that they count")
+                elif lies := _footer_fault(root / file):
+                    problems.append(f"{file}: {lies}")
     except duckdb.Error as error:
         raise LedgerError(f"the daily sums of {root} cannot be compared: {error}") from error
     return problems, None
+
+
+def _footer_fault(path: Path) -> str | None:
+    """What of the file's footer would keep readers from rows that are in it."""
+    try:
+        footer.check_file(path.read_bytes())
+    except (OSError, LedgerError, pa.ArrowException) as error:
+        return str(error)
+    return None
