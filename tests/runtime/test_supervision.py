@@ -29,6 +29,8 @@ def serve(pipe):
         elif method == "sleep":
             time.sleep(arguments[0])
             pipe.send((True, os.getpid()))
+        elif method == "begin_in_a_later_life" and len(Actor.started) == 1:
+            time.sleep(60)
         else:
             pipe.send((True, (os.getpid(), *arguments)))
 
@@ -229,7 +231,7 @@ def test_a_part_that_is_not_well_is_started_again(supervisor, said):
 
 
 def test_beginning_is_waited_for_through_a_death(supervisor):
-    part, made = start(supervisor, begin="sleep_begin")
+    part, made = start(supervisor, begin="begin_in_a_later_life")
     part.actor.process.kill()
     supervisor.wait_begun([part], nothing)
     assert made == [0, 1]

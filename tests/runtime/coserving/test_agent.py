@@ -268,19 +268,20 @@ def test_windows_are_drawn_and_nothing_is_lent_in_those_that_are_withheld(start,
     device = start(holdout_share=0.5, holdout_window_s=0.4, holdout_washout_s=0.1)
     gateway.want(r0=10 * SECOND)
     windows = "SELECT withheld, count(*) FROM holdout GROUP BY ALL"
-    until(lambda: min([n for _, n in device.rows(windows)], default=0) >= 3 and len(device.rows(windows)) == 2)
+    # In the middle, for the agent looks every 50 ms and the ledger is told after that.
+    lent = """
+        SELECT w.withheld, count(*)
+        FROM holdout AS w JOIN lease AS l
+            ON (w.t0_ns + w.t1_ns) // 2000 BETWEEN epoch_us(l.granted_at) AND epoch_us(coalesce(l.closed_at, now()))
+        GROUP BY ALL
+    """
+    until(lambda: {row[0]: row[1] >= 3 for row in device.rows(windows)} == {False: True, True: True})
+    until(lambda: device.rows(lent))
     device.close()
     rows = device.rows("SELECT t0_ns, t1_ns, withheld, after_withheld, holdout_share FROM holdout ORDER BY t0_ns")
     assert [row[0] for row in rows[1:]] == [row[1] for row in rows[:-1]]
     assert [row[3] for row in rows] == [None, *(row[2] for row in rows[:-1])]
     assert {row[4] for row in rows} == {0.5}
-    # In the middle, for the agent looks every 50 ms and the ledger is told after that.
-    lent = """
-        SELECT w.withheld, count(*)
-        FROM holdout AS w JOIN lease AS l
-            ON (w.t0_ns + w.t1_ns) // 2000 BETWEEN epoch_us(l.granted_at) AND epoch_us(l.closed_at)
-        GROUP BY ALL
-    """
     assert [withheld for withheld, _ in device.rows(lent)] == [False]
     assert (WITHHELD,) in device.rows("SELECT DISTINCT close_reason FROM lease WHERE closed_by = 'released'")
     ((held_ns,),) = device.rows("SELECT sum(duration_ns) FROM hold WHERE reason = 'withheld'")

@@ -16,10 +16,10 @@ from rose.runtime.engines.ports import free_port, listen_once
 
 @pytest.fixture
 def few(monkeypatch):
-    """Three ports that nothing has, and that are no other test's to choose."""
+    """Three ports that nothing has, that are no other test's to choose, and that no outgoing connection gets."""
     port = free_port()
     monkeypatch.setattr(ports, "_claims", [])
-    monkeypatch.setattr(ports, "_PORTS", range(port + 40_000, port + 40_003))
+    monkeypatch.setattr(ports, "_PORTS", range(port + 42_000, port + 42_003))
     return ports._PORTS
 
 
