@@ -56,6 +56,8 @@ MANIFEST_NAME = re.compile(r"(?P<first>\d{6,})-(?P<last>\d{6,})\.json")
 LEFTOVER_NAME = re.compile(r"\..+\.(tmp|gone)")
 
 #: DuckDB reads these as part of a pattern or of a list of folders, so no path of a ledger may hold one.
+#: No writer's name begins with a dot.
+_PARTS_LOCK = ".parts.lock"
 _PATTERN_CHARACTERS = set("*?[],")
 
 #: In the order in which one counts before another of the same epochs.
@@ -296,8 +298,32 @@ def sync_folder(folder: Path) -> None:
 
 def moving_parts(root: Path) -> AbstractContextManager[None]:
     """Hold this while parts are merged, archived or brought back, so that none of it sees the other's half."""
-    # No writer's name begins with a dot.
-    return locked(root / "locks" / ".parts.lock")
+    return locked(root / "locks" / _PARTS_LOCK)
+
+
+def parts_are_moving(root: Path) -> bool:
+    """Whether somebody holds `moving_parts` now."""
+    try:
+        with (root / "locks" / _PARTS_LOCK).open("rb") as file:
+            # Whoever wants it meanwhile waits for this moment.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def others_write(root: Path) -> bool:
+    """Whether another process of this host may have a writer of the ledger open."""
+    # Without its lock: whoever begins to write must not find it taken.
+    for path in (root / "locks").glob("*.lock"):
+        with suppress(OSError, ValueError):
+            pid = int(path.read_text())
+            os.kill(pid, 0)
+            if pid != os.getpid():
+                return True
+    return False
 
 
 @contextmanager

@@ -9,13 +9,20 @@ from rose.ledger import catalog, examine, layout
 from rose.ledger.examine import Seen
 from rose.ledger.layout import LedgerError
 
-#: How often, and how long apart, the catalog is looked at that a writer at work is about to replace.
-_LOOKS, _LOOK_S = 20, 0.05
+#: How long a catalog is looked at that somebody may be about to replace: where another process has a writer open, which
+#: hardly gets the processor on a busy host, and else.
+_BESIDE_WRITERS_S, _ALONE_S = 10.0, 1.0
+#: How long it may take until parts that are being moved lie where they will.
+_WHILE_PARTS_MOVE_S = 600.0
+_LOOK_S = 0.05
 
 
 def faults(root: Path, seen: Seen) -> tuple[list[str], list[str]]:
     """What is wrong with the catalog of the ledger at `root`, and what is to be said of it that is no fault."""
-    for _ in range(_LOOKS):
+    begun_s = time.monotonic()
+    while True:
+        # Before the look: what moves the parts makes the catalog new before it ends.
+        moving = layout.parts_are_moving(root)
         try:
             path = root / layout.CATALOG
             kind = f"views {seen.facts(path, 'sha256', examine.sha256_of)} {catalog.made_of(root)}"
@@ -33,7 +40,10 @@ def faults(root: Path, seen: Seen) -> tuple[list[str], list[str]]:
             return [], [f"{layout.CATALOG}: {fault}; {way_out}" for fault in problems]
         if not catalog.may_be_late(problems):
             break
-        # A writer has begun an epoch, and is about to say so.
+        # Somebody has begun an epoch or merged some, and is about to say so.
+        patience_s = _BESIDE_WRITERS_S if layout.others_write(root) else _ALONE_S
+        if time.monotonic() - begun_s > (_WHILE_PARTS_MOVE_S if moving else patience_s):
+            break
         time.sleep(_LOOK_S)
     way_out = "it was edited, or made by another version; the next `rose` command that reads the ledger replaces it"
     return [f"{layout.CATALOG}: {fault}; {way_out}" for fault in problems], []
