@@ -64,7 +64,8 @@ def test_the_catalog_of_a_writer_at_work_is_waited_for(late: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", program, late], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
-        assert other.stdin is not None and other.stdout is not None
+        assert other.stdin is not None
+        assert other.stdout is not None
         other.stdout.readline()
         assert layout.others_write(late)
         threading.Timer(0.5, other.stdin.close).start()

@@ -29,7 +29,8 @@ def days(path: Path, where: str = "true") -> list[datetime.date]:
 
 def test_sums_of_any_kind_are_sound_as_they_are_written(root: Path) -> None:
     coverage = rolled.newest(root)
-    assert coverage is not None and coverage.writers
+    assert coverage is not None
+    assert coverage.writers
     assert sums.faults(root) == ([], None)
 
 
