@@ -19,6 +19,7 @@ from rose.pricing.closing.period import Period
 from rose.pricing.document import Report
 from rose.pricing.figures import EXAMPLE_PRICES, BookFacts, Figure, Stamp
 from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.table import Table
 
 T = TypeVar("T")
 Show = Callable[[Path, Run], None]
@@ -229,6 +230,13 @@ def metrics(*cards: tuple[str, Figure, str]) -> None:
     for column, (label, figure, explained) in zip(st.columns(len(cards)), cards, strict=True):
         with column:
             metric(label, figure, explained)
+
+
+def show_table(made: Table, source: str) -> None:
+    """A table of pricing: its rows and totals as text, and below them where they come from and what they say."""
+    rows = [made.row_text(row) for row in (*made.rows, *made.footer)]
+    shown = pl.DataFrame(rows, schema={column.name: pl.String for column in made.columns}, orient="row")
+    table(shown, " ".join((f"{source}; {made.terms}.", *made.notes)))
 
 
 def table(frame: pl.DataFrame, source: str) -> None:

@@ -18,8 +18,9 @@ from rose.clock import utc
 from rose.pricing.closing.records import Posting
 from rose.pricing.closing.statement import Statement
 from rose.pricing.export import bill as exported
-from rose.pricing.money import format_usd
-from rose.pricing.watch.anomaly import RULE, signed
+from rose.pricing.money import format_usd, signed_usd
+from rose.pricing.watch import tables
+from rose.pricing.watch.anomaly import RULE
 from rose.pricing.watch.budget import TeamBudget
 
 _NOW = "now"
@@ -121,7 +122,7 @@ def _postings(known: Mapping[str, Sequence[Posting]]) -> pl.DataFrame:
                 "provenance": first.provenance,
                 "verified": "yes" if all(posting.verified for posting in (first, *later)) else "UNVERIFIED",
                 "closed": format_usd(first.cost_nano),
-                "corrections": f"{len(later)}: {signed(corrected)}" if later else "none",
+                "corrections": f"{len(later)}: {signed_usd(corrected)}" if later else "none",
                 "total": format_usd(first.cost_nano + corrected),
                 "nano-dollars": f"{first.cost_nano + corrected:,}",
                 "closed_at": utc(first.posted_ns)[:19].replace("T", " "),
@@ -160,7 +161,7 @@ def _statement(statement: Statement) -> None:
     if len(statement.close.posted) > 1:
         rows = [
             {"no": posting.number, "posted": utc(posting.posted_ns)[:19].replace("T", " "),
-             "amount": signed(posting.cost_nano), "rows": posting.rows, "why": posting.reason or "",
+             "amount": signed_usd(posting.cost_nano), "rows": posting.rows, "why": posting.reason or "",
              "by": posting.who, "verified": "yes" if posting.verified else "UNVERIFIED"}
             for posting in statement.close.posted[1:]
         ]  # fmt: skip
@@ -201,22 +202,8 @@ def _budgets(asked: Asked) -> None:
         return
     stamp = budgets[0].spent.stamp
     st.altair_chart(charts.budgets(_chart(budgets), stamp.currency), width="stretch", alt="Budgets, spent and forecast")
-    rows = [
-        {
-            "team": budget.team,
-            "budget": budget.budget.text,
-            "spent": budget.spent.text,
-            "of it closed": budget.closed.text,
-            "left": budget.left.text,
-            "forecast": words.short(budget.forecast),
-            "95% interval": budget.forecast.interval_text,
-            "chance of going over": words.short(budget.over),
-        }
-        for budget in budgets
-    ]
-    notes = dict.fromkeys(budget.forecast.why or budget.forecast.basis for budget in budgets)
-    unknown = [f"no charge names {budget.team}" for budget in budgets if not budget.known]
-    frame.table(pl.DataFrame(rows), f"charges and `books.duckdb`, amortized, {stamp}; {'; '.join([*notes, *unknown])}.")
+    for made in tables.budgets(budgets):
+        frame.show_table(made, "charges and `books.duckdb`")
 
 
 def _chart(budgets: Sequence[TeamBudget]) -> pl.DataFrame:
@@ -253,13 +240,14 @@ def _anomalies(asked: Asked, now: datetime) -> None:
         st.markdown(f"None of the {len(watch.judged)} days that could be judged.")
     for anomaly in watch.anomalies:
         st.markdown(words.plain(f"**{anomaly.day}: {anomaly.metric} {anomaly.value.text}**, "
-                                f"{signed(anomaly.change.total)} from "
+                                f"{signed_usd(anomaly.change.total)} from "
                                 f"{anomaly.median.text} on {anomaly.compared_with}: {anomaly.driver}."))  # fmt: skip
     if watch.anomalies:
         rows = [
             {"day": str(anomaly.day), "what": anomaly.metric, "value": anomaly.value.text,
-             "unit": words.unit(anomaly.value), "median": anomaly.median.text, "change": signed(anomaly.change.total),
-             **{effect: signed(nano) for effect, nano in anomaly.change.effects.items()},
+             "unit": words.unit(anomaly.value), "median": anomaly.median.text,
+             "change": signed_usd(anomaly.change.total),
+             **{effect: signed_usd(nano) for effect, nano in anomaly.change.effects.items()},
              "deviations": None if anomaly.deviations is None else round(anomaly.deviations, 1)}
             for anomaly in watch.anomalies
         ]  # fmt: skip

@@ -1,17 +1,63 @@
-"""Where the tables of pricing are printed: names and reasons in a ledger or a price book may hold anything."""
+"""Tables of pricing on a terminal: names and reasons in a ledger or a price book may hold anything, and are text."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
-from rich.console import Console
+from rich import box
+from rich.console import Console, JustifyMethod, RenderableType
+from rich.table import Table as TerminalTable
 from rich.text import Text
 
 from rose.ledger.commands.output import visible
+from rose.pricing.table import Mark, Paragraph, Part, Table
+
+#: Widest table, in characters.
+WIDTH = 100
+_STYLES: dict[Mark | None, str | None] = {None: None, "strong": "bold", "alarm": "bold red"}
 
 
-class PlainConsole(Console):
-    """A terminal that shows control characters of cells and titles written out, and obeys none."""
+def show(parts: Iterable[Part], *, spaced: bool = False, console: Console | None = None) -> None:
+    """Print a document; where it is `spaced` with an empty line after each part."""
+    console = console or Console(width=WIDTH)
+    for part in parts:
+        # Ids and paths stay whole.
+        console.print(rendered(part), soft_wrap=isinstance(part, str))
+        if spaced:
+            console.print()
 
-    def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(visible(text), **options)
+
+def rendered(part: Part) -> RenderableType:
+    """What rich prints of a part: control characters are written out, and no text is markup."""
+    match part:
+        case Table():
+            return _table(part)
+        case Paragraph():
+            style = "bold red" if part.alarm else ""
+            return Text.assemble((visible(part.lead), "bold"), Text(visible(part.text), style=style))
+        case _:
+            return Text(visible(part))
+
+
+def _table(table: Table) -> TerminalTable:
+    title = f"{table.title}  [{table.terms}]" if table.terms else table.title
+    notes = " ".join(table.notes)
+    made = TerminalTable(
+        title=Text(visible(title), style="bold") if title else None,
+        title_justify="left",
+        caption=Text(visible(notes), style="table.caption") if notes else None,
+        box=box.SIMPLE_HEAD,
+        width=WIDTH,
+        show_header=table.header,
+    )
+    for column in table.columns:
+        justify: JustifyMethod = "right" if column.right else "left"
+        made.add_column(Text(visible(column.name)), justify=justify, overflow="fold", no_wrap=column.whole)
+    for number, texts in enumerate(table.texts()):
+        if table.grouped and number and table.starts_group(number):
+            made.add_section()
+        made.add_row(*(Text(visible(cell)) for cell in texts), style=_STYLES[table.marks.get(number)])
+    made.add_section()
+    for row in table.footer:
+        made.add_row(*(Text(visible(cell)) for cell in table.row_text(row)), style="bold")
+    return made

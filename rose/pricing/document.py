@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rose.clock import utc
 from rose.pricing.borrowing.report.savings import Savings
 from rose.pricing.figures import BookFacts, Figure, Stamp
 from rose.pricing.run.operations import Engines, Latency, Preemptions, Syncs
+from rose.pricing.table import Paragraph
 
 #: Version of the JSON's layout.
 SCHEMA = 1
@@ -119,6 +121,16 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """Plain values for `json.dumps`; amounts are whole nano-dollars, times whole nanoseconds."""
         return to_json(self)
+
+
+def heading(run: RunFacts, stamp: Stamp, traffic: str = "") -> Paragraph:
+    """What a document on a run begins with: which run, when, beside what `traffic`, and by which prices."""
+    return Paragraph(
+        f" ({run.run_id}), {run.status}, {stamp.provenance}\n"
+        f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}{traffic}\n"
+        f"{stamp.book.line}",
+        lead=f"Run {run.name}",
+    )
 
 
 def to_json(document: Any) -> dict[str, Any]:

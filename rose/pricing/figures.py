@@ -19,6 +19,8 @@ MARGINAL, AMORTIZED, FULLY_LOADED, COUNT = "marginal", "amortized", "fully loade
 #: What a mix of placements really cost: borrowed time at its marginal price, dedicated time at its amortized one.
 BLENDED = "marginal for borrowed, amortized for dedicated"
 
+#: What a figure that was not measured is marked with.
+_MARKS = {"assumed": " (assumed)", "partly measured": " (partly assumed)"}
 
 #: Stands beside every figure that was made with prices that are nobody's.
 EXAMPLE_PRICES = "EXAMPLE PRICES, not yours"
@@ -117,6 +119,21 @@ class Figure:
         if self.low is None:
             return ""
         return f"{_text(self.low, self.unit)} to {'unbounded' if self.high is None else _text(self.high, self.unit)}"
+
+    @property
+    def marked_text(self) -> str:
+        """`text`, with a mark where it was not measured."""
+        return self.text + ("" if self.value is None else _MARKS.get(self.basis, ""))
+
+    @property
+    def short_text(self) -> str:
+        """`text`, or a dash: for a narrow column, where the reason there is none stands elsewhere."""
+        return "-" if self.value is None else self.text
+
+    @property
+    def short_interval(self) -> str:
+        """`interval_text`, or a dash."""
+        return self.interval_text or "-"
 
     def to_json(self) -> dict[str, Any]:
         """Value and everything that must go with it; amounts stay whole nano-dollars."""

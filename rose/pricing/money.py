@@ -72,6 +72,17 @@ def format_usd(amount_nano_usd: int) -> str:
     return f"{'-' if usd < 0 else ''}${size:,.{places}f}"
 
 
+def signed_usd(amount_nano_usd: int) -> str:
+    """As `format_usd`, with a plus above 0: `+$1.20`, `-$0.003`."""
+    return ("+" if amount_nano_usd > 0 else "") + format_usd(amount_nano_usd)
+
+
+def format_money(amount_nano: int, currency: str) -> str:
+    """As `format_usd`, of any currency: `EUR 1,234.57` where it is not USD."""
+    text = format_usd(amount_nano)
+    return text if currency == "USD" else text.replace("$", f"{currency} ")
+
+
 def format_ns(duration_ns: int) -> str:
     """`1 h 02 min 03 s`, `2 min 03.4 s`, `3.412 s`: three significant parts at most."""
     if duration_ns < 60 * NS_PER_S:

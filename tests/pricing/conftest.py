@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from rose import events
 from rose.ledger.writer import LedgerWriter
+from rose.pricing import console
 from rose.pricing.price_books.pricebook import load, parse
+from rose.pricing.table import Part
 
 WriteLedger = Callable[..., Path]
 
@@ -19,6 +23,19 @@ OURS = parse(load("example").text.replace('name = "example"', 'name = "ours"'), 
 T0_NS = int(datetime(2026, 6, 1, tzinfo=UTC).timestamp()) * 10**9
 S = 10**9
 HALF_HOUR = 1800 * S
+
+
+def shown(parts: Iterable[Part]) -> str:
+    """What a terminal shows of a document."""
+    terminal = Console(width=console.WIDTH, file=io.StringIO())
+    console.show(parts, console=terminal)
+    assert isinstance(terminal.file, io.StringIO)
+    return terminal.file.getvalue()
+
+
+def printed(parts: Iterable[Part]) -> str:
+    """The same as words with one blank between them."""
+    return " ".join(shown(parts).split())
 
 
 @pytest.fixture

@@ -113,6 +113,11 @@ def naive(ns: int) -> datetime:
     return moment(ns).replace(tzinfo=None)
 
 
+def hour_text(ns: int) -> str:
+    """The UTC hour of an instant: `2026-11-01T05`, and `2026-11-01` for the first one of a day."""
+    return _short(moment(ns))
+
+
 def day_of(ns: int) -> date:
     """The UTC day that an instant lies in."""
     return moment(ns).date()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +14,9 @@ from rose.ledger.commands.output import visible
 from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from rose.pricing.closing.period import Period
     from rose.pricing.price_books.pricebook import PriceBook
+    from rose.pricing.table import Part
 
 books_app = typer.Typer(no_args_is_help=True, help="Close periods, correct them, and watch what is spent.")
 budget_app = typer.Typer(no_args_is_help=True, help="Budgets of teams for months.")
@@ -201,11 +200,10 @@ def anomalies(
     """Days that cost other than the days before them, and what drove it; the last 28 whole days if none are given."""
     with clear_errors():
         from rose.clock import utc_us
-        from rose.pricing.closing import tables
         from rose.pricing.closing.bill import bill
         from rose.pricing.closing.period import NS_PER_DAY, Period, day_of, of_day
         from rose.pricing.money import PricingError
-        from rose.pricing.watch import anomaly
+        from rose.pricing.watch import anomaly, tables
 
         root = ledger_root(ledger)
         today_ns = of_day(day_of(utc_us() * 1000)).from_ns
@@ -260,8 +258,8 @@ def show_budgets(
 ) -> None:
     """Budgets of a month beside what was spent, where the month will end, and the chance of going over."""
     with clear_errors():
-        from rose.pricing.closing import period, tables
-        from rose.pricing.watch import budget
+        from rose.pricing.closing import period
+        from rose.pricing.watch import budget, tables
 
         of = budget.current_month() if month is None else period.of_month(month)
         root = ledger_root(ledger)
@@ -290,8 +288,8 @@ def explain_command(
 ) -> None:
     """From a dollar to its events: the charge of a device-hour added up again; exit code 1 if it does not re-add."""
     with clear_errors():
-        from rose.pricing.audit import explain
-        from rose.pricing.closing import period, tables
+        from rose.pricing.audit import explain, tables
+        from rose.pricing.closing import period
 
         asked = explain.Question(
             hour_ns=None if hour is None else period.hour(hour, "--hour"),
@@ -320,20 +318,15 @@ def explain_command(
             raise typer.Exit(1)
 
 
-def _print(as_json: bool, data: Any, shown: Any) -> None:
+def _print(as_json: bool, data: Any, shown: Callable[[], Iterable[Part]]) -> None:
     """Either plain values, or what `shown()` gives to a terminal."""
     if as_json:
         typer.echo(json.dumps(data, indent=2, default=str))
         return
 
-    from rose.pricing.console import PlainConsole
-    from rose.pricing.run.tables import WIDTH
+    from rose.pricing import console
 
-    console = PlainConsole(width=WIDTH, highlight=False, markup=False)
-    parts: Iterable[RenderableType] = shown()
-    for part in parts:
-        # Paths and ids stay whole.
-        console.print(part, soft_wrap=isinstance(part, str))
+    console.show(shown())
 
 
 def _receipt(root: Path, file: Path | None) -> dict[str, Any]:

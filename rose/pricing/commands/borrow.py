@@ -13,9 +13,8 @@ from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from rose.pricing.borrowing.scale_down import Span
+    from rose.pricing.table import Part
 
 borrow_app = typer.Typer(no_args_is_help=True, help="What borrowing costs, and whether it was worth it.")
 
@@ -149,18 +148,13 @@ def _spans(file: Path | None) -> tuple[Span, ...]:
     return () if file is None else scale_down.read(file)
 
 
-def _show(build: Callable[[], Any], tables: Callable[[Any], Iterable[RenderableType]], as_json: bool) -> None:
-
-    from rose.pricing.console import PlainConsole
+def _show(build: Callable[[], Any], tables: Callable[[Any], Iterable[Part]], as_json: bool) -> None:
+    from rose.pricing import console
     from rose.pricing.document import to_json
-    from rose.pricing.run.tables import WIDTH
 
     with clear_errors():
         document = build()
     if as_json:
         typer.echo(json.dumps(to_json(document), indent=2))
         return
-    console = PlainConsole(width=WIDTH)
-    for part in tables(document):
-        console.print(part)
-        console.print()
+    console.show(tables(document), spaced=True)

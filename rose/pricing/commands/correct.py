@@ -15,9 +15,8 @@ from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_err
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rich.console import RenderableType
-
     from rose.pricing.run.priced import PricedRun
+    from rose.pricing.table import Part
 
 correct_app = typer.Typer(
     no_args_is_help=True, help="What a correct answer costs, what would make it cheaper, which verifier to buy."
@@ -103,20 +102,15 @@ def _command(
     allow_unverified: bool,
     as_json: bool,
     make: Callable[[PricedRun], Any],
-    tables: Callable[[Any], Iterable[RenderableType]],
+    tables: Callable[[Any], Iterable[Part]],
 ) -> None:
     """Price the run, make the document, and print it."""
-
-    from rose.pricing.console import PlainConsole
+    from rose.pricing import console
     from rose.pricing.run.priced import priced
-    from rose.pricing.run.tables import WIDTH
 
     with clear_errors(), priced(ledger_root(ledger), run, price_book, allow_unverified) as of:
         document = make(of)
     if as_json:
         typer.echo(json.dumps(document.to_json(), indent=2))
         return
-    console = PlainConsole(width=WIDTH)
-    for table in tables(document):
-        console.print(table)
-        console.print()
+    console.show(tables(document), spaced=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,11 +13,10 @@ from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.pricing.commands.common import BookOption, clear_errors
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from rose.pricing.price_books.diff import Diff, Value
     from rose.pricing.price_books.entries import Entry, Lending
     from rose.pricing.price_books.pricebook import PriceBook
+    from rose.pricing.table import Row
 
 price_app = typer.Typer(no_args_is_help=True, help="Check, show and compare price books.")
 
@@ -50,17 +50,15 @@ def show(price_book: BookOption = None, ledger: LedgerOption = None, *, as_json:
         own = {"sha256": book.sha256, "path": book.path, "chosen": book.chosen, "example": book.example}
         typer.echo(json.dumps({**plain, **own}, indent=2))
         return
-    shown = _table(
-        BookFacts.of(book).line,
-        "what", "price", "holds", "source", "of",
-    )  # fmt: skip
-    for table in TABLES:
-        for entry in book.entries(table):
-            what = " ".join((table, *entry.key))
-            shown.add_row(
-                what, _said(entry) + _range(entry), span_of(*entry.days), entry.source, str(entry.source_date)
-            )
-    _print(shown)
+    rows = [
+        (
+            " ".join((table, *entry.key)), _words(entry) + _range(entry), span_of(*entry.days), entry.source,
+            str(entry.source_date),
+        )
+        for table in TABLES
+        for entry in book.entries(table)
+    ]  # fmt: skip
+    _print(BookFacts.of(book).line, ("what", "price", "holds", "source", "of"), rows)
 
 
 @price_app.command("diff")
@@ -68,15 +66,15 @@ def diff(old: BookArgument, new: BookArgument, *, as_json: JsonOption = False) -
     """Show what changed between two price books: entry by entry, with both values and the days concerned."""
     from rose.pricing.price_books import diff as price_diff
 
-    found = price_diff.diff(_load(old), _load(new))
+    made = price_diff.diff(_load(old), _load(new))
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=2))
+        typer.echo(json.dumps(made.to_json(), indent=2))
         return
-    books = f"{found.old.name} {found.old.version} to {found.new.name} {found.new.version}"
-    if found.changes:
-        _print(_changes(f"Price book {books}", found))
+    books = f"{made.old.name} {made.old.version} to {made.new.name} {made.new.version}"
+    if made.changes:
+        _print(f"Price book {books}", ("what", "days", "field", "old", "new", "change"), _changes(made))
         return
-    same = found.old.sha256 == found.new.sha256
+    same = made.old.sha256 == made.new.sha256
     texts = "the files are the same" if same else "the files differ in layout, comments, name or version only"
     typer.echo(f"{books}: no difference; {texts}")
 
@@ -103,43 +101,27 @@ def _load(name_or_path: str) -> PriceBook:
         return pricebook.load(name_or_path)
 
 
-def _table(title: str, *columns: str) -> Table:
-    from rich import box
-    from rich.table import Table
+def _print(title: str, names: tuple[str, ...], rows: Iterable[Row]) -> None:
+    from rose.pricing import console
+    from rose.pricing.table import Table, columns
 
-    from rose.pricing.run.tables import WIDTH
-
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, width=WIDTH)
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column in ("field", "of"))
-    return table
+    console.show([Table(title=title, columns=columns(*names, text=names, whole=("field", "of")), rows=tuple(rows))])
 
 
-def _print(table: Table) -> None:
-
-    from rose.pricing.console import PlainConsole
-    from rose.pricing.run.tables import WIDTH
-
-    # Names and sources are the user's own words: [brackets] and :colons: in them mean nothing here.
-    PlainConsole(width=WIDTH, markup=False, emoji=False, highlight=False).print(table)
-
-
-def _changes(title: str, found: Diff) -> Table:
+def _changes(difference: Diff) -> Iterator[Row]:
     from rose.pricing.price_books.entries import span_of
 
-    table = _table(title, "what", "days", "field", "old", "new", "change")
-    for change in found.changes:
+    for change in difference.changes:
         days = span_of(change.valid_from, change.valid_to)
         percent = change.kind if change.percent is None else f"{change.percent:+.2f}%"
-        table.add_row(change.what, days, change.field or "-", _shown(change.old), _shown(change.new), percent)
-    return table
+        yield change.what, days, change.field or "-", _shown(change.old), _shown(change.new), percent
 
 
 def _shown(value: Value) -> str:
     from rose.pricing.price_books.entries import Entry
 
     if isinstance(value, Entry):
-        return _said(value)
+        return _words(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
@@ -181,7 +163,7 @@ def _optional(entry: Lending) -> str:
     return "".join(parts)
 
 
-def _said(entry: Entry) -> str:
+def _words(entry: Entry) -> str:
     """The price of an entry in words."""
     from rose.pricing.price_books import entries
 

@@ -23,7 +23,7 @@ def report_command(
 
     from rose.ledger import verified
     from rose.ledger.access import logged
-    from rose.pricing.console import PlainConsole
+    from rose.pricing import console
     from rose.pricing.run import report, tables
 
     root = ledger_root(ledger)
@@ -33,5 +33,5 @@ def report_command(
         last = verified.state(root)
         typer.echo(json.dumps({**built.to_json(), "verified": None if last is None else last.to_json()}, indent=2))
     else:
-        tables.show(built, PlainConsole(width=tables.WIDTH))
+        console.show(tables.tables(built), spaced=True)
         typer.echo(f"Ledger {verified.text(root)}")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,9 +16,8 @@ from rose.ledger.commands.common import progress_bar
 from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from rose.pricing.spend.cost import Question
+    from rose.pricing.table import Part
 
 PeriodOption = Annotated[
     str | None,
@@ -68,7 +68,6 @@ def cost_command(
 ) -> None:
     """What a period cost, by one or two dimensions: closed days from the books, open days priced now."""
     with clear_errors():
-        from rose.pricing.money import PricingError
         from rose.pricing.spend import saved_reports
 
         root = ledger_root(ledger)
@@ -77,8 +76,7 @@ def cost_command(
                 saved_reports.forget(root, forget)
             _print_saved(root, as_json)
             return
-        if as_csv and as_json:
-            raise PricingError("give --csv or --json, not both")
+        _check_format(as_csv, as_json)
         given: dict[str, Any] = {
             option: value
             for option, value in (
@@ -95,12 +93,29 @@ def cost_command(
         if save is not None:
             # Once it has an answer.
             saved_reports.save(root, save, options)
-        if as_json:
-            typer.echo(json.dumps(made.to_json(), indent=2))
-        elif as_csv:
-            typer.echo(tables.csv_text(made), nl=False)
-        else:
-            _print(tables.terminal(made))
+        _print(made.to_json, lambda: tables.csv_text(made), lambda: tables.terminal(made), as_csv, as_json)
+
+
+def _check_format(as_csv: bool, as_json: bool) -> None:
+    from rose.pricing.money import PricingError
+
+    if as_csv and as_json:
+        raise PricingError("give --csv or --json, not both")
+
+
+def _print(
+    data: Callable[[], Any], csv_text: Callable[[], str], parts: Callable[[], Iterable[Part]], as_csv: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Print an answer in the format that was asked for: plain values, CSV, or tables."""
+    if as_json:
+        typer.echo(json.dumps(data(), indent=2))
+    elif as_csv:
+        typer.echo(csv_text(), nl=False)
+    else:
+        from rose.pricing import console
+
+        console.show(parts())
 
 
 def _question(options: dict[str, Any]) -> Question:
@@ -161,13 +176,11 @@ def saved_command(
     """What borrowing saved: cash saved and capacity avoided, of the fleet, and by team and run."""
     with clear_errors():
         from rose.clock import utc_us
-        from rose.pricing.money import PricingError
         from rose.pricing.spend import tables
         from rose.pricing.spend.calendar import Calendar
         from rose.pricing.spend.saved import saved
 
-        if as_csv and as_json:
-            raise PricingError("give --csv or --json, not both")
+        _check_format(as_csv, as_json)
         root = ledger_root(ledger)
         calendar = Calendar(tz or "UTC", fiscal_start or 1)
         wanted = calendar.period(period or "this-month", utc_us() * 1000)
@@ -176,12 +189,8 @@ def saved_command(
                 root, wanted, price_book, team=team, run_id=run, provenance=provenance,
                 allow_unverified=allow_unverified, progress=progress,
             )  # fmt: skip
-        if as_json:
-            typer.echo(json.dumps(made.to_json(), indent=2))
-        elif as_csv:
-            typer.echo(tables.saved_csv(made), nl=False)
-        else:
-            _print(tables.saved_terminal(made, calendar))
+        parts = functools.partial(tables.saved_terminal, made, calendar)
+        _print(made.to_json, lambda: tables.saved_csv(made), parts, as_csv, as_json)
 
 
 def forecast_command(
@@ -200,33 +209,21 @@ def forecast_command(
     """What a month will have cost when it is over: the fleet and every team, with a budget or without."""
     with clear_errors():
         from rose.pricing.closing import period
-        from rose.pricing.money import PricingError
         from rose.pricing.spend import tables
         from rose.pricing.watch import budget
+        from rose.pricing.watch import tables as watching
 
-        if as_csv and as_json:
-            raise PricingError("give --csv or --json, not both")
+        _check_format(as_csv, as_json)
         root = ledger_root(ledger)
         wanted = budget.current_month() if month is None else period.of_month(month)
         with logged(root, "report", f"forecast {wanted.label}"), progress_bar("Adding up"):
             rows = budget.expected(
                 root, wanted, price_book, team, provenance=provenance, allow_unverified=allow_unverified
             )
-        if as_json:
-            typer.echo(json.dumps([row.to_json() for row in rows], indent=2))
-        elif as_csv:
-            typer.echo(tables.forecast_csv(rows), nl=False)
-        else:
-            from rose.pricing.closing.tables import forecasts
-
-            _print(forecasts(rows))
-
-
-def _print(parts: Iterable[RenderableType]) -> None:
-    from rose.pricing.console import PlainConsole
-    from rose.pricing.run.tables import WIDTH
-
-    console = PlainConsole(width=WIDTH, highlight=False, markup=False)
-    for part in parts:
-        # Ids stay whole.
-        console.print(part, soft_wrap=isinstance(part, str))
+        _print(
+            lambda: [row.to_json() for row in rows],
+            lambda: tables.forecast_csv(rows),
+            lambda: watching.forecasts(rows),
+            as_csv,
+            as_json,
+        )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
 
 import polars as pl
 
@@ -13,47 +12,20 @@ from rose.pricing.charges.waste import CAUSE
 from rose.pricing.export import prices
 from rose.pricing.export.bill import Bill
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED
+from rose.pricing.table import Column, Row, Table
 
-#: What a column holds: text, nano-dollars, nanoseconds, a count, bytes, mW*ns, or a price as text.
-Kind = Literal["text", "usd", "hours", "count", "gb", "kwh", "price"]
-#: Kinds of which a table gives the sum.
-SUMMED: frozenset[Kind] = frozenset({"usd", "hours", "count", "gb", "kwh"})
 #: The word for what has no value where a table is drilled down by one.
 UNALLOCATED = "unallocated"
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A heading and what stands below it."""
-
-    name: str
-    kind: Kind = "text"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Table:
-    """One sheet. Cells of summed kinds are whole numbers; `view` is the view of its dollars."""
-
-    name: str
-    title: str
-    view: str
-    note: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Any, ...], ...]
-
-    def total(self, index: int) -> int:
-        """The sum of a column of whole numbers."""
-        return sum(int(row[index] or 0) for row in self.rows)
-
-
-_HOURS, _AMORTIZED = Column("device-hours", "hours"), Column("amortized", "usd")
+_HOURS, _AMORTIZED = Column("device-hours", "hours"), Column("amortized", "money")
 
 
 def tables(bill: Bill) -> list[Table]:
     """Every drill-down, in the order in which they are shown. Raises PriceBookError where a price is missing."""
     frame = bill.charges.frame
     loaded = charges.fully_load(frame)
-    return [
+    made = (
         _by_team(frame, loaded),
         _by_bucket_and_day(frame),
         _by_run(bill, loaded),
@@ -63,7 +35,8 @@ def tables(bill: Bill) -> list[Table]:
         _invoiced(frame),
         _prices(bill),
         _corrections(bill),
-    ]
+    )
+    return [dataclasses.replace(table, stamp=bill.stamp).with_total() for table in made]
 
 
 def by_bucket(frame: pl.DataFrame) -> dict[str, tuple[int, int]]:
@@ -73,17 +46,17 @@ def by_bucket(frame: pl.DataFrame) -> dict[str, tuple[int, int]]:
     return {bucket: (ns, nano) for bucket, ns, nano in dearest.iter_rows()}
 
 
-def _grouped(frame: pl.DataFrame, by: Sequence[str | pl.Expr], *sums: str) -> tuple[tuple[Any, ...], ...]:
+def _grouped(frame: pl.DataFrame, by: Sequence[str | pl.Expr], *sums: str) -> tuple[Row, ...]:
     """Rows of the values of `by`, a null among them as "unallocated", with sums; in the order of `by`."""
     keys = [(pl.col(key) if isinstance(key, str) else key).cast(pl.String).fill_null(UNALLOCATED) for key in by]
     summed = frame.group_by(keys).agg(pl.col(name).sum() for name in sums)
     return tuple(summed.sort(summed.columns[: len(keys)]).iter_rows())
 
 
-def _both_views(frame: pl.DataFrame, loaded: pl.DataFrame, key: str) -> tuple[tuple[Any, ...], ...]:
+def _both_views(frame: pl.DataFrame, loaded: pl.DataFrame, key: str) -> tuple[Row, ...]:
     """Each value of `key` with its time, its amortized cost and its fully loaded cost; each cost sums to the bill."""
     amortized = {name: rest for name, *rest in _grouped(frame, [key], "ns", "cost_nano")}
-    full = dict(_grouped(loaded, [key], "loaded_nano"))
+    full: dict[str, int] = dict(_grouped(loaded, [key], "loaded_nano"))
     names = sorted(amortized.keys() | full.keys())
     return tuple((name, *amortized.get(name, (0, 0)), full.get(name, 0)) for name in names)
 
@@ -93,10 +66,12 @@ def _by_team(frame: pl.DataFrame, loaded: pl.DataFrame) -> Table:
         name="By team",
         title="Who pays",
         view=f"{AMORTIZED} and {FULLY_LOADED}",
-        note="By the tags of each run: `team` for rollouts, training and what serves them, `serving_team` for the "
-        "rest. Unallocated: the run has no such tag. Fully loaded, a team also bears the idle time of the devices it "
-        "worked on. Each column of dollars sums to the bill.",
-        columns=(Column("team"), _HOURS, _AMORTIZED, Column("fully loaded", "usd")),
+        notes=(
+            "By the tags of each run: `team` for rollouts, training and what serves them, `serving_team` for the "
+            "rest. Unallocated: the run has no such tag. Fully loaded, a team also bears the idle time of the devices "
+            "it worked on. Each column of dollars sums to the bill.",
+        ),
+        columns=(Column("team"), _HOURS, _AMORTIZED, Column("fully loaded", "money")),
         rows=_both_views(frame, loaded, "team"),
     )
 
@@ -107,7 +82,7 @@ def _by_bucket_and_day(frame: pl.DataFrame) -> Table:
         name="By bucket and day",
         title="What the devices did, by UTC day",
         view=AMORTIZED,
-        note="Sums to the bill.",
+        notes=("Sums to the bill.",),
         columns=(Column("day"), Column("bucket"), _HOURS, _AMORTIZED),
         rows=_grouped(frame, [day, "bucket"], "ns", "cost_nano"),
     )
@@ -121,8 +96,8 @@ def _by_run(bill: Bill, loaded: pl.DataFrame) -> Table:
         name="By run",
         title="What each run cost",
         view=f"{AMORTIZED} and {FULLY_LOADED}",
-        note="Each column of dollars sums to the bill.",
-        columns=(Column("run"), Column("name"), _HOURS, _AMORTIZED, Column("fully loaded", "usd")),
+        notes=("Each column of dollars sums to the bill.",),
+        columns=(Column("run"), Column("name"), _HOURS, _AMORTIZED, Column("fully loaded", "money")),
         rows=tuple(
             (run_id, name(run_id), *rest) for run_id, *rest in _both_views(bill.charges.frame, loaded, "run_id")
         ),
@@ -134,13 +109,15 @@ def _by_policy(frame: pl.DataFrame) -> Table:
         name="By policy version and task",
         title="Rollouts by policy version and task",
         view=AMORTIZED,
-        note="Sums to the bucket `rollout`. Time is divided by the tokens made in it. Unallocated: no turn said which.",
+        notes=(
+            "Sums to the bucket `rollout`. Time is divided by the tokens made in it. Unallocated: no turn said which.",
+        ),
         columns=(Column("policy version"), Column("task"), Column("output tokens", "count"), _HOURS, _AMORTIZED),
         rows=_by_number(_grouped(_rollout(frame), ["policy_version", "task"], "tokens", "ns", "cost_nano")),
     )
 
 
-def _by_number(rows: tuple[tuple[Any, ...], ...]) -> tuple[tuple[Any, ...], ...]:
+def _by_number(rows: tuple[Row, ...]) -> tuple[Row, ...]:
     """In the order of a number in the first column, what is none at the end: as text, 10 would come before 9."""
     return tuple(sorted(rows, key=lambda row: (not row[0].isdecimal(), row[0].zfill(20), row[1])))
 
@@ -155,8 +132,10 @@ def _waste(frame: pl.DataFrame) -> Table:
         name="Waste by cause",
         title="Rollout time that came to nothing, and why",
         view=AMORTIZED,
-        note="Sums to the bucket `rollout`. Wasted is what was stale, lost or made again; a rejected answer is "
-        "not: the trainer learns from it.",
+        notes=(
+            "Sums to the bucket `rollout`. Wasted is what was stale, lost or made again; a rejected answer is "
+            "not: the trainer learns from it.",
+        ),
         columns=(Column("cause"), Column("fate"), Column("output tokens", "count"), _HOURS, _AMORTIZED),
         rows=_grouped(_rollout(frame), [CAUSE, fate], "tokens", "ns", "cost_nano"),
     )
@@ -168,9 +147,11 @@ def _idle(frame: pl.DataFrame) -> Table:
         name="Idle",
         title="Time that was paid for and not used",
         view=AMORTIZED,
-        note="Sums to the buckets `idle` and `unaccounted`. Could have been lent: on a serving device, in no lease. "
-        "Leased, not used: lent to rollouts, which had nothing to do there. "
-        "Unaccounted: no slice reports the time.",
+        notes=(
+            "Sums to the buckets `idle` and `unaccounted`. Could have been lent: on a serving device, in no lease. "
+            "Leased, not used: lent to rollouts, which had nothing to do there. "
+            "Unaccounted: no slice reports the time.",
+        ),
         columns=(Column("bucket"), Column("cause"), Column("pool"), Column("device class"), _HOURS, _AMORTIZED),
         rows=_grouped(spare, ["bucket", "cause", "pool", "device_class"], "ns", "cost_nano"),
     )
@@ -182,8 +163,10 @@ def _invoiced(frame: pl.DataFrame) -> Table:
         name="Transfer and energy",
         title="What is billed beside device time",
         view=AMORTIZED,
-        note="Sums to the buckets `transfer` and `energy`. Energy is here only where it was metered and the price of "
-        "the device does not hold it.",
+        notes=(
+            "Sums to the buckets `transfer` and `energy`. Energy is here only where it was metered and the price of "
+            "the device does not hold it.",
+        ),
         columns=(
             Column("kind"), Column("route"), Column("team"), Column("GB", "gb"), Column("kWh", "kwh"), _AMORTIZED,
         ),
@@ -199,7 +182,7 @@ def _prices(bill: Bill) -> Table:
         name="Prices used",
         title=f"Prices of {bill.book.name} {bill.book.version} that the charges were made with",
         view=AMORTIZED,
-        note="Dollars for a unit. A kWh is one that a device drew: tariff times PUE.",
+        notes=("Dollars for a unit. A kWh is one that a device drew: tariff times PUE.",),
         columns=(
             Column("price"), Column("USD", "price"), Column("for each"), Column("commitment"), Column("from"),
             Column("until"), Column("source"), Column("source's date"),
@@ -229,9 +212,11 @@ def _corrections(bill: Bill) -> Table:
         name="Corrections",
         title="What was posted after the close",
         view=AMORTIZED,
-        note="Signed: what each changes the closed charges by, at the day that was charged. Not in the other tables."
-        if bill.corrections
-        else "None." if bill.close_id else "The period is not closed, so nothing can be posted to it.",
+        notes=(
+            "Signed: what each changes the closed charges by, at the day that was charged. Not in the other tables."
+            if bill.corrections
+            else "None." if bill.close_id else "The period is not closed, so nothing can be posted to it.",
+        ),
         columns=(
             Column("posting"), Column("reason"), Column("day charged"), Column("bucket"), Column("team"), _HOURS,
             _AMORTIZED,

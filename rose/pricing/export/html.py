@@ -9,26 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import polars as pl
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from rose.clock import utc
 from rose.pricing.document import Report, figures
-from rose.pricing.export import drilldown, facts, headline, out
+from rose.pricing.export import drilldown, facts, headline, markup, out
 from rose.pricing.export.bill import Bill
 from rose.pricing.export.context import Context, Point
 from rose.pricing.export.context import of_bill as context_of_bill
-from rose.pricing.export.drilldown import SUMMED, Kind, Table
 from rose.pricing.export.out import Written
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Stamp
-from rose.pricing.money import format_ns, format_usd
+from rose.pricing.money import format_usd, signed_usd
 from rose.pricing.run import tables
+from rose.pricing.table import Column, Table, columns
 
 SUFFIXES = (".html",)
 TEMPLATE = "report.html.j2"
@@ -54,7 +50,7 @@ class Bar:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Column:
+class Pillar:
     """One column of a course, in the picture's units from its upper left; `pale` is of the time before."""
 
     left: float
@@ -66,18 +62,17 @@ class Column:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Section:
-    """A heading with a table, bars, or both. `numeric` says which columns are set flush right."""
+class Picture:
+    """A heading with bars or a course."""
 
     title: str
-    says: str
+    terms: str
     note: str = ""
-    header: tuple[str, ...] = ()
-    numeric: tuple[bool, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
-    total: tuple[str, ...] | None = None
     bars: tuple[Bar, ...] = ()
-    course: tuple[Column, ...] = ()
+    course: tuple[Pillar, ...] = ()
+
+
+Section = Table | Picture
 
 
 def write_run(report: Report, path: Path, context: Context, *, force: bool = False, verification: str = "") -> Written:
@@ -126,10 +121,10 @@ def write_bill(bill: Bill, path: Path, context: Context | None = None, *, force:
             *_compared(context, {**spent, "total": bill.total_nano}, bill.stamp),
             _views(bill, shown[0]),
             _buckets(bill),
-            *(_of_table(table, bill.stamp) for table in body),
+            *body,
         ],
         sentences=headline.of_bill(bill, context),
-        appendix=[_exact(bill, shown[0]), *(_of_table(table, bill.stamp) for table in shown if table not in body)],
+        appendix=[_exact(bill, shown[0]), *(table for table in shown if table.name in _APPENDIX)],
     )
     return _write(html, path, force, sum(len(table.rows) for table in shown), {"bill": bill.total_nano})
 
@@ -157,13 +152,10 @@ def _page(
     sentences: Sequence[str] = (),
     appendix: Sequence[Section] = (),
 ) -> str:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    source = resources.files("rose.pricing.export").joinpath(TEMPLATE).read_text("utf-8")
-    return environment.from_string(source).render(
+    return markup.page(
+        TEMPLATE,
         title=title,
-        stamp=str(stamp),
+        stamp=stamp,
         warnings=facts.warnings(stamp),
         sentences=sentences,
         about=[line for line in about if line[0] not in _DIGESTS],
@@ -171,7 +163,7 @@ def _page(
         sections=sections,
         appendix=appendix,
         definitions=(*facts.DEFINITIONS, *facts.SYMBOLS),
-        bar_width=_BAR_WIDTH,
+        rows_max=ROWS_SHOWN,
         course_width=_COURSE_WIDTH,
         course_height=_COURSE_HEIGHT,
     )
@@ -179,32 +171,32 @@ def _page(
 
 def _compared(context: Context, spent: Mapping[str, int | float | None], stamp: Stamp) -> Iterator[Section]:
     """The time before, the budgets and the course, each where there is one. `spent` is by bucket, and `total`."""
-    says, before = f"{AMORTIZED}; {stamp}", context.before
+    before = context.before
     if before.by_bucket is not None and before.total_nano is not None:
         earlier = {**before.by_bucket, "total": before.total_nano}
         names = [name for name in dict.fromkeys((*spent, *earlier)) if name != "total"]
         rows = [
             (name, format_usd(int(spent.get(name) or 0)), format_usd(earlier.get(name, 0)),
-             _change(int(spent.get(name) or 0) - earlier.get(name, 0)))
+             signed_usd(int(spent.get(name) or 0) - earlier.get(name, 0)))
             for name in (*names, "total") if spent.get(name) or earlier.get(name)
         ]  # fmt: skip
-        yield Section(
-            title="Beside what came before", says=says, note=f"Before: {before.name}.",
-            header=("bucket", "now", "before", "change"), numeric=(False, True, True, True),
-            rows=tuple(rows[:-1]), total=rows[-1] if rows else None,
+        yield Table(
+            title="Beside what came before", view=AMORTIZED, stamp=stamp, notes=(f"Before: {before.name}.",),
+            columns=columns("bucket", "now", "before", "change"), rows=tuple(rows[:-1]), footer=tuple(rows[-1:]),
         )  # fmt: skip
     if len(context.course) > 1:
         first, last = context.course[0], context.course[-1]
         dearest = max(context.course, key=lambda point: point.cost_nano)
-        yield Section(
-            title="The course of the cost", says=says, course=_course(context.course),
+        yield Picture(
+            title="The course of the cost", terms=f"{AMORTIZED}; {stamp}", course=_course(context.course),
             note=f"{first.label} to {last.label}, UTC; the highest column is {dearest.label}, "
             f"{format_usd(dearest.cost_nano)}." + (" Pale: the time before." if first.before else ""),
         )  # fmt: skip
     if context.budgets:
-        yield Section(
-            title="Budgets", says=says, note="Spent and left are of the whole month so far, not of this period alone.",
-            header=("month", "team", "budget", "spent", "left"), numeric=(False, False, True, True, True),
+        yield Table(
+            title="Budgets", view=AMORTIZED, stamp=stamp,
+            notes=("Spent and left are of the whole month so far, not of this period alone.",),
+            columns=columns("month", "team", "budget", "spent", "left", text=("team",)),
             rows=tuple(
                 (b.month, b.team, format_usd(b.budget_nano), *(
                     ("not known", "not known") if b.spent_nano is None
@@ -212,19 +204,18 @@ def _compared(context: Context, spent: Mapping[str, int | float | None], stamp: 
                 ))
                 for b in context.budgets
             ),
+            marks={
+                number: "alarm" for number, b in enumerate(context.budgets) if (b.spent_nano or 0) > b.budget_nano
+            },
         )  # fmt: skip
 
 
-def _change(nano: int) -> str:
-    return f"{'+' if nano > 0 else ''}{format_usd(nano)}"
-
-
-def _course(points: Sequence[Point]) -> tuple[Column, ...]:
+def _course(points: Sequence[Point]) -> tuple[Pillar, ...]:
     highest = max([1, *(point.cost_nano for point in points)])
     step = _COURSE_WIDTH / len(points)
     heights = [_COURSE_HEIGHT * max(point.cost_nano, 0) / highest for point in points]
     return tuple(
-        Column(
+        Pillar(
             left=round(n * step, 2), top=round(_COURSE_HEIGHT - height, 2), width=round(step * 0.85, 2),
             height=round(height, 2), pale=point.before, text=f"{point.label}: {format_usd(point.cost_nano)}",
         )
@@ -234,45 +225,24 @@ def _course(points: Sequence[Point]) -> tuple[Column, ...]:
 
 def _of_run(report: Report) -> Iterator[Section]:
     """The tables of the terminal, with pictures between them."""
-    for table in tables.tables(report):
-        if isinstance(table, RichTable):
-            yield _of_rich(table, report.stamp)
-    says = f"{AMORTIZED}; {report.stamp}"
+    yield from (part for part in tables.tables(report) if isinstance(part, Table))
+    terms = f"{AMORTIZED}; {report.stamp}"
     cost = {bucket: figure for bucket, figure in report.amortized.items() if bucket != "total" and figure.value}
-    yield Section(
-        title="Amortized cost by bucket", says=says,
+    yield Picture(
+        title="Amortized cost by bucket", terms=terms,
         bars=_bars({bucket: (int(figure.value or 0), figure.text) for bucket, figure in cost.items()}),
     )  # fmt: skip
     steps = {f"step {step}": figure for step, figure in report.accept_by_step.items() if figure.value is not None}
     if steps:
-        yield Section(
-            title="Trajectories the verifier accepted, by step", says=f"shares; {report.stamp}",
+        yield Picture(
+            title="Trajectories the verifier accepted, by step", terms=f"shares; {report.stamp}",
             bars=_bars({name: (round((figure.value or 0) * 10**6), figure.text) for name, figure in steps.items()}),
         )  # fmt: skip
-    yield Section(
-        title="Devices", says=says,
-        header=("device", "pool", "class", "provisioned", "cost"), numeric=(False, False, False, True, True),
+    yield Table(
+        title="Devices", view=AMORTIZED, stamp=report.stamp,
+        columns=columns("device", "pool", "class", "provisioned", "cost", text=("pool", "class")),
         rows=tuple((d.device_id, d.pool, d.device_class, d.provisioned.text, d.cost.text) for d in report.devices),
     )  # fmt: skip
-
-
-def _of_rich(table: RichTable, stamp: Stamp) -> Section:
-    """A table of the terminal as a section: `Heading  [view; currency, provenance]` is its title there."""
-    title, _, says = _plain(table.title).rstrip("]").partition("  [")
-    cells = [[_plain(cell) for cell in column.cells] for column in table.columns]
-    rows = tuple(zip(*cells, strict=True))
-    return Section(
-        title=title,
-        says=says or str(stamp),
-        note=_plain(table.caption),
-        header=tuple(_plain(column.header) for column in table.columns) if table.show_header else (),
-        numeric=tuple(column.justify == "right" for column in table.columns),
-        rows=rows,
-    )
-
-
-def _plain(text: object) -> str:
-    return "" if text is None else text.plain if isinstance(text, Text) else Text.from_markup(str(text)).plain
 
 
 def _interval(figure: Mapping[str, Any]) -> str:
@@ -281,13 +251,16 @@ def _interval(figure: Mapping[str, Any]) -> str:
     return f"{figure['low']} to {'unbounded' if figure['high'] is None else figure['high']}"
 
 
-def _every_figure(figures: Sequence[tuple[str, Mapping[str, Any]]], stamp: Stamp) -> Section:
-    return Section(
+def _every_figure(figures: Sequence[tuple[str, Mapping[str, Any]]], stamp: Stamp) -> Table:
+    return Table(
         title="Every figure",
-        says=f"each with its unit, view and basis; {stamp}",
-        note="Exact: dollars in whole nano-dollars (nano_usd), times in whole nanoseconds (ns).",
-        header=("figure", "shown as", "exact value", "unit", "view", "rests on", "95% interval"),
-        numeric=(False, True, True, False, False, False, True),
+        view="each with its unit, view and basis",
+        stamp=stamp,
+        notes=("Exact: dollars in whole nano-dollars (nano_usd), times in whole nanoseconds (ns).",),
+        columns=columns(
+            "figure", "shown as", "exact value", "unit", "view", "rests on", "95% interval",
+            text=("unit", "view", "rests on"),
+        ),
         rows=tuple(
             (
                 name, f["text"], "" if f["value"] is None else str(f["value"]), f["unit"], f["view"], f["basis"],
@@ -309,71 +282,36 @@ def _lines(bill: Bill, by_team: Table) -> list[tuple[str, int | None, str]]:
     return lines
 
 
-def _views(bill: Bill, by_team: Table) -> Section:
+def _views(bill: Bill, by_team: Table) -> Table:
     unknown = "not enough data: a figure of one whole run"
-    return Section(
+    return Table(
         title="The bill, in each view",
-        says=f"never added together; {bill.stamp}",
-        header=("view", "dollars", "what it is"),
-        numeric=(False, True, False),
+        view="never added together",
+        stamp=bill.stamp,
+        columns=columns("view", "dollars", "what it is", text=("what it is",)),
         rows=tuple(
             (name, unknown if nano is None else format_usd(nano), words) for name, nano, words in _lines(bill, by_team)
         ),
     )
 
 
-def _exact(bill: Bill, by_team: Table) -> Section:
-    return Section(
+def _exact(bill: Bill, by_team: Table) -> Table:
+    return Table(
         title="The bill to the nano-dollar",
-        says=f"never added together; {bill.stamp}",
-        header=("view", "nano-dollars"),
-        numeric=(False, True),
-        rows=tuple((name, f"{nano:,}") for name, nano, _ in _lines(bill, by_team) if nano is not None),
+        view="never added together",
+        stamp=bill.stamp,
+        columns=(Column("view"), Column("nano-dollars", "count")),
+        rows=tuple((name, nano) for name, nano, _ in _lines(bill, by_team) if nano is not None),
     )
 
 
-def _buckets(bill: Bill) -> Section:
-    found = drilldown.by_bucket(bill.charges.frame)
-    return Section(
+def _buckets(bill: Bill) -> Picture:
+    by_bucket = drilldown.by_bucket(bill.charges.frame)
+    return Picture(
         title="Where the money went",
-        says=f"{AMORTIZED}; {bill.stamp}",
-        bars=_bars({bucket: (nano, format_usd(nano)) for bucket, (_, nano) in found.items() if nano}),
+        terms=f"{AMORTIZED}; {bill.stamp}",
+        bars=_bars({bucket: (nano, format_usd(nano)) for bucket, (_, nano) in by_bucket.items() if nano}),
     )
-
-
-def _of_table(table: Table, stamp: Stamp) -> Section:
-    kinds = [column.kind for column in table.columns]
-    shown = table.rows[:ROWS_SHOWN]
-    left = len(table.rows) - len(shown)
-    summed = any(kind in SUMMED for kind in kinds) and bool(table.rows)
-    return Section(
-        title=table.title,
-        says=f"{table.view}; {stamp}",
-        note=table.note + (f" {left:,} more rows are in the workbook and in the total." if left else ""),
-        header=tuple(column.name for column in table.columns),
-        numeric=tuple(kind != "text" for kind in kinds),
-        rows=tuple(tuple(_shown(kind, cell) for kind, cell in zip(kinds, row, strict=True)) for row in shown),
-        total=tuple(
-            _shown(kind, table.total(index)) if kind in SUMMED else "total" if index == 0 else ""
-            for index, kind in enumerate(kinds)
-        )
-        if summed
-        else None,
-    )
-
-
-def _shown(kind: Kind, value: Any) -> str:
-    if kind == "usd":
-        return format_usd(int(value))
-    if kind == "hours":
-        return format_ns(int(value))
-    if kind == "count":
-        return f"{value:,}"
-    if kind == "gb":
-        return f"{value / 1e9:,.3f}"
-    if kind == "kwh":
-        return f"{value / 3.6e18:,.4f}"
-    return str(value)
 
 
 def _bars(values: Mapping[str, tuple[int, str]]) -> tuple[Bar, ...]:

@@ -16,21 +16,21 @@ from xlsxwriter.utility import xl_rowcol_to_cell
 
 from rose.pricing.export import drilldown, facts, out
 from rose.pricing.export.bill import Bill
-from rose.pricing.export.drilldown import SUMMED, Column, Kind, Table
 from rose.pricing.export.out import Written
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
+from rose.pricing.table import SUMMED, Column, Kind, Table, columns
 
 SUFFIXES = (".xlsx",)
 SUMMARY, READING = "Summary", "How to read this"
 #: What one of the shown unit is, in units of the cell's whole number.
 _SCALE: Mapping[Kind, int] = {
-    "usd": NANO_USD_PER_USD, "hours": NS_PER_HOUR, "count": 1, "gb": 10**9, "kwh": 3_600_000 * 10**12,
+    "money": NANO_USD_PER_USD, "hours": NS_PER_HOUR, "count": 1, "gb": 10**9, "kwh": 3_600_000 * 10**12,
 }  # fmt: skip
 _FORMAT: Mapping[Kind, str] = {
     "hours": "#,##0.0000", "count": "#,##0", "gb": "#,##0.000", "kwh": "#,##0.0000", "price": "0.############",
 }  # fmt: skip
-_WIDTH: Mapping[Kind, int] = {"usd": 20, "hours": 16, "count": 16, "gb": 14, "kwh": 14, "price": 16}
+_WIDTH: Mapping[Kind, int] = {"money": 20, "hours": 16, "count": 16, "gb": 14, "kwh": 14, "price": 16}
 #: Rows a sheet of Excel can hold, less its heading and total.
 _ROWS_MAX = 1_048_576 - 10
 _HEADING_ROW = 4
@@ -74,7 +74,7 @@ class _Book:
         self._book.set_properties({"title": facts.title(bill), "comments": "Made by ROSE", "created": created})
         # Below a thousand dollars cents are too coarse to tell anything apart.
         usd = '"$"#,##0.00' if bill.charges.total_nano >= 1000 * NANO_USD_PER_USD else '"$"#,##0.000000000'
-        formats: dict[Kind, str] = {**_FORMAT, "usd": f"{usd};[Red]-{usd}"}
+        formats: dict[Kind, str] = {**_FORMAT, "money": f"{usd};[Red]-{usd}"}
         self._cell = {kind: self._book.add_format({"num_format": text}) for kind, text in formats.items()}
         self._sum = {
             kind: self._book.add_format({"num_format": text, "bold": True, "top": 1}) for kind, text in formats.items()
@@ -123,28 +123,31 @@ class _Book:
 
     def _table(self, table: Table) -> None:
         sheet = self._sheet(table.name, table.columns)
-        self._heading(sheet, table.title, f"{table.view}; {self._bill.stamp}; {table.note}")
+        self._heading(sheet, table.title, "; ".join((table.terms, *table.notes)))
         self._header(sheet, table.columns)
         first = _HEADING_ROW + 1
         for number, row in enumerate(table.rows, first):
             for index, (column, value) in enumerate(zip(table.columns, row, strict=True)):
                 self._value(sheet, number, index, column.kind, value)
-        last = first + len(table.rows)
-        if not any(column.kind in SUMMED for column in table.columns):
-            return
-        sheet.write_string(last, 0, "total", self._bold)
-        for index, column in enumerate(table.columns):
-            if column.kind in SUMMED:
-                begin, end = xl_rowcol_to_cell(first, index), xl_rowcol_to_cell(max(first, last - 1), index)
-                formula = f"=SUM({begin}:{end})" if table.rows else "=0"
-                total = table.total(index)
-                sheet.write_formula(last, index, formula, self._sum[column.kind], total / _SCALE[column.kind])
-                if column.kind == "usd":
-                    cell = xl_rowcol_to_cell(last, index, row_abs=True, col_abs=True)
-                    self._totals[table.name, column.name] = f"'{table.name}'!{cell}"
+        for last, row in enumerate(table.footer, first + len(table.rows)):
+            for index, (column, value) in enumerate(zip(table.columns, row, strict=True)):
+                if column.kind not in SUMMED:
+                    sheet.write_string(last, index, str(value or ""), self._bold)
+                elif value is not None:
+                    self._total(sheet, table, index, first, last)
+
+    def _total(self, sheet: Any, table: Table, index: int, first: int, last: int) -> None:
+        """The sum of a column, as a formula."""
+        column, total = table.columns[index], table.total(index)
+        begin, end = xl_rowcol_to_cell(first, index), xl_rowcol_to_cell(max(first, last - 1), index)
+        formula = f"=SUM({begin}:{end})" if table.rows else "=0"
+        sheet.write_formula(last, index, formula, self._sum[column.kind], total / _SCALE[column.kind])
+        if column.kind == "money":
+            cell = xl_rowcol_to_cell(last, index, row_abs=True, col_abs=True)
+            self._totals[table.name, column.name] = f"'{table.name}'!{cell}"
 
     def _value(self, sheet: Any, row: int, index: int, kind: Kind, value: Any) -> None:
-        if kind == "text":
+        if kind in ("text", "figure"):
             sheet.write_string(row, index, str(value))
         elif kind == "price":
             sheet.write_number(row, index, float(value), self._cell[kind])
@@ -203,9 +206,9 @@ class _Book:
         else:
             usd = nano / NANO_USD_PER_USD
             if formula is None:
-                sheet.write_number(row, 1, usd, self._cell["usd"])
+                sheet.write_number(row, 1, usd, self._cell["money"])
             else:
-                sheet.write_formula(row, 1, f"={formula}", self._cell["usd"], usd)
+                sheet.write_formula(row, 1, f"={formula}", self._cell["money"], usd)
             sheet.write_string(row, 2, str(nano))
         sheet.write_string(row, 3, meaning, self._wrap)
 
@@ -222,16 +225,16 @@ class _Book:
         }
         for table in tables:
             for index, column in enumerate(table.columns):
-                if column.kind != "usd" or table.name == "Corrections":
+                if column.kind != "money" or table.name == "Corrections":
                     continue
                 buckets = of.get(table.name)
                 expected = sum(nano.get(bucket, 0) for bucket in buckets) if buckets else sum(nano.values())
                 row += 1
                 cell, found = self._totals[table.name, column.name], table.total(index)
                 sheet.write_string(row, 0, f"{table.name}, {column.name}", self._bold)
-                sheet.write_formula(row, 1, f"={cell}", self._cell["usd"], found / NANO_USD_PER_USD)
+                sheet.write_formula(row, 1, f"={cell}", self._cell["money"], found / NANO_USD_PER_USD)
                 difference = f"=ROUND({cell}-{expected / NANO_USD_PER_USD!r},6)"
-                sheet.write_formula(row, 2, difference, self._cell["usd"], (found - expected) / NANO_USD_PER_USD)
+                sheet.write_formula(row, 2, difference, self._cell["money"], (found - expected) / NANO_USD_PER_USD)
                 sheet.write_string(row, 3, f"the cost of {' and '.join(buckets)}" if buckets else "the bill")
 
     def _reading(self) -> None:
@@ -239,7 +242,7 @@ class _Book:
         sheet.set_column(0, 0, 28)
         sheet.set_column(1, 1, 120)
         self._heading(sheet, READING, "Every table names the view of its dollars, the currency and the provenance.")
-        self._header(sheet, (Column("word"), Column("meaning")))
+        self._header(sheet, columns("word", "meaning", text=("meaning",)))
         for row, (word, meaning) in enumerate((*facts.DEFINITIONS, *facts.SYMBOLS), _HEADING_ROW + 1):
             sheet.write_string(row, 0, word, self._bold)
             sheet.write_string(row, 1, meaning, self._wrap)

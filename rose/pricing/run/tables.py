@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
-from rich import box
-from rich.console import Console, RenderableType
-from rich.markup import escape
-from rich.table import Table
-
-from rose.clock import utc
-from rose.pricing.document import Report, RunFacts
-from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, why_no_interval
+from rose.pricing.document import Report, RunFacts, heading
+from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, why_no_interval
 from rose.pricing.run.operations import P99_SAMPLES, Engines, Latency
+from rose.pricing.table import Mark, Paragraph, Part, Row, Table, columns, notes
 
 #: Engines that died are named one by one up to this many.
 _ENDS_MAX = 5
-#: Widest table, in characters.
-WIDTH = 100
 
-#: Said of a run whose engines did without SGLang's compiled kernels.
+#: Of a run whose engines did without SGLang's compiled kernels.
 NATIVE_KERNELS = "Engines ran stand-ins for SGLang's kernels: mechanisms are shown, times and costs are not SGLang's"
-#: What a figure that was not measured is marked with.
-_MARKS = {"assumed": " (assumed)", "partly measured": " (partly assumed)"}
-#: Columns of words rather than figures.
-_PROSE = ("rests on", "detail", "view")
 
 
-def show(report: Report, console: Console) -> None:
-    """Print the whole report."""
-    for table in tables(report):
-        console.print(table)
-        console.print()
-
-
-def tables(report: Report) -> Iterable[RenderableType]:
-    """What `show` prints, in order."""
-    yield _heading(report)
+def tables(report: Report) -> Iterator[Part]:
+    """What `rose report` shows, in order."""
+    if report.run.native_kernels:
+        yield Paragraph(NATIVE_KERNELS, alarm=True)
+    yield heading(report.run, report.stamp, f"; serving traffic: {_traffic(report.run)}")
     yield _headline(report)
     yield _views(report)
     yield _borrow(report)
@@ -47,36 +31,11 @@ def tables(report: Report) -> Iterable[RenderableType]:
     yield _events(report)
 
 
-def _table(report: Report, title: str, view: str, *columns: str) -> Table:
-    table = Table(
-        title=f"{title}  [{view}; {report.stamp}]".replace("[", "\\["),
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        width=WIDTH,
-    )
-    for index, column in enumerate(columns):
-        prose = index == 0 or column in _PROSE
-        table.add_column(column, justify="left" if prose else "right", overflow="fold")
-    return table
-
-
-def _shown(figure: Figure) -> str:
-    return figure.text + ("" if figure.value is None else _MARKS.get(figure.basis, ""))
-
-
-def _heading(report: Report) -> str:
-    run, stamp = report.run, report.stamp
-    trace = "no serving trace"
-    if run.trace:
-        kept = "all" if run.trace_keep_share is None else f"{run.trace_keep_share:.1%}"
-        trace = f"trace {escape(run.trace)}, {kept} of its requests, {_scales(run)}"
-    warning = f"[bold red]{NATIVE_KERNELS}[/bold red]\n" if run.native_kernels else ""
-    return (
-        f"{warning}[bold]Run {escape(run.name)}[/bold] ({escape(run.run_id)}), {run.status}, {stamp.provenance}\n"
-        f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}; serving traffic: {trace}\n"
-        f"{escape(stamp.book.line)}"
-    )
+def _traffic(run: RunFacts) -> str:
+    if not run.trace:
+        return "no serving trace"
+    kept = "all" if run.trace_keep_share is None else f"{run.trace_keep_share:.1%}"
+    return f"trace {run.trace}, {kept} of its requests, {_scales(run)}"
 
 
 def _scales(run: RunFacts) -> str:
@@ -90,27 +49,26 @@ def _scales(run: RunFacts) -> str:
 
 
 def _headline(report: Report) -> Table:
-    table = Table(
-        title=f"At a glance  [{report.stamp}]".replace("[", "\\["),
-        title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, width=WIDTH, show_header=False,
-    )  # fmt: skip
-    table.add_column(ratio=3)
-    table.add_column(ratio=2, overflow="fold")
     first, last = _ends(report)
     borrowed, dedicated = report.token_cost["borrowed"], report.token_cost["dedicated"]
-    for name, figure in (
-        ("Fleet cost (amortized)", report.amortized["total"]),
-        ("What borrowing added to the bill (marginal)", report.marginal["total"]),
-        ("Cash saved by borrowing (marginal)", report.savings.cash_saved),
-        ("Capacity avoided by borrowing (amortized, hypothetical)", report.savings.capacity_avoided),
-        ("A million rollout tokens, borrowed (amortized)", borrowed[AMORTIZED]),
-        ("A million rollout tokens, dedicated (amortized)", dedicated[AMORTIZED]),
-        ("Idle serving time put to work (harvest share)", report.harvest_share),
-        ("Leased, not used (idle time of serving devices under a lease)", report.leased_unused),
-    ):
-        table.add_row(name, _shown(figure))
-    table.add_row("Trajectories the verifier accepted: all, first step, last step", f"{first[0]}, {first[1]}, {last}")
-    return table
+    figures = {
+        "Fleet cost (amortized)": report.amortized["total"],
+        "What borrowing added to the bill (marginal)": report.marginal["total"],
+        "Cash saved by borrowing (marginal)": report.savings.cash_saved,
+        "Capacity avoided by borrowing (amortized, hypothetical)": report.savings.capacity_avoided,
+        "A million rollout tokens, borrowed (amortized)": borrowed[AMORTIZED],
+        "A million rollout tokens, dedicated (amortized)": dedicated[AMORTIZED],
+        "Idle serving time put to work (harvest share)": report.harvest_share,
+        "Leased, not used (idle time of serving devices under a lease)": report.leased_unused,
+    }
+    accepted = "Trajectories the verifier accepted: all, first step, last step"
+    return Table(
+        title="At a glance", stamp=report.stamp, columns=columns("what", "value", text=("value",)), header=False,
+        rows=(
+            *((name, figure.marked_text) for name, figure in figures.items()),
+            (accepted, f"{first[0]}, {first[1]}, {last}"),
+        ),
+    )  # fmt: skip
 
 
 def _ends(report: Report) -> tuple[tuple[str, str], str]:
@@ -121,46 +79,41 @@ def _ends(report: Report) -> tuple[tuple[str, str], str]:
 
 
 def _views(report: Report) -> Table:
-    table = _table(
-        report, "Where the fleet's time and money went", "three views, never added together",
-        "device time", "time", "share", AMORTIZED, FULLY_LOADED, MARGINAL,
-    )  # fmt: skip
+    rows: list[Row] = []
     for bucket, time in report.device_time.items():
-        marginal = report.marginal["total"] if bucket == "rollout" else None
-        loaded = report.fully_loaded.get(bucket)
-        table.add_row(
-            bucket,
-            time.text,
-            report.device_share[bucket].text,
-            report.amortized[bucket].text,
-            loaded.text if loaded else "-",
-            marginal.text if marginal else "-",
-            style="bold red" if bucket == "unaccounted" and time.value else None,
-        )
-    for bucket in (name for name in report.amortized if name not in report.device_time and name != "total"):
-        if report.amortized[bucket].value:
-            table.add_row(bucket, "-", "-", report.amortized[bucket].text, "-", "-")
-    table.add_section()
-    total = [report.provisioned.text, "100.0%", report.amortized["total"].text, report.fully_loaded["total"].text, "-"]
-    table.add_row("fleet", *total, style="bold")
-    table.caption = "Marginal is what lending added to the bill; it does not sum to the bill."
-    return table
+        marginal = report.marginal["total"].text if bucket == "rollout" else "-"
+        loaded = report.fully_loaded[bucket].text if bucket in report.fully_loaded else "-"
+        share = report.device_share[bucket].text
+        rows.append((bucket, time.text, share, report.amortized[bucket].text, loaded, marginal))
+    marks: dict[int, Mark] = {
+        number: "alarm" for number, (bucket, time) in enumerate(report.device_time.items())
+        if bucket == "unaccounted" and time.value
+    }  # fmt: skip
+    for bucket, figure in report.amortized.items():
+        if bucket not in report.device_time and bucket != "total" and figure.value:
+            rows.append((bucket, "-", "-", figure.text, "-", "-"))
+    total = (report.provisioned.text, "100.0%", report.amortized["total"].text, report.fully_loaded["total"].text, "-")
+    return Table(
+        title="Where the fleet's time and money went", view="three views, never added together", stamp=report.stamp,
+        columns=columns("device time", "time", "share", AMORTIZED, FULLY_LOADED, MARGINAL), rows=tuple(rows),
+        footer=(("fleet", *total),), marks=marks,
+        notes=("Marginal is what lending added to the bill; it does not sum to the bill.",),
+    )  # fmt: skip
 
 
 def _borrow(report: Report) -> Table:
-    table = _table(
-        report, "What a borrowed device-hour costs", MARGINAL, "term", "per device-hour", "in all", "rests on"
-    )
-    for term, explained in report.borrow.explained.items():
-        figure = report.borrow.per_device_hour[term]
-        table.add_row(term.replace("_", " "), figure.text, report.marginal[term].text, explained)
-    table.add_section()
-    total = report.borrow.per_device_hour["total"]
-    table.add_row(
-        "total", total.text, report.marginal["total"].text, f"{report.borrow.borrowed.text} borrowed", style="bold"
-    )
-    table.caption = gate(report.borrow.idle_anyway)
-    return table
+    costs = report.borrow.per_device_hour
+    borrowed = f"{report.borrow.borrowed.text} borrowed"
+    return Table(
+        title="What a borrowed device-hour costs", view=MARGINAL, stamp=report.stamp,
+        columns=columns("term", "per device-hour", "in all", "rests on", text=("rests on",)),
+        rows=tuple(
+            (term.replace("_", " "), costs[term].text, report.marginal[term].text, explained)
+            for term, explained in report.borrow.explained.items()
+        ),
+        footer=(("total", costs["total"].text, report.marginal["total"].text, borrowed),),
+        notes=(gate(report.borrow.idle_anyway),),
+    )  # fmt: skip
 
 
 def gate(idle_anyway: float | None) -> str:
@@ -179,111 +132,113 @@ def gate(idle_anyway: float | None) -> str:
     )
 
 
-def _savings(report: Report) -> Iterable[RenderableType]:
-    of = report.savings
-    title = "What borrowing saved"
-    table = _table(report, title, "two figures, never added together", "figure", "in all", "95% interval", "view")
-    rows = [("cash saved", of.cash_saved)]
-    if of.cash_saved_if:
-        rows = [(f"cash saved {which}", figure) for which, figure in of.cash_saved_if.items()]
-    rows.append(("capacity avoided (hypothetical)", of.capacity_avoided))
-    for name, figure in rows:
-        table.add_row(name, _shown(figure), figure.interval_text or "-", figure.view)
-    table.caption = why_no_interval(figure for _, figure in rows) or None
-    yield table
-    yield escape("\n".join(f"{name.replace('_', ' ').capitalize()}: {why}." for name, why in of.rests_on.items()))
+def _savings(report: Report) -> Iterator[Part]:
+    savings = report.savings
+    figures = {"cash saved": savings.cash_saved}
+    if savings.cash_saved_if:
+        figures = {f"cash saved {which}": figure for which, figure in savings.cash_saved_if.items()}
+    figures["capacity avoided (hypothetical)"] = savings.capacity_avoided
+    yield Table(
+        title="What borrowing saved", view="two figures, never added together", stamp=report.stamp,
+        columns=columns("figure", "in all", "95% interval", "view", text=("view",)),
+        rows=tuple(
+            (name, figure.marked_text, figure.short_interval, figure.view) for name, figure in figures.items()
+        ),
+        notes=notes(why_no_interval(figures.values())),
+    )  # fmt: skip
+    rests_on = savings.rests_on.items()
+    yield Paragraph("\n".join(f"{name.replace('_', ' ').capitalize()}: {why}." for name, why in rests_on))
 
 
 def _token_cost(report: Report) -> Table:
-    table = _table(
-        report, "A million useful rollout tokens", "by view",
-        "made on", "useful tokens", "wasted", MARGINAL, AMORTIZED, FULLY_LOADED,
-    )  # fmt: skip
+    rows = []
     for placement, views in report.token_cost.items():
-        of = report.tokens[placement]
-        table.add_row(
-            f"{placement} devices", of["useful"].text, of["wasted_share"].text, _shown(views[MARGINAL]),
-            views[AMORTIZED].text, views[FULLY_LOADED].text,
-        )  # fmt: skip
-    notes = ["Marginal, dedicated: what the borrowed tokens would have added to the bill there."]
+        tokens = report.tokens[placement]
+        costs = (views[MARGINAL].marked_text, views[AMORTIZED].text, views[FULLY_LOADED].text)
+        rows.append((f"{placement} devices", tokens["useful"].text, tokens["wasted_share"].text, *costs))
     unallocated = report.tokens["unallocated"]["generated"]
-    if unallocated.value:
-        notes.append(f"{unallocated.text} tokens were made on a device that the ledger does not know: not priced.")
-    table.caption = " ".join(notes)
-    return table
+    return Table(
+        title="A million useful rollout tokens", view="by view", stamp=report.stamp,
+        columns=columns("made on", "useful tokens", "wasted", MARGINAL, AMORTIZED, FULLY_LOADED), rows=tuple(rows),
+        notes=notes(
+            "Marginal, dedicated: what the borrowed tokens would have added to the bill there.",
+            f"{unallocated.text} tokens were made on a device that the ledger does not know: not priced."
+            if unallocated.value else "",
+        ),
+    )  # fmt: skip
 
 
 def _correct(report: Report) -> Table:
-    table = _table(
-        report, "Cost per correct answer, rollout tokens priced at", "view by line",
-        "price line", "view", "per accepted", "95% interval", "per audited correct",
-        "hypothetical: formula, per M answer tokens",
+    factors = {name: figure.text for name, figure in report.factors.items()}
+    return Table(
+        title="Cost per correct answer, rollout tokens priced at", view="view by line", stamp=report.stamp,
+        columns=columns(
+            "price line", "view", "per accepted", "95% interval", "per audited correct",
+            "hypothetical: formula, per M answer tokens", text=("view",),
+        ),
+        rows=tuple(
+            (
+                name, line.measured.view, line.measured.text, line.measured.short_interval, line.per_correct.text,
+                line.formula.text,
+            )
+            for name, line in report.cost_per_correct.items()
+        ),
+        notes=notes(
+            "The formula is hypothetical, at the list price of serving's tokens: "
+            f"CPM {factors['cpm']} x R {factors['r']} x (1 + pi x rho {factors['rho']}) / alpha {factors['alpha']}; "
+            f"borrowed share of useful tokens {factors['phi']}.",
+            why_no_interval(line.measured for line in report.cost_per_correct.values()),
+        ),
     )  # fmt: skip
-    for name, line in report.cost_per_correct.items():
-        table.add_row(
-            name, line.measured.view, line.measured.text, line.measured.interval_text or "-", line.per_correct.text,
-            line.formula.text,
-        )  # fmt: skip
-    f = report.factors
-    table.caption = (
-        "The formula is hypothetical, at the list price of serving's tokens: "
-        f"CPM {f['cpm'].text} x R {f['r'].text} x (1 + pi x rho {f['rho'].text}) / alpha {f['alpha'].text}; "
-        f"borrowed share of useful tokens {f['phi'].text}. "
-        + why_no_interval(line.measured for line in report.cost_per_correct.values())
-    )
-    return table
 
 
 def _latency(report: Report) -> Table:
-    run = report.run
-    table = _table(
-        report, "Serving latency", f"trace {run.trace}, {_scales(run)}" if run.trace else "no trace",
-        "device", "requests", "missed budget", "TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99",
+    run, every = report.run, report.latency["all"]
+    few = ", ".join(name for name, latency in report.latency.items() if latency.few_samples)
+    return Table(
+        title="Serving latency", view=f"trace {run.trace}, {_scales(run)}" if run.trace else "no trace",
+        stamp=report.stamp,
+        columns=columns("device", "requests", "missed budget", "TTFT p50", "TTFT p99", "TPOT p50", "TPOT p99"),
+        rows=tuple(
+            (name, latency.requests.text, latency.missed_budget.text, *_percentiles(latency))
+            for name, latency in report.latency.items() if name != "all"
+        ),
+        footer=(
+            ("all", every.requests.text, every.missed_budget.text, *_percentiles(every)),
+            ("budget", "", "", "", every.ttft_budget.text, "", every.tpot_budget.text),
+        ),
+        notes=notes(f"Fewer than {P99_SAMPLES} samples ({few}): p99 is the largest value measured." if few else ""),
     )  # fmt: skip
-    for name, of in report.latency.items():
-        if name != "all":
-            table.add_row(name, of.requests.text, of.missed_budget.text, *_percentiles(of))
-    everything = report.latency["all"]
-    table.add_section()
-    table.add_row("all", everything.requests.text, everything.missed_budget.text, *_percentiles(everything))
-    table.add_row("budget", "", "", "", everything.ttft_budget.text, "", everything.tpot_budget.text)
-    few = [name for name, of in report.latency.items() if of.few_samples]
-    if few:
-        table.caption = f"Fewer than {P99_SAMPLES} samples ({', '.join(few)}): p99 is the largest value measured."
-    return table
 
 
-def _percentiles(of: Latency) -> tuple[str, str, str, str]:
-    return of.ttft_p50.text, of.ttft_p99.text, of.tpot_p50.text, of.tpot_p99.text
+def _percentiles(latency: Latency) -> tuple[str, str, str, str]:
+    return latency.ttft_p50.text, latency.ttft_p99.text, latency.tpot_p50.text, latency.tpot_p99.text
 
 
 def _events(report: Report) -> Table:
-    table = _table(report, "Leases, preemptions, syncs", "counts", "what", "how many", "detail")
-    leases = report.leases
+    leases, syncs = report.leases, report.syncs
     closings = ", ".join(f"{leases[key].text} {key}" for key in ("released", "preempted", "expired", "open"))
-    table.add_row("leases granted", leases["granted"].text, f"{closings}; {leases['leased'].text} leased")
-    for action, of in report.preemptions.items():
-        detail = (
-            f"{of.waited.text} waited"
-            if action == "yield"
-            else f"requests: {of.requests.text}; tokens kept: {of.tokens_kept.text}, lost: {of.tokens_lost.text}"
-        )
-        table.add_row(f"preemptions: {action}", of.count.text, detail)
-    syncs = report.syncs
-    table.add_row(
-        "weight syncs",
-        syncs.count.text,
-        f"{syncs.failed.text} failed, {syncs.wire.text} sent, dense over sent {syncs.dense_over_wire.text}",
-    )
+    rows = [("leases granted", leases["granted"].text, f"{closings}; {leases['leased'].text} leased")]
+    for action, preempted in report.preemptions.items():
+        kept, lost = preempted.tokens_kept.text, preempted.tokens_lost.text
+        detail = f"requests: {preempted.requests.text}; tokens kept: {kept}, lost: {lost}"
+        if action == "yield":
+            detail = f"{preempted.waited.text} waited"
+        rows.append((f"preemptions: {action}", preempted.count.text, detail))
+    sent = f"{syncs.failed.text} failed, {syncs.wire.text} sent, dense over sent {syncs.dense_over_wire.text}"
+    rows.append(("weight syncs", syncs.count.text, sent))
     if report.engines.ends:
-        table.add_row("engine restarts", report.engines.restarts.text, _ends_of_engines(report.engines))
-    return table
+        rows.append(("engine restarts", report.engines.restarts.text, _ends_of_engines(report.engines)))
+    return Table(
+        title="Leases, preemptions, syncs", view="counts", stamp=report.stamp,
+        columns=columns("what", "how many", "detail", text=("detail",)), rows=tuple(rows),
+    )  # fmt: skip
 
 
 def _ends_of_engines(engines: Engines) -> str:
     lines = [
-        f"{escape(end.engine_id)} {'died' if end.ended else 'was back'} at {end.ended or end.restarted} "
-        f"({escape(end.reason)})" + ("" if end.restarted else ", not started again")
+        f"{end.engine_id} {'died' if end.ended else 'was back'} at {end.ended or end.restarted} "
+        f"({end.reason})" + ("" if end.restarted else ", not started again")
         for end in engines.ends[:_ENDS_MAX]
     ]
     more = len(engines.ends) - _ENDS_MAX

@@ -1,4 +1,4 @@
-"""The answer to what a period cost, as a table for a terminal and as CSV."""
+"""The answer to what a period cost or saved, as a table and as CSV."""
 
 from __future__ import annotations
 
@@ -7,53 +7,52 @@ import io
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
-from rich import box
-from rich.console import RenderableType
-from rich.table import Table
-
 from rose.clock import utc
+from rose.ledger.commands.output import csv_cells
 from rose.pricing.figures import AMORTIZED, EXAMPLE_PRICES, MARGINAL
-from rose.pricing.money import format_ns, format_usd
-from rose.pricing.run.tables import WIDTH
+from rose.pricing.money import format_money, format_usd
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import Cost, Line
 from rose.pricing.spend.saved import NO_INTERVAL, RunSaved, Saved, cash_text, summed
+from rose.pricing.table import Column, Part, Row, Table, columns
 from rose.pricing.watch.budget import Expected
 
 
-def terminal(cost: Cost) -> Iterator[RenderableType]:
+def terminal(cost: Cost) -> Iterator[Part]:
     """What is closed and what is not, then the lines and their sum."""
-    asked, total = cost.question, cost.total
+    asked, currency = cost.question, cost.stamp.currency
     yield f"{asked.calendar.text(asked.period)}  [{AMORTIZED}; {cost.stamp}]"
     yield rests_on(cost)
     if asked.only:
         named = ", ".join(f"{name} {value}" for name, value in asked.only.items())
-        yield f"{named} only: {format_usd(total.cost_nano)} of the period's bill of {format_usd(cost.bill_nano)}"
-    mixed = bool(cost.open) and bool(cost.closes)
-    corrected = any(line.corrections_nano for line in cost.lines)
-    table = Table(box=box.SIMPLE_HEAD, width=WIDTH, show_footer=False)
-    for name in asked.by:
-        table.add_column(name, overflow="fold")
-    amounts = ["cost", "share", *(["corrections in it"] if corrected else []), *(["of it open"] if mixed else [])]
-    for name in (*amounts, "device time", "tokens"):
-        table.add_column(name, justify="right")
+        part, bill = (format_money(nano, currency) for nano in (cost.total.cost_nano, cost.bill_nano))
+        yield f"{named} only: {part} of the period's bill of {bill}"
+    yield lines(cost)
 
-    def cells(line: Line) -> list[str]:
-        share = f"{line.cost_nano / total.cost_nano:.1%}" if total.cost_nano else "-"
-        also = [format_usd(line.corrections_nano)] if corrected else []
-        also += [format_usd(line.open_nano)] if mixed else []
-        return [format_usd(line.cost_nano), share, *also, format_ns(line.ns), f"{line.tokens:,}"]
 
-    before = None
-    for line in cost.lines if asked.by else ():
-        if len(asked.by) > 1 and before not in (None, line.values[0]):
-            table.add_section()
-        shown = line.values if before != line.values[0] else ("", *line.values[1:])
-        before = line.values[0]
-        table.add_row(*shown, *cells(line))
-    table.add_section()
-    table.add_row(*(["total", *[""] * (len(asked.by) - 1)] if asked.by else []), *cells(total), style="bold")
-    yield table
+def lines(cost: Cost) -> Table:
+    """The lines of an answer in whole units, and their sum."""
+    by, whole, currency = cost.question.by, cost.total.cost_nano, cost.stamp.currency
+    # Only where they differ from the cost or from nothing.
+    corrected, mixed = any(line.corrections_nano for line in cost.lines), bool(cost.open) and bool(cost.closes)
+
+    def row(values: Sequence[str], line: Line) -> Row:
+        share = f"{line.cost_nano / whole:.1%}" if whole else "-"
+        parts = (*([line.corrections_nano] if corrected else []), *([line.open_nano] if mixed else []))
+        return (*values, line.cost_nano, share, *parts, line.ns, line.tokens)
+
+    amounts = [*(["corrections in it"] if corrected else []), *(["of it open"] if mixed else [])]
+    return Table(
+        title="",
+        columns=(
+            *map(Column, by), Column("cost", "money", currency), Column("share", "figure"),
+            *(Column(name, "money", currency) for name in amounts), Column("device time", "hours"),
+            Column("tokens", "count"),
+        ),
+        rows=tuple(row(line.values, line) for line in cost.lines) if by else (),
+        footer=(row(("total", *[""] * (len(by) - 1)) if by else (), cost.total),),
+        grouped=len(by) > 1,
+    )  # fmt: skip
 
 
 def rests_on(cost: Cost) -> str:
@@ -80,7 +79,7 @@ def csv_text(cost: Cost) -> str:
     for line in cost.lines:
         amounts = (line.cost_nano, line.closed_nano, line.corrections_nano, line.open_nano)
         rows.writerow([
-            *map(_cell, line.values), *(f"{Decimal(nano).scaleb(-9):f}" for nano in amounts), stamp.currency,
+            *csv_cells(line.values), *(f"{Decimal(nano).scaleb(-9):f}" for nano in amounts), stamp.currency,
             f"{Decimal(line.ns) / Decimal(3_600_000_000_000):.9f}", line.tokens, AMORTIZED, utc(stamp.from_ns),
             utc(stamp.to_ns), stamp.provenance, str(stamp.verified).lower(), stamp.book.text,
             str(stamp.book.example).lower(),
@@ -100,7 +99,7 @@ def forecast_csv(rows: Sequence[Expected]) -> str:
         basis = figure.why or figure.basis
         lines.writerow(
             [
-                _cell(row.team or ""),
+                *csv_cells([row.team or ""]),
                 row.month,
                 *texts,
                 figure.stamp.currency,
@@ -111,29 +110,25 @@ def forecast_csv(rows: Sequence[Expected]) -> str:
     return written.getvalue()
 
 
-def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[RenderableType]:
+def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Part]:
     """The fleet, then each team, then each run."""
     book = saved.book
     marks = [*([book.currency] if book else []), saved.provenance, *([] if saved.verified else ["UNVERIFIED LEDGER"])]
     marks += [EXAMPLE_PRICES] if book and book.example else []
     yield f"{calendar.text(saved.period)}  [{', '.join(marks)}]"
-    table = Table(box=box.SIMPLE_HEAD, width=WIDTH)
-    for name in ("team", "run"):
-        table.add_column(name, overflow="fold")
-    for name in (f"cash saved ({MARGINAL})", f"capacity avoided ({AMORTIZED}, hypothetical)", "runs"):
-        table.add_column(name, justify="right")
+    rows: list[Row] = []
     for team in (None, *saved.teams):
         sums = summed(saved.of_team(team))
         unknown = f", {sums['runs_unknown']} not known" if sums["runs_unknown"] else ""
-        capacity = sums["capacity_avoided_nano"]
-        table.add_row(
-            team or "the fleet", "", cash_text(sums["cash_saved_nano"]), _usd(capacity), f"{sums['runs']}{unknown}",
-            style=None if team else "bold",
-        )  # fmt: skip
+        name, cash, capacity = team or "the fleet", cash_text(sums["cash_saved_nano"]), sums["capacity_avoided_nano"]
+        rows.append((name, "", cash, _usd(capacity), f"{sums['runs']}{unknown}"))
         for run in saved.of_team(team) if team else ():
-            table.add_row("", run.run_id, cash_text(run.cash_nano), _usd(run.capacity_nano), _status(run))
-        table.add_section()
-    yield table
+            rows.append((name, run.run_id, cash_text(run.cash_nano), _usd(run.capacity_nano), _status(run)))
+    amounts = (f"cash saved ({MARGINAL})", f"capacity avoided ({AMORTIZED}, hypothetical)")
+    yield Table(
+        title="", columns=columns("team", "run", *amounts, "runs", text=("run",)), rows=tuple(rows), grouped=True,
+        marks={0: "strong"},
+    )  # fmt: skip
     yield (
         "Two figures that are never added: cash saved is the bill without borrowing less the bill, below zero where "
         "borrowing cost more; capacity avoided was on no bill. Two amounts of cash: if the fleet would not, and if it "
@@ -156,7 +151,7 @@ def saved_csv(saved: Saved) -> str:
         amounts = (*(run.cash_nano or (None, None)), run.capacity_nano)
         texts = ("" if nano is None else f"{Decimal(nano).scaleb(-9):f}" for nano in amounts)
         prices = ("", "") if run.book is None else (run.book.currency, str(run.book.example).lower())
-        lines.writerow([_cell(run.team), _cell(run.run_id), run.status, *texts, *prices, run.why or ""])
+        lines.writerow([*csv_cells((run.team, run.run_id)), run.status, *texts, *prices, run.why or ""])
     return written.getvalue()
 
 
@@ -166,8 +161,3 @@ def _usd(nano: int | None) -> str:
 
 def _status(run: RunSaved) -> str:
     return "goes on" if run.status == "running" else run.status
-
-
-def _cell(text: str) -> str:
-    """Text that a spreadsheet takes for no formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

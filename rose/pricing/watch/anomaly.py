@@ -22,7 +22,7 @@ from rose.pricing.charges.waste import WASTED
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.period import Period, of_day
 from rose.pricing.figures import AMORTIZED, Figure, Stamp
-from rose.pricing.money import format_usd
+from rose.pricing.money import signed_usd
 from rose.pricing.watch.effects import BY, Change, cells, effects, largest, rounded
 
 #: A day is judged by the charged days among those of this many days before it, if they are enough.
@@ -223,10 +223,5 @@ def _driver(change: Change) -> str:
 
 
 def roughly(nano_usd: int) -> str:
-    """As `signed`; what is next to nothing is `less than a cent`."""
-    return "less than a cent" if 0 < abs(nano_usd) < _TINY_NANO else signed(nano_usd)
-
-
-def signed(nano_usd: int) -> str:
-    """`+$1.20`, `-$0.003`."""
-    return ("+" if nano_usd > 0 else "") + format_usd(nano_usd)
+    """As `signed_usd`; what is next to nothing is `less than a cent`."""
+    return "less than a cent" if 0 < abs(nano_usd) < _TINY_NANO else signed_usd(nano_usd)

@@ -8,8 +8,8 @@ import pytest
 from rose.pricing.export import bill as billing
 from rose.pricing.export import drilldown
 from rose.pricing.export.bill import Bill
-from rose.pricing.export.drilldown import Table
 from rose.pricing.price_books import pricebook
+from rose.pricing.table import Table
 from tests.pricing.export.conftest import NAME, RUN
 
 #: What each drill-down sums to; the others sum to the bill.
@@ -26,7 +26,7 @@ def check_sums(bill: Bill) -> None:
     assert sum(nano.values()) == bill.charges.total_nano
     for table in drilldown.tables(bill):
         for index, column in enumerate(table.columns):
-            if column.kind == "usd" and table.name != "Corrections":
+            if column.kind == "money" and table.name != "Corrections":
                 buckets = OF.get(table.name, tuple(nano))
                 assert table.total(index) == sum(nano.get(bucket, 0) for bucket in buckets), (table.name, column.name)
 
@@ -78,7 +78,7 @@ def test_corrections_are_shown_apart(tables: dict[str, Table], close_bill: Bill,
     assert {row[:2] for row in table.rows} == {(f"{close_bill.close_id}/1", "a new contract")}
     assert {row[2] for row in table.rows} == {"2026-03-01"}
     open_period = drilldown.tables(period_bill)[-1]
-    assert (open_period.rows, "not closed" in open_period.note) == ((), True)
+    assert (open_period.rows, "not closed" in open_period.notes[0]) == ((), True)
 
 
 def test_a_run_without_tags_is_unallocated(sample: Path) -> None:

@@ -159,6 +159,7 @@ def test_a_page_opens_with_what_it_cost_and_what_came_before(bill_page: str, clo
     page = Page(bill_page)
     assert {"Beside what came before", "The course of the cost", "Budgets"} <= set(page.words)
     assert bill_page.count('fill="#a9c4d8"') == 1
+    assert bill_page.count('<tr class="alarm">') == 1, "the budget that did not last"
 
 
 def test_without_a_time_before_a_page_says_why(built: Report, tmp_path: Path) -> None:

@@ -1,22 +1,21 @@
 from __future__ import annotations
 
-import io
 import json
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from rose import events
 from rose.ledger import layout, segments
 from rose.ledger.growth import archive, compaction, rollup
 from rose.ledger.writer import LedgerWriter
+from rose.pricing.console import WIDTH
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from rose.pricing.run import report, tables
-from tests.pricing.conftest import OURS
+from tests.pricing.conftest import OURS, printed, shown
 
 T0_NS = 1_780_272_000 * 10**9  # 2026-06-01 UTC
 EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
@@ -136,9 +135,7 @@ def test_a_run_that_has_only_device_time_gives_not_enough_data_and_no_zero_rates
     ):  # fmt: skip
         assert figure["value"] is None
         assert "not enough data" in figure["why"]
-    console = Console(width=tables.WIDTH, record=True, file=io.StringIO())
-    tables.show(built, console)
-    assert "not enough data" in console.export_text()
+    assert "not enough data" in printed(tables.tables(built))
 
 
 def test_where_the_fleet_would_not_exist_without_leases_borrowed_time_costs_its_full_price(sample: Path) -> None:
@@ -163,9 +160,7 @@ def test_a_stated_probability_charges_in_proportion_and_silence_shows_both_ends(
     assert out["cash_saved"]["value"] is None
     assert "the price book states no idle_anyway" in out["cash_saved"]["why"]
     assert [figure["value"] for figure in out["cash_saved_if"].values()] == [101_785_000, -838_215_000]
-    console = Console(width=tables.WIDTH, record=True, file=io.StringIO())
-    tables.show(built, console)
-    text = " ".join(console.export_text().split())
+    text = printed(tables.tables(built))
     assert "It holds if the fleet would have existed without the leases, which the price book does not say" in text
     assert "cash saved if it would not" in text
 
@@ -192,11 +187,9 @@ def test_engines_that_died_are_named_and_counted_where_they_came_back(sample: Pa
         ("s0-rollout", None, "2026-06-01T00:00:04.000000Z", "its agent died"),
         ("s0-serving", "2026-06-01T00:00:04.000000Z", None, "the process [ended]"),
     ]
-    console = Console(width=tables.WIDTH, record=True, file=io.StringIO())
-    tables.show(built, console)
-    shown = " ".join(console.export_text().split())
-    assert "engine restarts 2 s0-rollout died at 2026-06-01T00:00:01.000000Z (the process [ended])" in shown
-    assert "s0-serving died at 2026-06-01T00:00:04.000000Z (the process [ended]), not started again" in shown
+    text = printed(tables.tables(built))
+    assert "engine restarts 2 s0-rollout died at 2026-06-01T00:00:01.000000Z (the process [ended])" in text
+    assert "s0-serving died at 2026-06-01T00:00:04.000000Z (the process [ended]), not started again" in text
 
 
 def test_provenance_is_never_mixed(sample: Path, write_ledger: Any) -> None:
@@ -239,16 +232,12 @@ def test_a_changed_ledger_is_refused_unless_its_figures_are_marked(sample: Path)
         report.build(sample)
     built = report.build(sample, allow_unverified=True)
     assert {figure["verified"] for figure in figures(built.to_json())} == {False}
-    console = Console(width=tables.WIDTH, record=True, file=io.StringIO())
-    tables.show(built, console)
-    assert "UNVERIFIED LEDGER" in console.export_text()
+    assert "UNVERIFIED LEDGER" in printed(tables.tables(built))
 
 
 def test_the_tables_fit_and_show_view_currency_and_provenance(sample: Path) -> None:
-    console = Console(width=tables.WIDTH, record=True, file=io.StringIO())
-    tables.show(report.build(sample, price_book=OURS), console)
-    text = console.export_text()
-    assert max(len(line) for line in text.splitlines()) <= tables.WIDTH
+    text = shown(tables.tables(report.build(sample, price_book=OURS)))
+    assert max(len(line) for line in text.splitlines()) <= WIDTH
     titles = [line for line in text.splitlines() if "USD, replay]" in line]
     assert len(titles) == 8
     assert "trace bursty, prompts x0.1, outputs x0.5, gaps x2" in text
@@ -273,13 +262,8 @@ def test_a_run_that_was_archived_in_part_gives_no_figures_until_it_is_restored(s
 
 
 def test_a_run_on_stand_ins_for_kernels_says_so_before_any_figure(sample: Path) -> None:
-    def shown() -> str:
-        console = Console(file=io.StringIO(), width=tables.WIDTH)
-        tables.show(report.build(sample), console)
-        return console.file.getvalue()  # type: ignore[attr-defined]
-
     assert not report.build(sample).run.native_kernels
-    assert tables.NATIVE_KERNELS[:40] not in shown()
+    assert tables.NATIVE_KERNELS[:40] not in shown(tables.tables(report.build(sample)))
     run_id = report.build(sample).run.run_id
     with LedgerWriter.open(sample, "agent-late", run_id, provenance="replay") as writer:
         writer.record(
@@ -287,4 +271,4 @@ def test_a_run_on_stand_ins_for_kernels_says_so_before_any_figure(sample: Path) 
         )
     built = report.build(sample)
     assert built.to_json()["run"]["native_kernels"] is True
-    assert shown().startswith(tables.NATIVE_KERNELS[:40])
+    assert shown(tables.tables(built)).startswith(tables.NATIVE_KERNELS[:40])

@@ -12,15 +12,13 @@ from rose import events
 from rose.pricing.borrowing.report import alternatives
 from rose.pricing.borrowing.report.savings import WOULD
 from rose.pricing.closing.period import Period
-from rose.pricing.console import PlainConsole
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.choice import NoPriceBookError
-from rose.pricing.run.tables import WIDTH
 from rose.pricing.spend import tables
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.saved import Saved, saved, summed
 from tests.pricing.closing.conftest import DAY_NS, T0_NS
-from tests.pricing.conftest import OURS, WriteLedger, us
+from tests.pricing.conftest import OURS, WriteLedger, printed, us
 
 DAY, NEXT = Period(T0_NS, T0_NS + DAY_NS), Period(T0_NS + DAY_NS, T0_NS + 2 * DAY_NS)
 
@@ -93,11 +91,7 @@ def test_two_figures_of_a_run_are_those_of_its_comparison_and_what_is_not_known_
 
 
 def test_as_a_table_and_as_csv(fleet_saved: Saved) -> None:
-    console = PlainConsole(width=WIDTH, highlight=False, markup=False)
-    with console.capture() as shown:
-        for part in tables.saved_terminal(fleet_saved, Calendar()):
-            console.print(part)
-    text = " ".join(shown.get().split())
+    text = printed(tables.saved_terminal(fleet_saved, Calendar()))
     assert "never added" in text
     assert "2, 1 not known" in text
     assert "goes on" in text

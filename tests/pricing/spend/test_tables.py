@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from rose.pricing.closing.period import Period
-from rose.pricing.console import PlainConsole
-from rose.pricing.run.tables import WIDTH
 from rose.pricing.spend import tables
 from rose.pricing.spend.cost import Cost, Question, ask
 from tests.pricing.closing.conftest import DAY_NS, T0_NS
+from tests.pricing.conftest import printed
 
 
 @pytest.fixture
@@ -22,11 +21,7 @@ def cost(half_closed: Path) -> Cost:
 
 
 def test_a_table_says_what_is_closed_and_what_is_open(cost: Cost) -> None:
-    console = PlainConsole(width=WIDTH, highlight=False, markup=False)
-    with console.capture() as shown:
-        for part in tables.terminal(cost):
-            console.print(part)
-    text = " ".join(shown.get().split())
+    text = printed(tables.terminal(cost))
     assert "2026-06-01 to 2026-06-09, UTC [amortized; USD, live]" in text
     assert "closed: 2026-06-01-to-2026-06-08-live-1 with 1 correction; open, priced now: 2026-06-08T00" in text
     # An hour a day of rollouts: seven at $3.60 + 10% and one at $3.60.

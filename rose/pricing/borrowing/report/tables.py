@@ -1,214 +1,208 @@
-"""The documents on borrowing as tables for a terminal, each titled with its view, currency and provenance."""
+"""The documents on borrowing as tables, each with its view, currency and provenance."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterator
 
-from rich import box
-from rich.console import JustifyMethod, RenderableType
-from rich.table import Table
-
-from rose.clock import utc
 from rose.pricing.borrowing.marginal import TERMS
 from rose.pricing.borrowing.report.alternatives import CompareDocument
-from rose.pricing.borrowing.report.common import Head
 from rose.pricing.borrowing.report.marginal import PriceDocument
 from rose.pricing.borrowing.report.provision import ProvisionDocument
 from rose.pricing.borrowing.report.spikes import SpikesDocument
 from rose.pricing.borrowing.savings import LOADED, NOTHING
+from rose.pricing.document import heading
 from rose.pricing.figures import MARGINAL, Figure, why_no_interval
-from rose.pricing.run.tables import WIDTH
+from rose.pricing.table import Paragraph, Part, Row, Table, columns, notes
 
-_PROSE = ("rests on", "how", "rates of", "what")
 _INTERVAL = "95% interval"
 
 
-def price(document: PriceDocument) -> Iterable[RenderableType]:
-    """What `rose borrow price` prints."""
-    yield _heading(document.head)
-    table = _table(document.head, "What borrowing added to the bill (m)", MARGINAL, "term", "in all", _INTERVAL,
-                   "per device-hour", "rests on")  # fmt: skip
-    for name, row in document.terms.items():
-        basis = row.in_all.basis
-        told = row.rests_on if basis in row.rests_on else f"{basis}: {row.rests_on}"
-        table.add_row(_plain(name), row.in_all.text, _span(row.in_all), row.per_device_hour.text, told)
-    table.add_section()
-    total = document.total
-    told = f"{document.borrowed.text} borrowed" + (f"; {total.rests_on}" if total.rests_on else "")
-    table.add_row("m", total.in_all.text, _span(total.in_all), total.per_device_hour.text, told, style="bold")
+def price(document: PriceDocument) -> Iterator[Part]:
+    """What `rose borrow price` shows."""
+    stamp, total = document.head.stamp, document.total
+    yield heading(document.head.run, stamp)
+    rows = []
+    for name, term in document.terms.items():
+        basis = term.in_all.basis
+        rests_on = term.rests_on if basis in term.rests_on else f"{basis}: {term.rests_on}"
+        rows.append((_plain(name), term.in_all.text, term.in_all.short_interval, term.per_device_hour.text, rests_on))
+    borrowed = f"{document.borrowed.text} borrowed" + (f"; {total.rests_on}" if total.rests_on else "")
+    footer: list[Row] = [("m", total.in_all.text, total.in_all.short_interval, total.per_device_hour.text, borrowed)]
     if document.avoidable.value:
-        at = f"amortized; {document.gave_back.text} in spans given" if document.gave_back.value else "amortized"
-        table.add_row("avoidable device time", document.avoidable.text, "-", "-", at)
-        table.add_row("charged", document.charged.text, "-", "-", "m and the avoidable device time", style="bold")
-    totals = [row.in_all for row in document.terms.values()]
-    table.caption = " ".join(filter(None, (document.gate, why_no_interval(totals))))
-    yield table
+        spans = f"; {document.gave_back.text} in spans given" if document.gave_back.value else ""
+        footer.append(("avoidable device time", document.avoidable.text, "-", "-", f"amortized{spans}"))
+        footer.append(("charged", document.charged.text, "-", "-", "m and the avoidable device time"))
+    yield Table(
+        title="What borrowing added to the bill (m)", view=MARGINAL, stamp=stamp,
+        columns=columns("term", "in all", _INTERVAL, "per device-hour", "rests on", text=("rests on",)),
+        rows=tuple(rows), footer=tuple(footer),
+        notes=notes(document.gate, why_no_interval(term.in_all for term in document.terms.values())),
+    )  # fmt: skip
     if document.metered:
-        meters = _table(document.head, "Power meters", "counts", "class", "extra power while lent", _INTERVAL,
-                        "metered", "anyway", "extra")  # fmt: skip
-        for name, meter in document.metered.items():
-            energies = (_kwh(figure) for figure in (meter.metered, meter.baseline, meter.extra))
-            meters.add_row(name, f"{meter.extra_power.value:+.1f} W", _watts(meter.extra_power), *energies)
-        yield meters
+        yield Table(
+            title="Power meters", view="counts", stamp=stamp,
+            columns=columns("class", "extra power while lent", _INTERVAL, "metered", "anyway", "extra"),
+            rows=tuple(
+                (
+                    name, f"{meter.extra_power.value:+.1f} W", _watts(meter.extra_power),
+                    *map(_kwh, (meter.metered, meter.baseline, meter.extra)),
+                )
+                for name, meter in document.metered.items()
+            ),
+        )  # fmt: skip
     if document.leases:
         yield _leases(document)
 
 
 def _leases(document: PriceDocument) -> Table:
     terms = [name for name in TERMS if any(lease.terms[name].value for lease in document.leases)]
-    table = _table(document.head, "By lease", MARGINAL, "lease", "borrowed", *map(_plain, terms), "m", "avoidable")
     prefix = f"{document.head.run.run_id}-"
-    for lease in document.leases:
-        table.add_row(
-            (lease.lease_id or "no lease").removeprefix(prefix), lease.borrowed.text,
-            *(lease.terms[name].text for name in terms), lease.total.text, lease.avoidable.text,
-        )  # fmt: skip
-    table.caption = "Each column sums to the run's figure, to the nano-dollar; a term that is 0 for all is left out."
-    return table
-
-
-def provision(document: ProvisionDocument) -> Iterable[RenderableType]:
-    """What `rose borrow provision` prints."""
-    yield _heading(document.head)
-    rates = _table(document.head, "Bursts, by fifth of serving load", MARGINAL, "load", "windows", "bursts", "an hour",
-                   "extra misses each", _INTERVAL, "per lent device-hour")  # fmt: skip
-    for load_bin, row in document.rates.items():
-        pooled = f" ({' and '.join(row.pooled)} of all)" if row.pooled else ""
-        rates.add_row(
-            f"{load_bin * 20} to {load_bin * 20 + 20}%", row.windows.text, row.bursts.text, _brief(row.hazard_per_hour),
-            _brief(row.extra_misses), _span(row.extra_misses), _brief(row.provision_per_device_hour) + pooled,
-        )  # fmt: skip
-    reasons = dict.fromkeys(row.extra_misses.text for row in document.rates.values() if row.extra_misses.value is None)
-    rates.caption = (
-        f"Windows of {document.horizon.text}; a burst is a rise into the top fifth. A missed budget costs "
-        f"{document.penalty.text} (price book). {'; '.join(reasons)}"
-        f"{why_no_interval(row.extra_misses for row in document.rates.values())}"
-    )
-    yield rates
-    totals = _table(
-        document.head, "Provided for, and what it came to", MARGINAL, "what", "in all", _INTERVAL, "rests on"
-    )
-    totals.add_row("accrued", document.accrued.text, "-", "rates known when each day began, times lent time")
-    totals.add_row("realised", document.realised.text, _span(document.realised), document.rests_on)
-    hourly = document.realised_per_device_hour
-    totals.add_row("realised per borrowed device-hour", hourly.text, _span(hourly), "")
-    totals.add_row(
-        "break-even per borrowed device-hour", document.break_even.text, "-", "borrowing stops paying above it"
-    )
-    notes = [why_no_interval([document.realised])]
-    if document.not_provided_for.value:
-        notes.append(f"Nothing is provided for {document.not_provided_for.text} lent at a load that is not known.")
-    totals.caption = " ".join(filter(None, notes))
-    yield totals
-    columns = ("day", "opening", "accrued", "realised", "released", "closing", "rates of")
-    days = _table(document.head, "Roll-forward by UTC day", MARGINAL, *columns)
-    for day in document.days:
-        moves = (day.opening, day.accrued, day.realised, day.released, day.closing)
-        days.add_row(day.day, *map(_brief, moves), day.rates_of)
-    days.caption = (
-        "Opening + accrued - realised - released = closing. A day's provision is held to the end of the next."
-    )
-    yield days
-    if document.leases:
-        leases = _table(document.head, "Accrued by lease", MARGINAL, "lease", "accrued")
-        for lease_id, figure in document.leases.items():
-            leases.add_row(lease_id, figure.text)
-        yield leases
-
-
-def compare(document: CompareDocument) -> Iterable[RenderableType]:
-    """What `rose borrow compare` prints."""
-    yield _heading(document.head)
-    title = f"The same {document.tokens.text} useful tokens otherwise"
-    bill = _table(document.head, f"{title}: on the bill", MARGINAL, "way", "added to the bill", "cash saved", _INTERVAL)
-    table = _table(
-        document.head, f"{title}: device time", "amortized; hypothetical but for what was borrowed", "way", "cost",
-        "per million", "less by borrowing", _INTERVAL,
+    return Table(
+        title="By lease", view=MARGINAL, stamp=document.head.stamp,
+        columns=columns("lease", "borrowed", *map(_plain, terms), "m", "avoidable"),
+        rows=tuple(
+            (
+                (lease.lease_id or "no lease").removeprefix(prefix), lease.borrowed.text,
+                *(lease.terms[name].text for name in terms), lease.total.text, lease.avoidable.text,
+            )
+            for lease in document.leases
+        ),
+        notes=("Each column sums to the run's figure, to the nano-dollar; a term that is 0 for all is left out.",),
     )  # fmt: skip
-    how = _table(document.head, "How each was worked out", "both views", "way", "how")
-    for name, way in document.ways.items():
-        if name != LOADED:
-            bill.add_row(name, _shown(way.added), way.cash_saved.text, _span(way.cash_saved))
-        if name != NOTHING:
-            table.add_row(name, _shown(way.cost), way.per_million.text, way.less.text, _span(way.less))
-        how.add_row(name, way.explained)
-    bill.add_section()
-    bill.add_row("borrowed", _shown(document.charged), "", "", style="bold")
-    bill.caption = " ".join(
-        filter(None, (document.condition, why_no_interval(way.cash_saved for way in document.ways.values())))
-    )
-    yield bill
-    table.add_section()
-    table.add_row("borrowed", document.borrowed_cost.text, document.borrowed_per_million.text, "", "", style="bold")
-    notes = ["The first row is the capacity avoided; it is no saving."]
-    notes.append(why_no_interval(way.less for way in document.ways.values()))
-    table.caption = " ".join(filter(None, notes))
-    yield table
-    yield how
+
+
+def provision(document: ProvisionDocument) -> Iterator[Part]:
+    """What `rose borrow provision` shows."""
+    stamp = document.head.stamp
+    yield heading(document.head.run, stamp)
+    yield _rates(document)
+    hourly, accrued_by = document.realised_per_device_hour, "rates known when each day began, times lent time"
+    unknown = document.not_provided_for
+    yield Table(
+        title="Provided for, and what it came to", view=MARGINAL, stamp=stamp,
+        columns=columns("what", "in all", _INTERVAL, "rests on", text=("rests on",)),
+        rows=(
+            ("accrued", document.accrued.text, "-", accrued_by),
+            ("realised", document.realised.text, document.realised.short_interval, document.rests_on),
+            ("realised per borrowed device-hour", hourly.text, hourly.short_interval, ""),
+            ("break-even per borrowed device-hour", document.break_even.text, "-", "borrowing stops paying above it"),
+        ),
+        notes=notes(
+            why_no_interval([document.realised]),
+            f"Nothing is provided for {unknown.text} lent at a load that is not known." if unknown.value else "",
+        ),
+    )  # fmt: skip
+    yield Table(
+        title="Roll-forward by UTC day", view=MARGINAL, stamp=stamp,
+        columns=columns(
+            "day", "opening", "accrued", "realised", "released", "closing", "rates of", text=("rates of",)
+        ),
+        rows=tuple(
+            (
+                day.day, day.opening.short_text, day.accrued.short_text, day.realised.short_text,
+                day.released.short_text, day.closing.short_text, day.rates_of,
+            )
+            for day in document.days
+        ),
+        notes=(
+            "Opening + accrued - realised - released = closing. A day's provision is held to the end of the next.",
+        ),
+    )  # fmt: skip
+    if document.leases:
+        yield Table(
+            title="Accrued by lease", view=MARGINAL, stamp=stamp, columns=columns("lease", "accrued"),
+            rows=tuple((lease_id, figure.text) for lease_id, figure in document.leases.items()),
+        )  # fmt: skip
+
+
+def _rates(document: ProvisionDocument) -> Table:
+    rows = []
+    for load_bin, rate in document.rates.items():
+        pooled = f" ({' and '.join(rate.pooled)} of all)" if rate.pooled else ""
+        rows.append((
+            f"{load_bin * 20} to {load_bin * 20 + 20}%", rate.windows.text, rate.bursts.text,
+            rate.hazard_per_hour.short_text, rate.extra_misses.short_text, rate.extra_misses.short_interval,
+            rate.provision_per_device_hour.short_text + pooled,
+        ))  # fmt: skip
+    misses = [rate.extra_misses for rate in document.rates.values()]
+    reasons = dict.fromkeys(figure.text for figure in misses if figure.value is None)
+    return Table(
+        title="Bursts, by fifth of serving load", view=MARGINAL, stamp=document.head.stamp,
+        columns=columns(
+            "load", "windows", "bursts", "an hour", "extra misses each", _INTERVAL, "per lent device-hour"
+        ),
+        rows=tuple(rows),
+        notes=notes(
+            f"Windows of {document.horizon.text}; a burst is a rise into the top fifth.",
+            f"A missed budget costs {document.penalty.text} (price book).",
+            "; ".join(reasons),
+            why_no_interval(misses),
+        ),
+    )  # fmt: skip
+
+
+def compare(document: CompareDocument) -> Iterator[Part]:
+    """What `rose borrow compare` shows."""
+    stamp, ways = document.head.stamp, document.ways
+    yield heading(document.head.run, stamp)
+    title = f"The same {document.tokens.text} useful tokens otherwise"
+    yield Table(
+        title=f"{title}: on the bill", view=MARGINAL, stamp=stamp,
+        columns=columns("way", "added to the bill", "cash saved", _INTERVAL),
+        rows=tuple(
+            (name, way.added.marked_text, way.cash_saved.text, way.cash_saved.short_interval)
+            for name, way in ways.items() if name != LOADED
+        ),
+        footer=(("borrowed", document.charged.marked_text, "", ""),),
+        notes=notes(document.condition, why_no_interval(way.cash_saved for way in ways.values())),
+    )  # fmt: skip
+    yield Table(
+        title=f"{title}: device time", view="amortized; hypothetical but for what was borrowed", stamp=stamp,
+        columns=columns("way", "cost", "per million", "less by borrowing", _INTERVAL),
+        rows=tuple(
+            (name, way.cost.marked_text, way.per_million.text, way.less.text, way.less.short_interval)
+            for name, way in ways.items() if name != NOTHING
+        ),
+        footer=(("borrowed", document.borrowed_cost.text, document.borrowed_per_million.text, "", ""),),
+        notes=notes(
+            "The first row is the capacity avoided; it is no saving.",
+            why_no_interval(way.less for way in ways.values()),
+        ),
+    )  # fmt: skip
+    yield Table(
+        title="How each was worked out", view="both views", stamp=stamp,
+        columns=columns("way", "how", text=("how",)), rows=tuple((name, way.explained) for name, way in ways.items()),
+    )  # fmt: skip
     if document.flips:
-        flips = _table(document.head, "Where borrowing stops paying", MARGINAL, "what", "now", "flips at")
-        for name, flip in document.flips.items():
-            flips.add_row(name, flip.now.text, flip.flips_at.text)
-        yield flips
-    yield "\n".join(document.says)
+        yield Table(
+            title="Where borrowing stops paying", view=MARGINAL, stamp=stamp,
+            columns=columns("what", "now", "flips at"),
+            rows=tuple((name, flip.now.text, flip.flips_at.text) for name, flip in document.flips.items()),
+        )  # fmt: skip
+    yield Paragraph("\n".join(document.says))
 
 
-def spikes(document: SpikesDocument) -> Iterable[RenderableType]:
-    """What `rose borrow spikes` prints."""
-    yield _heading(document.head)
-    simulated = dataclasses.replace(document.head, stamp=document.windows.stamp)
-    table = _table(simulated, "If serving load and rollout demand rose together", MARGINAL, "r", "fits", "wasted",
-                   "per million tokens", "per M answer tokens (C3)", "dearest 1%, an hour")  # fmt: skip
-    for r, row in document.by_r.items():
-        shown = (row.attainment, row.wasted_share, row.token_cost, row.c3, row.tail)
-        table.add_row(r, *(figure.text for figure in shown))
+def spikes(document: SpikesDocument) -> Iterator[Part]:
+    """What `rose borrow spikes` shows."""
+    yield heading(document.head.run, document.head.stamp)
     if not document.by_r:
-        yield document.says
+        yield Paragraph(document.says)
         return
-    table.caption = (
-        f"Simulated: {document.windows.text} windows of {document.window.text}, paired anew (r as observed: "
-        f"{document.observed_r.text}). A million tokens on dedicated devices: {document.dedicated.text}. "
-        f"r*: {document.says}."
-    )
-    yield table
-
-
-def _heading(head: Head) -> str:
-    run, stamp = head.run, head.stamp
-    return (
-        f"[bold]Run {run.name}[/bold] ({run.run_id}), {run.status}, {stamp.provenance}\n"
-        f"{utc(stamp.from_ns)} to {utc(stamp.to_ns)}\n"
-        f"{stamp.book.line}"
-    )
-
-
-def _table(head: Head, title: str, view: str, *columns: str) -> Table:
-    table = Table(
-        title=f"{title}  [{view}; {head.stamp}]".replace("[", "\\["),
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        width=WIDTH,
-    )
-    for index, column in enumerate(columns):
-        prose = column in _PROSE and index
-        justify: JustifyMethod = "left" if index == 0 or prose else "right"
-        table.add_column(column, justify=justify, overflow="fold", min_width=28 if prose else None)
-    return table
-
-
-def _shown(figure: Figure) -> str:
-    return figure.text + (" (assumed)" if figure.value is not None and figure.basis == "assumed" else "")
-
-
-def _brief(figure: Figure) -> str:
-    """Without the reason, which the table's caption gives once."""
-    return "-" if figure.value is None else figure.text
-
-
-def _span(figure: Figure) -> str:
-    return figure.interval_text or "-"
+    yield Table(
+        title="If serving load and rollout demand rose together", view=MARGINAL, stamp=document.windows.stamp,
+        columns=columns(
+            "r", "fits", "wasted", "per million tokens", "per M answer tokens (C3)", "dearest 1%, an hour"
+        ),
+        rows=tuple(
+            (r, row.attainment.text, row.wasted_share.text, row.token_cost.text, row.c3.text, row.tail.text)
+            for r, row in document.by_r.items()
+        ),
+        notes=(
+            f"Simulated: {document.windows.text} windows of {document.window.text}, paired anew (r as observed: "
+            f"{document.observed_r.text}). A million tokens on dedicated devices: {document.dedicated.text}. "
+            f"r*: {document.says}.",
+        ),
+    )  # fmt: skip
 
 
 def _plain(name: str) -> str:

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 from fractions import Fraction
 from importlib import resources
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from rose.pricing.borrowing import alternatives as counterfactual
 from rose.pricing.borrowing.report import alternatives as compare
@@ -16,17 +14,11 @@ from rose.pricing.borrowing.savings import DEDICATED, NOTHING, Alternative, Savi
 from rose.pricing.borrowing.scale_down import Span
 from rose.pricing.run.priced import priced
 from rose.pricing.stats.bootstrap import Interval
+from tests.pricing.conftest import printed
 
 EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
 T0_NS = 1_780_272_000 * 10**9
 S = 10**9
-
-
-def printed(document: compare.CompareDocument) -> str:
-    console = Console(width=100, file=io.StringIO(), record=True)
-    for part in tables.compare(document):
-        console.print(part)
-    return " ".join(console.export_text().split())
 
 
 def test_it_is_said_whether_borrowing_paid_and_where_it_would_not(sample: Path) -> None:
@@ -45,7 +37,7 @@ def test_it_is_said_whether_borrowing_paid_and_where_it_would_not(sample: Path) 
     assert flips[compare.PER_MILLION].flips_at.value == 164_500_000 * 10**6 // 1400
     assert flips[compare.WASTED].now.value == 0.6
     assert flips[compare.PER_GB].now.text == "$0.0200"
-    text = printed(found)
+    text = printed(tables.compare(found))
     # Three groups bound nothing, so neither does the answer.
     assert "Against dedicated devices: borrowing came out cheaper, and how sure that is cannot be told" in text
     assert "No interval: " in text

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import io
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from rose import events
 from rose.pricing.borrowing.marginal import TERMS
@@ -14,6 +12,7 @@ from rose.pricing.borrowing.report import marginal, tables
 from rose.pricing.borrowing.scale_down import Span
 from rose.pricing.document import to_json
 from rose.pricing.money import PricingError
+from tests.pricing.conftest import printed
 
 EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
 T0_NS = 1_780_272_000 * 10**9
@@ -79,10 +78,7 @@ def test_a_span_of_a_device_that_lends_nothing_is_refused(sample: Path) -> None:
 
 
 def test_the_tables_say_what_each_term_rests_on(sample: Path, every_term: Path) -> None:
-    console = Console(width=100, file=io.StringIO(), record=True)
-    for part in tables.price(marginal.build(sample, "run", every_term, by_lease=True)):
-        console.print(part)
-    text = " ".join(console.export_text().split())
+    text = printed(tables.price(marginal.build(sample, "run", every_term, by_lease=True)))
     assert "[marginal; USD, replay, EXAMPLE PRICES, not yours]" in text
     assert "413 W from idle to full load, assumed" in text
     assert "no lease" in text

@@ -1,16 +1,15 @@
 from __future__ import annotations
 
-import io
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from rose import events
 from rose.pricing.borrowing.report import provision, tables
 from rose.pricing.money import PricingError
+from tests.pricing.conftest import printed
 
 EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
 T0_NS = 1_780_272_000 * 10**9
@@ -86,7 +85,7 @@ def test_three_days_by_hand(write_ledger: Any, book: Path) -> None:
     assert "confounded: leases were never withheld at random" in (found.realised.no_interval or "")
     assert found.not_provided_for.value == 0
     assert found.break_even.text.startswith("not enough data")
-    text = printed(found)
+    text = printed(tables.provision(found))
     assert "2026-06-03" in text
     assert "A missed budget costs $3.00 (price book)" in text
     assert "confounded" in text
@@ -114,10 +113,3 @@ def test_a_book_without_a_penalty_provides_nothing_and_says_why(write_ledger: An
 def test_a_horizon_divides_a_day(sample: Path, seconds: int) -> None:
     with pytest.raises(PricingError, match="must be whole seconds that divide a day"):
         provision.build(sample, "run", horizon_s=seconds)
-
-
-def printed(document: provision.ProvisionDocument) -> str:
-    console = Console(width=100, file=io.StringIO(), record=True)
-    for part in tables.provision(document):
-        console.print(part)
-    return " ".join(console.export_text().split())

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from rose import events
 from rose.pricing.borrowing.report import spikes, tables
 from rose.pricing.document import to_json
+from rose.pricing.table import Paragraph
+from tests.pricing.conftest import printed
 
 T0_NS = 1_780_272_000 * 10**9
 S = 10**9
@@ -48,10 +48,7 @@ def test_every_figure_says_that_it_is_simulated(sample_made: Sequence[events.Eve
     assert worst.wasted_share.value == pytest.approx(sum(beyond) / sum(n // 2 for n in range(60)))
     assert found.by_r["0"].c3.value is not None
     assert found.says.startswith("none in [0, 1]: borrowing is cheaper")
-    console = Console(width=100, file=io.StringIO(), record=True)
-    for part in tables.spikes(found):
-        console.print(part)
-    assert "[marginal; USD, simulated, EXAMPLE PRICES" in console.export_text()
+    assert "[marginal; USD, simulated, EXAMPLE PRICES" in printed(tables.spikes(found))
 
 
 def test_too_little_is_said(sample: Path, write_ledger: Any) -> None:
@@ -68,8 +65,9 @@ def test_too_little_is_said(sample: Path, write_ledger: Any) -> None:
     found = spikes.build(sample, "short")
     assert (found.by_r, found.r_star.value) == ({}, None)
     assert found.says == found.r_star.text == "not enough data: no token was made on borrowed devices"
-    (_, said) = tables.spikes(found)
-    assert said == found.says
+    (_, answer) = tables.spikes(found)
+    assert isinstance(answer, Paragraph)
+    assert answer.text == found.says
 
 
 def test_half_an_hour_less_a_minute_is_too_short(sample_made: Sequence[events.Event], write_ledger: Any) -> None:

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from rose import events
 from rose.pricing.borrowing.report import alternatives, marginal, tables
+from tests.pricing.conftest import printed
 
 T0_NS = 1_780_272_000 * 10**9
 S = 10**9
@@ -41,10 +39,3 @@ def test_no_figure_goes_without_its_view_and_provenance(sample: Path) -> None:
     assert text.count("; USD, replay, EXAMPLE PRICES, not yours]") == 4
     assert "Price book example" in text
     assert "2026-06-01T00:00:00.000000Z to 2026-06-01T01:00:00.000000Z" in text
-
-
-def printed(parts: Any) -> str:
-    console = Console(width=100, file=io.StringIO(), record=True)
-    for part in parts:
-        console.print(part)
-    return " ".join(console.export_text().split())

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import pytest
+
+from rose.pricing.table import Column, Paragraph, Table, columns
+from tests.pricing.conftest import printed, shown
+
+HOUR_NS = 3600 * 10**9
+BY_TEAM = Table(
+    title="Who pays", view="amortized", notes=("Sums to the bill.",), grouped=True, marks={2: "alarm"},
+    columns=(Column("team"), Column("run"), Column("cost", "money", "EUR"), Column("time", "hours")),
+    rows=(
+        ("chat", "a", 1_500_000_000, HOUR_NS), ("chat", "b", 2_500_000_000, HOUR_NS), ("research", "[c]", None, None),
+    ),
+).with_total()  # fmt: skip
+
+
+def test_rows_have_a_cell_for_each_column() -> None:
+    with pytest.raises(ValueError, match="table 'Who pays' has 2 columns and a row of 1"):
+        Table(title="Who pays", columns=columns("team", "cost"), rows=(("chat",),))
+
+
+def test_whole_numbers_are_summed_and_said_in_their_unit() -> None:
+    assert BY_TEAM.footer == (("total", None, 4_000_000_000, 2 * HOUR_NS),)
+    assert BY_TEAM.row_text(BY_TEAM.footer[0]) == ["total", "", "EUR 4.00", "2 h 00 min 00 s"]
+    words = Table(title="Words", columns=columns("what", "value"), rows=(("alpha", "89%"),))
+    assert words.with_total() is words
+
+
+def test_cells_of_every_kind_are_text_for_people() -> None:
+    kinds = Table(
+        title="Kinds",
+        columns=(
+            Column("tokens", "count"), Column("sent", "gb"), Column("energy", "kwh"), Column("USD", "price"),
+            Column("share", "figure"),
+        ),
+        rows=((1_234, 2_500_000_000, 7_200_000 * 10**12, "0.10", "41.2%"),),
+    )  # fmt: skip
+    assert list(kinds.texts()) == [["1,234", "2.500", "2.0000", "0.10", "41.2%"]]
+
+
+def test_a_group_says_its_name_once() -> None:
+    assert [row[0] for row in BY_TEAM.texts()] == ["chat", "", "research"]
+    assert [row[0] for row in BY_TEAM.texts(rows_max=1)] == ["chat"]
+    lines = shown([BY_TEAM]).splitlines()
+    assert lines[0].rstrip() == "Who pays  [amortized]"
+    second, research = (next(n for n, line in enumerate(lines) if word in line) for word in ("EUR 2.50", "research"))
+    assert not lines[second + 1].strip(), "a line between the teams"
+    assert research == second + 2
+    assert lines[-1].strip() == "Sums to the bill."
+
+
+def test_nothing_in_a_ledger_is_obeyed_by_a_terminal() -> None:
+    hostile = "[bold]x[/bold] :smile: \x1b[2Jgone"
+    table = Table(title=hostile, columns=columns(hostile, "n"), rows=((hostile, hostile),), footer=((hostile, ""),))
+    text = printed([table, Paragraph(hostile, lead=hostile), hostile])
+    assert text.count("[bold]x[/bold] :smile: \\x1b[2Jgone") == 8
+    assert "\x1b" not in text
