@@ -12,12 +12,13 @@ import streamlit as st
 from dashboard import charts, data, frame
 from dashboard import format as words
 from dashboard.data import Priced, Run
+from rose.pricing.answers.report import tables as answer_tables
 from rose.pricing.answers.report.cost_per_correct import Answers, answers
 from rose.pricing.answers.report.frontier import FREE, Outlook, outlook
+from rose.pricing.answers.report.tables import FACTORS
 from rose.pricing.answers.report.verifiers import Procurement, procurement
-from rose.pricing.borrowing.report import alternatives, marginal, spikes
+from rose.pricing.borrowing.report import alternatives, marginal, spikes, tables
 from rose.pricing.borrowing.report import provision as provide
-from rose.pricing.borrowing.report.alternatives import PROVISION
 from rose.pricing.borrowing.report.provision import ProvisionDocument
 from rose.pricing.borrowing.savings import NOTHING
 from rose.pricing.figures import Figure
@@ -27,15 +28,6 @@ from rose.pricing.run.priced import priced
 T = TypeVar("T")
 #: Makes a document of a run: ledger, run, price book, and whether an unverified ledger will do.
 Build = Callable[[Path, str, PriceBook, bool], T]
-
-_FACTORS = {
-    "cpm": "price of a million serving tokens (CPM)",
-    "r": "output tokens for each answer token (R)",
-    "rho": "rollouts beyond the one that is kept (rho)",
-    "alpha": "share of groups with an accepted answer (alpha)",
-    "phi": "share of rollout tokens made on borrowed devices (phi)",
-    "ppv": "correct among audited accepted ones (PPV)",
-}
 
 
 def show(ledger: Path, run: Run) -> None:
@@ -93,15 +85,7 @@ def _worth(ledger: Path, run: Run) -> None:
     if not document.flips:
         st.info("Not enough data: there is nothing that was borrowed to compare with dedicated devices.")
         return
-    flips = [
-        {"what": "break-even provision for a device-hour" if name == PROVISION else name,
-         "now": flip.now.text, "stops paying at": flip.flips_at.text}
-        for name, flip in document.flips.items()
-    ]  # fmt: skip
-    frame.table(
-        pl.DataFrame(flips),
-        f"each moved alone, until borrowing costs what dedicated devices do; marginal view, {document.head.stamp}.",
-    )
+    frame.show_table(tables.flips(document), "each moved alone, until borrowing costs what dedicated devices do")
 
 
 def _below_zero(saved: Figure) -> bool:
@@ -154,19 +138,9 @@ def _provision(document: ProvisionDocument) -> None:
     )
     if document.realised.no_interval:
         st.caption(words.plain(f"What it came to is {document.realised.no_interval}."))
-    days = [
-        {"day": day.day, "opening": words.short(day.opening), "accrued": words.short(day.accrued),
-         "realised": words.short(day.realised), "released": words.short(day.released),
-         "closing": words.short(day.closing), "rates of": day.rates_of}
-        for day in document.days
-    ]  # fmt: skip
-    if days:
-        frame.table(
-            pl.DataFrame(days),
-            f"`request`, `lease`, `device_slice` and the price book ({document.penalty.text} a missed budget); "
-            f"marginal "
-            f"view, {document.head.stamp}. Opening + accrued - realised - released = closing.",
-        )
+    if document.days:
+        prices = f"the price book ({document.penalty.text} a missed budget)"
+        frame.show_table(tables.roll_forward(document), f"`request`, `lease`, `device_slice` and {prices}")
 
 
 def _cheaper(ledger: Path, run: Run) -> None:
@@ -195,24 +169,14 @@ def _cheaper(ledger: Path, run: Run) -> None:
             "value": answered_run.factors[name].text,
             "95% interval": answered_run.factors[name].interval_text,
         }
-        for name, what in _FACTORS.items()
+        for name, what in FACTORS.items()
     ]
     source = "`turn`, `trajectory`, `verdict` and the price book"
     frame.table(pl.DataFrame(factors), f"{source}; {answered_run.stamp}. Intervals by a bootstrap over groups.")
     st.subheader("Which lever moves it most?")
     st.markdown(words.plain(answered_run.in_words))
     if answered_run.levers:
-        levers = [
-            {"lever": lever.what, "value": lever.value.text, "elasticity": lever.elasticity.text,
-             "a tenth better": lever.tenth_to.text, "saves": lever.tenth_saves.text,
-             "one standard error better": lever.error_to.text, "saves then": lever.error_saves.text}
-            for lever in answered_run.levers
-        ]  # fmt: skip
-        frame.table(
-            pl.DataFrame(levers),
-            f"the formula's factors, each moved alone, in {answered_run.stamp.currency} for a million answer tokens; "
-            f"{answered_run.c3.view} view, {answered_run.stamp}.",
-        )
+        frame.show_table(answer_tables.levers(answered_run), "the formula's factors, each moved alone")
     _frontier(ahead)
 
 
@@ -287,17 +251,7 @@ def _together(ledger: Path, run: Run) -> None:
     st.markdown(words.plain(f"{document.says[0].upper()}{document.says[1:]}."))
     if not document.by_r:
         return
-    rows = [
-        {"correlation r": r, "windows that fit": row.attainment.text, "wasted": row.wasted_share.text,
-         "a million useful tokens": row.token_cost.text, "C3": row.c3.text, "dearest 1%, an hour": row.tail.text}
-        for r, row in document.by_r.items()
-    ]  # fmt: skip
-    frame.table(
-        pl.DataFrame(rows),
-        f"{document.windows.text} windows of {document.window.text}, paired anew; r as observed: "
-        f"{document.observed_r.text}. A million "
-        f"tokens on dedicated devices: {document.dedicated.text}. Marginal view, {document.windows.stamp}.",
-    )
+    frame.show_table(tables.paired(document), "the windows of the run")
 
 
 def _intervals(figures: Mapping[str, Figure], title: str) -> None:

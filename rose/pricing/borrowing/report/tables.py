@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rose.pricing.borrowing.marginal import TERMS
-from rose.pricing.borrowing.report.alternatives import CompareDocument
+from rose.pricing.borrowing.report.alternatives import PROVISION, CompareDocument
 from rose.pricing.borrowing.report.marginal import PriceDocument
 from rose.pricing.borrowing.report.provision import ProvisionDocument
 from rose.pricing.borrowing.report.spikes import SpikesDocument
@@ -92,8 +92,18 @@ def provision(document: ProvisionDocument) -> Iterator[Part]:
             f"Nothing is provided for {unknown.text} lent at a load that is not known." if unknown.value else "",
         ),
     )  # fmt: skip
-    yield Table(
-        title="Roll-forward by UTC day", view=MARGINAL, stamp=stamp,
+    yield roll_forward(document)
+    if document.leases:
+        yield Table(
+            title="Accrued by lease", view=MARGINAL, stamp=stamp, columns=columns("lease", "accrued"),
+            rows=tuple((lease_id, figure.text) for lease_id, figure in document.leases.items()),
+        )  # fmt: skip
+
+
+def roll_forward(document: ProvisionDocument) -> Table:
+    """What was provided for at the begin and end of each day, and what moved it."""
+    return Table(
+        title="Roll-forward by UTC day", view=MARGINAL, stamp=document.head.stamp,
         columns=columns(
             "day", "opening", "accrued", "realised", "released", "closing", "rates of", text=("rates of",)
         ),
@@ -108,11 +118,6 @@ def provision(document: ProvisionDocument) -> Iterator[Part]:
             "Opening + accrued - realised - released = closing. A day's provision is held to the end of the next.",
         ),
     )  # fmt: skip
-    if document.leases:
-        yield Table(
-            title="Accrued by lease", view=MARGINAL, stamp=stamp, columns=columns("lease", "accrued"),
-            rows=tuple((lease_id, figure.text) for lease_id, figure in document.leases.items()),
-        )  # fmt: skip
 
 
 def _rates(document: ProvisionDocument) -> Table:
@@ -174,12 +179,20 @@ def compare(document: CompareDocument) -> Iterator[Part]:
         columns=columns("way", "how", text=("how",)), rows=tuple((name, way.explained) for name, way in ways.items()),
     )  # fmt: skip
     if document.flips:
-        yield Table(
-            title="Where borrowing stops paying", view=MARGINAL, stamp=stamp,
-            columns=columns("what", "now", "flips at"),
-            rows=tuple((name, flip.now.text, flip.flips_at.text) for name, flip in document.flips.items()),
-        )  # fmt: skip
+        yield flips(document)
     yield Paragraph("\n".join(document.says))
+
+
+def flips(document: CompareDocument) -> Table:
+    """What each price would have to be for borrowing to cost as much as dedicated devices."""
+    return Table(
+        title="Where borrowing stops paying", view=MARGINAL, stamp=document.head.stamp,
+        columns=columns("what", "now", "stops paying at"),
+        rows=tuple(
+            ("break-even provision for a device-hour" if name == PROVISION else name, flip.now.text, flip.flips_at.text)
+            for name, flip in document.flips.items()
+        ),
+    )  # fmt: skip
 
 
 def spikes(document: SpikesDocument) -> Iterator[Part]:
@@ -188,7 +201,12 @@ def spikes(document: SpikesDocument) -> Iterator[Part]:
     if not document.by_r:
         yield Paragraph(document.says)
         return
-    yield Table(
+    yield paired(document)
+
+
+def paired(document: SpikesDocument) -> Table:
+    """What borrowing would cost at each correlation of load and demand."""
+    return Table(
         title="If serving load and rollout demand rose together", view=MARGINAL, stamp=document.windows.stamp,
         columns=columns(
             "r", "fits", "wasted", "per million tokens", "per M answer tokens (C3)", "dearest 1%, an hour"
