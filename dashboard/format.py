@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Mapping
 from datetime import datetime
 
 from dashboard.data import Run
 from rose.pricing.closing.records import BookStamp
-from rose.pricing.document import Report, figures
+from rose.pricing.document import Report
 from rose.pricing.export import facts
 from rose.pricing.figures import BookFacts, Figure, Stamp
 from rose.pricing.price_books.pricebook import PriceBook
@@ -116,21 +114,3 @@ def trace(run: Run) -> str:
 def to_json(report: Report) -> str:
     """The report as a file for machines."""
     return json.dumps(report.to_json(), indent=2)
-
-
-def to_csv(report: Report) -> str:
-    """One row for each figure, with its unit, view, currency, period and provenance."""
-    out = io.StringIO()
-    columns = (
-        "figure", "value", "unit", "text", "view", "basis", "low", "high", "why", "no_interval",
-        "currency", "from", "to", "provenance", "verified", "run_id", "price_book", "price_book_chosen",
-        "example_prices",
-    )  # fmt: skip
-    writer = csv.DictWriter(out, columns, lineterminator="\n")
-    writer.writeheader()
-    tree = report.to_json()
-    shared = {"run_id": report.run.run_id}
-    for path, figure in figures(tree):
-        own = {name: value for name, value in figure.items() if name != "period"}
-        writer.writerow({"figure": path, **own, **figure["period"], **shared})
-    return out.getvalue()

@@ -10,7 +10,7 @@ import streamlit as st
 from dashboard import charts, frame
 from dashboard import format as words
 from dashboard.data import Run
-from rose.pricing.document import Report
+from rose.pricing.document import Report, to_csv
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
 from rose.pricing.run.tables import gate
 
@@ -213,7 +213,7 @@ def _download(report: Report) -> None:
     st.markdown("Every figure of the report with its unit, view, currency, period and provenance.")
     name = f"rose-{report.run.run_id}"
     left, right, _ = st.columns([1, 1, 3])
-    left.download_button("Download CSV", words.to_csv(report), f"{name}.csv", "text/csv", on_click="ignore")
+    left.download_button("Download CSV", to_csv(report.to_json()), f"{name}.csv", "text/csv", on_click="ignore")
     right.download_button("Download JSON", words.to_json(report), f"{name}.json", "application/json", on_click="ignore")
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rose.clock import utc
+from rose.ledger.commands.output import csv_cells
 from rose.pricing.borrowing.report.savings import Savings
 from rose.pricing.figures import BookFacts, Figure, Stamp
 from rose.pricing.run.operations import Engines, Latency, Preemptions, Syncs
@@ -15,6 +18,11 @@ from rose.pricing.table import Paragraph
 
 #: Version of the JSON's layout.
 SCHEMA = 1
+_CSV_COLUMNS = (
+    "figure", "value", "unit", "text", "view", "basis", "low", "high", "why", "no_interval",
+    "currency", "from", "to", "provenance", "verified", "run_id", "price_book", "price_book_chosen",
+    "example_prices",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,6 +157,17 @@ def figures(data: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]
         return
     for key, item in data.items():
         yield from figures(item, f"{path}.{key}" if path else str(key))
+
+
+def to_csv(report: Mapping[str, Any]) -> str:
+    """One line for each figure of a report's plain values, by the path of its name, with what must stand beside it."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(_CSV_COLUMNS)
+    for name, figure in figures(report):
+        cells = {**figure, **figure["period"], "figure": name, "run_id": report["run"]["run_id"]}
+        lines.writerow(csv_cells(cells[column] for column in _CSV_COLUMNS))
+    return text.getvalue()
 
 
 def _json(value: Any) -> Any:

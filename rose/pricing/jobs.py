@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import functools
-import io
 import json
 import re
 from collections.abc import Mapping
@@ -23,11 +21,6 @@ if TYPE_CHECKING:
     from rose.pricing.price_books.pricebook import PriceBook
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
-_CSV_COLUMNS = (
-    "figure", "value", "unit", "view", "basis", "why", "low", "high", "no_interval",
-    "currency", "from", "to", "provenance", "verified", "run_id", "price_book", "price_book_chosen",
-    "example_prices",
-)  # fmt: skip
 
 
 def planned(settings: Settings) -> list[Job]:
@@ -179,13 +172,14 @@ def _exported(root: Path, folder: Path) -> dict[str, tuple[str, datetime | None]
 def _write(folder: Path, made: Report) -> str:
     """Write a report as JSON and as CSV, each whole or not at all; returns the name of the JSON file."""
     from rose.ledger import layout
+    from rose.pricing.document import to_csv
 
     day = datetime.fromtimestamp(made.stamp.to_ns // 1_000_000_000, UTC).date()
     stem = f"{_file_name(made.run.run_id)}_{day}"
     data = made.to_json()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        layout.write_file(folder / f"{stem}.csv", _csv(data).encode())
+        layout.write_file(folder / f"{stem}.csv", to_csv(data).encode())
         layout.write_file(folder / f"{stem}.json", json.dumps(data, indent=2).encode())
     except OSError as error:
         raise LedgerError(f"cannot write reports to {folder}: {error.strerror}; give another --reports") from error
@@ -197,17 +191,3 @@ def _file_name(run_id: str) -> str:
     if _SAFE_NAME.fullmatch(run_id):
         return run_id
     return f"{re.sub(r'[^A-Za-z0-9_-]', '-', run_id)[:80]}-{sha256(run_id.encode()).hexdigest()[:12]}"
-
-
-def _csv(data: Mapping[str, Any]) -> str:
-    """One line for each figure of a report, by the path of its name."""
-    from rose.pricing.document import figures
-
-    text = io.StringIO()
-    lines = csv.DictWriter(text, _CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
-    lines.writeheader()
-    for name, figure in figures(data):
-        period = figure["period"]
-        of = {"figure": name, "run_id": data["run"]["run_id"]}
-        lines.writerow({**figure, **of, "from": period["from"], "to": period["to"]})
-    return text.getvalue()

@@ -55,13 +55,33 @@ def split(total: int, weights: Mapping[K, int]) -> dict[K, int]:
         raise ValueError(f"weights must not be negative, got {dict(weights)}")
     effective = weights if any(weights.values()) else dict.fromkeys(weights, 1)
     whole = sum(effective.values())
-    parts = {key: total * weight // whole for key, weight in effective.items()}
-    remainders = {key: total * weight % whole for key, weight in effective.items()}
-    order = sorted(effective, key=lambda key: -remainders[key])
-    for key in order[: total - sum(parts.values())]:
-        parts[key] += 1
-    assert sum(parts.values()) == total
-    return parts
+    parts = {key: divmod(total * weight, whole) for key, weight in effective.items()}
+    return _by_largest_remainder(parts, total)
+
+
+def rounded(parts: Mapping[K, Fraction], total: int | None = None) -> dict[K, int]:
+    """Whole numbers next to `parts` that sum to `total`, or to the rounded sum of the parts, by largest remainder.
+
+    `total` may differ from the exact sum by one for each part; ties go to the part that comes first.
+    """
+    exact = sum(parts.values(), Fraction(0))
+    total = round(exact) if total is None else total
+    assert abs(total - exact) < len(parts) + 1, f"{len(parts)} parts that come to {exact} cannot sum to {total}"
+    return _by_largest_remainder({key: divmod(part, 1) for key, part in parts.items()}, total)
+
+
+def _by_largest_remainder(parts: Mapping[K, tuple[int, Fraction | int]], total: int) -> dict[K, int]:
+    """Whole parts with what is left until they sum to `total` handed out to the largest remainders, one to each.
+
+    Where they sum to more, the smallest remainders give one up.
+    """
+    wholes = {key: whole for key, (whole, _) in parts.items()}
+    left = total - sum(wholes.values())
+    order = sorted(parts, key=lambda key: -parts[key][1])
+    for place in range(abs(left)):
+        wholes[order[place % len(order)] if left > 0 else order[-1 - place % len(order)]] += 1 if left > 0 else -1
+    assert sum(wholes.values()) == total
+    return wholes
 
 
 def format_usd(amount_nano_usd: int) -> str:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
-from rose.pricing.money import NANO_USD_PER_USD, NS_PER_S, nano_usd_of
+from rose.pricing.money import NANO_USD_PER_USD, NS_PER_S, rounded
 from rose.pricing.price_books.entries import Entry
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.stats.bootstrap import Interval
@@ -107,14 +107,7 @@ def nano_by_key(parts: Mapping[K, Fraction], total: int | None = None) -> dict[K
     """
     if not parts:
         return {}
-    exact = {key: usd * NANO_USD_PER_USD for key, usd in parts.items()}
-    whole = {key: value.numerator // value.denominator for key, value in exact.items()}
-    total = nano_usd_of(sum(parts.values(), Fraction(0))) if total is None else total
-    left = total - sum(whole.values())
-    assert 0 <= left <= len(parts)
-    order = sorted(exact, key=lambda key: whole[key] - exact[key])
-    # Between none and one for each part, since every part was cut by less than one.
-    return whole | {key: whole[key] + 1 for key in order[:left]}
+    return rounded({key: usd * NANO_USD_PER_USD for key, usd in parts.items()}, total)
 
 
 @dataclass(frozen=True, slots=True)

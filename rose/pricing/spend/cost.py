@@ -6,7 +6,6 @@ nano-dollars, and all lines of an answer without a filter sum to the bill of the
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ import polars as pl
 
 import sql
 from rose.clock import utc
+from rose.errors import did_you_mean
 from rose.ledger import catalog
 from rose.pricing.closing.period import NS_PER_DAY, Period, naive
 from rose.pricing.figures import AMORTIZED, Stamp
@@ -181,7 +181,7 @@ def _set_tags(connection: duckdb.DuckDBPyConnection, root: Path, question: Quest
             tags = {row["run_id"]: _tags(row["tags_json"]) for row in rows(ledger, "spend/run_tags")}
         names = {name for own in tags.values() for name in own}
         if tag not in names:
-            raise PricingError(f"no run has the tag {tag!r}{meant(tag, names)}")
+            raise PricingError(f"no run has the tag {tag!r}{did_you_mean(tag, names)}")
         tagged = [(run_id, own[tag]) for run_id, own in tags.items() if tag in own]
     connection.register("run_tag", pl.DataFrame(tagged, schema={"run_id": pl.String, "tag": pl.String}, orient="row"))
 
@@ -204,7 +204,7 @@ def _lines(connection: duckdb.DuckDBPyConnection, question: Question) -> list[Li
         known = {str(row[0]) for row in connection.execute(f"SELECT DISTINCT {_column(name)} FROM cost").fetchall()}
         if value not in known:
             period = question.calendar.text(question.period)
-            raise PricingError(f"no charge of {period} has {name} {value!r}{meant(value, known)}")
+            raise PricingError(f"no charge of {period} has {name} {value!r}{did_you_mean(value, known)}")
     amounts = [f"coalesce(sum(cost_nano) FILTER (state = '{state}'), 0)" for state in STATES]
     selected = ", ".join([*keys, *amounts, "sum(ns)", "sum(tokens)"])
     filtered = f" WHERE {' AND '.join(where)}" if where else ""
@@ -240,16 +240,7 @@ def _check_dimension(name: str) -> None:
     if name.startswith(_TAG) and name != _TAG:
         return
     if name not in BY:
-        raise PricingError(f"cost cannot be shown by {name!r}{meant(name, {*BY, 'tag:NAME'})}")
-
-
-def meant(value: str, known: set[str]) -> str:
-    """What else it may have been."""
-    near = difflib.get_close_matches(value, known, n=1)
-    if near:
-        return f"; did you mean {near[0]!r}?"
-    some = sorted(known)
-    return f"; there is {', '.join(some[:12]) or 'none'}{' ...' if len(some) > 12 else ''}"
+        raise PricingError(f"cost cannot be shown by {name!r}{did_you_mean(name, {*BY, 'tag:NAME'})}")
 
 
 def _amounts(line: Line) -> dict[str, int]:

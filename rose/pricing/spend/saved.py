@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rose.clock import utc, utc_us
+from rose.errors import did_you_mean
 from rose.ledger import catalog, layout, verify
 from rose.pricing.borrowing.report import alternatives
 from rose.pricing.borrowing.report.savings import WOULD, WOULD_NOT
@@ -23,7 +24,6 @@ from rose.pricing.money import PricingError, format_usd
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
-from rose.pricing.spend.cost import meant
 
 #: Why sums have no interval.
 NO_INTERVAL = "what is not known of several runs hangs together, so their intervals do not add up to one"
@@ -130,7 +130,9 @@ def saved(
     for option, column, value in (("run", "run_id", run_id), ("team", "team", team)):
         known = {str(row[column]) for row in found}
         if value is not None and value not in known:
-            raise PricingError(f"no run that counts in {period.label} has {option} {value!r}{meant(value, known)}")
+            raise PricingError(
+                f"no run that counts in {period.label} has {option} {value!r}{did_you_mean(value, known)}"
+            )
         found = [row for row in found if value in (None, row[column])]
     # One sum has one book: runs that name different ones are refused.
     book = choice.choose(root, price_book, run_id=run_id, from_ns=period.from_ns, to_ns=period.to_ns, provenance=of)

@@ -22,8 +22,8 @@ from rose.pricing.charges.waste import WASTED
 from rose.pricing.closing.bill import Bill
 from rose.pricing.closing.period import Period, of_day
 from rose.pricing.figures import AMORTIZED, Figure, Stamp
-from rose.pricing.money import signed_usd
-from rose.pricing.watch.effects import BY, Change, cells, effects, largest, rounded
+from rose.pricing.money import rounded, signed_usd
+from rose.pricing.watch.effects import BY, Change, cells, effects, largest
 
 #: A day is judged by the charged days among those of this many days before it, if they are enough.
 DAYS_BEFORE, DAYS_MIN = 28, 7

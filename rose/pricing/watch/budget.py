@@ -7,7 +7,6 @@ whenever it was posted.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -19,6 +18,7 @@ from typing import Any
 import polars as pl
 
 from rose.clock import utc_us
+from rose.errors import did_you_mean
 from rose.ledger import layout
 from rose.ledger.upkeep import books
 from rose.pricing import query
@@ -157,9 +157,7 @@ def expected(
     hours = charged.hours
     teams = sorted(hours["team"].unique())
     if team is not None and team not in teams:
-        near = difflib.get_close_matches(team, teams, n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else f"; they name {', '.join(teams) or 'none'}"
-        raise PricingError(f"no charge of the time read names team {team!r}{meant}")
+        raise PricingError(f"no charge of the time read names team {team!r}{did_you_mean(team, teams)}")
     make, left = Figures(stamp), _left(month, now_ns)
     rows = []
     for name in (None, *teams) if team is None else (team,):

@@ -16,11 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeVar
 
 import polars as pl
-
-K = TypeVar("K")
 
 EFFECTS: tuple[str, ...] = ("volume", "mix", "price")
 #: What a change is shown by.
@@ -87,20 +84,6 @@ def effects(before: Mapping[Cell, Amount], now: Mapping[Cell, Amount]) -> dict[t
             parts = _cell(was, is_now, Fraction(whole1, whole0) if whole0 else None)
             found |= {(cell, effect): part for effect, part in zip(EFFECTS, parts, strict=True)}
     return found
-
-
-def rounded(parts: Mapping[K, Fraction], total: int) -> dict[K, int]:
-    """Whole numbers next to `parts` that sum to `total`, the largest remainders rounded up first.
-
-    `total` may differ from the exact sum by less than the number of parts; ties go to the part that comes first.
-    """
-    whole = {key: part.numerator // part.denominator for key, part in parts.items()}
-    rest = total - sum(whole.values())
-    order = sorted(parts, key=lambda key: whole[key] - parts[key])
-    assert not rest or order
-    for place in range(abs(rest)):
-        whole[order[place % len(order)] if rest > 0 else order[-1 - place % len(order)]] += 1 if rest > 0 else -1
-    return whole
 
 
 def largest(amounts: Iterable[tuple[str, int]], sign: int) -> tuple[str, int]:

@@ -126,7 +126,7 @@ def test_the_fleet_and_every_team_are_forecast_with_a_budget_or_without(weeks: P
 def test_a_team_that_no_charge_names_is_an_error(weeks: Path) -> None:
     with pytest.raises(PricingError, match=r"no charge of the time read names team 'reserch'; did you mean 'research'"):
         budget.expected(weeks, JUNE, BOOK, "reserch", now_us=at_us(40))
-    with pytest.raises(PricingError, match="they name chat, research"):
+    with pytest.raises(PricingError, match="there is chat, research"):
         budget.expected(weeks, JUNE, BOOK, "x", now_us=at_us(40))
 
 

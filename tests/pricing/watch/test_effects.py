@@ -6,7 +6,8 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rose.pricing.watch.effects import BY, Amount, Cell, Change, cells, effects, largest, rounded
+from rose.pricing.money import rounded
+from rose.pricing.watch.effects import BY, Amount, Cell, Change, cells, effects, largest
 from tests.pricing.closing.conftest import charges_of
 
 A = Cell("research", "h100-sxm", "rollout", "capacity")
