@@ -8,7 +8,6 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from rose.errors import UserError
 from rose.ledger import layout
 from rose.ledger.layout import LedgerError
 
@@ -16,7 +15,7 @@ from rose.ledger.layout import LedgerError
 _DEPTH = 3
 
 
-class NoLedgerError(LedgerError, UserError):
+class NoLedgerError(LedgerError):
     """There is no ledger to show, or the folder that was named is none."""
 
 

@@ -24,7 +24,6 @@ import sql
 from rose.errors import UserError
 from rose.ledger import catalog, verify
 from rose.ledger.examine import Seen
-from rose.ledger.layout import LedgerError
 from rose.pricing.closing.period import Period
 from rose.pricing.document import Report
 from rose.pricing.price_books import choice
@@ -178,7 +177,7 @@ def attempt(make: Callable[[], T]) -> Priced[T]:
     """What `make` returns, or the message of the error that it raises for its user."""
     try:
         return Priced(make(), None)
-    except (UserError, LedgerError, duckdb.Error) as error:
+    except (UserError, duckdb.Error) as error:
         return Priced(None, str(error))
 
 

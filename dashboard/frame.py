@@ -14,7 +14,6 @@ from dashboard import format as words
 from dashboard.data import Priced, Run
 from rose.errors import UserError
 from rose.ledger import verified
-from rose.ledger.layout import LedgerError
 from rose.pricing.closing.period import Period
 from rose.pricing.document import Report
 from rose.pricing.figures import EXAMPLE_PRICES, BookFacts, Figure, Stamp
@@ -39,7 +38,7 @@ def sidebar() -> None:
     try:
         ledger = data.root()
         runs = {run.run_id: run for run in data.runs(ledger)}
-    except (UserError, LedgerError):
+    except UserError:
         return  # the page itself says what is wrong
     if runs:
         run_id = st.sidebar.selectbox("Run", list(runs), format_func=lambda key: _label(runs[key]), key=_CHOSEN)
@@ -102,7 +101,7 @@ def _opened(title: str, asks: str) -> tuple[Path, list[Run]] | None:
     try:
         ledger = data.root()
         runs = data.runs(ledger)
-    except (UserError, LedgerError) as error:
+    except UserError as error:
         st.error(words.plain(str(error)))
         return None
     if not runs:
@@ -124,7 +123,7 @@ def _follow(body: Callable[[], None], every: float | None) -> None:
     def fragment() -> None:
         try:
             body()
-        except (UserError, LedgerError) as error:
+        except UserError as error:
             st.error(words.plain(str(error)))
 
     fragment()
@@ -136,7 +135,7 @@ def _wait_for_a_run(ledger: Path) -> None:
         try:
             if data.runs(ledger):
                 st.rerun()
-        except (UserError, LedgerError) as error:
+        except UserError as error:
             st.error(words.plain(str(error)))
             return
         st.info("This ledger holds no run yet. `rose demo` or `rose up` writes one; it will appear here by itself.")

@@ -10,14 +10,14 @@ from rich.table import Table as TerminalTable
 from rich.text import Text
 
 from rose.ledger.commands.output import visible
-from rose.pricing.table import Mark, Paragraph, Part, Table
+from rose.pricing.table import Element, Mark, Paragraph, Table
 
 #: Widest table, in characters.
 WIDTH = 100
 _STYLES: dict[Mark | None, str | None] = {None: None, "strong": "bold", "alarm": "bold red"}
 
 
-def show(parts: Iterable[Part], *, spaced: bool = False, console: Console | None = None) -> None:
+def show(parts: Iterable[Element], *, spaced: bool = False, console: Console | None = None) -> None:
     """Print a document; where it is `spaced` with an empty line after each part."""
     console = console or Console(width=WIDTH)
     for part in parts:
@@ -27,7 +27,7 @@ def show(parts: Iterable[Part], *, spaced: bool = False, console: Console | None
             console.print()
 
 
-def rendered(part: Part) -> RenderableType:
+def rendered(part: Element) -> RenderableType:
     """What rich prints of a part: control characters are written out, and no text is markup."""
     match part:
         case Table():

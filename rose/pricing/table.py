@@ -110,7 +110,7 @@ class Paragraph:
 
 
 #: What a document is shown as, one after the other; plain text is a line whose ids and paths stay whole.
-Part = Table | Paragraph | str
+Element = Table | Paragraph | str
 
 
 def columns(*names: str, text: Collection[str] = (), whole: Collection[str] = ()) -> tuple[Column, ...]:

@@ -13,7 +13,7 @@ from rose import events
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import console
 from rose.pricing.price_books.pricebook import load, parse
-from rose.pricing.table import Part
+from rose.pricing.table import Element
 
 WriteLedger = Callable[..., Path]
 
@@ -25,7 +25,7 @@ S = 10**9
 HALF_HOUR = 1800 * S
 
 
-def shown(parts: Iterable[Part]) -> str:
+def shown(parts: Iterable[Element]) -> str:
     """What a terminal shows of a document."""
     terminal = Console(width=console.WIDTH, file=io.StringIO())
     console.show(parts, console=terminal)
@@ -33,7 +33,7 @@ def shown(parts: Iterable[Part]) -> str:
     return terminal.file.getvalue()
 
 
-def printed(parts: Iterable[Part]) -> str:
+def printed(parts: Iterable[Element]) -> str:
     """The same as words with one blank between them."""
     return " ".join(shown(parts).split())
 

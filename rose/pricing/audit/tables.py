@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from rose.pricing.audit.evidence import Row
 from rose.pricing.audit.explain import Explanation
 from rose.pricing.closing.period import hour_text
-from rose.pricing.table import Column, Part, Table
+from rose.pricing.table import Column, Element, Table
 
 #: Sums of a step that are written out; the others are counted.
 _SUMS_SHOWN = 12
 
 
-def explanation(explained: Explanation, *, with_events: bool) -> Iterator[Part]:
+def explanation(explained: Explanation, *, with_events: bool) -> Iterator[Element]:
     """The chain from an amount down to the ledger's events."""
     amount, asked = explained.amount, explained.of
     yield f"{amount.text}, {explained.title}  [{amount.view}; {amount.stamp}]"

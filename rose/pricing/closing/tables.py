@@ -10,7 +10,7 @@ from rose.pricing.closing.records import Posting
 from rose.pricing.closing.statement import Statement
 from rose.pricing.figures import AMORTIZED
 from rose.pricing.money import format_usd, signed_usd
-from rose.pricing.table import Part, Table, columns, notes
+from rose.pricing.table import Element, Table, columns, notes
 
 
 def closes(posted: Mapping[str, Sequence[Posting]]) -> Iterator[Table]:
@@ -35,7 +35,7 @@ def closes(posted: Mapping[str, Sequence[Posting]]) -> Iterator[Table]:
     )
 
 
-def statement(stated: Statement) -> Iterator[Part]:
+def statement(stated: Statement) -> Iterator[Element]:
     """A close: who and when, its corrections, and the drill-down."""
     first, *later = stated.close.posted
     stamp = stated.close.stamp

@@ -16,7 +16,7 @@ from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_err
 if TYPE_CHECKING:
     from rose.pricing.closing.period import Period
     from rose.pricing.price_books.pricebook import PriceBook
-    from rose.pricing.table import Part
+    from rose.pricing.table import Element
 
 books_app = typer.Typer(no_args_is_help=True, help="Close periods, correct them, and watch what is spent.")
 budget_app = typer.Typer(no_args_is_help=True, help="Budgets of teams for months.")
@@ -318,7 +318,7 @@ def explain_command(
             raise typer.Exit(1)
 
 
-def _print(as_json: bool, data: Any, shown: Callable[[], Iterable[Part]]) -> None:
+def _print(as_json: bool, data: Any, shown: Callable[[], Iterable[Element]]) -> None:
     """Either plain values, or what `shown()` gives to a terminal."""
     if as_json:
         typer.echo(json.dumps(data, indent=2, default=str))

@@ -14,7 +14,7 @@ from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_err
 
 if TYPE_CHECKING:
     from rose.pricing.borrowing.scale_down import Span
-    from rose.pricing.table import Part
+    from rose.pricing.table import Element
 
 borrow_app = typer.Typer(no_args_is_help=True, help="What borrowing costs, and whether it was worth it.")
 
@@ -148,7 +148,7 @@ def _spans(file: Path | None) -> tuple[Span, ...]:
     return () if file is None else scale_down.read(file)
 
 
-def _show(build: Callable[[], Any], tables: Callable[[Any], Iterable[Part]], as_json: bool) -> None:
+def _show(build: Callable[[], Any], tables: Callable[[Any], Iterable[Element]], as_json: bool) -> None:
     from rose.pricing import console
     from rose.pricing.document import to_json
 

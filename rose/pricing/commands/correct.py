@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rose.pricing.run.priced import PricedRun
-    from rose.pricing.table import Part
+    from rose.pricing.table import Element
 
 correct_app = typer.Typer(
     no_args_is_help=True, help="What a correct answer costs, what would make it cheaper, which verifier to buy."
@@ -102,7 +102,7 @@ def _command(
     allow_unverified: bool,
     as_json: bool,
     make: Callable[[PricedRun], Any],
-    tables: Callable[[Any], Iterable[Part]],
+    tables: Callable[[Any], Iterable[Element]],
 ) -> None:
     """Price the run, make the document, and print it."""
     from rose.pricing import console

@@ -17,7 +17,7 @@ from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_err
 
 if TYPE_CHECKING:
     from rose.pricing.spend.cost import Question
-    from rose.pricing.table import Part
+    from rose.pricing.table import Element
 
 PeriodOption = Annotated[
     str | None,
@@ -104,7 +104,7 @@ def _check_format(as_csv: bool, as_json: bool) -> None:
 
 
 def _print(
-    data: Callable[[], Any], csv_text: Callable[[], str], parts: Callable[[], Iterable[Part]], as_csv: bool,
+    data: Callable[[], Any], csv_text: Callable[[], str], parts: Callable[[], Iterable[Element]], as_csv: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
     """Print an answer in the format that was asked for: plain values, CSV, or tables."""

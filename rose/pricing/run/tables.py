@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rose.pricing.document import Report, RunFacts, heading
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, why_no_interval
 from rose.pricing.run.operations import P99_SAMPLES, Engines, Latency
-from rose.pricing.table import Mark, Paragraph, Part, Row, Table, columns, notes
+from rose.pricing.table import Element, Mark, Paragraph, Row, Table, columns, notes
 
 #: Engines that died are named one by one up to this many.
 _ENDS_MAX = 5
@@ -16,7 +16,7 @@ _ENDS_MAX = 5
 NATIVE_KERNELS = "Engines ran stand-ins for SGLang's kernels: mechanisms are shown, times and costs are not SGLang's"
 
 
-def tables(report: Report) -> Iterator[Part]:
+def tables(report: Report) -> Iterator[Element]:
     """What `rose report` shows, in order."""
     if report.run.native_kernels:
         yield Paragraph(NATIVE_KERNELS, alarm=True)
@@ -132,7 +132,7 @@ def gate(idle_anyway: float | None) -> str:
     )
 
 
-def _savings(report: Report) -> Iterator[Part]:
+def _savings(report: Report) -> Iterator[Element]:
     savings = report.savings
     figures = {"cash saved": savings.cash_saved}
     if savings.cash_saved_if:

@@ -14,11 +14,11 @@ from rose.pricing.money import format_money, format_usd
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import Cost, Line
 from rose.pricing.spend.saved import NO_INTERVAL, RunSaved, Saved, cash_text, summed
-from rose.pricing.table import Column, Part, Row, Table, columns
+from rose.pricing.table import Column, Element, Row, Table, columns
 from rose.pricing.watch.budget import Expected
 
 
-def terminal(cost: Cost) -> Iterator[Part]:
+def terminal(cost: Cost) -> Iterator[Element]:
     """What is closed and what is not, then the lines and their sum."""
     asked, currency = cost.question, cost.stamp.currency
     yield f"{asked.calendar.text(asked.period)}  [{AMORTIZED}; {cost.stamp}]"
@@ -110,7 +110,7 @@ def forecast_csv(rows: Sequence[Expected]) -> str:
     return written.getvalue()
 
 
-def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Part]:
+def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
     """The fleet, then each team, then each run."""
     book = saved.book
     marks = [*([book.currency] if book else []), saved.provenance, *([] if saved.verified else ["UNVERIFIED LEDGER"])]

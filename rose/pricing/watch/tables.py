@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rose.pricing.figures import AMORTIZED
-from rose.pricing.table import Mark, Part, Table, columns, notes
+from rose.pricing.table import Element, Mark, Table, columns, notes
 from rose.pricing.watch.anomaly import RULE, Anomaly, Watch, roughly
 from rose.pricing.watch.budget import Expected, TeamBudget
 from rose.pricing.watch.effects import BY
@@ -47,7 +47,7 @@ def forecasts(rows: Sequence[Expected]) -> Iterator[Table]:
     )  # fmt: skip
 
 
-def watch(watched: Watch) -> Iterator[Part]:
+def watch(watched: Watch) -> Iterator[Element]:
     """Days that stand out, each with what drove it; or that there are none, or too few days to say."""
     yield f"{len(watched.judged)} days judged ({watched.stamp}): {RULE}."
     if left := watched.not_judged:

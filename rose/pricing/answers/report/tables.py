@@ -9,7 +9,7 @@ from rose.pricing.answers.report.frontier import FREE, Outlook
 from rose.pricing.answers.report.verifiers import Procurement
 from rose.pricing.document import heading
 from rose.pricing.figures import BLENDED, Figure, why_no_interval
-from rose.pricing.table import Paragraph, Part, Table, columns, notes
+from rose.pricing.table import Element, Paragraph, Table, columns, notes
 
 #: The factors of C3 in words.
 FACTORS = {
@@ -40,7 +40,7 @@ _SPEND = {
 }
 
 
-def answer_tables(document: Answers) -> Iterator[Part]:
+def answer_tables(document: Answers) -> Iterator[Element]:
     """What `rose correct show` shows, in order."""
     stamp = document.stamp
     yield heading(document.run, stamp)
@@ -123,7 +123,7 @@ def _parts(document: Answers, by: str) -> Table:
     )  # fmt: skip
 
 
-def outlook_tables(document: Outlook) -> Iterator[Part]:
+def outlook_tables(document: Outlook) -> Iterator[Element]:
     """What `rose correct frontier` shows, in order."""
     stamp = document.stamp
     yield heading(document.run, stamp)
@@ -161,7 +161,7 @@ def outlook_tables(document: Outlook) -> Iterator[Part]:
     yield Paragraph(document.rollouts)
 
 
-def procurement_tables(document: Procurement) -> Iterator[Part]:
+def procurement_tables(document: Procurement) -> Iterator[Element]:
     """What `rose correct verifiers` shows, in order."""
     stamp, verifiers = document.stamp, document.verifiers
     yield heading(document.run, stamp)

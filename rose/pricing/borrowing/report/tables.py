@@ -12,12 +12,12 @@ from rose.pricing.borrowing.report.spikes import SpikesDocument
 from rose.pricing.borrowing.savings import LOADED, NOTHING
 from rose.pricing.document import heading
 from rose.pricing.figures import MARGINAL, Figure, why_no_interval
-from rose.pricing.table import Paragraph, Part, Row, Table, columns, notes
+from rose.pricing.table import Element, Paragraph, Row, Table, columns, notes
 
 _INTERVAL = "95% interval"
 
 
-def price(document: PriceDocument) -> Iterator[Part]:
+def price(document: PriceDocument) -> Iterator[Element]:
     """What `rose borrow price` shows."""
     stamp, total = document.head.stamp, document.total
     yield heading(document.head.run, stamp)
@@ -71,7 +71,7 @@ def _leases(document: PriceDocument) -> Table:
     )  # fmt: skip
 
 
-def provision(document: ProvisionDocument) -> Iterator[Part]:
+def provision(document: ProvisionDocument) -> Iterator[Element]:
     """What `rose borrow provision` shows."""
     stamp = document.head.stamp
     yield heading(document.head.run, stamp)
@@ -146,7 +146,7 @@ def _rates(document: ProvisionDocument) -> Table:
     )  # fmt: skip
 
 
-def compare(document: CompareDocument) -> Iterator[Part]:
+def compare(document: CompareDocument) -> Iterator[Element]:
     """What `rose borrow compare` shows."""
     stamp, ways = document.head.stamp, document.ways
     yield heading(document.head.run, stamp)
@@ -195,7 +195,7 @@ def flips(document: CompareDocument) -> Table:
     )  # fmt: skip
 
 
-def spikes(document: SpikesDocument) -> Iterator[Part]:
+def spikes(document: SpikesDocument) -> Iterator[Element]:
     """What `rose borrow spikes` shows."""
     yield heading(document.head.run, document.head.stamp)
     if not document.by_r:
