@@ -251,8 +251,9 @@ def marginal(
     gave_back_time = rows(connection, "borrowing/gave_back_time") if gave_back else []
     let_go = [row for row in decided if row["decision"] == "let_go"]
     if let_go:
-        there = {row["device_id"] for row in rows(connection, "borrowing/ever_there")}
-        let_go = [row for row in let_go if row["device_id"] in there]
+        there = {(row["device_id"], row["device_class"]) for row in rows(connection, "borrowing/ever_there")}
+        # A device at the price of a dearer class would save what nobody paid.
+        let_go = [row for row in let_go if (row["device_id"], row["device_class"]) in there]
     gate = Gate.over(stretches, book)
     billed = idle_anyway.billed(lent, shared, stretches)
     avoidable, gave_back_ns = idle_anyway.avoidable(billed, gave_back_time, stretches, book, gate.stated, pieces)
