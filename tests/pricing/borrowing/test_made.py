@@ -14,6 +14,7 @@ from rose.pricing.answers import frontier
 from rose.pricing.borrowing.alternatives import DEDICATED, LOADED, Comparison, compare
 from rose.pricing.borrowing.made import Made, made, together
 from rose.pricing.borrowing.marginal import Marginal
+from rose.pricing.borrowing.report import provision
 from rose.pricing.borrowing.report.marginal import charged
 from rose.pricing.borrowing.scale_down import Span
 from rose.pricing.price_books.pricebook import PriceBook, parse
@@ -84,12 +85,10 @@ def alone(write_ledger: Any, tmp_path: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("rollout_s", [0, 900])
-def test_another_run_on_the_hardware_changes_what_is_paid_and_not_what_is_made(
-    write_ledger: Any, alone: Path, rollout_s: int
-) -> None:
-    other = holding(*(slice_(0, name, rollout=rollout_s) for name in "sr"), s="serving", r="rollout")
-    before, after = seen(alone), seen(write_ledger(ours(), root=with_another(write_ledger, *other)))
+def test_another_run_on_the_hardware_changes_what_is_paid_and_not_what_is_made(write_ledger: Any, alone: Path) -> None:
+    other = holding(*(slice_(0, name, rollout=900) for name in "sr"), s="serving", r="rollout")
+    root = write_ledger(ours(), root=with_another(write_ledger, *other))
+    before, after = seen(alone), seen(root)
     for key, rollouts_s in ((("serving", "h100-sxm"), 1200), (("rollout", "h100-sxm"), 1800)):
         was, shared = before.made[key], after.made[key]
         assert was.measured_ns == was.hardware_ns == was.rollout_ns == rollouts_s * S
@@ -106,6 +105,9 @@ def test_another_run_on_the_hardware_changes_what_is_paid_and_not_what_is_made(
         assert was_way.bought == way.bought
     assert not isinstance(after.slack, str)
     assert after.slack == before.slack
+    break_even = [provision.build(of, "run", BOOK).break_even.value for of in (alone, root)]
+    assert break_even[0] is not None
+    assert break_even[0] == break_even[1]
 
 
 def test_what_the_borrow_kept_from_being_avoided_is_charged_for_the_run_s_part(write_ledger: Any) -> None:
