@@ -11,8 +11,10 @@ The same useful rollout tokens, T, are priced
   is the mean age of a turn at a random instant, E[L^2] / (2 E[L]) over the lengths L of completed turns, seconds;
 - not at all: nothing is spent and T tokens are not made. The serving devices cost the same.
 
-These are amortized: device time at its price, and capacity avoided is what the first way comes to. What each would have
-added to the bill is worked out in `cash`, and what borrowing saved against it in `savings`, view by view.
+These are amortized: device time at its price, and capacity avoided is what the first way comes to. Time is what the run
+measured, at the price of a device of one's own, also where others held the devices with it and paid for their part.
+What each would have added to the bill is worked out in `cash`, and what borrowing saved against it in `savings`, view
+by view.
 """
 
 from __future__ import annotations
@@ -105,7 +107,8 @@ def compare(
                 name=name,
                 usd=usd * borrowed.useful / dedicated.useful,
                 basis="measured",
-                explained=f"{dedicated.useful:,} useful tokens cost ${float(usd):.6g} there",
+                explained=f"{dedicated.useful:,} useful tokens cost ${float(usd):.6g} there"
+                + ("" if unshared == 1 else ", had no other run held the devices with it"),
                 follows="dedicated",
             )
             for name, usd in ((DEDICATED, dedicated.unshared_usd), (LOADED, loaded * unshared))
