@@ -30,6 +30,7 @@ from rose.ledger.growth import compaction
 from rose.pricing import charges
 from rose.pricing.borrowing import power, provision
 from rose.pricing.charges import Charges, fully_load
+from rose.pricing.charges.measured import shared
 from rose.pricing.charges.state import cut
 from rose.pricing.closing import charge_algebra, close, restate, store
 from rose.pricing.closing.period import Period
@@ -209,6 +210,33 @@ def test_identity_1_bucket_nanoseconds_sum_to_provisioned_ones(made: Made) -> No
         assert abs(got - Fraction(ns * part_ns, held_ns)) < 1
         assert got == ns or part_ns < held_ns
     assert not found
+
+
+@on_any_ledger
+def test_what_was_measured_of_a_shared_hour_is_what_slices_report_of_it(made: Made) -> None:
+    """To within what the division rounds; and all rollouts together have no more than the hardware's hour."""
+    of, hardware = prices_of(made), made.hardware()
+    reported_ns: Counter[Key] = Counter()
+    for _, _, run_id, each in made.facts(events.DeviceSlice):
+        price = of[run_id, str(each.device_id), made.spell(run_id, each.device_id, each.t0_ns)]
+        row = {name: getattr(each, name) for name in ("t0_ns", "t1_ns", *(f"{bucket}_ns" for bucket in events.BUCKETS))}
+        for hour, part in cut(row) if each.t1_ns > each.t0_ns else ():
+            for bucket, ns in part.items():
+                reported_ns[each.device_id, *price, hour, each.lease_id, bucket] += ns
+    names = {(device_id, *of[run_id, device_id, n]): name for (run_id, device_id, n), name in hardware.items()}
+    worked: Counter[Key] = Counter()
+    for time in shared(priced(made)):
+        device, hour = (time.device_id, time.device_class, time.pool), time.hour_ns // HOUR_NS
+        if time.bucket == "rollout":
+            worked[names[device], hour] += int(time.ns * time.hardware_share)
+        if time.bucket != "unaccounted":
+            assert abs(reported_ns[*device, hour, time.lease_id, time.bucket] - time.measured_ns) < 1 / time.part
+    for (name, hour), ns in worked.items():
+        spans = (
+            (one.t0_ns, one.t1_ns) for one in made.tenures() if hardware[one.run_id, one.device_id, one.spell] == name
+        )
+        # A nanosecond of a run's part is as many of the hour as there are runs.
+        assert ns <= union_ns(spans)[hour] + 100
 
 
 @on_any_ledger

@@ -133,8 +133,8 @@ def spend(allocation: Allocation, cost: TokenCost) -> Spend | str:
 
 def slack(allocation: Allocation, tokens: Mapping[str, Tokens], found: Groups) -> Slack | str:
     """What a slack second yields, or what is missing to say so."""
-    borrowed_ns = allocation.of("serving").bucket_ns()["rollout"]
-    training_ns = allocation.bucket_ns()["train"]
+    borrowed_ns = allocation.of("serving").measured_ns()["rollout"]
+    training_ns = allocation.measured_ns()["train"]
     generated = sum(of.generated for of in tokens.values())
     if not borrowed_ns or not tokens["borrowed"].generated:
         return "not enough data: no rollout ran on a serving device"

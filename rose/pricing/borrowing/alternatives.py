@@ -11,8 +11,10 @@ The same useful rollout tokens, T, are priced
   is the mean age of a turn at a random instant, E[L^2] / (2 E[L]) over the lengths L of completed turns, seconds;
 - not at all: nothing is spent and T tokens are not made. The serving devices cost the same.
 
-These are amortized: device time at its price, and capacity avoided is what the first way comes to. What each would have
-added to the bill is worked out in `cash`, and what borrowing saved against it in `savings`, view by view.
+These are amortized: device time at its price, and capacity avoided is what the first way comes to. Time is what the run
+measured, at the price of a device of one's own, also where others held the devices with it and paid for their part.
+What each would have added to the bill is worked out in `cash`, and what borrowing saved against it in `savings`, view
+by view.
 """
 
 from __future__ import annotations
@@ -23,11 +25,10 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-import polars as pl
-
 from rose.pricing import formulas
 from rose.pricing.answers.cost_per_correct import Groups
 from rose.pricing.borrowing.cash import Bought
+from rose.pricing.borrowing.made import Made, made, together
 from rose.pricing.borrowing.marginal import Marginal
 from rose.pricing.borrowing.savings import DEDICATED, LOADED, NOTHING, Alternative, saved
 from rose.pricing.borrowing.terms import Stretches, range_of
@@ -36,29 +37,6 @@ from rose.pricing.charges.allocation import Allocation
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, NS_PER_S
 from rose.pricing.price_books.pricebook import Offer, PriceBook
 from rose.pricing.run.token_spread import Spread
-
-_WASTED = ("stale", "lost")
-_USEFUL = ("accepted", "rejected", "open")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Made:
-    """What some devices made: rollout time, its amortized dollars, and tokens."""
-
-    rollout_ns: int
-    usd: Fraction
-    generated: int
-    useful: int
-    stale: int
-
-    @property
-    def wasted_share(self) -> Fraction | None:
-        return 1 - Fraction(self.useful, self.generated) if self.generated else None
-
-    @property
-    def tokens_per_s(self) -> Fraction | None:
-        """tau: tokens, useful or not, for each second of rollout work."""
-        return Fraction(self.generated * NS_PER_S, self.rollout_ns) if self.rollout_ns else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,36 +78,6 @@ class Comparison:
     multiplier: Multiplier | None
 
 
-def made(charges: Charges) -> dict[tuple[str, str], Made]:
-    """By (pool, device class), the rollout time of a run's charges."""
-    rollout = charges.frame.filter((pl.col("kind") == "capacity") & (pl.col("bucket") == "rollout"))
-    summed = rollout.group_by("pool", "device_class", "fate").agg(pl.col("ns", "cost_nano", "tokens").sum())
-    found: dict[tuple[str, str], dict[str, tuple[int, int, int]]] = {}
-    for pool, device_class, fate, ns, nano, tokens in summed.iter_rows():
-        found.setdefault((pool, device_class), {})[fate] = (ns, nano, tokens)
-    return {
-        key: Made(
-            rollout_ns=sum(ns for ns, _, _ in by_fate.values()),
-            usd=Fraction(sum(nano for _, nano, _ in by_fate.values()), NANO_USD_PER_USD),
-            generated=sum(by_fate[fate][2] for fate in (*_USEFUL, *_WASTED) if fate in by_fate),
-            useful=sum(by_fate[fate][2] for fate in _USEFUL if fate in by_fate),
-            stale=by_fate.get("stale", (0, 0, 0))[2],
-        )
-        for key, by_fate in sorted(found.items())
-    }
-
-
-def together(parts: Sequence[Made]) -> Made:
-    """The sum of several."""
-    return Made(
-        rollout_ns=sum(part.rollout_ns for part in parts),
-        usd=sum((part.usd for part in parts), Fraction(0)),
-        generated=sum(part.generated for part in parts),
-        useful=sum(part.useful for part in parts),
-        stale=sum(part.stale for part in parts),
-    )
-
-
 def compare(
     charges: Charges,
     allocation: Allocation,
@@ -153,20 +101,24 @@ def compare(
     borrowed_loaded_usd = Fraction(allocation.of("serving").fully_loaded_nano_usd()["rollout"], NANO_USD_PER_USD)
     if dedicated.useful:
         loaded = Fraction(allocation.of("rollout", "train").fully_loaded_nano_usd()["rollout"], NANO_USD_PER_USD)
+        unshared = dedicated.unshared_usd / dedicated.usd if dedicated.usd else Fraction(1)
         ways = [
             Alternative(
                 name=name,
                 usd=usd * borrowed.useful / dedicated.useful,
                 basis="measured",
-                explained=f"{dedicated.useful:,} useful tokens cost ${float(usd):.6g} there",
+                explained=f"{dedicated.useful:,} useful tokens cost ${float(usd):.6g} there"
+                + ("" if unshared == 1 else ", had no other run held the devices with it"),
                 follows="dedicated",
             )
-            for name, usd in ((DEDICATED, dedicated.usd), (LOADED, loaded))
+            for name, usd in ((DEDICATED, dedicated.unshared_usd), (LOADED, loaded * unshared))
         ]
-        needed_ns = Fraction(dedicated.rollout_ns * borrowed.useful, dedicated.useful)
+        needed_ns = dedicated.hardware_ns * borrowed.useful / dedicated.useful
     else:
-        ways = [_dedicated_by_book(borrow, stretches, charges.book)]
-        needed_ns = Fraction(borrow.borrowed_ns)
+        # Two that worked on a device at once stand for no more than the device did.
+        room = borrowed.hardware_ns / borrowed.measured_ns if borrowed.measured_ns else Fraction(1)
+        ways = [_dedicated_by_book(borrow, stretches, charges.book, room)]
+        needed_ns = borrow.borrowed_ns * room
     idle_ns = _idle_ns(allocation)
     ways[0] = _bought(ways[0], needed_ns, idle_ns, _increment(own, by_class, allocation, charges.book))
     if borrowed.useful and market:
@@ -203,7 +155,7 @@ def compare(
 def _idle_ns(allocation: Allocation) -> int:
     """Idle time of the dedicated devices that did rollouts."""
     devices = allocation.of("rollout", "train").devices
-    return sum(device.bucket_ns["idle"] for device in devices if device.bucket_ns["rollout"])
+    return Allocation(devices=tuple(device for device in devices if device.bucket_ns["rollout"])).measured_ns()["idle"]
 
 
 def _increment(
@@ -214,7 +166,7 @@ def _increment(
     parts = own or by_class
     if not parts:
         return None
-    pool, device_class = max(parts, key=lambda key: parts[key].rollout_ns)
+    pool, device_class = max(parts, key=lambda key: parts[key].hardware_ns)
     pool = pool if own else "rollout"
     return book.device_at(device_class, pool, allocation.period_ns[0]).bought_in_hours
 
@@ -253,7 +205,7 @@ def spot_useful_share(interruptions_per_hour: Fraction, age_s: Fraction) -> Frac
     return 1 - interruptions_per_hour * age_s / 3600
 
 
-def _dedicated_by_book(borrow: Marginal, stretches: Stretches, book: PriceBook) -> Alternative:
+def _dedicated_by_book(borrow: Marginal, stretches: Stretches, book: PriceBook, room: Fraction) -> Alternative:
     usd = sum(
         (
             Fraction(book.device_at(device_class, "rollout", stretches.starts_ns[segment]).usd_per_hour)
@@ -264,7 +216,7 @@ def _dedicated_by_book(borrow: Marginal, stretches: Stretches, book: PriceBook) 
         Fraction(0),
     )
     return Alternative(
-        name=DEDICATED, usd=usd, basis="assumed", follows="borrowed",
+        name=DEDICATED, usd=usd * room, basis="assumed", follows="borrowed",
         explained="no dedicated device made any: the borrowed time at the book's price of a rollout device, as if it "
         "were as fast and wasted as much",
     )  # fmt: skip
@@ -284,7 +236,7 @@ def _market(
     ]
     # Tokens that a preemption lost on a borrowed device would have been kept on one's own.
     kept = part.useful if measured else part.generated - part.stale
-    hours = Fraction(part.rollout_ns * tokens, NS_PER_HOUR * kept) if kept else None
+    hours = part.hardware_ns * tokens / (NS_PER_HOUR * kept) if kept else None
     found = []
     for commitment in dict.fromkeys(name for offers in held if offers is not None for name in offers):
         name = f"{device_class} {commitment}"

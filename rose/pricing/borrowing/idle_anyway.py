@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from rose.pricing.borrowing.scale_down import Span
 from rose.pricing.borrowing.terms import Parts, Stretches, add
+from rose.pricing.charges.measured import SharedTime
 from rose.pricing.money import NS_PER_HOUR
 from rose.pricing.price_books.pricebook import PriceBook
 
@@ -35,38 +37,72 @@ class Gate:
         return cls(stated, low, high, frozenset(n for n, ends in enumerate(ranges) if ends is None))
 
 
+def cut(spans: Iterable[Span], shared: Iterable[SharedTime]) -> list[tuple[Span, Fraction]]:
+    """The spans, cut at the hours in which others held the device as well, and the run's part of each piece."""
+    hours: dict[str, dict[int, Fraction]] = {}
+    for time in shared:
+        hours.setdefault(time.device_id, {})[time.hour_ns] = time.part
+    pieces = []
+    for span in spans:
+        at_ns = span.from_ns
+        for hour_ns, part in sorted(hours.get(span.device_id, {}).items()):
+            from_ns, to_ns = max(at_ns, hour_ns), min(span.to_ns, hour_ns + NS_PER_HOUR)
+            if from_ns < to_ns:
+                pieces += [(Span(span.device_id, at_ns, from_ns), Fraction(1))] if at_ns < from_ns else []
+                pieces.append((Span(span.device_id, from_ns, to_ns), part))
+                at_ns = to_ns
+        pieces += [(Span(span.device_id, at_ns, span.to_ns), Fraction(1))] if at_ns < span.to_ns else []
+    return pieces
+
+
+def billed(lent: Iterable[Row], shared: Iterable[SharedTime], stretches: Stretches) -> list[Row]:
+    """Borrowed time that is billed to the run, `ns`, by lease, class and stretch: all but what others pay for.
+
+    `lent` are rows of `lent_time`, `shared` the hours in which others held the devices as well.
+    """
+    borrowed: list[Row] = [
+        {**row, "segment": segment, "ns": times["rollout_ns"]}
+        for row in lent
+        for segment, times in stretches.divide(row, "rollout_ns")
+    ]
+    by_others: list[Row] = [
+        {"lease_id": time.lease_id, "device_class": time.device_class, "segment": stretches.of(time.hour_ns),
+         "ns": -time.others_ns}
+        for time in shared if time.bucket == "rollout"
+    ]  # fmt: skip
+    return borrowed + by_others
+
+
 def avoidable(
-    lent: Iterable[Row], gave_back: Iterable[Row], stretches: Stretches, book: PriceBook, gate: Sequence[Fraction]
-) -> tuple[Parts, int]:
-    """Avoidable dollars by lease, and the leased time in spans that a device would have been given back in."""
+    borrowed: Iterable[Row], gave_back: Iterable[Row], stretches: Stretches, book: PriceBook, gate: Sequence[Fraction],
+    pieces: Sequence[tuple[Span, Fraction]] = (),
+) -> tuple[Parts, int]:  # fmt: skip
+    """Avoidable dollars by lease, and the leased time in spans that a device would have been given back in.
+
+    `borrowed` is what `billed` gives, `gave_back` rows of `gave_back_time` for these `pieces` of spans.
+    """
     parts: Parts = {}
 
     def charge(row: Row, segment: int, ns: Fraction) -> None:
         add(parts, row["lease_id"], _device_usd(row, segment, ns, stretches, book))
 
     if not all(share == 1 for share in gate):
-        for row in lent:
-            for segment, times in stretches.divide(row, "rollout_ns"):
-                charge(row, segment, (1 - gate[segment]) * times["rollout_ns"])
+        for row in borrowed:
+            charge(row, row["segment"], (1 - gate[row["segment"]]) * row["ns"])
     gave_back_ns = 0
     for row in gave_back:
         if gate[row["segment"]]:
             gave_back_ns += row["ns"]
-            charge(row, row["segment"], gate[row["segment"]] * row["ns"])
+            charge(row, row["segment"], gate[row["segment"]] * pieces[row["span"]][1] * row["ns"])
     return parts, gave_back_ns
 
 
-def unstated(lent: Iterable[Row], stretches: Stretches, book: PriceBook, silent: frozenset[int]) -> Fraction:
-    """Amortized price of what was borrowed while the book states nothing of the fleet without leases."""
-    if not silent:
-        return Fraction(0)
+def unstated(borrowed: Iterable[Row], stretches: Stretches, book: PriceBook, silent: frozenset[int]) -> Fraction:
+    """Amortized price of what was borrowed, by `billed`, while the book states nothing of the fleet without leases."""
     return sum(
-        (
-            _device_usd(row, segment, times["rollout_ns"], stretches, book)
-            for row in lent for segment, times in stretches.divide(row, "rollout_ns") if segment in silent
-        ),
+        (_device_usd(row, row["segment"], row["ns"], stretches, book) for row in borrowed if row["segment"] in silent),
         Fraction(0),
-    )  # fmt: skip
+    )
 
 
 def _device_usd(row: Row, segment: int, ns: Fraction, stretches: Stretches, book: PriceBook) -> Fraction:

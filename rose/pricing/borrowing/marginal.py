@@ -7,7 +7,7 @@ Where a price changes during a run, each side is charged at its own.
 
 m is a decision figure and does not sum to the bill. It holds only if the fleet would have existed without the leases
 (the idle-anyway gate), which the price book gives a probability P (`idle_anyway`). Where it would not, device time was
-there to be avoided, and is charged on top of m at its amortized price:
+there to be avoided, and is charged on top of m at its amortized price, for the run's part of hours that it shared:
 
 - (1 - P) of borrowed device time;
 - P of all leased time of a span in which the device would have been given back (`scale_down`): without the lease none
@@ -25,6 +25,7 @@ from typing import Any
 
 import duckdb
 
+import sql
 from rose.pricing.borrowing import cash, harm, idle_anyway, power, provision, scale_down
 from rose.pricing.borrowing.harm import Harm
 from rose.pricing.borrowing.idle_anyway import Gate
@@ -218,11 +219,14 @@ def marginal(
     set_variables(connection, run_id=run_id)
     decided = rows(connection, "borrowing/scale_downs")
     gave_back = scale_down.check([*gave_back, *scale_down.recorded(decided)], "spans given, and the ledger's decisions")
+    shared = allocation.of("serving").shared
+    pieces = idle_anyway.cut(gave_back, shared)
     set_variables(
         connection, run_id=run_id, period_end_ns=period_ns[1], price_changes=stretches.changes_ns, by_lease=by_lease,
-        load_points=power.load_points(book), span_device=[span.device_id for span in gave_back],
-        span_from=[span.from_ns for span in gave_back], span_to=[span.to_ns for span in gave_back],
+        load_points=power.load_points(book), span_device=[span.device_id for span, _ in pieces],
+        span_from=[span.from_ns for span, _ in pieces], span_to=[span.to_ns for span, _ in pieces],
     )  # fmt: skip
+    connection.execute(sql.read("borrowing/lease_spans.sql"))
     lent, leased = rows(connection, "borrowing/lent_time"), rows(connection, "borrowing/leased_time")
     metered = power.metered(rows(connection, "borrowing/power_by_load"))
     harmed = harm.measure(connection, stretches, book, by_lease=by_lease)
@@ -247,12 +251,14 @@ def marginal(
     gave_back_time = rows(connection, "borrowing/gave_back_time") if gave_back else []
     let_go = [row for row in decided if row["decision"] == "let_go"]
     if let_go:
-        there = {row["device_id"] for row in rows(connection, "borrowing/ever_there")}
-        let_go = [row for row in let_go if row["device_id"] in there]
+        there = {(row["device_id"], row["device_class"]) for row in rows(connection, "borrowing/ever_there")}
+        # A device at the price of a dearer class would save what nobody paid.
+        let_go = [row for row in let_go if (row["device_id"], row["device_class"]) in there]
     gate = Gate.over(stretches, book)
-    avoidable, gave_back_ns = idle_anyway.avoidable(lent, gave_back_time, stretches, book, gate.stated)
+    billed = idle_anyway.billed(lent, shared, stretches)
+    avoidable, gave_back_ns = idle_anyway.avoidable(billed, gave_back_time, stretches, book, gate.stated, pieces)
     ends = [
-        sum(idle_anyway.avoidable(lent, gave_back_time, stretches, book, shares)[0].values(), Fraction(0))
+        sum(idle_anyway.avoidable(billed, gave_back_time, stretches, book, shares, pieces)[0].values(), Fraction(0))
         for shares in (gate.low, gate.high)
     ]
     return Marginal(
@@ -262,7 +268,7 @@ def marginal(
         avoidable_usd=sum(avoidable.values(), Fraction(0)),
         avoidable_interval=Interval(low=float(min(ends)), high=float(max(ends))) if ends[0] != ends[1] else None,
         let_go_usd=cash.let_go_usd(let_go, allocation, book),
-        unstated_usd=idle_anyway.unstated(lent, stretches, book, gate.silent),
+        unstated_usd=idle_anyway.unstated(billed, stretches, book, gate.silent),
         gave_back_ns=gave_back_ns,
         harm=harmed,
         sent_bytes=sent_bytes,

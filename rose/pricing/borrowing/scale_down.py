@@ -70,7 +70,8 @@ def decisions(path: Path) -> tuple[ScaleDown, ...]:
 def record(root: Path, run_id: str, provenance: Provenance, made: Iterable[ScaleDown]) -> None:
     """Record decisions in the ledger at `root`; one that is recorded again counts once.
 
-    Raises LedgerError, and PricingError, with nothing recorded, for one that overlaps another of its device.
+    Raises LedgerError, and PricingError, with nothing recorded, for one that overlaps another of its device, or names
+    a class that the device, where the ledger knows it, never had.
     """
     new = {one.event_id: one for one in made}
     with LedgerWriter.open(root, WRITER, run_id, provenance) as ledger:
@@ -78,8 +79,13 @@ def record(root: Path, run_id: str, provenance: Provenance, made: Iterable[Scale
             before = connection.execute(
                 "SELECT event_id, device_id, t0_ns, t1_ns FROM scale_down WHERE run_id = $run_id", {"run_id": run_id}
             ).fetchall()
+            classes = connection.execute(
+                "SELECT device_id, list(DISTINCT device_class ORDER BY device_class) FROM tenure "
+                "WHERE provenance = $provenance GROUP BY device_id", {"provenance": provenance},
+            ).fetchall()  # fmt: skip
         for event_id, *_ in before:
             new.pop(event_id, None)
+        _refuse_other_classes(new.values(), dict(classes))
         _refuse_overlaps(new.values(), [Span(*span) for _, *span in before], f"the decisions of run {run_id!r}")
         for one in new.values():
             ledger.record(one)
@@ -105,6 +111,16 @@ def check(spans: Iterable[Span], where: str) -> tuple[Span, ...]:
                 f"{where}: two spans of device {one.device_id!r} overlap; its time would be charged twice"
             )
     return ordered
+
+
+def _refuse_other_classes(new: Iterable[ScaleDown], classes: Mapping[str, Sequence[str]]) -> None:
+    for one in new:
+        known = classes.get(str(one.device_id), [one.device_class])
+        if one.device_class not in known:
+            raise PricingError(
+                f"device_class {one.device_class!r} is not what device {one.device_id!r} is in the ledger: write "
+                f"{' or '.join(known)}, by whose price its time counts"
+            )
 
 
 def _refuse_overlaps(new: Iterable[ScaleDown], before: Sequence[Span], where: str) -> None:

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
 
 import polars as pl
 
 from rose.events import BUCKETS
 from rose.pricing.charges import WORK, Charges, fully_load
+from rose.pricing.charges.measured import SharedTime, shared
 
 UNACCOUNTED = "unaccounted"
 #: The buckets of device time and, last, the provisioned time that no slice reports.
@@ -50,6 +52,8 @@ class DeviceCost:
     fully_loaded_nano_usd: Mapping[str, int]
     #: When it was provisioned: [t0_ns, t1_ns) UTC, in order.
     stays_ns: tuple[tuple[int, int], ...] = ()
+    #: By bucket, what the run measured beyond `bucket_ns`: it is billed to others who held the device as well.
+    others_ns: Mapping[str, Fraction] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         assert 0 <= self.provisioned_ns <= self.t1_ns - self.t0_ns
@@ -70,6 +74,8 @@ class Allocation:
     """The whole fleet over a run. `period` is from the first device's joining to the last one's leaving."""
 
     devices: tuple[DeviceCost, ...]
+    #: Of what is in `devices`, hours in which others held one as well.
+    shared: tuple[SharedTime, ...] = ()
 
     @property
     def period_ns(self) -> tuple[int, int]:
@@ -81,10 +87,21 @@ class Allocation:
 
     def of(self, *pools: str) -> Allocation:
         """The devices of some pools only."""
-        return Allocation(devices=tuple(d for d in self.devices if d.pool in pools))
+        return Allocation(
+            devices=tuple(d for d in self.devices if d.pool in pools),
+            shared=tuple(time for time in self.shared if time.pool in pools),
+        )
 
     def bucket_ns(self) -> dict[str, int]:
         return _sum(TIME_BUCKETS, (d.bucket_ns for d in self.devices))
+
+    def measured_ns(self) -> dict[str, int]:
+        """`bucket_ns` with what is billed to others: what quantities of work rest on."""
+        others = {
+            bucket: sum((d.others_ns.get(bucket, Fraction(0)) for d in self.devices), Fraction(0))
+            for bucket in TIME_BUCKETS
+        }
+        return {bucket: ns + round(others[bucket]) for bucket, ns in self.bucket_ns().items()}
 
     def amortized_nano_usd(self) -> dict[str, int]:
         return _sum(ALL_BUCKETS, (d.amortized_nano_usd for d in self.devices))
@@ -111,6 +128,11 @@ def allocate(charges: Charges) -> Allocation:
     stays: dict[_Device, list[tuple[int, int]]] = {}
     for stay in charges.stays:
         stays.setdefault((stay.device_id, stay.pool, stay.device_class), []).append((stay.t0_ns, stay.t1_ns))
+    common = shared(charges)
+    others: dict[_Device, dict[str, Fraction]] = {}
+    for time in common:
+        of_device = others.setdefault((time.device_id, time.pool, time.device_class), {})
+        of_device[time.bucket] = of_device.get(time.bucket, Fraction(0)) + time.others_ns
     devices = []
     for device in sorted(stays.keys() | amortized.keys()):
         there = sorted(stays.get(device, ()))
@@ -125,9 +147,10 @@ def allocate(charges: Charges) -> Allocation:
                 amortized_nano_usd={bucket: amortized[device][bucket] for bucket in ALL_BUCKETS},
                 fully_loaded_nano_usd={work: loaded[device][work] for work in WORK},
                 stays_ns=tuple(there),
+                others_ns=others.get(device, {}),
             )
         )
-    return Allocation(devices=tuple(devices))
+    return Allocation(devices=tuple(devices), shared=common)
 
 
 def _sum(keys: Iterable[str], parts: Iterable[Mapping[str, int]]) -> dict[str, int]:

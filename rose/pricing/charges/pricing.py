@@ -8,7 +8,7 @@ energy its kWh * PUE * tariff; each hour's sum is rounded once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC
 from fractions import Fraction
 from math import gcd
@@ -76,6 +76,8 @@ class Charges:
     provenance: str
     verified: bool
     book: PriceBook
+    #: Hours of devices that others held as well, as `charges/75_shared_hours` has them; see `charges.measured`.
+    shared: pl.DataFrame = field(default_factory=pl.DataFrame)
 
     @property
     def total_nano(self) -> int:
@@ -127,6 +129,7 @@ def price(
                 "decimals, and a power meter of its own to each device that draws more than 2.5 kW"
             ) from error
         frame = _frame(connection)
+        shared = connection.sql(sql.read("charges/75_shared_hours.sql")).pl()
     # Without device time there may be what was billed beside it.
     hours = [int(at.replace(tzinfo=UTC).timestamp()) * 1_000_000_000 for at in frame["hour"].unique()]
     begins = [stay.t0_ns for stay in stays] or hours
@@ -141,6 +144,7 @@ def price(
         provenance=of,
         verified=verified,
         book=book,
+        shared=shared,
     )
 
 

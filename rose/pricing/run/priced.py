@@ -13,7 +13,7 @@ from rose.ledger import catalog
 from rose.ledger.examine import Seen
 from rose.pricing import charges
 from rose.pricing.answers import cost_per_correct
-from rose.pricing.borrowing import alternatives
+from rose.pricing.borrowing.made import Made, made, together
 from rose.pricing.borrowing.marginal import Marginal, marginal
 from rose.pricing.charges import preconditions
 from rose.pricing.charges.allocation import Allocation, allocate
@@ -106,7 +106,7 @@ def priced(
             raise PricingError(f"run {run_id} has no device time yet, so there is nothing to share its cost over")
         from_ns, to_ns = allocation.period_ns
         borrow = marginal(connection, run_id, allocation, book)
-        made = tokens.count(connection, run_id)
+        counted = tokens.count(connection, run_id)
         spreads = _spreads(connection, charged, allocation.period_ns)
         yield PricedRun(
             connection=connection,
@@ -123,9 +123,9 @@ def priced(
             charged=charged,
             allocation=allocation,
             borrow=borrow,
-            tokens=made,
+            tokens=counted,
             found=cost_per_correct.groups(connection, run_id),
-            cost=cost_per_correct.token_cost(allocation, made, borrow, spreads),
+            cost=cost_per_correct.token_cost(allocation, counted, borrow, spreads),
         )
 
 
@@ -136,11 +136,11 @@ def _spreads(
     set_variables(
         connection, period_from_ns=period_ns[0], period_end_ns=period_ns[1], blocks=token_spread.BLOCKS
     )  # fmt: skip
-    places: dict[tuple[str, str], list[alternatives.Made]] = {}
-    for (pool, device_class), made in alternatives.made(charged).items():
-        places.setdefault(("borrowed" if pool == "serving" else "dedicated", device_class), []).append(made)
-    sums = {key: alternatives.together(parts) for key, parts in places.items()}
-    usd_per_ns = {key: float(made.usd / made.rollout_ns) for key, made in sums.items() if made.rollout_ns}
+    places: dict[tuple[str, str], list[Made]] = {}
+    for (pool, device_class), part in made(charged).items():
+        places.setdefault(("borrowed" if pool == "serving" else "dedicated", device_class), []).append(part)
+    sums = {key: together(parts) for key, parts in places.items()}
+    usd_per_ns = {key: float(part.usd / part.rollout_ns) for key, part in sums.items() if part.rollout_ns}
     return token_spread.spreads(rows(connection, "run/rollout_blocks"), usd_per_ns)
 
 

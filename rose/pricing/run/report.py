@@ -60,7 +60,7 @@ def _build(of: PricedRun) -> Report:
     set_variables(connection, period_end_ns=of.stamp.to_ns)
     bucket_ns = allocation.bucket_ns()
     provisioned_ns = sum(bucket_ns.values())
-    lent_ns = allocation.of("serving").bucket_ns()
+    lent_ns = allocation.of("serving").measured_ns()
     return Report(
         stamp=of.stamp,
         run=of.run,

@@ -7,6 +7,7 @@ They lie in `<ledger>/costs`, named after the frozen file's SHA-256. They can be
 from __future__ import annotations
 
 import io
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, get_args
@@ -105,11 +106,14 @@ def _has(path: Path, rows: pl.DataFrame) -> bool:
 
 
 def _is_whole(path: Path, posting: Posting) -> bool:
-    """Whether the file is there and has all that was posted."""
+    """Whether the file is there and comes to what was posted in each bucket; how that is divided `faults` looks at."""
     if not path.exists():
         return False
     try:
-        kept = pl.read_parquet(path, columns=["cost_nano"], hive_partitioning=False)
-        return bool(kept["cost_nano"].sum() == posting.cost_nano)
+        kept = pl.scan_parquet(path, hive_partitioning=False).group_by("bucket").agg(pl.col(AMOUNTS).sum()).collect()
     except (OSError, pl.exceptions.PolarsError):
         return False
+    posted: dict[str, Counter[str]] = defaultdict(Counter)
+    for total in posting.totals:
+        posted[total["bucket"]].update({name: total[name] for name in AMOUNTS})
+    return {row.pop("bucket"): row for row in kept.to_dicts()} == posted

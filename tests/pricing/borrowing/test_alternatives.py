@@ -18,10 +18,10 @@ from rose.pricing.borrowing.alternatives import (
     Alternative,
     Comparison,
     compare,
-    made,
     multiplier,
     spot_useful_share,
 )
+from rose.pricing.borrowing.made import made
 from rose.pricing.borrowing.marginal import Marginal
 from rose.pricing.query import rows
 from rose.pricing.run.priced import priced

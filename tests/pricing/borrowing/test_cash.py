@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from rose import events
 from rose.ledger import catalog
 from rose.pricing.borrowing import scale_down
 from rose.pricing.borrowing.cash import Bought, let_go_usd
@@ -102,6 +103,17 @@ def test_recorded_decisions_are_charged_and_saved(write_ledger: Any, sample: Pat
     assert after.capacity_avoided.value == before.capacity_avoided.value
     assert "$2.35 of dedicated devices that recorded decisions let go" in after.rests_on["cash_saved"]
     assert "no recorded decision let a dedicated device go" in before.rests_on["cash_saved"]
+
+
+def test_a_device_that_was_let_go_saves_the_price_of_its_own_class(write_ledger: Any, sample: Path) -> None:
+    before = priced_savings(sample)
+    there = [device("joined", -7200, "r1", pool="rollout"), device("left", -3600, "r1", pool="rollout")]
+    write_ledger(there, root=sample, run_id="earlier")
+    dearer = events.ScaleDown(
+        device_id="r1", device_class="h200", decision="let_go", t0_ns=T0_NS, t1_ns=at_ns(1), decided_by="Kim"
+    )
+    write_ledger([dearer], root=sample, writer="kim")
+    assert priced_savings(sample).cash_saved.value == before.cash_saved.value
 
 
 def priced_savings(root: Path) -> Savings:

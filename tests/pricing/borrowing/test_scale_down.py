@@ -100,6 +100,16 @@ def test_a_decision_that_overlaps_one_in_the_ledger_is_not_recorded(tmp_path: Pa
     assert starts == [("s0", T0_NS), ("s0", T0_NS + 2 * HOUR_NS)]
 
 
+def test_a_class_that_the_device_never_had_is_not_recorded(tmp_path: Path, sample: Path) -> None:
+    def record(line: str) -> None:
+        scale_down.record(sample, "run", "replay", decisions(file_of(tmp_path, HEADER, line)))
+
+    with pytest.raises(PricingError, match="device_class 'b200' is not what device 's0' is in the ledger: write h100"):
+        record(KEPT.replace("h100-sxm", "b200"))
+    # A device of which the ledger knows nothing may have been of any.
+    record(KEPT.replace("h100-sxm", "b200").replace("s0", "s9"))
+
+
 def test_time_that_several_recorded_decisions_keep_is_one_span() -> None:
     times_h = [("s0", 0, 2), ("s0", 1, 3), ("s0", 1, 2), ("s0", 4, 5), ("s1", 1, 2)]
     rows = [

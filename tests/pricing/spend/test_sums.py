@@ -36,6 +36,11 @@ def test_sums_that_are_not_what_was_posted_are_made_again(half_closed: Path) -> 
     pl.read_parquet(path).head(1).write_parquet(path)
     assert sums.of_posting(root, posting, "hour") == path
     assert path.read_bytes() == whole
+    # The same dollars, on serving what was idle.
+    moved = pl.when(bucket="idle").then(pl.lit("serving")).otherwise("bucket").alias("bucket")
+    pl.read_parquet(path).with_columns(moved).write_parquet(path)
+    assert sums.of_posting(root, posting, "hour") == path
+    assert path.read_bytes() == whole
     path.write_bytes(whole[:100])
     assert sums.of_posting(root, posting, "hour") == path
     assert path.read_bytes() == whole

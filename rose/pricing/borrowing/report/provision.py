@@ -219,7 +219,7 @@ def _break_even(run: PricedRun) -> Figure:
     """[D] p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m without provision, per borrowed device-hour."""
     borrowed, dedicated = run.tokens["borrowed"], run.tokens["dedicated"]
     own, lent = run.allocation.of("rollout", "train"), run.borrow.borrowed_ns
-    own_ns = own.bucket_ns()["rollout"]
+    own_ns, worked_ns = own.bucket_ns()["rollout"], own.measured_ns()["rollout"]
     if not (lent and own_ns and borrowed.generated and dedicated.useful):
         why = "not enough data: it takes useful tokens on both borrowed and dedicated devices"
         return run.make.money(None, MARGINAL, per="device-hour", why=why)
@@ -227,7 +227,7 @@ def _break_even(run: PricedRun) -> Figure:
     found = formulas.break_even_provision(
         p_dedicated=own.amortized_nano_usd()["rollout"] / NANO_USD_PER_USD * NS_PER_HOUR / own_ns,
         m_without_provision=0.0,
-        tau_ratio=(borrowed.generated / lent) / (dedicated.generated / own_ns),
+        tau_ratio=(borrowed.generated / lent) / (dedicated.generated / worked_ns),
         wasted_borrowed=float(borrowed.wasted_share or 0),
         wasted_dedicated=float(dedicated.wasted_share or 0),
     )

@@ -1,0 +1,76 @@
+"""What a run measured of hours that it shared: quantities of work rest on that, and money on its part of the hours.
+
+Charges have the part alone. A run that works all of an hour in which another run holds the device as well is billed
+half of it, and made its tokens in the whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import polars as pl
+
+from rose.pricing.charges.pricing import Charges
+
+_DEVICE = ("device_id", "pool", "device_class")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SharedTime:
+    """One lease's time in one bucket, in an hour in which others held the device as well."""
+
+    device_id: str
+    pool: str
+    device_class: str
+    #: Begin of the hour, UTC.
+    hour_ns: int
+    lease_id: str | None
+    bucket: str
+    #: What is billed of it, and the run's part of the hour, above 0 and at most 1.
+    ns: int
+    cost_nano: int
+    part: Fraction
+    #: Share of the rollout time that all report of the hour which the hardware had time for.
+    room: Fraction
+
+    @property
+    def measured_ns(self) -> Fraction:
+        """What the run reported, but for what the division of the hour rounded."""
+        return self.ns / self.part
+
+    @property
+    def others_ns(self) -> Fraction:
+        """What of it is billed to the others."""
+        return self.measured_ns - self.ns
+
+    @property
+    def hardware_share(self) -> Fraction:
+        """Time of the hardware for each nanosecond billed.
+
+        What was measured, but never more of all runs together than the hour has: two that work at once have half each.
+        """
+        return self.room / self.part
+
+
+def shared(charges: Charges) -> tuple[SharedTime, ...]:
+    """All device time in shared hours, in order; empty where no device was shared."""
+    if charges.shared.is_empty():
+        return ()
+    keys = ("run_id", "hardware_id", *_DEVICE, "hour")
+    found = (
+        charges.frame.filter(kind="capacity")
+        .join(charges.shared, on=keys)
+        .group_by(*keys, "lease_id", "bucket", "held_ns", "part_ns", "rollout_ns", "hardware_ns")
+        .agg(pl.col("ns", "cost_nano").sum())
+        .sort(*keys, "lease_id", "bucket")
+        .with_columns(hour_ns=pl.col("hour").dt.epoch("ns"))
+    )
+    return tuple(
+        SharedTime(
+            **{name: row[name] for name in (*_DEVICE, "hour_ns", "lease_id", "bucket", "ns", "cost_nano")},
+            part=Fraction(row["part_ns"], row["held_ns"]),
+            room=Fraction(row["hardware_ns"], max(row["hardware_ns"], row["rollout_ns"])),
+        )
+        for row in found.iter_rows(named=True)
+    )

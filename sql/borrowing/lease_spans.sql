@@ -1,0 +1,30 @@
+-- When serving devices were leased, cut where prices change: [t0_ns, t1_ns). An open lease counts up to its expiry or
+-- `period_end_ns`. The class is NULL for a device that the ledger does not know.
+-- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0; SET VARIABLE price_changes = []::BIGINT[];
+CREATE OR REPLACE TEMP TABLE lease_span AS
+WITH class AS (
+    SELECT device_id, device_class, CASE WHEN lag(joined_ns) OVER device IS NULL THEN 0 ELSE joined_ns END AS since_ns
+    FROM tenure WHERE run_id = getvariable('run_id')
+    WINDOW device AS (PARTITION BY device_id ORDER BY joined_ns)
+),
+held AS (
+    SELECT
+        lease_id, device_id, epoch_ns(granted_at) AS t0_ns,
+        coalesce(epoch_ns(closed_at), least(epoch_ns(expires_at), getvariable('period_end_ns'))) AS t1_ns
+    FROM lease
+    WHERE run_id = getvariable('run_id') AND granted_at IS NOT NULL
+),
+edge AS (
+    SELECT list_concat([0], getvariable('price_changes')::BIGINT[], [9223372036854775807]) AS edges
+),
+stretch AS (
+    SELECT n - 1 AS segment, edges[n] AS from_ns, edges[n + 1] AS to_ns
+    FROM edge, unnest(range(1, len(edges))) AS numbers(n)
+)
+SELECT
+    h.lease_id, h.device_id, c.device_class, s.segment,
+    greatest(h.t0_ns, s.from_ns) AS t0_ns, least(h.t1_ns, s.to_ns) AS t1_ns
+FROM held AS h
+JOIN stretch AS s ON h.t0_ns < s.to_ns AND s.from_ns < h.t1_ns
+ASOF LEFT JOIN class AS c ON h.device_id = c.device_id AND h.t0_ns >= c.since_ns
+WHERE h.t1_ns > h.t0_ns;

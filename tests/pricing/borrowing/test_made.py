@@ -1,0 +1,157 @@
+"""What a run makes and avoids is the same whoever holds its devices with it; what it pays is its part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rose import events
+from rose.pricing.answers import frontier
+from rose.pricing.borrowing.alternatives import DEDICATED, LOADED, Comparison, compare
+from rose.pricing.borrowing.made import Made, made, together
+from rose.pricing.borrowing.marginal import Marginal
+from rose.pricing.borrowing.report import provision
+from rose.pricing.borrowing.report.marginal import charged
+from rose.pricing.borrowing.scale_down import Span
+from rose.pricing.price_books.pricebook import PriceBook, parse
+from rose.pricing.run.priced import priced
+from rose.pricing.run.report import build
+from tests.pricing.charges import test_tenures
+from tests.pricing.charges.test_pricing import T0_NS, S, slice_, turn, us, verdict
+from tests.pricing.charges.test_tenures import device, run
+
+LENT_NS = 1200 * S
+#: A tenth of a cent for 1 s of serving devices: no nano-dollar is rounded.
+PRICE = Fraction(36, 10)
+BOOK = parse(test_tenures.BOOK.text.replace("2.35", "3.6"), "b.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    made: dict[tuple[str, str], Made]
+    compared: Comparison
+    borrow: Marginal
+    slack: frontier.Slack | str
+
+
+def holding(*slices: events.Event, **pools: str) -> list[events.Event]:
+    """A run that holds devices for an hour, each on hardware of its own name."""
+    made: list[events.Event] = [run()]
+    for device_id, pool in pools.items():
+        made += [
+            device(action, at_s, device_id, pool=pool, hardware_id=f"GPU-{device_id}")
+            for action, at_s in (("joined", 0), ("left", 3600))
+        ]
+    return [*made, *slices]
+
+
+def lease(action: Any, at_s: int) -> events.Lease:
+    return events.Lease(
+        action=action, lease_id="L", device_id="s", kv_budget_bytes=1, compute_share=0.5, expires_at_us=us(9000),
+        at_us=us(at_s),
+    )  # fmt: skip
+
+
+def ours(tokens: int = 1000) -> list[events.Event]:
+    """1,000 tokens in 1,200 s of a serving device, leased for half an hour, and 3,000 in 1,800 s of a dedicated one."""
+    return holding(
+        lease("granted", 0), slice_(0, "s", "L", rollout=1200, idle=600), lease("released", 1800),
+        slice_(1800, "s", serving=1800), turn("a", 10, tokens, device_id="s", lease_id="L"),
+        slice_(0, "r", rollout=1800, train=600, idle=1200), turn("b", 10, 3 * tokens, device_id="r"),
+        *verdict("a", 20, accepted=True),
+        s="serving", r="rollout",
+    )  # fmt: skip
+
+
+def seen(root: Path, book: PriceBook = BOOK, spans: tuple[Span, ...] = (), run_id: str = "run") -> Seen:
+    with priced(root, run_id, book) as found:
+        borrow = charged(found, spans)
+        compared = compare(found.charged, found.allocation, borrow, found.found, [], {}, market=False)
+        return Seen(made(found.charged), compared, borrow, frontier.slack(found.allocation, found.tokens, found.found))
+
+
+def with_another(write_ledger: Any, *made: events.Event) -> Path:
+    root: Path = write_ledger(made, writer="other", run_id="other")
+    return root
+
+
+@pytest.fixture
+def alone(write_ledger: Any, tmp_path: Path) -> Path:
+    root: Path = write_ledger(ours(), root=tmp_path / "alone")
+    return root
+
+
+def test_another_run_on_the_hardware_changes_what_is_paid_and_not_what_is_made(write_ledger: Any, alone: Path) -> None:
+    other = holding(*(slice_(0, name, rollout=900) for name in "sr"), s="serving", r="rollout")
+    root = write_ledger(ours(), root=with_another(write_ledger, *other))
+    before, after = seen(alone), seen(root)
+    for key, rollouts_s in ((("serving", "h100-sxm"), 1200), (("rollout", "h100-sxm"), 1800)):
+        was, shared = before.made[key], after.made[key]
+        assert was.measured_ns == was.hardware_ns == was.rollout_ns == rollouts_s * S
+        assert (shared.measured_ns, shared.hardware_ns, shared.rollout_ns) == (
+            rollouts_s * S, rollouts_s * S, rollouts_s * S / 2
+        )  # fmt: skip
+        assert shared.tokens_per_s == was.tokens_per_s
+        assert (shared.usd, shared.unshared_usd) == (was.usd / 2, was.usd)
+    assert after.borrow.borrowed_ns == before.borrow.borrowed_ns == LENT_NS
+    # A third of what the dedicated device made in 1,800 s, at its dollar an hour.
+    for name, usd in ((DEDICATED, Fraction(600, 3600)), (LOADED, Fraction(600 * 3600, 2400 * 3600))):
+        was_way, way = (next(way for way in of.compared.alternatives if way.name == name) for of in (before, after))
+        assert was_way.usd == way.usd == usd
+        assert was_way.bought == way.bought
+    assert not isinstance(after.slack, str)
+    assert after.slack == before.slack
+    break_even = [provision.build(of, "run", BOOK).break_even.value for of in (alone, root)]
+    assert break_even[0] is not None
+    assert break_even[0] == break_even[1]
+
+
+def test_what_the_borrow_kept_from_being_avoided_is_charged_for_the_run_s_part(write_ledger: Any) -> None:
+    """The other run holds the device for the whole hour: every nanosecond of it is half this run's."""
+    root = write_ledger(ours(), root=with_another(write_ledger, *holding(s="serving")))
+    gone, silent = (
+        parse(BOOK.text.replace("idle_anyway = true", text), "b.toml") for text in ("idle_anyway = false", "")
+    )
+    assert seen(root, gone).borrow.avoidable_usd == PRICE * 600 / 3600
+    assert seen(root, silent).borrow.unstated_usd == PRICE * 600 / 3600
+    kept = (Span("s", T0_NS + 900 * S, T0_NS + 3600 * S),)
+    shared = seen(root, spans=kept).borrow
+    assert (shared.avoidable_usd, shared.gave_back_ns) == (PRICE * 450 / 3600, 900 * S)
+
+
+def test_idle_time_put_to_work_is_what_was_measured(write_ledger: Any) -> None:
+    """Shared in the first of two hours alone, which weighs no less for it: 1,200 s of 5,400 s."""
+    made = [*ours(), device("joined", 3600, "s", hardware_id="GPU-s"), slice_(3600, "s", idle=3600)]
+    made.append(device("left", 7200, "s", hardware_id="GPU-s"))
+    root = write_ledger(made, root=with_another(write_ledger, *holding(s="serving")))
+    assert build(root, "run", BOOK).harvest_share.value == pytest.approx(1200 / 5400)
+
+
+@pytest.mark.parametrize("worked_s", [(3600, 3600), (3600, 900), (1800, 1800)])
+def test_the_capacity_that_two_runs_avoid_is_no_more_than_the_hardware_had(
+    write_ledger: Any, worked_s: tuple[int, int]
+) -> None:
+    """Without a dedicated device the borrowed time stands for one; time in which both worked stands for it once."""
+    root = None
+    for run_id, rollout_s in zip(("run", "other"), worked_s, strict=True):
+        made = holding(
+            slice_(0, "s", rollout=rollout_s, idle=3600 - rollout_s), turn("a", 10, rollout_s, device_id="s"),
+            s="serving",
+        )  # fmt: skip
+        root = write_ledger(made, root=root, writer=run_id, run_id=run_id)
+    assert root is not None
+    both = [seen(root, run_id=run_id) for run_id in ("run", "other")]
+    worked = sum(worked_s)
+    for of, rollout_s in zip(both, worked_s, strict=True):
+        (part,) = of.made.values()
+        assert part.tokens_per_s == 1
+        assert part.hardware_ns == rollout_s * S * min(Fraction(1), Fraction(3600, worked))
+        way = of.compared.alternatives[0]
+        assert way.bought is not None
+        assert way.bought.needed_ns == part.hardware_ns
+        assert way.usd == part.hardware_ns / S / 3600
+    assert together([part for of in both for part in of.made.values()]).hardware_ns == min(3600, worked) * S
