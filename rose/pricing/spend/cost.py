@@ -201,7 +201,7 @@ def _set_tags(connection: duckdb.DuckDBPyConnection, root: Path, question: Quest
     for tag in question.tags:
         with catalog.connect(root) as ledger:
             set_variables(ledger, provenance=provenance)
-            tags = {row["run_id"]: _tags(row["tags_json"]) for row in rows(ledger, "spend/run_tags")}
+            tags = {row["run_id"]: tags_of(row["tags_json"]) for row in rows(ledger, "spend/run_tags")}
         names = {name for own in tags.values() for name in own}
         if tag not in names:
             raise PricingError(f"no run has the tag {tag!r}{did_you_mean(tag, names)}")
@@ -209,7 +209,7 @@ def _set_tags(connection: duckdb.DuckDBPyConnection, root: Path, question: Quest
     connection.register("run_tag", pl.DataFrame(tagged, schema={"run_id": pl.String, "tag": pl.String}, orient="row"))
 
 
-def _tags(tags_json: str) -> dict[str, str | None]:
+def tags_of(tags_json: str) -> dict[str, str | None]:
     """Tags by name. Of a name given twice the first counts, as it does where charges are given their team."""
     tags: dict[str, Any] = json.loads(
         tags_json, object_pairs_hook=lambda pairs: dict(reversed(pairs)), parse_int=str, parse_float=str
