@@ -14,7 +14,6 @@ from rose.pricing.money import (
     format_usd,
     nano_usd,
     nano_usd_of,
-    round_together,
     split,
 )
 
@@ -89,22 +88,6 @@ def test_dollars_for_people(amount: int, text: str) -> None:
 )
 def test_durations_for_people(ns: int, text: str) -> None:
     assert format_ns(ns) == text
-
-
-@given(st.lists(st.fractions(-1000, 1000, max_denominator=1000)))
-def test_rounded_together_amounts_are_next_to_what_they_were_and_sum_to_the_rounded_sum(
-    amounts: list[Fraction],
-) -> None:
-    rounded = round_together(amounts)
-    assert sum(rounded) == round(sum(amounts))
-    assert all(abs(whole - amount) < 1 for whole, amount in zip(rounded, amounts, strict=True))
-
-
-def test_a_total_that_cannot_be_reached_by_rounding_is_refused() -> None:
-    assert round_together([Fraction(1, 2), Fraction(1, 2)], 1) == [1, 0]
-    assert round_together([Fraction(3), Fraction(1, 3)], 4) == [3, 1]
-    with pytest.raises(ValueError, match="cannot be rounded to sum to 3"):
-        round_together([Fraction(1, 2), Fraction(1, 2)], 3)
 
 
 def test_other_currencies_are_named_before_the_amount() -> None:

@@ -82,12 +82,13 @@ def _with_corrections(by_team: Table, bill: Bill) -> Table:
     """The same with what was posted since, and teams that only that has; as it is where nothing was."""
     if not bill.corrections:
         return by_team
-    posted = dict(_grouped(pl.concat([part.frame for part in bill.corrections]), ["team"], "cost_nano"))
+    posted: dict[str, int] = dict(_grouped(pl.concat([part.frame for part in bill.corrections]), ["team"], "cost_nano"))
     rows = {row[0]: row for row in by_team.rows}
     rows = {team: rows.get(team, (team, 0, 0, 0)) for team in sorted(rows.keys() | posted.keys())}
     names = (CORRECTIONS, WITH_CORRECTIONS)
     return dataclasses.replace(
         by_team,
+        notes=(*by_team.notes, "What was posted since the close stands beside it."),
         columns=(*by_team.columns, *(Column(name, _AMORTIZED.kind) for name in names)),
         rows=tuple((*row, posted.get(team, 0), row[2] + posted.get(team, 0)) for team, row in rows.items()),
     )

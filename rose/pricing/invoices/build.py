@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from rose.clock import utc_us
+from rose.errors import did_you_mean
 from rose.ledger import catalog, layout
 from rose.pricing.closing import bill, charge_algebra, coverage, store
 from rose.pricing.closing.charge_algebra import UNALLOCATED
@@ -23,7 +24,7 @@ from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend import sums
-from rose.pricing.spend.cost import meant, tags_of
+from rose.pricing.spend.cost import tags_of
 from rose.pricing.spend.currency import OWN, rate_of
 
 _KEYS = ("team", "run_id", "bucket", "kind", "pool", "device_class", "commitment", "route")
@@ -94,7 +95,9 @@ def of_team(made: Sequence[Invoice], team: str) -> Invoice:
         if invoice.team == team:
             return invoice
     period = made[0].period.label if made else "the period"
-    raise PricingError(f"no charge of {period} has team {team!r}{meant(team, {invoice.team for invoice in made})}")
+    raise PricingError(
+        f"no charge of {period} has team {team!r}{did_you_mean(team, {invoice.team for invoice in made})}"
+    )
 
 
 def _charged(

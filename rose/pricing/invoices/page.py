@@ -10,18 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from importlib import resources
 from itertools import groupby
-
-import jinja2
 
 from rose.clock import utc
 from rose.pricing.closing.charge_algebra import UNALLOCATED
 from rose.pricing.closing.period import moment
-from rose.pricing.export import facts
+from rose.pricing.export import facts, markup
 from rose.pricing.figures import AMORTIZED
 from rose.pricing.invoices.invoice import Invoice, Kind, Line
-from rose.pricing.money import NS_PER_HOUR, format_money, round_together
+from rose.pricing.money import NS_PER_HOUR, format_money, rounded
 from rose.pricing.spend.currency import OWN
 
 TEMPLATE = "invoice.html.j2"
@@ -67,12 +64,9 @@ def render(invoice: Invoice, *, paper: str | None = None) -> str:
 
     The same invoice gives the same text.
     """
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    source = resources.files("rose.pricing.invoices").joinpath(TEMPLATE).read_text("utf-8")
     named = "Invoice" if invoice.final else "Invoice, not final" if invoice.close else "Draft of an invoice"
-    return environment.from_string(source).render(
+    return markup.page(
+        TEMPLATE,
         invoice=invoice,
         paper=paper,
         named=named,
@@ -92,7 +86,8 @@ def shown(invoice: Invoice) -> Shown:
     unit = Fraction(_NANO, 10**places)
 
     def divided(groups: Sequence[Sequence[Line]], whole: int) -> list[int]:
-        return round_together([sum(line.amount_nano for line in lines) / unit for lines in groups], whole)
+        parts = {place: sum(line.amount_nano for line in lines) / unit for place, lines in enumerate(groups)}
+        return list(rounded(parts, whole).values())
 
     total = round(invoice.total_nano / unit)
     kinds = [kind for kind in _TITLES if invoice.of_kind(kind)]
