@@ -132,8 +132,9 @@ def _charged(
             "each, or close the whole"
         )
     now_ns = 1000 * (utc_us() if now_us is None else now_us)
-    frame = made.frame
-    return _Charged(frame=frame, book=book, stamp=made.stamp, close=None, made_ns=now_ns, later=frame.clear())
+    frame, facts = made.frame, made.stamp.book
+    stamp = dataclasses.replace(made.stamp, book=dataclasses.replace(facts, example=facts.example or book.example))
+    return _Charged(frame=frame, book=book, stamp=stamp, close=None, made_ns=now_ns, later=frame.clear())
 
 
 def _charges(frame: pl.DataFrame) -> Iterator[tuple[str, Line]]:
