@@ -9,7 +9,7 @@ from typing import Any
 
 from rose.clock import utc
 from rose.pricing.answers.cost_per_correct import Interval
-from rose.pricing.money import NANO_USD_PER_USD, format_ns, format_usd, nano_usd_of
+from rose.pricing.money import NANO_USD_PER_USD, format_money, format_ns, nano_usd_of
 from rose.pricing.price_books.pricebook import PriceBook
 
 NOT_ENOUGH_DATA = "not enough data"
@@ -210,8 +210,8 @@ def _why(value: float | None, why: str | None) -> str | None:
 
 
 def _text(value: float, unit: str) -> str:
-    if unit.startswith("nano_usd"):
-        return format_usd(int(value))
+    if unit.startswith("nano_"):
+        return format_money(int(value), unit.removeprefix("nano_").partition("/")[0].upper())
     if unit == "ns":
         return f"{value / 1e6:,.1f} ms" if value < 1e9 else format_ns(int(value))
     if unit == "share":

@@ -75,7 +75,7 @@ def diff(old: BookArgument, new: BookArgument, *, as_json: JsonOption = False) -
         _print(f"Price book {books}", ("what", "days", "field", "old", "new", "change"), _changes(made))
         return
     same = made.old.sha256 == made.new.sha256
-    texts = "the files are the same" if same else "the files differ in layout, comments, name or version only"
+    texts = "the files are the same" if same else "the files differ in layout, comments or keys at the top only"
     typer.echo(f"{books}: no difference; {texts}")
 
 
@@ -193,4 +193,6 @@ def _words(entry: Entry) -> str:
             return f"${entry.input_usd_per_million:f} in, ${entry.output_usd_per_million:f} out, per million"
         case entries.VerifierPrice():
             return f"${entry.usd_per_verdict:f} per verdict"
+        case entries.ExchangeRate():
+            return f"${entry.usd_per_unit:f} for 1 {entry.currency}"
     raise AssertionError(f"no words for {type(entry).__name__}")

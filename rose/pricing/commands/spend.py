@@ -17,6 +17,7 @@ from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_err
 
 if TYPE_CHECKING:
     from rose.pricing.spend.cost import Question
+    from rose.pricing.spend.currency import Rate
     from rose.pricing.table import Element
 
 PeriodOption = Annotated[
@@ -31,7 +32,12 @@ TzOption = Annotated[
     str | None, typer.Option("--tz", help="Days and months of this time zone, such as Europe/Berlin; else UTC.")
 ]
 FiscalOption = Annotated[
-    int | None, typer.Option("--fiscal-start", help="Month in which your fiscal year starts, 1 to 12; else 1.")
+    int | None,
+    typer.Option("--fiscal-start", help="Month in which your fiscal year starts, 1 to 12; else the price book's."),
+]
+CurrencyOption = Annotated[
+    str | None,
+    typer.Option("--currency", help="Show amounts in this one, such as EUR, at the price book's rate; else USD."),
 ]
 ProvenanceOption = Annotated[
     str | None, typer.Option("--provenance", help="live, replay or simulated, where the period has several.")
@@ -55,6 +61,7 @@ def cost_command(
     tag: Annotated[str | None, typer.Option("--tag", help="Runs with a tag only, as NAME=VALUE.")] = None,
     tz: TzOption = None,
     fiscal_start: FiscalOption = None,
+    currency: CurrencyOption = None,
     ledger: LedgerOption = None,
     price_book: BookOption = None,
     provenance: ProvenanceOption = None,
@@ -81,19 +88,24 @@ def cost_command(
             option: value
             for option, value in (
                 ("period", period), ("by", by or None), ("team", team), ("run", run), ("tag", tag), ("tz", tz),
-                ("fiscal_start", fiscal_start), ("provenance", provenance), ("price_book", price_book),
+                ("fiscal_start", fiscal_start), ("currency", currency), ("provenance", provenance),
+                ("price_book", price_book),
             )
             if value is not None
         }  # fmt: skip
         options: dict[str, Any] = (saved_reports.options(root, name) if name is not None else {}) | given
         with logged(root, "report", f"cost {json.dumps(options)}"), progress_bar("Adding up"):
             from rose.pricing.spend import cost, tables
+            from rose.pricing.spend.currency import rate
 
-            made = cost.ask(root, _question(options), options.get("price_book"), allow_unverified=allow_unverified)
+            asked, book = _question(root, options), options.get("price_book")
+            made = cost.ask(root, asked, book, allow_unverified=allow_unverified)
+            of = made.stamp.provenance
+            made = made.converted(rate(root, options.get("currency"), asked.period, book, provenance=of))
         if save is not None:
             # Once it has an answer.
             saved_reports.save(root, save, options)
-        _print(made.to_json, lambda: tables.csv_text(made), lambda: tables.terminal(made), as_csv, as_json)
+        _print(made.to_json, lambda: tables.csv_text(made), lambda: tables.terminal(made), as_csv, as_json, made.rate)
 
 
 def _check_format(as_csv: bool, as_json: bool) -> None:
@@ -105,27 +117,30 @@ def _check_format(as_csv: bool, as_json: bool) -> None:
 
 def _print(
     data: Callable[[], Any], csv_text: Callable[[], str], parts: Callable[[], Iterable[Element]], as_csv: bool,
-    as_json: bool,
+    as_json: bool, shown_in: Rate | None,
 ) -> None:  # fmt: skip
     """Print an answer in the format that was asked for: plain values, CSV, or tables."""
     if as_json:
         typer.echo(json.dumps(data(), indent=2))
     elif as_csv:
         typer.echo(csv_text(), nl=False)
+        if shown_in is not None:
+            # CSV has no place for it.
+            typer.echo(shown_in.text, err=True)
     else:
         from rose.pricing import console
 
         console.show(parts())
 
 
-def _question(options: dict[str, Any]) -> Question:
+def _question(root: Path, options: dict[str, Any]) -> Question:
     """The question that options ask. Raises PricingError for one that is wrong."""
     from rose.clock import utc_us
     from rose.pricing.money import PricingError
-    from rose.pricing.spend.calendar import Calendar
+    from rose.pricing.spend.calendar import calendar_of
     from rose.pricing.spend.cost import Question
 
-    calendar = Calendar(options.get("tz", "UTC"), options.get("fiscal_start", 1))
+    calendar = calendar_of(root, options.get("tz"), options.get("fiscal_start"), options.get("price_book"))
     only: dict[str, str] = {name: options[name] for name in ("team", "run") if name in options}
     if "tag" in options:
         name, equals, value = options["tag"].partition("=")
@@ -165,6 +180,7 @@ def saved_command(
     run: Annotated[str | None, typer.Option("--run", help="One run only.")] = None,
     tz: TzOption = None,
     fiscal_start: FiscalOption = None,
+    currency: CurrencyOption = None,
     ledger: LedgerOption = None,
     price_book: BookOption = None,
     provenance: ProvenanceOption = None,
@@ -177,20 +193,23 @@ def saved_command(
     with clear_errors():
         from rose.clock import utc_us
         from rose.pricing.spend import tables
-        from rose.pricing.spend.calendar import Calendar
+        from rose.pricing.spend.calendar import calendar_of
+        from rose.pricing.spend.currency import rate
         from rose.pricing.spend.saved import saved
 
         _check_format(as_csv, as_json)
         root = ledger_root(ledger)
-        calendar = Calendar(tz or "UTC", fiscal_start or 1)
+        calendar = calendar_of(root, tz, fiscal_start, price_book)
         wanted = calendar.period(period or "this-month", utc_us() * 1000)
         with logged(root, "report", f"saved {wanted.label}"), progress_bar("Comparing runs") as progress:
             made = saved(
                 root, wanted, price_book, team=team, run_id=run, provenance=provenance,
                 allow_unverified=allow_unverified, progress=progress,
             )  # fmt: skip
+            of = made.provenance
+            made = made.converted(rate(root, currency, wanted, price_book, run_id=run, provenance=of))
         parts = functools.partial(tables.saved_terminal, made, calendar)
-        _print(made.to_json, lambda: tables.saved_csv(made), parts, as_csv, as_json)
+        _print(made.to_json, lambda: tables.saved_csv(made), parts, as_csv, as_json, made.rate)
 
 
 def forecast_command(
@@ -201,6 +220,7 @@ def forecast_command(
     ] = None,
     price_book: BookOption = None,
     provenance: ProvenanceOption = None,
+    currency: CurrencyOption = None,
     *,
     allow_unverified: UnverifiedOption = False,
     as_csv: CsvOption = False,
@@ -210,6 +230,7 @@ def forecast_command(
     with clear_errors():
         from rose.pricing.closing import period
         from rose.pricing.spend import tables
+        from rose.pricing.spend.currency import rate
         from rose.pricing.watch import budget
         from rose.pricing.watch import tables as watching
 
@@ -220,10 +241,14 @@ def forecast_command(
             rows = budget.expected(
                 root, wanted, price_book, team, provenance=provenance, allow_unverified=allow_unverified
             )
+            of = rows[0].spent.stamp.provenance
+            shown_in = rate(root, currency, wanted, price_book, provenance=of)
+            rows = [row.converted(shown_in) for row in rows]
         _print(
             lambda: [row.to_json() for row in rows],
             lambda: tables.forecast_csv(rows),
             lambda: watching.forecasts(rows),
             as_csv,
             as_json,
+            shown_in,
         )

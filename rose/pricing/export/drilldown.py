@@ -16,6 +16,8 @@ from rose.pricing.table import Column, Row, Table
 
 #: The word for what has no value where a table is drilled down by one.
 UNALLOCATED = "unallocated"
+#: Columns of what teams bear of a close that was corrected.
+CORRECTIONS, WITH_CORRECTIONS = "corrections", "amortized, with corrections"
 
 
 _HOURS, _AMORTIZED = Column("device-hours", "hours"), Column("amortized", "money")
@@ -26,7 +28,7 @@ def tables(bill: Bill) -> list[Table]:
     frame = bill.charges.frame
     loaded = charges.fully_load(frame)
     made = (
-        _by_team(frame, loaded),
+        _with_corrections(_by_team(frame, loaded), bill),
         _by_bucket_and_day(frame),
         _by_run(bill, loaded),
         _by_policy(frame),
@@ -73,6 +75,22 @@ def _by_team(frame: pl.DataFrame, loaded: pl.DataFrame) -> Table:
         ),
         columns=(Column("team"), _HOURS, _AMORTIZED, Column("fully loaded", "money")),
         rows=_both_views(frame, loaded, "team"),
+    )
+
+
+def _with_corrections(by_team: Table, bill: Bill) -> Table:
+    """The same with what was posted since, and teams that only that has; as it is where nothing was."""
+    if not bill.corrections:
+        return by_team
+    posted: dict[str, int] = dict(_grouped(pl.concat([part.frame for part in bill.corrections]), ["team"], "cost_nano"))
+    rows = {row[0]: row for row in by_team.rows}
+    rows = {team: rows.get(team, (team, 0, 0, 0)) for team in sorted(rows.keys() | posted.keys())}
+    names = (CORRECTIONS, WITH_CORRECTIONS)
+    return dataclasses.replace(
+        by_team,
+        notes=(*by_team.notes, "What was posted since the close stands beside it."),
+        columns=(*by_team.columns, *(Column(name, _AMORTIZED.kind) for name in names)),
+        rows=tuple((*row, posted.get(team, 0), row[2] + posted.get(team, 0)) for team, row in rows.items()),
     )
 
 
@@ -213,7 +231,8 @@ def _corrections(bill: Bill) -> Table:
         title="What was posted after the close",
         view=AMORTIZED,
         notes=(
-            "Signed: what each changes the closed charges by, at the day that was charged. Not in the other tables."
+            "Signed: what each changes the closed charges by, at the day that was charged. Of the other tables only "
+            "`By team` has them."
             if bill.corrections
             else "None." if bill.close_id else "The period is not closed, so nothing can be posted to it.",
         ),

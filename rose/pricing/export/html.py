@@ -274,7 +274,7 @@ def _every_figure(figures: Sequence[tuple[str, Mapping[str, Any]]], stamp: Stamp
 def _lines(bill: Bill, by_team: Table) -> list[tuple[str, int | None, str]]:
     """Name, nano-dollars and meaning of the bill in each view, and of its corrections."""
     meaning = dict(facts.DEFINITIONS)
-    views = [(AMORTIZED, bill.charges.total_nano), (FULLY_LOADED, by_team.total(-1)), (MARGINAL, bill.marginal_nano)]
+    views = [(AMORTIZED, bill.charges.total_nano), (FULLY_LOADED, by_team.total(3)), (MARGINAL, bill.marginal_nano)]
     lines = [(name, nano, meaning[name]) for name, nano in views]
     if bill.corrections:
         lines.append(("corrections posted since", bill.total_nano - bill.charges.total_nano, meaning["correction"]))

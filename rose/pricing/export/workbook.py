@@ -183,7 +183,7 @@ class _Book:
         meaning = dict(facts.DEFINITIONS)
         lines: list[tuple[str, str | None, int | None]] = [
             (AMORTIZED, self._totals["By team", "amortized"], bill.charges.total_nano),
-            (FULLY_LOADED, self._totals["By team", "fully loaded"], by_team.total(-1)),
+            (FULLY_LOADED, self._totals["By team", "fully loaded"], by_team.total(3)),
             (MARGINAL, None, bill.marginal_nano),
         ]
         for name, cell, nano in lines:
@@ -223,19 +223,27 @@ class _Book:
             "Idle": ("idle", "unaccounted"),
             "Transfer and energy": ("transfer", "energy"),
         }
+        corrections = sum(part.total_nano for part in self._bill.corrections)
+        corrected = {
+            drilldown.CORRECTIONS: (corrections, "what was posted after the close"),
+            drilldown.WITH_CORRECTIONS: (self._bill.total_nano, "the bill with its corrections"),
+        }
         for table in tables:
             for index, column in enumerate(table.columns):
                 if column.kind != "money" or table.name == "Corrections":
                     continue
                 buckets = of.get(table.name)
                 expected = sum(nano.get(bucket, 0) for bucket in buckets) if buckets else sum(nano.values())
+                which = f"the cost of {' and '.join(buckets)}" if buckets else "the bill"
+                if column.name in corrected:
+                    expected, which = corrected[column.name]
                 row += 1
                 cell, found = self._totals[table.name, column.name], table.total(index)
                 sheet.write_string(row, 0, f"{table.name}, {column.name}", self._bold)
                 sheet.write_formula(row, 1, f"={cell}", self._cell["money"], found / NANO_USD_PER_USD)
                 difference = f"=ROUND({cell}-{expected / NANO_USD_PER_USD!r},6)"
                 sheet.write_formula(row, 2, difference, self._cell["money"], (found - expected) / NANO_USD_PER_USD)
-                sheet.write_string(row, 3, f"the cost of {' and '.join(buckets)}" if buckets else "the bill")
+                sheet.write_string(row, 3, which)
 
     def _reading(self) -> None:
         sheet = self._sheet(READING)

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from rose.pricing.money import PricingError
-from rose.pricing.price_books.numbers import Increment, LatencyCurve, Probability, number, rate
+from rose.pricing.price_books.numbers import Increment, LatencyCurve, Month, Probability, UnitPrice, number, rate
 
 
 class PriceBookError(PricingError):
@@ -82,6 +82,10 @@ class Header(BaseModel):
     name: Name
     version: Name
     currency: Literal["USD"]
+    #: Who charges and whom to ask, for invoices.
+    issuer: Name | None = None
+    contact: Name | None = None
+    fiscal_start: Month = 1
 
 
 class Entry(BaseModel):
@@ -344,6 +348,24 @@ class VerifierPrice(Dated):
     usd_per_verdict: Rate
 
 
+class ExchangeRate(Dated):
+    """Dollars for one unit of another currency: what readers see amounts in. Prices stay in dollars."""
+
+    key_fields = ("currency",)
+    may_be_a_guess = False
+
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
+    usd_per_unit: UnitPrice
+    valid_from: Day
+
+    @field_validator("currency")
+    @classmethod
+    def _another(cls, currency: str) -> str:
+        if currency == "USD":
+            raise ValueError("must be another currency than the book's own")
+        return currency
+
+
 #: Table of the file to the class of its entries, in the order a book is shown.
 TABLES: dict[str, type[Entry]] = {
     "device": DevicePrice,
@@ -354,6 +376,7 @@ TABLES: dict[str, type[Entry]] = {
     "lending": Lending,
     "tokens": TokenPrices,
     "verifier": VerifierPrice,
+    "exchange_rate": ExchangeRate,
 }
 
 

@@ -57,6 +57,19 @@ def _hours(value: object) -> Decimal:
     return exact
 
 
+def _above_zero(value: object) -> Decimal:
+    exact = number(value)
+    if exact <= 0:
+        raise ValueError("must be above 0: dollars for one unit of the currency")
+    return exact
+
+
+def _month(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 12:
+        raise ValueError("must be a month from 1 to 12, such as 10 for October")
+    return value
+
+
 def _curve(value: object) -> object:
     if not isinstance(value, list | tuple) or len(value) < 2:
         raise ValueError("must be two or more pairs of a share of the budget and dollars: [[0.5, 0], [1.0, 0.001]]")
@@ -80,6 +93,10 @@ def _curve(value: object) -> object:
 Probability = Annotated[Decimal, BeforeValidator(_probability)]
 #: Hours that a device is paid for at least.
 Increment = Annotated[Decimal, BeforeValidator(_hours)]
+#: Dollars for one unit of another currency.
+UnitPrice = Annotated[Decimal, BeforeValidator(_above_zero)]
+#: A month of the year, 1 to 12.
+Month = Annotated[int, BeforeValidator(_month)]
 #: Dollars for a request by the share of its latency budget that it took: straight lines between the points, level
 #: before the first and after the last.
 LatencyCurve = Annotated[tuple[tuple[Decimal, Decimal], ...], BeforeValidator(_curve)]

@@ -23,6 +23,7 @@ from rose.pricing.price_books.entries import (
     DevicePrice,
     Electricity,
     Entry,
+    ExchangeRate,
     Header,
     Lending,
     Offer,
@@ -37,6 +38,7 @@ from rose.pricing.price_books.entries import (
 __all__ = [
     "DevicePrice",
     "Electricity",
+    "ExchangeRate",
     "Lending",
     "Offer",
     "PowerFigure",
@@ -64,6 +66,7 @@ class PriceBook(Header):
     lending_terms: list[Lending] = Field(alias="lending", min_length=1)
     token_prices: list[TokenPrices] = Field(alias="tokens", min_length=1)
     verifier: list[VerifierPrice] = Field(default_factory=list)
+    exchange_rate: list[ExchangeRate] = Field(default_factory=list)
 
     #: SHA-256 of the file's text: two books of one name and version that differ are told apart by it.
     sha256: str = Field(default="", exclude=True)
@@ -90,6 +93,7 @@ class PriceBook(Header):
             "lending": self.lending_terms,
             "tokens": self.token_prices,
             "verifier": self.verifier,
+            "exchange_rate": self.exchange_rate,
         }
         return of[table]
 
@@ -145,6 +149,17 @@ class PriceBook(Header):
     def verifier_at(self, name: str, ns: int) -> VerifierPrice:
         """Price of a verifier's verdict at an instant."""
         return self._at([p for p in self.verifier if p.name == name], ns, "verifier", f"verifier {name!r}")
+
+    def exchange_rate_at(self, currency: str, ns: int) -> ExchangeRate:
+        """Dollars for one unit of a currency at an instant."""
+        for entry in self.exchange_rate:
+            if entry.currency == currency and entry.holds_at(ns):
+                return entry
+        known = ", ".join(sorted({entry.currency for entry in self.exchange_rate})) or "none"
+        raise PriceBookError(
+            f"price book {self.path} has no rate of exchange for {currency} on {day_of(ns)} (currencies it has: "
+            f'{known}); add an [[exchange_rate]] with currency = "{currency}" that holds that day'
+        )
 
     def change_times_ns(self) -> list[int]:
         """Every instant at which any entry begins or ends, ascending."""

@@ -138,6 +138,8 @@ def _explained(place: tuple[int | str, ...], kind: type[BaseModel], error: Valid
                 said = "must be text in quotes"
             case "string_too_short":
                 said = "must not be empty"
+            case "string_pattern_mismatch":
+                said = 'must be the three capital letters of a currency, such as "EUR"'
             case "bool_type":
                 said = "must be true or false, without quotes"
         if item["type"] != "missing" and not isinstance(item["input"], dict):

@@ -11,11 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from rose.pricing.closing.period import Period, moment, nanoseconds
 from rose.pricing.money import NS_PER_HOUR, PricingError
+from rose.pricing.price_books import choice
+from rose.pricing.price_books.pricebook import PriceBookError
 
 FORMS = (
     "7d (the last 7 whole days), today, yesterday, last-week, this-month, last-month, last-quarter, last-year, 2026, "
@@ -166,6 +169,24 @@ class Calendar:
         count = {"month": 1, "quarter": 3, "year": 12}[what]
         into = (today.month - self.fiscal_start) % 12 % count
         return _months(_add(today.replace(day=1), -into - count * back), count)
+
+
+def calendar_of(
+    root: Path, tz: str | None = None, fiscal_start: int | None = None, price_book: str | None = None
+) -> Calendar:
+    """The calendar that a reader asks for; a fiscal start that is not given is that of the ledger's price book.
+
+    Raises PricingError for a zone or month that there is none of, PriceBookError, LedgerError.
+    """
+    if fiscal_start is None:
+        try:
+            fiscal_start = choice.choose(root, price_book).fiscal_start
+        except PriceBookError:
+            raise
+        except PricingError:
+            # No book, or several: then none says it.
+            fiscal_start = 1
+    return Calendar(tz or "UTC", fiscal_start)
 
 
 def _months(first: date, count: int) -> tuple[date, date]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from rose.pricing.money import PricingError
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend import sums
 from rose.pricing.spend.calendar import Calendar
+from rose.pricing.spend.currency import Rate
 from rose.pricing.spend.gather import STATES, Gathered, gather
 
 UNALLOCATED = "unallocated"
@@ -91,7 +92,10 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """The answer: amortized cost. `total` sums `lines`; `bill_nano` is the whole period's, which it is if no filter."""
+    """The answer: amortized cost, in nano-units of the stamp's currency.
+
+    `total` sums `lines`; `bill_nano` is the whole period's, which `total` is where there is no filter.
+    """
 
     question: Question
     lines: tuple[Line, ...]
@@ -102,6 +106,24 @@ class Cost:
     closes: Mapping[str, int]
     #: Parts of the period that are not closed.
     open: tuple[Period, ...]
+    #: What amounts were converted by; None where they are in the currency of the prices.
+    rate: Rate | None = None
+
+    def converted(self, rate: Rate | None) -> Cost:
+        """The same in another currency; as it is without a rate."""
+        if rate is None:
+            return self
+        closed, corrections, opened = (
+            rate.convert_together([getattr(line, f"{state}_nano") for line in self.lines])
+            for state in ("closed", "corrections", "open")
+        )
+        lines = tuple(
+            replace(line, closed_nano=in_closed, corrections_nano=in_corrections, open_nano=in_open)
+            for line, in_closed, in_corrections, in_open in zip(self.lines, closed, corrections, opened, strict=True)
+        )
+        total = replace(self.total, closed_nano=sum(closed), corrections_nano=sum(corrections), open_nano=sum(opened))
+        bill_nano = rate.convert(self.bill_nano) if self.question.only else total.cost_nano
+        return replace(self, lines=lines, total=total, bill_nano=bill_nano, stamp=rate.stamp(self.stamp), rate=rate)
 
     def to_json(self) -> dict[str, Any]:
         """Amounts are whole nano-dollars of the currency."""
@@ -109,6 +131,7 @@ class Cost:
         return {
             "view": AMORTIZED,
             **self.stamp.to_json(),
+            "exchange_rate": self.rate and self.rate.to_json(),
             "time_zone": asked.calendar.tz,
             "fiscal_start": asked.calendar.fiscal_start,
             "by": list(asked.by),
@@ -178,7 +201,7 @@ def _set_tags(connection: duckdb.DuckDBPyConnection, root: Path, question: Quest
     for tag in question.tags:
         with catalog.connect(root) as ledger:
             set_variables(ledger, provenance=provenance)
-            tags = {row["run_id"]: _tags(row["tags_json"]) for row in rows(ledger, "spend/run_tags")}
+            tags = {row["run_id"]: tags_of(row["tags_json"]) for row in rows(ledger, "spend/run_tags")}
         names = {name for own in tags.values() for name in own}
         if tag not in names:
             raise PricingError(f"no run has the tag {tag!r}{did_you_mean(tag, names)}")
@@ -186,7 +209,7 @@ def _set_tags(connection: duckdb.DuckDBPyConnection, root: Path, question: Quest
     connection.register("run_tag", pl.DataFrame(tagged, schema={"run_id": pl.String, "tag": pl.String}, orient="row"))
 
 
-def _tags(tags_json: str) -> dict[str, str | None]:
+def tags_of(tags_json: str) -> dict[str, str | None]:
     """Tags by name. Of a name given twice the first counts, as it does where charges are given their team."""
     tags: dict[str, Any] = json.loads(
         tags_json, object_pairs_hook=lambda pairs: dict(reversed(pairs)), parse_int=str, parse_float=str

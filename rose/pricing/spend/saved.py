@@ -20,10 +20,11 @@ from rose.pricing.borrowing.report.savings import WOULD, WOULD_NOT
 from rose.pricing.closing.bill import one_provenance
 from rose.pricing.closing.period import Period
 from rose.pricing.figures import AMORTIZED, MARGINAL, BookFacts
-from rose.pricing.money import PricingError, format_usd
+from rose.pricing.money import PricingError, format_money
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
+from rose.pricing.spend.currency import Rate
 
 #: Why sums have no interval.
 NO_INTERVAL = "what is not known of several runs hangs together, so their intervals do not add up to one"
@@ -55,6 +56,23 @@ class Saved:
     period: Period
     provenance: str
     runs: tuple[RunSaved, ...]
+    #: What amounts were converted by; None where they are in the currency of the prices.
+    rate: Rate | None = None
+
+    def converted(self, rate: Rate | None) -> Saved:
+        """The same in another currency; as it is without a rate."""
+        if rate is None:
+            return self
+        runs = (
+            replace(
+                run,
+                capacity_nano=None if run.capacity_nano is None else rate.convert(run.capacity_nano),
+                cash_nano=run.cash_nano and (rate.convert(run.cash_nano[0]), rate.convert(run.cash_nano[1])),
+                book=run.book and rate.facts(run.book),
+            )
+            for run in self.runs
+        )
+        return replace(self, runs=tuple(runs), rate=rate)
 
     @property
     def teams(self) -> tuple[str, ...]:
@@ -81,6 +99,7 @@ class Saved:
             "period": {"from": utc(self.period.from_ns), "to": utc(self.period.to_ns)},
             "provenance": self.provenance,
             "currency": self.book and self.book.currency,
+            "exchange_rate": self.rate and self.rate.to_json(),
             "example_prices": self.book and self.book.example,
             "verified": self.verified,
             "views": {"capacity_avoided": f"{AMORTIZED}, hypothetical", "cash_saved": MARGINAL},
@@ -156,12 +175,12 @@ def summed(runs: Iterable[RunSaved]) -> dict[str, Any]:
     }
 
 
-def cash_text(ends: Sequence[int] | None) -> str:
+def cash_text(ends: Sequence[int] | None, currency: str = "USD") -> str:
     """`$1.20`, or `-$3.00 to $1.20` where it depends on whether the fleet would have been there anyway."""
     if ends is None:
         return "not known"
-    low, high = sorted(ends)
-    return format_usd(low) if low == high else f"{format_usd(low)} to {format_usd(high)}"
+    low, high = (format_money(end, currency) for end in sorted(ends))
+    return low if low == high else f"{low} to {high}"
 
 
 def _of_run(root: Path, row: dict[str, Any], book: PriceBook, *, allow_unverified: bool) -> RunSaved:

@@ -10,7 +10,7 @@ from decimal import Decimal
 from rose.clock import utc
 from rose.ledger.commands.output import csv_cells
 from rose.pricing.figures import AMORTIZED, EXAMPLE_PRICES, MARGINAL
-from rose.pricing.money import format_money, format_usd
+from rose.pricing.money import format_money
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import Cost, Line
 from rose.pricing.spend.saved import NO_INTERVAL, RunSaved, Saved, cash_text, summed
@@ -23,6 +23,8 @@ def terminal(cost: Cost) -> Iterator[Element]:
     asked, currency = cost.question, cost.stamp.currency
     yield f"{asked.calendar.text(asked.period)}  [{AMORTIZED}; {cost.stamp}]"
     yield rests_on(cost)
+    if cost.rate is not None:
+        yield cost.rate.text
     if asked.only:
         named = ", ".join(f"{name} {value}" for name, value in asked.only.items())
         part, bill = (format_money(nano, currency) for nano in (cost.total.cost_nano, cost.bill_nano))
@@ -116,14 +118,21 @@ def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
     marks = [*([book.currency] if book else []), saved.provenance, *([] if saved.verified else ["UNVERIFIED LEDGER"])]
     marks += [EXAMPLE_PRICES] if book and book.example else []
     yield f"{calendar.text(saved.period)}  [{', '.join(marks)}]"
+    if saved.rate is not None:
+        yield saved.rate.text
+    currency = book.currency if book else "USD"
+
+    def amounts_of(cash: Sequence[int] | None, capacity: int | None) -> tuple[str, str]:
+        return cash_text(cash, currency), "not known" if capacity is None else format_money(capacity, currency)
+
     rows: list[Row] = []
     for team in (None, *saved.teams):
         sums = summed(saved.of_team(team))
         unknown = f", {sums['runs_unknown']} not known" if sums["runs_unknown"] else ""
-        name, cash, capacity = team or "the fleet", cash_text(sums["cash_saved_nano"]), sums["capacity_avoided_nano"]
-        rows.append((name, "", cash, _usd(capacity), f"{sums['runs']}{unknown}"))
+        name, figures = team or "the fleet", amounts_of(sums["cash_saved_nano"], sums["capacity_avoided_nano"])
+        rows.append((name, "", *figures, f"{sums['runs']}{unknown}"))
         for run in saved.of_team(team) if team else ():
-            rows.append((name, run.run_id, cash_text(run.cash_nano), _usd(run.capacity_nano), _status(run)))
+            rows.append((name, run.run_id, *amounts_of(run.cash_nano, run.capacity_nano), _status(run)))
     amounts = (f"cash saved ({MARGINAL})", f"capacity avoided ({AMORTIZED}, hypothetical)")
     yield Table(
         title="", columns=columns("team", "run", *amounts, "runs", text=("run",)), rows=tuple(rows), grouped=True,
@@ -153,10 +162,6 @@ def saved_csv(saved: Saved) -> str:
         prices = ("", "") if run.book is None else (run.book.currency, str(run.book.example).lower())
         lines.writerow([*csv_cells((run.team, run.run_id)), run.status, *texts, *prices, run.why or ""])
     return written.getvalue()
-
-
-def _usd(nano: int | None) -> str:
-    return "not known" if nano is None else format_usd(nano)
 
 
 def _status(run: RunSaved) -> str:

@@ -29,6 +29,7 @@ from rose.pricing.closing.records import Budget
 from rose.pricing.figures import AMORTIZED, Figure, Figures, Stamp
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.spend.currency import Rate
 from rose.pricing.spend.gather import Gathered, gather
 from rose.pricing.watch.forecast import Forecast, forecast
 
@@ -69,9 +70,17 @@ class Expected:
     month: str
     spent: Figure
     forecast: Figure
+    #: What amounts were converted by; None where they are in the currency of the prices.
+    rate: Rate | None = None
+
+    def converted(self, rate: Rate | None) -> Expected:
+        """The same in another currency; as it is without a rate."""
+        if rate is None:
+            return self
+        return dataclasses.replace(self, spent=rate.figure(self.spent), forecast=rate.figure(self.forecast), rate=rate)
 
     def to_json(self) -> dict[str, Any]:
-        named = {"team": self.team, "month": self.month}
+        named = {"team": self.team, "month": self.month, "exchange_rate": self.rate and self.rate.to_json()}
         return {**named, "spent": self.spent.to_json(), "forecast": self.forecast.to_json()}
 
 

@@ -43,7 +43,10 @@ def forecasts(rows: Sequence[Expected]) -> Iterator[Table]:
             for row in rows
         ),
         marks={number: "strong" for number, row in enumerate(rows) if row.team is None},
-        notes=notes("; ".join(dict.fromkeys(row.forecast.why or row.forecast.basis for row in rows))),
+        notes=notes(
+            "; ".join(dict.fromkeys(row.forecast.why or row.forecast.basis for row in rows)),
+            *(row.rate.text for row in rows[:1] if row.rate is not None),
+        ),
     )  # fmt: skip
 
 

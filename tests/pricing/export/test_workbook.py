@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import openpyxl
+import polars as pl
 import pytest
 
 from rose.pricing.export import drilldown, workbook
@@ -75,11 +76,27 @@ def test_the_summary_re_adds_every_drill_down(values: Any, formulas: Any, close_
         assert round(rows[name][1].value * 10**9) == nano
     assert "not enough data" in rows["marginal"][1].value
     proofs = [row for name, row in rows.items() if name.startswith("By ") or name.startswith("Idle,")]
-    assert len(proofs) == 7
+    assert len(proofs) == 9
     assert all(row[2].value == 0 for row in proofs)
     said = {row[0].value: row[1].value for row in formulas["Summary"].iter_rows() if row[0].value}
     assert said["amortized"] == "='By team'!$C$8"
     assert said["amortized, with corrections"].startswith("=B")
+
+
+def test_teams_bear_their_corrections(values: Any, close_bill: Bill) -> None:
+    header, *rows = values["By team"].iter_rows(min_row=HEADER_ROW, values_only=True)
+    assert header[-2:] == ("corrections", "amortized, with corrections")
+    teams, total = {row[0]: row for row in rows[:-1]}, rows[-1]
+    restated = pl.concat([part.frame for part in close_bill.parts]).group_by("team").agg(pl.col("cost_nano").sum())
+    assert {team: round(row[-1] * 10**9) for team, row in teams.items()} == dict(restated.iter_rows())
+    assert all(row[-1] == pytest.approx(row[2] + row[-2], abs=1e-9) for row in teams.values())
+    assert round(total[-2] * 10**9) == close_bill.corrections[0].total_nano != 0
+    assert round(total[-1] * 10**9) == close_bill.total_nano
+
+
+def test_without_corrections_teams_have_no_columns_of_them(period_bill: Bill) -> None:
+    by_team = drilldown.tables(period_bill)[0]
+    assert [column.name for column in by_team.columns] == ["team", "device-hours", "amortized", "fully loaded"]
 
 
 def test_formulas_point_at_the_cells_they_mean(values: Any, formulas: Any) -> None:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import re
+from datetime import date
 from importlib import resources
 from pathlib import Path
 
 import pytest
 
 from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.entries import midnight_ns
 from rose.pricing.price_books.pricebook import PriceBookError
 
 EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
@@ -153,3 +155,47 @@ def test_the_faults_that_the_documentation_shows_are_those_that_are_said() -> No
     with pytest.raises(PriceBookError) as caught:
         pricebook.parse(wrong, "prices.toml")
     assert str(caught.value).splitlines() == shown.splitlines()
+
+
+RATE = '\n[[exchange_rate]]\ncurrency = "EUR"\nusd_per_unit = 1.08\nvalid_from = 2026-01-01\n' + CITED
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('"EUR"', '"euro"', r"\[\[exchange_rate\]\] currency: must be the three capital letters .*got \'euro\'"),
+        ('"EUR"', '"USD"', r"currency: must be another currency than the book's own \(got 'USD'\)"),
+        ("1.08", "0", r"usd_per_unit: must be above 0: dollars for one unit of the currency \(got 0\)"),
+        ("1.08", "-1.08", r"usd_per_unit: must be above 0.*got -1\.08"),
+        ("1.08", '"1.08"', r"usd_per_unit: must be a number, without quotes"),
+        ("valid_from = 2026-01-01", "", r"valid_from: is missing"),
+        ("valid_from = 2026-01-01", "valid_from = 2026-01-01\nlow_share = 0.9\nhigh_share = 1.1", "is taken as known"),
+        (RATE, RATE * 2, "'exchange_rate EUR' is given twice for the same days"),
+    ],
+)
+def test_a_rate_of_exchange_that_is_none_is_refused(old: str, new: str, says: str) -> None:
+    assert re.search(says, faults(EXAMPLE + RATE.replace(old, new)))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("fiscal_start = 13", r"line 6: fiscal_start: must be a month from 1 to 12.*got 13"),
+        ('fiscal_start = "02-01"', r"line 6: fiscal_start: must be a month from 1 to 12.*got '02-01'"),
+        ("contact = 7", r"line 6: contact: must be text in quotes \(got 7\)"),
+        ('isuer = "us"', r"line 6: isuer: unknown key; did you mean issuer\?"),
+    ],
+)
+def test_what_stands_at_the_top_is_checked(line: str, says: str) -> None:
+    head = 'currency = "USD"\n'
+    assert re.search(says, faults(EXAMPLE.replace(head, f"{head}{line}\n", 1)))
+
+
+def test_a_rate_holds_from_its_first_day_until_before_its_last() -> None:
+    until = RATE.replace("valid_from = 2026-01-01", "valid_from = 2026-01-01\nvalid_to = 2026-02-01")
+    book = pricebook.parse(EXAMPLE + until, "book.toml")
+    begin_ns, end_ns = (midnight_ns(date(2026, month, 1)) or 0 for month in (1, 2))
+    assert str(book.exchange_rate_at("EUR", begin_ns).usd_per_unit) == "1.08"
+    for ns in (begin_ns - 1, end_ns):
+        with pytest.raises(PriceBookError, match="no rate of exchange for EUR"):
+            book.exchange_rate_at("EUR", ns)

@@ -1,0 +1,220 @@
+"""From the books, or from the ledger as it is now, to the invoice of every team for a period."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from rose.clock import utc_us
+from rose.errors import did_you_mean
+from rose.ledger import catalog, layout
+from rose.pricing.closing import bill, charge_algebra, coverage, store
+from rose.pricing.closing.charge_algebra import UNALLOCATED
+from rose.pricing.closing.period import Period
+from rose.pricing.closing.records import Posting, postings
+from rose.pricing.figures import Stamp
+from rose.pricing.invoices.invoice import UNITS, Invoice, Line, RunLabel, order
+from rose.pricing.money import PricingError
+from rose.pricing.price_books import choice
+from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.query import rows, set_variables
+from rose.pricing.spend import sums
+from rose.pricing.spend.cost import tags_of
+from rose.pricing.spend.currency import OWN, rate_of
+
+_KEYS = ("team", "run_id", "bucket", "kind", "pool", "device_class", "commitment", "route")
+_COUNTS = {"capacity": "ns", "transfer": "bytes", "energy": "energy_mw_ns"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Charged:
+    """The charges of a period as they are invoiced; `later` was posted to their close since."""
+
+    frame: pl.DataFrame
+    book: PriceBook
+    stamp: Stamp
+    close: Posting | None
+    made_ns: int
+    later: pl.DataFrame
+
+
+def invoices(
+    root: Path,
+    period: Period,
+    price_book: str | None = None,
+    *,
+    currency: str = OWN,
+    provenance: str | None = None,
+    allow_unverified: bool = False,
+    now_us: int | None = None,
+) -> tuple[Invoice, ...]:
+    """The invoices of a period, by team, one of what is unallocated at the end.
+
+    Their charges sum to the close exactly, and these with what was posted since to its restated total. Corrections of
+    earlier periods count where they were posted within this one. `price_book` prices a period that is not closed, and
+    has the rate of exchange; a close has both itself.
+
+    Raises PricingError for a period that was closed in other parts, that has no charge, or more than one provenance
+    (unless one is chosen), and for a ledger that did not verify; PriceBookError; LedgerError.
+    """
+    root = layout.check(root)
+    charged = _charged(root, period, price_book, provenance, allow_unverified, now_us)
+    stamp, book = charged.stamp, charged.book
+    lines: defaultdict[str, list[Line]] = defaultdict(list)
+    for team, line in (*_charges(charged.frame), *_corrections(root, period, stamp.provenance)):
+        lines[team].append(line)
+    later = _by_team(charged.later)
+    labels = _labels(root, stamp.provenance)
+    made = [
+        Invoice(
+            team=team,
+            period=period,
+            stamp=stamp,
+            lines=tuple(lines[team]),
+            runs={run_id: labels[run_id] for run_id in _run_ids(lines[team]) if run_id in labels},
+            close=charged.close,
+            made_ns=charged.made_ns,
+            issuer=book.issuer,
+            contact=book.contact,
+            later_nano=later.get(team, 0),
+        )
+        for team in sorted(lines.keys() | later.keys(), key=order)
+    ]
+    has_rate = choice.choose(root, price_book) if price_book and charged.close else book
+    return _converted(made, has_rate, currency, period)
+
+
+def of_team(made: Sequence[Invoice], team: str) -> Invoice:
+    """The invoice of one team. Raises PricingError for a team that has none."""
+    for invoice in made:
+        if invoice.team == team:
+            return invoice
+    period = made[0].period.label if made else "the period"
+    raise PricingError(
+        f"no charge of {period} has team {team!r}{did_you_mean(team, {invoice.team for invoice in made})}"
+    )
+
+
+def _charged(
+    root: Path,
+    period: Period,
+    price_book: str | None,
+    provenance: str | None,
+    allow_unverified: bool,
+    now_us: int | None,
+) -> _Charged:
+    posted = postings(root)
+    same = [first for first, *_ in posted.values() if first.period == period and provenance in (None, first.provenance)]
+    if same:
+        of = bill.one_provenance({first.provenance for first in same}, provenance, period)
+        closed = store.read(root, next(first.close_id for first in same if first.provenance == of))
+        if not closed.verified and not allow_unverified:
+            raise PricingError(
+                f"{closed.close_id} was made from a ledger that did not verify; `--allow-unverified` invoices it, "
+                "marked so"
+            )
+        close = closed.posted[0]
+        return _Charged(
+            frame=closed.charges.frame, book=closed.book, stamp=closed.stamp, close=close, made_ns=close.posted_ns,
+            later=closed.corrections,
+        )  # fmt: skip
+    book = choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
+    made = bill.bill(root, period, book, provenance=provenance, allow_unverified=allow_unverified)
+    closes = {close_id: posted[close_id][0].period for close_id in made.closes}
+    if not period.without(closes.values()):
+        raise PricingError(
+            f"{period.label} was closed as {', '.join(closes)}, and an invoice is of one close: invoice the period of "
+            "each, or close the whole"
+        )
+    now_ns = 1000 * (utc_us() if now_us is None else now_us)
+    frame, facts = made.frame, made.stamp.book
+    stamp = dataclasses.replace(made.stamp, book=dataclasses.replace(facts, example=facts.example or book.example))
+    return _Charged(frame=frame, book=book, stamp=stamp, close=None, made_ns=now_ns, later=frame.clear())
+
+
+def _charges(frame: pl.DataFrame) -> Iterator[tuple[str, Line]]:
+    """Team and line: a run's together, the dearest run and the dearest line of it first."""
+    summed = (
+        frame.with_columns(_team())
+        .group_by(_KEYS)
+        .agg(pl.col(name).sum() for name in (*_COUNTS.values(), "cost_nano"))
+        # What is free is no line, but for time: a team sees all of its own.
+        .filter((pl.col("cost_nano") != 0) | (pl.col("ns") != 0))
+        .with_columns(run_nano=pl.col("cost_nano").sum().over("team", "run_id"))
+        .sort("run_nano", "run_id", "cost_nano", *_KEYS, descending=[True, False, True, *(False for _ in _KEYS)])
+    )
+    for row in summed.iter_rows(named=True):
+        kind = row["kind"]
+        of = (row["device_class"], row["pool"] and f"{row['pool']} pool", row["commitment"])
+        yield row["team"], Line(
+            kind="charge", what=row["bucket"], amount_nano=row["cost_nano"], run_id=row["run_id"],
+            detail=row["route"] or ", ".join(filter(None, of)), count=row[_COUNTS[kind]], unit=UNITS[kind][0],
+        )  # fmt: skip
+
+
+def _corrections(root: Path, period: Period, provenance: str) -> Iterator[tuple[str, Line]]:
+    """Team and line of what was posted within a period to hours before it, by posting and bucket.
+
+    Hours that another close took over since are corrected there.
+    """
+    posted = postings(root)
+    for close_id, counted in coverage.counting(posted, provenance).items():
+        for posting in posted[close_id][1:]:
+            before = [part for part in counted if part.from_ns < period.from_ns]
+            if not before or not period.from_ns <= posting.posted_ns < period.to_ns:
+                continue
+            frozen = sums.frozen(root, posting)
+            frame = pl.concat(
+                coverage.within(frozen, Period(part.from_ns, min(part.to_ns, period.from_ns))) for part in before
+            )
+            summed = frame.with_columns(_team()).group_by("team", "bucket").agg(pl.col("cost_nano").sum())
+            for team, bucket, nano in summed.filter(pl.col("cost_nano") != 0).sort("team", "bucket").iter_rows():
+                yield (
+                    team,
+                    Line(
+                        kind="correction", what=bucket, amount_nano=nano, detail=posting.reason or "", posting=posting
+                    ),
+                )
+
+
+def _converted(made: Sequence[Invoice], book: PriceBook, currency: str, period: Period) -> tuple[Invoice, ...]:
+    """In another currency, all amounts of a period together."""
+    rate = rate_of(book, currency, period)
+    if rate is None:
+        return tuple(made)
+    amounts = iter(rate.convert_together([line.amount_nano for invoice in made for line in invoice.lines]))
+    return tuple(
+        dataclasses.replace(
+            invoice,
+            lines=tuple(dataclasses.replace(line, amount_nano=next(amounts)) for line in invoice.lines),
+            later_nano=rate.convert(invoice.later_nano),
+            stamp=rate.stamp(invoice.stamp),
+            rate=rate,
+        )
+        for invoice in made
+    )
+
+
+def _team() -> pl.Expr:
+    return pl.col("team").fill_null(UNALLOCATED)
+
+
+def _by_team(frame: pl.DataFrame) -> dict[str, int]:
+    return {row["team"]: row["cost_nano"] for row in charge_algebra.drill(frame, ["team"])}
+
+
+def _run_ids(lines: Sequence[Line]) -> list[str]:
+    return list(dict.fromkeys(line.run_id for line in lines if line.run_id is not None))
+
+
+def _labels(root: Path, provenance: str) -> dict[str, RunLabel]:
+    with catalog.connect(root) as connection:
+        set_variables(connection, provenance=provenance)
+        tags = {row["run_id"]: tags_of(row["tags_json"]) for row in rows(connection, "spend/run_tags")}
+        named = connection.execute("SELECT run_id, name FROM run WHERE provenance = ?", [provenance]).fetchall()
+    return {run_id: RunLabel(name=name or "", tags=tags.get(run_id, {})) for run_id, name in named}

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from rose.pricing.commands.invoice import invoice_command
+from tests.pricing.invoices.conftest import DEARER_DAY_NANO, SECOND_ID, books
+from tests.pricing.invoices.test_pdf import has_browser
+
+__all__ = ["books"]
+
+app = typer.Typer()
+app.command("invoice")(invoice_command)
+SECOND = ("--period", "2026-06-03..2026-06-04")
+
+
+def run(root: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, [*arguments], env={"ROSE_LEDGER": str(root), "COLUMNS": "200"})
+
+
+def test_the_invoice_of_a_team_is_a_page(books: Path, tmp_path: Path) -> None:
+    page = tmp_path / "invoice.html"
+    done = run(books, *SECOND, "--team", "research", "--out", str(page))
+    assert done.exit_code == 0, done.output
+    assert f"{SECOND_ID}-research: $8.64 for research, final" in done.output
+    first = page.read_bytes()
+    assert b"costs@example.org" in first
+    again = run(books, *SECOND, "--team", "research", "--out", str(page))
+    assert again.exit_code == 2
+    assert "exists; name another file" in again.output
+    assert run(books, *SECOND, "--team", "research", "--out", str(page), "--force").exit_code == 0
+    assert page.read_bytes() == first
+
+
+def test_every_team_has_a_page_in_a_folder_and_all_sum_to_the_close(books: Path, tmp_path: Path) -> None:
+    done = run(books, *SECOND, "--all", "--out", str(tmp_path / "all"), "--json")
+    assert done.exit_code == 0, done.output
+    made = json.loads(done.stdout)
+    assert sum(invoice["charges_nano"] for invoice in made) == 2 * DEARER_DAY_NANO
+    names = [f"{SECOND_ID}-{team}.html" for team in ("chat", "research")]
+    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == names
+    assert [Path(invoice["files"][0]["path"]).name for invoice in made] == names
+
+
+def test_json_alone_needs_no_file(books: Path) -> None:
+    done = run(books, *SECOND, "--team", "chat", "--currency", "EUR", "--json")
+    made = json.loads(done.stdout)
+    assert (made["currency"], made["files"], made["final"]) == ("EUR", [], True)
+    assert made["exchange_rate"]["source"] == "reference rate of the central bank"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "--team TEAM, or --all"),
+        (("--team", "chat", "--all"), "--team TEAM, or --all"),
+        (("--team", "chat"), "--out FILE.html"),
+        (("--team", "chat", "--out", "a.txt"), "an invoice is written as .html"),
+        (("--team", "caht", "--json"), "did you mean 'chat'?"),
+        (("--team", "chat", "--currency", "GBP", "--json"), "no rate of exchange for GBP on 2026-06-04"),
+    ],
+)
+def test_what_cannot_be_done_is_said(books: Path, arguments: tuple[str, ...], says: str) -> None:
+    done = run(books, *SECOND, *arguments)
+    assert done.exit_code == 2, done.output
+    assert says in " ".join(done.output.split())
+
+
+def test_without_a_chromium_nothing_is_written(books: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = run(books, *SECOND, "--team", "chat", "--out", str(tmp_path / "a.html"), "--pdf")
+    assert done.exit_code == 2
+    assert "--pdf needs a Chromium" in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not has_browser(), reason="needs a Chromium on PATH")
+def test_a_pdf_lies_beside_the_page(books: Path, tmp_path: Path) -> None:
+    done = run(books, *SECOND, "--team", "chat", "--out", str(tmp_path / "a.html"), "--pdf", "--paper", "letter")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
+    assert "size: letter" not in (tmp_path / "a.html").read_text()

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from rose.pricing.closing import charge_algebra, store
+from rose.pricing.closing.period import NS_PER_DAY, Period
+from rose.pricing.closing.restate import restate
+from rose.pricing.invoices import build
+from rose.pricing.invoices.invoice import Invoice
+from rose.pricing.money import PricingError
+from rose.pricing.price_books import pricebook
+from tests.pricing.closing.conftest import DAY_NS, T0_NS, close
+from tests.pricing.invoices.conftest import DAY_NANO, DEARER, DEARER_DAY_NANO, FIRST, FIRST_ID, OURS, SECOND, SECOND_ID
+from tests.pricing.random_ledger import BOOK as RANDOM_BOOK
+from tests.pricing.random_ledger import HOUR_NS, MIDNIGHT_NS, PORTIONS, Made, ledgers
+
+#: A ledger takes a while to write: few of them, and one that fails is shown as it is.
+FEW = settings(
+    max_examples=max(1, int(os.environ.get("IDENTITY_EXAMPLES", "4")) // 4), deadline=None,
+    suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate],
+)  # fmt: skip
+
+
+def total(made: tuple[Invoice, ...]) -> int:
+    return sum(invoice.total_nano for invoice in made)
+
+
+def test_the_invoices_of_a_close_sum_to_it_and_what_is_posted_since_is_invoiced_later(books: Path) -> None:
+    closed = store.read(books, SECOND_ID)
+    made = build.invoices(books, SECOND)
+    charges = sum(invoice.sum_nano("charge") for invoice in made)
+    assert charges == closed.charges.total_nano == 2 * DEARER_DAY_NANO
+    assert charges + sum(invoice.later_nano for invoice in made) == charge_algebra.total(closed.frame) == 2 * DAY_NANO
+    assert [invoice.team for invoice in made] == ["chat", "research"]
+    assert all(invoice.final for invoice in made)
+
+
+def test_a_correction_is_on_the_invoice_of_the_period_it_was_posted_in_with_its_own(books: Path) -> None:
+    correction = 2 * (DEARER_DAY_NANO - DAY_NANO)
+    first, second = build.invoices(books, FIRST), build.invoices(books, SECOND)
+    assert total(first) == 2 * DAY_NANO, "what was sent stays as it was"
+    assert sum(invoice.later_nano for invoice in first) == correction
+    assert total(second) == 2 * DEARER_DAY_NANO + correction
+    lines = [line for invoice in second for line in invoice.of_kind("correction")]
+    assert {(line.to_json()["original_period"], line.detail) for line in lines} == {
+        ("2026-06-01-to-2026-06-03", "contract 18 <b>")
+    }
+    assert {line.to_json()["posting"] for line in lines} == {f"{FIRST_ID}/1"}
+    assert sum(line.amount_nano for line in lines) == correction
+
+
+def test_a_correction_of_hours_that_were_closed_again_is_not_invoiced_twice(books: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(books, tmp_path / "ledger"))
+    # The whole time takes the first two days over, corrections with them.
+    whole = Period(FIRST.from_ns, SECOND.to_ns)
+    close(root, whole, DEARER, now_us=(SECOND.to_ns + 3 * DAY_NS) // 1000)
+    assert not any(invoice.of_kind("correction") for invoice in build.invoices(root, SECOND))
+    assert total(build.invoices(root, whole)) == 4 * DEARER_DAY_NANO
+
+
+def test_lines_are_of_run_and_bucket_with_time_and_price(books: Path) -> None:
+    research = build.of_team(build.invoices(books, FIRST), "research")
+    (line,) = research.lines
+    assert (line.kind, line.what, line.run_id, line.unit) == ("charge", "rollout", "run", "device-hours")
+    assert (line.detail, line.quantity) == ("h100-sxm, serving pool, 1-year reserved", 2)
+    assert line.price_nano == 3_600_000_000
+    assert research.runs["run"].tags == {"team": "research", "serving_team": "chat"}
+    assert (research.issuer, research.contact) == ("Compute platform", "costs@example.org")
+    assert research.number == f"{FIRST_ID}-research"
+
+
+def test_an_open_period_is_a_draft_by_the_prices_that_are_named(books: Path, tmp_path: Path) -> None:
+    path = tmp_path / "ours.toml"
+    path.write_text(OURS.text)
+    # A closed day with its correction, and one that nothing was charged in.
+    period = Period(SECOND.to_ns - NS_PER_DAY, SECOND.to_ns + NS_PER_DAY)
+    made = build.invoices(books, period, str(path), now_us=T0_NS // 1000)
+    # And the correction that was posted within it.
+    assert total(made) == DAY_NANO + 2 * (DEARER_DAY_NANO - DAY_NANO)
+    assert {invoice.marks for invoice in made} == {("DRAFT",)}
+    assert made[0].number == "2026-06-04-to-2026-06-06-live-draft-chat"
+    example = build.invoices(books, period, "example", now_us=T0_NS // 1000)
+    assert example[0].marks == ("DRAFT", "EXAMPLE PRICES, not yours")
+
+
+def test_another_currency_sums_as_the_whole_does(books: Path) -> None:
+    dollars, euros = build.invoices(books, SECOND), build.invoices(books, SECOND, currency="EUR")
+    assert total(euros) == round(total(dollars) * 10_000 / 10_843)
+    assert {invoice.stamp.currency for invoice in euros} == {"EUR"}
+    assert euros[0].to_json()["exchange_rate"]["usd_per_unit"] == "1.0843"
+    assert euros[0].number == dollars[0].number
+
+
+@pytest.mark.parametrize(
+    ("period", "options", "says"),
+    [
+        (Period(FIRST.from_ns, SECOND.to_ns), {}, "was closed as 2026-06-01-to-2026-06-03-live-1, 2026-06-03-to"),
+        (SECOND, {"currency": "GBP"}, "no rate of exchange for GBP on 2026-06-04"),
+        (SECOND, {"provenance": "replay"}, "nothing is charged"),
+    ],
+)
+def test_what_cannot_be_invoiced_is_refused(books: Path, period: Period, options: dict[str, str], says: str) -> None:
+    with pytest.raises(PricingError, match=says):
+        build.invoices(books, period, **options)  # type: ignore[arg-type]
+
+
+def test_a_team_that_has_no_charge_is_an_error(books: Path) -> None:
+    with pytest.raises(PricingError, match="has team 'reserch'; did you mean 'research'"):
+        build.of_team(build.invoices(books, FIRST), "reserch")
+
+
+@FEW
+@given(made=ledgers())
+def test_on_any_ledger_every_nano_dollar_is_invoiced_once(made: Made) -> None:
+    book = pricebook.parse(RANDOM_BOOK, "awkward.toml")
+    dear = pricebook.parse(RANDOM_BOOK.replace("1.700000001", "1.9").replace('version = "1"', 'version = "2"'), "dear")
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "ledger"
+        made.write(root, 0, 0)
+        first = Period(MIDNIGHT_NS - 48 * HOUR_NS, MIDNIGHT_NS)
+        second = Period(MIDNIGHT_NS, MIDNIGHT_NS + 48 * HOUR_NS)
+        closes = []
+        for period in (first, second):
+            try:
+                closes.append(close(root, period, book, now_us=period.to_ns // 1000 + 1, with_open_runs=True).close_id)
+            except PricingError:
+                continue  # nothing was charged in it
+            if period is first:
+                made.write(root, 1, PORTIONS - 1)
+                restate(root, closes[0], "late, and dearer", dear, now_us=period.to_ns // 1000 + 2)
+        posted = {close_id: store.read(root, close_id) for close_id in closes}
+        for closed in posted.values():
+            invoices = build.invoices(root, Period(closed.charges.from_ns, closed.charges.to_ns))
+            charges = sum(invoice.sum_nano("charge") for invoice in invoices)
+            assert charges == closed.charges.total_nano
+            assert charges + sum(invoice.later_nano for invoice in invoices) == charge_algebra.total(closed.frame)
+            corrections = sum(invoice.sum_nano("correction") for invoice in invoices)
+            assert corrections == sum(
+                other.posted[-1].cost_nano for other in posted.values()
+                if len(other.posted) > 1 and closed.charges.from_ns <= other.posted[-1].posted_ns < closed.charges.to_ns
+            )  # fmt: skip
