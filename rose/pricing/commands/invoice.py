@@ -55,7 +55,8 @@ def invoice_command(
         if pdf:
             printing.browser()
         root = ledger_root(ledger)
-        wanted = calendar_of(root, tz, fiscal_start, price_book).period(period or "this-month", utc_us() * 1000)
+        asked = period or "this-month"
+        wanted = calendar_of(root, tz, fiscal_start, price_book, (asked,)).period(asked, utc_us() * 1000)
         if out is not None:
             _check_place(out, every=every, pdf=pdf, force=force)
         with (

@@ -140,7 +140,9 @@ def _question(root: Path, options: dict[str, Any]) -> Question:
     from rose.pricing.spend.calendar import calendar_of
     from rose.pricing.spend.cost import Question
 
-    calendar = calendar_of(root, options.get("tz"), options.get("fiscal_start"), options.get("price_book"))
+    wanted, by = options.get("period", "this-month"), options.get("by", ("team",))
+    start, book = options.get("fiscal_start"), options.get("price_book")
+    calendar = calendar_of(root, options.get("tz"), start, book, (wanted, *by))
     only: dict[str, str] = {name: options[name] for name in ("team", "run") if name in options}
     if "tag" in options:
         name, equals, value = options["tag"].partition("=")
@@ -148,8 +150,8 @@ def _question(root: Path, options: dict[str, Any]) -> Question:
             raise PricingError(f"--tag {options['tag']!r} is no tag; write NAME=VALUE, such as --tag project=maze")
         only[f"tag:{name}"] = value
     return Question(
-        period=calendar.period(options.get("period", "this-month"), utc_us() * 1000),
-        by=tuple(options.get("by", ("team",))),
+        period=calendar.period(wanted, utc_us() * 1000),
+        by=tuple(by),
         only=only,
         calendar=calendar,
         provenance=options.get("provenance"),
@@ -199,8 +201,9 @@ def saved_command(
 
         _check_format(as_csv, as_json)
         root = ledger_root(ledger)
-        calendar = calendar_of(root, tz, fiscal_start, price_book)
-        wanted = calendar.period(period or "this-month", utc_us() * 1000)
+        asked = period or "this-month"
+        calendar = calendar_of(root, tz, fiscal_start, price_book, (asked,))
+        wanted = calendar.period(asked, utc_us() * 1000)
         with logged(root, "report", f"saved {wanted.label}"), progress_bar("Comparing runs") as progress:
             made = saved(
                 root, wanted, price_book, team=team, run_id=run, provenance=provenance,

@@ -7,7 +7,7 @@ of the calendar year in which it ends, as is usual: with a start in October, FY2
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cached_property
@@ -31,6 +31,8 @@ _QUARTER = re.compile(r"(\d{4})-Q([1-4])")
 _FISCAL = re.compile(r"FY(\d{4})(?:-Q([1-4]))?")
 _YEAR = re.compile(r"\d{4}")
 _MONTH = re.compile(r"(\d{4})-(\d\d)")
+#: What a period or a dimension that depends on the fiscal year has in it.
+_FISCAL_WORDS = ("FY", "quarter", "year")
 _NAMED = re.compile(r"(this|last)-(week|month|quarter|year)")
 
 
@@ -172,21 +174,22 @@ class Calendar:
 
 
 def calendar_of(
-    root: Path, tz: str | None = None, fiscal_start: int | None = None, price_book: str | None = None
+    root: Path, tz: str | None, fiscal_start: int | None, price_book: str | None, asked: Iterable[str]
 ) -> Calendar:
-    """The calendar that a reader asks for; a fiscal start that is not given is that of the ledger's price book.
+    """The calendar of a reader; a fiscal start that is not given is that of the ledger's price book.
 
-    Raises PricingError for a zone or month that there is none of, PriceBookError, LedgerError.
+    `asked` are the period and the dimensions as they were written: the book is read only where one is fiscal. Raises
+    PricingError for a zone or month that there is none of, PriceBookError, LedgerError.
     """
-    if fiscal_start is None:
+    if fiscal_start is None and any(word in text for text in asked for word in _FISCAL_WORDS):
         try:
             fiscal_start = choice.choose(root, price_book).fiscal_start
         except PriceBookError:
             raise
         except PricingError:
             # No book, or several: then none says it.
-            fiscal_start = 1
-    return Calendar(tz or "UTC", fiscal_start)
+            pass
+    return Calendar(tz or "UTC", 1 if fiscal_start is None else fiscal_start)
 
 
 def _months(first: date, count: int) -> tuple[date, date]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,9 @@ from hypothesis import strategies as st
 
 from rose.pricing.closing.period import Period, nanoseconds
 from rose.pricing.money import NS_PER_HOUR, PricingError
-from rose.pricing.spend.calendar import Calendar
+from rose.pricing.price_books.pricebook import PriceBookError
+from rose.pricing.spend.calendar import Calendar, calendar_of
+from tests.pricing.closing.conftest import BOOK_TOML
 
 #: A Monday.
 NOW_NS = nanoseconds(datetime(2026, 11, 23, 10, 30, tzinfo=UTC))
@@ -111,3 +114,16 @@ def test_the_hours_of_a_period_are_all_of_it(first: int, count: int, tz: str, fi
         for name in (hour.week, hour.month, hour.quarter, hour.year):
             wider = calendar.period(name, begin_ns)
             assert wider.from_ns <= own.from_ns < own.to_ns <= wider.to_ns
+
+
+def test_the_fiscal_year_of_a_reader_who_names_none_is_that_of_the_book(fleet: Path, tmp_path: Path) -> None:
+    path = tmp_path / "book.toml"
+    path.write_text(BOOK_TOML.replace('currency = "USD"', 'currency = "USD"\nfiscal_start = 2', 1))
+    book = str(path)
+    assert calendar_of(fleet, None, None, book, ["FY2026-Q1"]).fiscal_start == 2
+    assert calendar_of(fleet, None, None, book, ["2026-06", "quarter"]).fiscal_start == 2
+    assert calendar_of(fleet, None, 4, book, ["last-year"]).fiscal_start == 4
+    assert calendar_of(fleet, "Europe/Berlin", None, "example", ["FY2026"]) == Calendar("Europe/Berlin", 1)
+    with pytest.raises(PriceBookError, match="cannot read price book"):
+        calendar_of(fleet, None, None, "gone.toml", ["FY2026"])
+    assert calendar_of(fleet, None, None, "gone.toml", ["2026-06", "team"]).fiscal_start == 1, "nobody needs the book"

@@ -13,7 +13,6 @@ from rose.pricing.closing.period import Period
 from rose.pricing.figures import AMORTIZED
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBookError
-from rose.pricing.spend.calendar import calendar_of
 from rose.pricing.spend.cost import Question, ask
 from rose.pricing.spend.currency import Rate, rate, rate_of
 from rose.pricing.watch import budget
@@ -101,11 +100,3 @@ def test_a_forecast_in_euros_has_its_interval_in_them(fleet: Path, book: str) ->
         assert (euros.spent.unit, euros.spent.stamp.currency, euros.spent.view) == ("nano_eur", "EUR", AMORTIZED)
         assert euros.spent.text.startswith("EUR ")
         assert row.forecast.value is None or euros.forecast.value == of.convert(int(row.forecast.value))
-
-
-def test_the_fiscal_year_of_a_reader_who_names_none_is_that_of_the_book(fleet: Path, book: str) -> None:
-    assert calendar_of(fleet, None, None, book).fiscal_start == 2
-    assert calendar_of(fleet, None, 4, book).fiscal_start == 4
-    assert calendar_of(fleet, "Europe/Berlin", None, "example").fiscal_start == 1
-    with pytest.raises(PriceBookError, match="cannot read price book"):
-        calendar_of(fleet, None, None, "gone.toml")
