@@ -16,6 +16,7 @@ import polars as pl
 from rose.pricing.closing.charge_algebra import UNALLOCATED
 from rose.pricing.closing.period import month_at, naive
 from rose.pricing.money import NANO_USD_PER_USD, split
+from rose.pricing.price_books.entries import Dated
 from rose.pricing.price_books.numbers import DECIMALS_MAX
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.price_books.rules import SharedCost
@@ -65,7 +66,7 @@ def shares(book: PriceBook, frame: pl.DataFrame, from_ns: int, to_ns: int) -> tu
     return tuple(found)
 
 
-def held(rule: SharedCost, from_ns: int, to_ns: int) -> tuple[int, int]:
+def held(rule: Dated, from_ns: int, to_ns: int) -> tuple[int, int]:
     """What a rule has of [from_ns, to_ns): its begin is not before its end where it has nothing of it."""
     return max(from_ns, rule.from_ns or 0), to_ns if rule.to_ns is None else min(to_ns, rule.to_ns)
 
