@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal, Self
@@ -133,6 +133,17 @@ class DeviceTag(Entry):
         if not self.key:
             raise ValueError("names no device: give device, pool, class or hardware, or several")
         return self
+
+
+def device_tags(
+    entries: Iterable[DeviceTag], device_id: str | None, hardware_id: str | None, pool: str, device_class: str
+) -> dict[str, str]:
+    """The tags of a device, each from the entry that names the fewest devices."""
+    tags: dict[str, str] = {}
+    for entry in sorted(entries, key=lambda entry: entry.place, reverse=True):
+        if entry.names(device_id, hardware_id, pool, device_class):
+            tags |= entry.tags
+    return tags
 
 
 #: Table of the file to the class of its entries.
