@@ -7,7 +7,7 @@ nano-dollars, and all lines of an answer without a filter sum to the bill of the
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,11 @@ from rose.pricing.closing.period import NS_PER_DAY, Period, naive
 from rose.pricing.figures import AMORTIZED, Stamp
 from rose.pricing.money import PricingError
 from rose.pricing.query import rows, set_variables
-from rose.pricing.spend import sums
+from rose.pricing.spend import rules, sums
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.currency import Rate
 from rose.pricing.spend.gather import STATES, Gathered, gather
+from rose.pricing.spend.rules import Ruled
 
 UNALLOCATED = "unallocated"
 #: Times of the reader's calendar: their lines stand in order of time.
@@ -76,7 +77,10 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A value for each dimension asked for; `cost_nano` = closed + corrections + open, nano-dollars."""
+    """A value for each dimension asked for; `cost_nano` = closed + corrections + open, nano-dollars.
+
+    `total_nano` has what the price book's rules add and take off too: shared costs and credits, of teams only.
+    """
 
     values: tuple[str, ...]
     closed_nano: int
@@ -84,10 +88,16 @@ class Line:
     open_nano: int
     ns: int
     tokens: int
+    shared_nano: int = 0
+    credits_nano: int = 0
 
     @property
     def cost_nano(self) -> int:
         return self.closed_nano + self.corrections_nano + self.open_nano
+
+    @property
+    def total_nano(self) -> int:
+        return self.cost_nano + self.shared_nano + self.credits_nano
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +116,8 @@ class Cost:
     closes: Mapping[str, int]
     #: Parts of the period that are not closed.
     open: tuple[Period, ...]
+    #: Shared costs and credits, of an answer by team.
+    ruled: Ruled = field(default_factory=Ruled)
     #: What amounts were converted by; None where they are in the currency of the prices.
     rate: Rate | None = None
 
@@ -123,7 +135,16 @@ class Cost:
         )
         total = replace(self.total, closed_nano=sum(closed), corrections_nano=sum(corrections), open_nano=sum(opened))
         bill_nano = rate.convert(self.bill_nano) if self.question.only else total.cost_nano
-        return replace(self, lines=lines, total=total, bill_nano=bill_nano, stamp=rate.stamp(self.stamp), rate=rate)
+        ruled = self.ruled.converted(rate)
+        lines = tuple(_with_rules(lines, ruled))
+        total = replace(
+            total,
+            shared_nano=sum(line.shared_nano for line in lines),
+            credits_nano=sum(line.credits_nano for line in lines),
+        )
+        return replace(
+            self, lines=lines, total=total, bill_nano=bill_nano, ruled=ruled, stamp=rate.stamp(self.stamp), rate=rate
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Amounts are whole nano-dollars of the currency."""
@@ -139,9 +160,17 @@ class Cost:
             "closes": [{"close_id": close_id, "corrections": count} for close_id, count in self.closes.items()],
             "open": [{"from": utc(gap.from_ns), "to": utc(gap.to_ns)} for gap in self.open],
             "bill_nano": self.bill_nano,
-            "total": _amounts(self.total),
-            "lines": [dict(zip(asked.by, line.values, strict=True)) | _amounts(line) for line in self.lines],
+            "total": self._amounts(self.total),
+            "lines": [dict(zip(asked.by, line.values, strict=True)) | self._amounts(line) for line in self.lines],
+            **(self.ruled.to_json() if self.ruled else {}),
         }
+
+    def _amounts(self, line: Line) -> dict[str, int]:
+        ruled = {name: getattr(line, name) for name in ("shared_nano", "credits_nano", "total_nano")}
+        return {
+            "cost_nano": line.cost_nano, "closed_nano": line.closed_nano, "corrections_nano": line.corrections_nano,
+            "open_nano": line.open_nano, "ns": line.ns, "tokens": line.tokens, **(ruled if self.ruled else {}),
+        }  # fmt: skip
 
 
 def ask(root: Path, question: Question, price_book: str | None = None, *, allow_unverified: bool = False) -> Cost:
@@ -164,18 +193,37 @@ def ask(root: Path, question: Question, price_book: str | None = None, *, allow_
         summed = "SELECT coalesce(sum(cost_nano), 0) FROM part SEMI JOIN hour USING (hour)"
         (bill,) = connection.execute(summed).fetchall()
         lines = _lines(connection, question)
+    # Rules are of teams and periods: there is no part of them in another dimension.
+    asked_rules = question.by == ("team",) and question.only.keys() <= {"team"}
+    ruled = rules.of_gathered(root, gathered, allow_unverified=allow_unverified) if asked_rules else Ruled()
+    ruled = ruled.of_team(question.only.get("team"))
+    lines = _with_rules(lines, ruled)
     total = Line(
         values=(),
         **{
             name: sum(getattr(line, name) for line in lines)
-            for name in ("closed_nano", "corrections_nano", "open_nano", "ns", "tokens")
+            for name in ("closed_nano", "corrections_nano", "open_nano", "ns", "tokens", "shared_nano", "credits_nano")
         },
     )
     assert question.only or total.cost_nano == int(bill[0])
+    assert total.total_nano == total.cost_nano + ruled.nano
     return Cost(
         question=question, lines=tuple(lines), total=total, bill_nano=int(bill[0]), stamp=gathered.stamp,
-        closes=gathered.closes, open=gathered.open,
+        closes=gathered.closes, open=gathered.open, ruled=ruled,
     )  # fmt: skip
+
+
+def _with_rules(lines: Sequence[Line], ruled: Ruled) -> list[Line]:
+    """The lines of teams with their shares and credits; a team that has nothing else has a line of its own."""
+    if not ruled:
+        return list(lines)
+    shared, credits = ruled.by_team
+    made = {line.values[0]: line for line in lines}
+    none = Line(values=(), closed_nano=0, corrections_nano=0, open_nano=0, ns=0, tokens=0)
+    for team in sorted({*shared, *credits}):
+        line = made.get(team, replace(none, values=(team,)))
+        made[team] = replace(line, shared_nano=shared.get(team, 0), credits_nano=credits.get(team, 0))
+    return list(made.values())
 
 
 def _prepare(connection: duckdb.DuckDBPyConnection, question: Question, gathered: Gathered, grain: sums.Grain) -> None:
@@ -264,10 +312,3 @@ def _check_dimension(name: str) -> None:
         return
     if name not in BY:
         raise PricingError(f"cost cannot be shown by {name!r}{did_you_mean(name, {*BY, 'tag:NAME'})}")
-
-
-def _amounts(line: Line) -> dict[str, int]:
-    return {
-        "cost_nano": line.cost_nano, "closed_nano": line.closed_nano, "corrections_nano": line.corrections_nano,
-        "open_nano": line.open_nano, "ns": line.ns, "tokens": line.tokens,
-    }  # fmt: skip

@@ -8,7 +8,7 @@ there is to cover, by largest remainder.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -62,12 +62,19 @@ def credits(
     `frame` is as in `Billed`. `earlier` are the periods before, in order, from the first day of the oldest credit on:
     what they took by their own books is gone. Whatever is left out of them is there to be taken again.
     """
-    taken: Counter[_Key] = Counter()
-    for billed in earlier:
-        for credit, applied in _apply(billed, taken):
-            taken[_key(credit)] -= applied.nano
     now = Billed(book=book, frame=frame, shares=tuple(shares), from_ns=from_ns, to_ns=to_ns)
-    return tuple(applied for _, applied in _apply(now, taken))
+    *_, applied = in_turn([*earlier, now])
+    return applied
+
+
+def in_turn(periods: Sequence[Billed]) -> Iterator[tuple[Applied, ...]]:
+    """The credits of each of some periods, in order; what one took, the next have no more."""
+    taken: Counter[_Key] = Counter()
+    for billed in periods:
+        applied = _apply(billed, taken)
+        for credit, row in applied:
+            taken[_key(credit)] -= row.nano
+        yield tuple(row for _, row in applied)
 
 
 _Key = tuple[str, int | None]

@@ -17,6 +17,9 @@ from rose.pricing.spend.saved import NO_INTERVAL, RunSaved, Saved, cash_text, su
 from rose.pricing.table import Column, Element, Row, Table, columns
 from rose.pricing.watch.budget import Expected
 
+#: Columns of CSV where the price book has rules.
+_RULED = ("shared_costs", "credits", "total")
+
 
 def terminal(cost: Cost) -> Iterator[Element]:
     """What is closed and what is not, then the lines and their sum."""
@@ -30,24 +33,27 @@ def terminal(cost: Cost) -> Iterator[Element]:
         part, bill = (format_money(nano, currency) for nano in (cost.total.cost_nano, cost.bill_nano))
         yield f"{named} only: {part} of the period's bill of {bill}"
     yield lines(cost)
+    yield from rules_text(cost)
 
 
 def lines(cost: Cost) -> Table:
     """The lines of an answer in whole units, and their sum."""
-    by, whole, currency = cost.question.by, cost.total.cost_nano, cost.stamp.currency
+    by, whole, currency = cost.question.by, cost.total.total_nano, cost.stamp.currency
     # Only where they differ from the cost or from nothing.
     corrected, mixed = any(line.corrections_nano for line in cost.lines), bool(cost.open) and bool(cost.closes)
+    costs = ["direct cost", "shared costs", "credits", "total"] if cost.ruled else ["cost"]
 
     def row(values: Sequence[str], line: Line) -> Row:
-        share = f"{line.cost_nano / whole:.1%}" if whole else "-"
+        share = f"{line.total_nano / whole:.1%}" if whole else "-"
+        amounts = (line.cost_nano, line.shared_nano, line.credits_nano, line.total_nano)[: len(costs)]
         parts = (*([line.corrections_nano] if corrected else []), *([line.open_nano] if mixed else []))
-        return (*values, line.cost_nano, share, *parts, line.ns, line.tokens)
+        return (*values, *amounts, share, *parts, line.ns, line.tokens)
 
     amounts = [*(["corrections in it"] if corrected else []), *(["of it open"] if mixed else [])]
     return Table(
         title="",
         columns=(
-            *map(Column, by), Column("cost", "money", currency), Column("share", "figure"),
+            *map(Column, by), *(Column(name, "money", currency) for name in costs), Column("share", "figure"),
             *(Column(name, "money", currency) for name in amounts), Column("device time", "hours"),
             Column("tokens", "count"),
         ),
@@ -55,6 +61,14 @@ def lines(cost: Cost) -> Table:
         footer=(row(("total", *[""] * (len(by) - 1)) if by else (), cost.total),),
         grouped=len(by) > 1,
     )  # fmt: skip
+
+
+def rules_text(cost: Cost) -> Iterator[str]:
+    """A line for each rule: what it says, and what a credit has left."""
+    for name, rule in dict.fromkeys((share.name, share.rule) for share in cost.ruled.shares):
+        yield f"shared cost {name}: {rule}"
+    for name, rest_nano in {row.name: row.rest_nano for row in cost.ruled.credits}.items():
+        yield f"credit {name}: {format_money(rest_nano, cost.stamp.currency)} left"
 
 
 def rests_on(cost: Cost) -> str:
@@ -75,11 +89,13 @@ def csv_text(cost: Cost) -> str:
     rows = csv.writer(written, lineterminator="\n")
     stamp = cost.stamp
     rows.writerow([
-        *cost.question.by, "cost", "closed", "corrections", "open", "currency", "device_hours", "tokens", "view",
-        "period_from", "period_to", "provenance", "verified", "price_book", "example_prices",
+        *cost.question.by, "cost", "closed", "corrections", "open", *(_RULED if cost.ruled else ()), "currency",
+        "device_hours", "tokens", "view", "period_from", "period_to", "provenance", "verified", "price_book",
+        "example_prices",
     ])  # fmt: skip
     for line in cost.lines:
-        amounts = (line.cost_nano, line.closed_nano, line.corrections_nano, line.open_nano)
+        amounts = [line.cost_nano, line.closed_nano, line.corrections_nano, line.open_nano]
+        amounts += [line.shared_nano, line.credits_nano, line.total_nano] if cost.ruled else []
         rows.writerow([
             *csv_cells(line.values), *(f"{Decimal(nano).scaleb(-9):f}" for nano in amounts), stamp.currency,
             f"{Decimal(line.ns) / Decimal(3_600_000_000_000):.9f}", line.tokens, AMORTIZED, utc(stamp.from_ns),
