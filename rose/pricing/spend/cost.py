@@ -6,6 +6,7 @@ nano-dollars, and all lines of an answer without a filter sum to the bill of the
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from rose.ledger import catalog
 from rose.pricing.closing.period import NS_PER_DAY, Period, naive
 from rose.pricing.figures import AMORTIZED, Stamp
 from rose.pricing.money import PricingError
+from rose.pricing.price_books.rules import DeviceTag, device_tags
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend import rules, sums
 from rose.pricing.spend.calendar import Calendar
@@ -34,6 +36,8 @@ UNALLOCATED = "unallocated"
 TIMES: tuple[str, ...] = ("day", "week", "month", "quarter", "year")
 BY: tuple[str, ...] = ("team", "run", "device-class", "pool", "device", "hardware", "bucket", "task", "version", *TIMES)
 _TAG = "tag:"
+#: What a price book tells devices by.
+_DEVICE = ("device_id", "hardware_id", "pool", "device_class")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,14 +184,23 @@ def ask(root: Path, question: Question, price_book: str | None = None, *, allow_
     value that no charge of the period has, and for open hours that cannot be priced; PriceBookError; LedgerError.
     """
     grain: sums.Grain = "day" if question.by_device else "hour"
-    gathered = gather(
-        root, question.period, price_book, grain=grain, provenance=question.provenance,
-        allow_unverified=allow_unverified,
-    )  # fmt: skip
+    gathering = functools.partial(
+        gather, root, question.period, provenance=question.provenance, allow_unverified=allow_unverified
+    )
+    gathered = gathering(price_book, grain=grain)
+    tagging = rules.newest_book(root, gathered).device_tag if question.tags else []
+    if grain == "hour" and any((tag.device or tag.hardware) and question.tags & tag.tags.keys() for tag in tagging):
+        if not question.whole_days:
+            raise PricingError(
+                "the price book tags devices by name or hardware, and devices are kept by UTC day: give a period of "
+                "whole UTC days without --tz"
+            )
+        grain = "day"
+        gathered = gathering(price_book, grain=grain)
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         _prepare(connection, question, gathered, grain)
-        _set_tags(connection, root, question, gathered.stamp.provenance)
+        _set_tags(connection, root, question, gathered.stamp.provenance, tagging)
         connection.execute(sql.read("spend/cost.sql"))
         # Of the charges and not of `cost`, so that what `cost` joins to them cannot count one twice.
         summed = "SELECT coalesce(sum(cost_nano), 0) FROM part SEMI JOIN hour USING (hour)"
@@ -243,18 +256,29 @@ def _prepare(connection: duckdb.DuckDBPyConnection, question: Question, gathered
     connection.register("hour", pl.DataFrame(hours, schema=schema, orient="row"))
 
 
-def _set_tags(connection: duckdb.DuckDBPyConnection, root: Path, question: Question, provenance: str) -> None:
-    """Make `run_tag`, of the runs of a provenance. Raises PricingError for a tag that none of them has."""
+def _set_tags(
+    connection: duckdb.DuckDBPyConnection,
+    root: Path,
+    question: Question,
+    provenance: str,
+    tagging: Sequence[DeviceTag],
+) -> None:
+    """Make `run_tag`, of the runs of a provenance, and `device_tag`. Raises PricingError for a tag that none has."""
     tagged: list[tuple[str, str | None]] = []
+    devices: list[tuple[str | None, ...]] = []
     for tag in question.tags:
         with catalog.connect(root) as ledger:
             set_variables(ledger, provenance=provenance)
             tags = {row["run_id"]: tags_of(row["tags_json"]) for row in rows(ledger, "spend/run_tags")}
-        names = {name for own in tags.values() for name in own}
+        names = {name for own in tags.values() for name in own} | {name for entry in tagging for name in entry.tags}
         if tag not in names:
-            raise PricingError(f"no run has the tag {tag!r}{did_you_mean(tag, names)}")
+            raise PricingError(f"no run or device has the tag {tag!r}{did_you_mean(tag, names)}")
         tagged = [(run_id, own[tag]) for run_id, own in tags.items() if tag in own]
+        known = connection.execute(f"SELECT DISTINCT {', '.join(_DEVICE)} FROM part").fetchall() if tagging else []
+        devices = [(*device, device_tags(tagging, *device).get(tag)) for device in known]
     connection.register("run_tag", pl.DataFrame(tagged, schema={"run_id": pl.String, "tag": pl.String}, orient="row"))
+    schema = dict.fromkeys((*_DEVICE, "tag"), pl.String)
+    connection.register("device_tag", pl.DataFrame(devices, schema=schema, orient="row"))
 
 
 def tags_of(tags_json: str) -> dict[str, str | None]:

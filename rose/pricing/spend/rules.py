@@ -16,6 +16,7 @@ from typing import Any
 from rose.pricing.charges import NothingChargedError
 from rose.pricing.closing import store
 from rose.pricing.closing.period import Period, month_at
+from rose.pricing.closing.records import Posting
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.spend.credits import Applied, Billed, in_turn
 from rose.pricing.spend.currency import Rate
@@ -101,12 +102,8 @@ def priced_by(root: Path, gathered: Gathered) -> list[tuple[Period, PriceBook]]:
     books: dict[str, PriceBook] = {}
     spans: list[tuple[Period, PriceBook]] = []
     for part, by in gathered.priced_by:
-        if isinstance(by, PriceBook):
-            book = books.setdefault(by.sha256, by)
-        elif by.book.sha256 in books:
-            book = books[by.book.sha256]
-        else:
-            book = books[by.book.sha256] = store.book_of(root, by)
+        sha256 = by.sha256 if isinstance(by, PriceBook) else by.book.sha256
+        book = books[sha256] = books.get(sha256) or _book(root, by)
         for month in _months(part):
             before = spans[-1] if spans else None
             if (
@@ -119,6 +116,15 @@ def priced_by(root: Path, gathered: Gathered) -> list[tuple[Period, PriceBook]]:
             else:
                 spans.append((month, book))
     return spans
+
+
+def newest_book(root: Path, gathered: Gathered) -> PriceBook:
+    """The book that the period's last hours were last priced by."""
+    return _book(root, gathered.priced_by[-1][1])
+
+
+def _book(root: Path, by: Posting | PriceBook) -> PriceBook:
+    return by if isinstance(by, PriceBook) else store.book_of(root, by)
 
 
 def _months(period: Period) -> Iterable[Period]:

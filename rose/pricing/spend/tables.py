@@ -9,12 +9,14 @@ from decimal import Decimal
 
 from rose.clock import utc
 from rose.ledger.commands.output import csv_cells
+from rose.pricing.closing.period import Period
 from rose.pricing.figures import AMORTIZED, EXAMPLE_PRICES, MARGINAL
 from rose.pricing.money import format_money
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import Cost, Line
 from rose.pricing.spend.saved import NO_INTERVAL, RunSaved, Saved, cash_text, summed
 from rose.pricing.table import Column, Element, Row, Table, columns
+from rose.pricing.spend.untagged import Untagged
 from rose.pricing.watch.budget import Expected
 
 #: Columns of CSV where the price book has rules.
@@ -69,6 +71,42 @@ def rules_text(cost: Cost) -> Iterator[str]:
         yield f"shared cost {name}: {rule}"
     for name, rest_nano in {row.name: row.rest_nano for row in cost.ruled.credits}.items():
         yield f"credit {name}: {format_money(rest_nano, cost.stamp.currency)} left"
+
+
+def untagged_terminal(made: Untagged, calendar: Calendar) -> Iterator[Element]:
+    """What has no team and no tag, and how much of the bill that is."""
+    currency = made.stamp.currency
+    yield f"{calendar.text(Period(made.stamp.from_ns, made.stamp.to_ns))}  [{AMORTIZED}; {made.stamp}]"
+    part, bill = (format_money(nano, currency) for nano in (made.cost_nano, made.bill_nano))
+    text = f"{part} of {bill} ({made.percent(made.cost_nano):.1f}%) has neither a team nor a tag"
+    if made.lines:
+        kinds = ("text", "text", "text", "text", "money", "figure")
+        names = ("run", "device", "hardware", "class", "cost", "share of the bill")
+        yield Table(
+            title="",
+            columns=tuple(Column(name, kind, currency) for name, kind in zip(names, kinds, strict=True)),
+            rows=tuple(
+                (
+                    line.run_id, line.device_id or "-", line.hardware_id or "-", line.device_class, line.cost_nano,
+                    f"{made.percent(line.cost_nano):.1f}%",
+                )
+                for line in made.lines
+            ),
+        )  # fmt: skip
+        text += ": tag the run in its fleet file, or its devices with [[device_tag]] in the price book"
+    yield text
+
+
+def untagged_csv(made: Untagged) -> str:
+    """A row for each device of a run; amounts in whole units of the currency, to the nano."""
+    written = io.StringIO()
+    rows = csv.writer(written, lineterminator="\n")
+    rows.writerow(["run", "device", "hardware", "device_class", "cost", "percent", "currency", "example_prices"])
+    for line in made.lines:
+        names = csv_cells((line.run_id, line.device_id or "", line.hardware_id or "", line.device_class))
+        cost, percent = f"{Decimal(line.cost_nano).scaleb(-9):f}", f"{made.percent(line.cost_nano):.6f}"
+        rows.writerow([*names, cost, percent, made.stamp.currency, str(made.stamp.book.example).lower()])
+    return written.getvalue()
 
 
 def rests_on(cost: Cost) -> str:
