@@ -26,7 +26,7 @@ from rose.pricing import query
 from rose.pricing.charges import preconditions, state
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
-from rose.pricing.price_books.rules import device_tags
+from rose.pricing.price_books.rules import tagging
 from rose.pricing.query import records, rows, set_variables
 
 #: Before the first hour, and after the last, of any ledger.
@@ -195,11 +195,14 @@ def _tag_devices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None
     """Give what its run says no team of to the team that the book tags its device with."""
     if not book.device_tag:
         return
-    devices = "SELECT unit, device_id, hardware_id, pool, device_class FROM stay WHERE asked"
+    tags, devices = (
+        tagging(book.device_tag),
+        "SELECT unit, device_id, hardware_id, pool, device_class FROM stay WHERE asked",
+    )
     tagged = [
         (unit, team)
         for unit, *device in connection.execute(devices).fetchall()
-        if (team := device_tags(book.device_tag, *device).get("team")) is not None
+        if (team := tags(*device).get("team")) is not None
     ]
     connection.execute("CREATE OR REPLACE TEMP TABLE tagged (unit BIGINT, team VARCHAR)")
     query.insert(connection, "tagged", tagged)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal, Self
@@ -135,14 +135,18 @@ class DeviceTag(Entry):
         return self
 
 
-def device_tags(
-    entries: Iterable[DeviceTag], device_id: str | None, hardware_id: str | None, pool: str, device_class: str
-) -> dict[str, str]:
-    """The tags of a device, each from the entry that names the fewest devices."""
-    tags: dict[str, str] = {}
-    for entry in sorted(entries, key=lambda entry: entry.place, reverse=True):
-        if entry.names(device_id, hardware_id, pool, device_class):
-            tags |= entry.tags
+def tagging(entries: Iterable[DeviceTag]) -> Callable[..., dict[str, str]]:
+    """A function of (device_id, hardware_id, pool, device_class): the tags of that device, each from the entry that
+    names the fewest devices."""
+    widest_first = sorted(entries, key=lambda entry: entry.place, reverse=True)
+
+    def tags(device_id: str | None, hardware_id: str | None, pool: str, device_class: str) -> dict[str, str]:
+        tags: dict[str, str] = {}
+        for entry in widest_first:
+            if entry.names(device_id, hardware_id, pool, device_class):
+                tags |= entry.tags
+        return tags
+
     return tags
 
 

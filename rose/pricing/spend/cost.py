@@ -23,7 +23,7 @@ from rose.ledger import catalog
 from rose.pricing.closing.period import NS_PER_DAY, Period, naive
 from rose.pricing.figures import AMORTIZED, Stamp
 from rose.pricing.money import PricingError
-from rose.pricing.price_books.rules import DeviceTag, device_tags
+from rose.pricing.price_books.rules import DeviceTag, tagging
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend import rules, sums
 from rose.pricing.spend.calendar import Calendar
@@ -188,8 +188,8 @@ def ask(root: Path, question: Question, price_book: str | None = None, *, allow_
         gather, root, question.period, provenance=question.provenance, allow_unverified=allow_unverified
     )
     gathered = gathering(price_book, grain=grain)
-    tagging = rules.newest_book(root, gathered).device_tag if question.tags else []
-    if grain == "hour" and any((tag.device or tag.hardware) and question.tags & tag.tags.keys() for tag in tagging):
+    entries = rules.newest_book(root, gathered).device_tag if question.tags else []
+    if grain == "hour" and any((tag.device or tag.hardware) and question.tags & tag.tags.keys() for tag in entries):
         if not question.whole_days:
             raise PricingError(
                 "the price book tags devices by name or hardware, and devices are kept by UTC day: give a period of "
@@ -200,7 +200,7 @@ def ask(root: Path, question: Question, price_book: str | None = None, *, allow_
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         _prepare(connection, question, gathered, grain)
-        _set_tags(connection, root, question, gathered.stamp.provenance, tagging)
+        _set_tags(connection, root, question, gathered.stamp.provenance, entries)
         connection.execute(sql.read("spend/cost.sql"))
         # Of the charges and not of `cost`, so that what `cost` joins to them cannot count one twice.
         summed = "SELECT coalesce(sum(cost_nano), 0) FROM part SEMI JOIN hour USING (hour)"
@@ -261,7 +261,7 @@ def _set_tags(
     root: Path,
     question: Question,
     provenance: str,
-    tagging: Sequence[DeviceTag],
+    entries: Sequence[DeviceTag],
 ) -> None:
     """Make `run_tag`, of the runs of a provenance, and `device_tag`. Raises PricingError for a tag that none has."""
     tagged: list[tuple[str, str | None]] = []
@@ -270,12 +270,13 @@ def _set_tags(
         with catalog.connect(root) as ledger:
             set_variables(ledger, provenance=provenance)
             tags = {row["run_id"]: tags_of(row["tags_json"]) for row in rows(ledger, "spend/run_tags")}
-        names = {name for own in tags.values() for name in own} | {name for entry in tagging for name in entry.tags}
+        names = {name for own in tags.values() for name in own} | {name for entry in entries for name in entry.tags}
         if tag not in names:
             raise PricingError(f"no run or device has the tag {tag!r}{did_you_mean(tag, names)}")
         tagged = [(run_id, own[tag]) for run_id, own in tags.items() if tag in own]
-        known = connection.execute(f"SELECT DISTINCT {', '.join(_DEVICE)} FROM part").fetchall() if tagging else []
-        devices = [(*device, device_tags(tagging, *device).get(tag)) for device in known]
+        known = connection.execute(f"SELECT DISTINCT {', '.join(_DEVICE)} FROM part").fetchall() if entries else []
+        own_tags = tagging(entries)
+        devices = [(*device, own_tags(*device).get(tag)) for device in known]
     connection.register("run_tag", pl.DataFrame(tagged, schema={"run_id": pl.String, "tag": pl.String}, orient="row"))
     schema = dict.fromkeys((*_DEVICE, "tag"), pl.String)
     connection.register("device_tag", pl.DataFrame(devices, schema=schema, orient="row"))

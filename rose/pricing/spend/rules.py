@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rose.pricing.charges import NothingChargedError
-from rose.pricing.closing import store
+from rose.pricing.closing import coverage, store
 from rose.pricing.closing.period import Period, month_at
 from rose.pricing.closing.records import Posting
 from rose.pricing.price_books.pricebook import PriceBook
@@ -137,13 +137,16 @@ def _months(period: Period) -> Iterable[Period]:
 
 def _billed(gathered: Gathered, spans: Sequence[tuple[Period, PriceBook]]) -> list[Billed]:
     frame = gathered.by(*_COLUMNS)
-    return [
-        Billed(
-            book=book, frame=frame, shares=shares(book, frame, span.from_ns, span.to_ns), from_ns=span.from_ns,
-            to_ns=span.to_ns,
-        )
-        for span, book in spans
-    ]  # fmt: skip
+    billed = []
+    for span, book in spans:
+        rows = coverage.within(frame, span)
+        billed.append(
+            Billed(
+                book=book, frame=rows, shares=shares(book, rows, span.from_ns, span.to_ns), from_ns=span.from_ns,
+                to_ns=span.to_ns,
+            )
+        )  # fmt: skip
+    return billed
 
 
 def _earlier(

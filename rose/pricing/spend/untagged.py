@@ -14,7 +14,7 @@ from rose.pricing.closing.charge_algebra import UNALLOCATED
 from rose.pricing.closing.period import NS_PER_DAY, Period
 from rose.pricing.figures import AMORTIZED, Stamp
 from rose.pricing.money import PricingError
-from rose.pricing.price_books.rules import device_tags
+from rose.pricing.price_books.rules import tagging
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend.gather import gather
 from rose.pricing.spend.rules import newest_book
@@ -89,15 +89,16 @@ def untagged(
     charged = gathered.by("team", "run_id", *_DEVICE)
     of_no_team = pl.col("team").fill_null(UNALLOCATED) == UNALLOCATED
     summed = charged.filter(of_no_team).group_by("run_id", *_DEVICE).agg(pl.col("cost_nano").sum())
-    tagged, tagging = _tagged_runs(root, gathered.stamp.provenance), newest_book(root, gathered).device_tag
+    tagged_runs = _tagged_runs(root, gathered.stamp.provenance)
+    tags = tagging(newest_book(root, gathered).device_tag)
     lines = [
         Line(
             run_id=row["run_id"], device_id=row["device_id"], hardware_id=row["hardware_id"],
             device_class=row["device_class"], cost_nano=int(row["cost_nano"]),
         )
         for row in summed.iter_rows(named=True)
-        if row["run_id"] not in tagged and row["cost_nano"]
-        and not device_tags(tagging, *(row[name] for name in _DEVICE))
+        if row["run_id"] not in tagged_runs and row["cost_nano"]
+        and not tags(*(row[name] for name in _DEVICE))
     ]  # fmt: skip
     lines.sort(key=lambda line: (-line.cost_nano, line.run_id, line.device_id or ""))
     return Untagged(lines=tuple(lines), bill_nano=int(charged["cost_nano"].sum()), stamp=gathered.stamp)
