@@ -15,8 +15,8 @@ from rose.pricing.money import format_money
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import Cost, Line
 from rose.pricing.spend.saved import NO_INTERVAL, RunSaved, Saved, cash_text, summed
-from rose.pricing.table import Column, Element, Row, Table, columns
 from rose.pricing.spend.untagged import Untagged
+from rose.pricing.table import Column, Element, Row, Table, columns
 from rose.pricing.watch.budget import Expected
 
 #: Columns of CSV where the price book has rules.
@@ -80,11 +80,12 @@ def untagged_terminal(made: Untagged, calendar: Calendar) -> Iterator[Element]:
     part, bill = (format_money(nano, currency) for nano in (made.cost_nano, made.bill_nano))
     text = f"{part} of {bill} ({made.percent(made.cost_nano):.1f}%) has neither a team nor a tag"
     if made.lines:
-        kinds = ("text", "text", "text", "text", "money", "figure")
-        names = ("run", "device", "hardware", "class", "cost", "share of the bill")
         yield Table(
             title="",
-            columns=tuple(Column(name, kind, currency) for name, kind in zip(names, kinds, strict=True)),
+            columns=(
+                *map(Column, ("run", "device", "hardware", "class")), Column("cost", "money", currency),
+                Column("share of the bill", "figure"),
+            ),
             rows=tuple(
                 (
                     line.run_id, line.device_id or "-", line.hardware_id or "-", line.device_class, line.cost_nano,

@@ -45,7 +45,7 @@ class Untagged:
     def cost_nano(self) -> int:
         return sum(line.cost_nano for line in self.lines)
 
-    def share(self, nano: int) -> float:
+    def percent(self, nano: int) -> float:
         """Percent of the bill; 0 of a bill of 0."""
         return 100 * nano / self.bill_nano if self.bill_nano else 0.0
 
@@ -56,12 +56,12 @@ class Untagged:
             **self.stamp.to_json(),
             "bill_nano": self.bill_nano,
             "untagged_nano": self.cost_nano,
-            "untagged_percent": self.share(self.cost_nano),
+            "untagged_percent": self.percent(self.cost_nano),
             "lines": [
                 {
                     "run": line.run_id, "device": line.device_id, "hardware": line.hardware_id,
                     "device_class": line.device_class, "cost_nano": line.cost_nano,
-                    "percent": self.share(line.cost_nano),
+                    "percent": self.percent(line.cost_nano),
                 }
                 for line in self.lines
             ],

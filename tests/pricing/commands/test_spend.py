@@ -118,6 +118,8 @@ def test_what_has_no_team_and_no_tag_is_shown(folder: Path, tmp_path: Path) -> N
         assert text in shown.output
     answer = data(cost(bare, *day, "--json"))
     assert (answer["untagged_nano"], answer["untagged_percent"]) == (BILL_NANO, 100)
+    (row,) = csv.DictReader(io.StringIO(cost(bare, *day, "--csv").stdout))
+    assert (row["hardware"], row["cost"]) == ("run/s0", f"{Decimal(BILL_NANO).scaleb(-9):f}")
     wrong = cost(bare, *day, "--by", "team")
     assert wrong.exit_code == 2
     assert "leave out --by" in wrong.output

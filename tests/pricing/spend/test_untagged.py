@@ -49,7 +49,7 @@ def test_spend_without_team_and_tag_is_shown_by_run_and_device(root: Path) -> No
     assert [(line.run_id, line.device_id, line.cost_nano) for line in made.lines] == [
         ("bare", "bare-0", 3_600_000_000), ("empty", "empty-0", 3_600_000_000),
     ]  # fmt: skip
-    assert (made.cost_nano, made.bill_nano, made.share(made.cost_nano)) == (7_200_000_000, 14_400_000_000, 50)
+    assert (made.cost_nano, made.bill_nano, made.percent(made.cost_nano)) == (7_200_000_000, 14_400_000_000, 50)
     assert made.to_json()["lines"][0]["percent"] == 25
 
 
