@@ -4,7 +4,8 @@
 -- makes them. Amounts and quantities are whole 1e-12 dollars, hours, GB and kWh (`_pico`): no float is near.
 WITH priced AS (
     SELECT
-        c.* REPLACE (coalesce(c.commitment, p.agreed, 'none') AS commitment), p.price_pico, p.price_id,
+        c.* REPLACE (coalesce(c.commitment, p.agreed, 'none') AS commitment), p.price_pico, p.list_price_pico,
+        p.contracted_price_pico, p.price_id,
         c.kind = 'capacity' AS committed,
         CASE c.kind
             WHEN 'capacity' THEN rounded(c.ns::HUGEINT * 10, 36)
@@ -19,7 +20,7 @@ line AS (
         part, hour, 0 AS section, min(n) AS n, run_id, provenance,
         'Purchase' AS category, 'Recurring' AS frequency, NULL AS status, true AS committed, device_class, commitment,
         'an hour of the fleet: ' || device_class || ', ' || commitment AS description,
-        unit, rounded(sum(ns) * 10, 36) AS quantity_pico, price_pico, price_id,
+        unit, rounded(sum(ns) * 10, 36) AS quantity_pico, price_pico, list_price_pico, contracted_price_pico, price_id,
         sum(cost_nano) AS billed_nano, 0::HUGEINT AS effective_nano,
         NULL AS device_id, NULL AS hardware_id, 'device/' || device_class AS sku_id, 'Device Time' AS meter, NULL AS team,
         json_object() AS tags,
@@ -27,7 +28,9 @@ line AS (
         NULL AS ledger_seq
     FROM priced
     WHERE committed
-    GROUP BY part, hour, run_id, provenance, device_class, commitment, unit, price_pico, price_id
+    GROUP BY
+        part, hour, run_id, provenance, device_class, commitment, unit, price_pico, list_price_pico,
+        contracted_price_pico, price_id
     UNION ALL
     SELECT
         part, hour, 1, n, run_id, provenance,
@@ -39,7 +42,7 @@ line AS (
             WHEN 'transfer' THEN 'weights sent to ' || device_id || coalesce(' over ' || route, '')
             ELSE 'electricity of ' || device_id || ' (' || device_class || ')'
         END || coalesce(', ' || cause, ''),
-        unit, quantity_pico, price_pico, price_id,
+        unit, quantity_pico, price_pico, list_price_pico, contracted_price_pico, price_id,
         CASE WHEN committed THEN 0 ELSE cost_nano END, cost_nano,
         device_id, hardware_id,
         CASE kind WHEN 'capacity' THEN 'device/' || device_class ELSE item END,
@@ -57,11 +60,9 @@ listed AS (
         l.*, i.* EXCLUDE (part),
         'rose/fleet/' || device_class || '/' || commitment AS fleet,
         category = 'Usage' AND status IS DISTINCT FROM 'Unused' AS consumed,
-        -- A correction may be of the price: it has none of its own, and its list cost is what it corrects the cost by.
-        CASE
-            WHEN correction THEN (billed_nano + CASE WHEN committed THEN effective_nano ELSE 0 END) * 1000
-            ELSE rounded(price_pico * quantity_pico, 1000000000000)
-        END AS list_pico
+        -- A correction may be of the price: it has none of its own, and costs at list what it corrects the cost by.
+        CASE WHEN correction THEN (billed_nano + CASE WHEN committed THEN effective_nano ELSE 0 END) * 1000 END
+            AS corrected_pico
     FROM line AS l
     JOIN part AS i ON i.part = l.part
 )
@@ -87,13 +88,13 @@ SELECT
     CASE WHEN committed AND NOT correction THEN unit END AS CommitmentDiscountUnit,
     CASE WHEN consumed THEN pico(quantity_pico) END AS ConsumedQuantity,
     CASE WHEN consumed THEN unit END AS ConsumedUnit,
-    pico(list_pico) AS ContractedCost,
-    CASE WHEN NOT correction THEN pico(price_pico) END AS ContractedUnitPrice,
+    pico(coalesce(corrected_pico, rounded(contracted_price_pico * quantity_pico, 1000000000000))) AS ContractedCost,
+    CASE WHEN NOT correction THEN pico(contracted_price_pico) END AS ContractedUnitPrice,
     usd_nano(effective_nano) AS EffectiveCost,
     invoice_id AS InvoiceId,
     'ROSE' AS InvoiceIssuerName,
-    pico(list_pico) AS ListCost,
-    CASE WHEN NOT correction THEN pico(price_pico) END AS ListUnitPrice,
+    pico(coalesce(corrected_pico, rounded(list_price_pico * quantity_pico, 1000000000000))) AS ListCost,
+    CASE WHEN NOT correction THEN pico(list_price_pico) END AS ListUnitPrice,
     CASE WHEN committed AND category = 'Usage' THEN 'Committed' ELSE 'Standard' END AS PricingCategory,
     CASE WHEN NOT correction THEN pico(quantity_pico) END AS PricingQuantity,
     CASE WHEN NOT correction THEN unit END AS PricingUnit,
@@ -113,6 +114,7 @@ SELECT
     team AS SubAccountName,
     json_merge_patch(coalesce(r.tags_json, '{}'), tags)::VARCHAR AS Tags,
     bucket AS x_CostBucket,
+    CASE WHEN NOT correction THEN pico(price_pico) END AS x_EffectiveUnitPrice,
     usd_nano(marginal_nano) AS x_MarginalCost,
     lease_id AS x_LeaseId,
     run_id AS x_RunId,

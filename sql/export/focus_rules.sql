@@ -48,6 +48,8 @@ SELECT
         AS "ContractedUnitPrice must not be null unless the row is a correction",
     breach(row, ChargeClass IS NULL AND ListUnitPrice IS NULL)
         AS "ListUnitPrice must not be null unless the row is a correction",
+    breach(row, ChargeClass IS NULL AND x_EffectiveUnitPrice IS NULL)
+        AS "x_EffectiveUnitPrice must not be null unless the row is a correction",
     breach(row, ChargeClass IS NULL AND PricingQuantity IS NULL)
         AS "PricingQuantity must not be null unless the row is a correction",
 
@@ -139,11 +141,17 @@ SELECT
     breach(row, CommitmentDiscountQuantity <> PricingQuantity) AS "CommitmentDiscountQuantity must be the PricingQuantity",
     breach(row, ChargeClass IS NULL AND ListCost IS DISTINCT FROM times(ListUnitPrice, PricingQuantity))
         AS "ListCost must be ListUnitPrice * PricingQuantity",
-    breach(row, ContractedUnitPrice IS DISTINCT FROM ListUnitPrice)
-        AS "ContractedUnitPrice must be the ListUnitPrice, since a price book has one price",
-    breach(row, ContractedCost <> ListCost) AS "ContractedCost must be the ListCost, since a price book has one price",
-    breach(row, ChargeCategory = 'Usage' AND NOT near(EffectiveCost, ContractedCost))
-        AS "EffectiveCost must be the ContractedCost but for rounding",
-    breach(row, (ChargeCategory = 'Purchase' OR CommitmentDiscountId IS NULL) AND NOT about(BilledCost, ContractedCost))
-        AS "BilledCost must be the ContractedCost but for rounding"
-FROM focus;
+    breach(row, ChargeClass IS NULL AND ContractedCost IS DISTINCT FROM times(ContractedUnitPrice, PricingQuantity))
+        AS "ContractedCost must be ContractedUnitPrice * PricingQuantity",
+    breach(row, ChargeClass IS NOT NULL AND ContractedCost <> ListCost)
+        AS "ContractedCost must be the ListCost of a correction, which has no prices",
+    breach(row, ContractedUnitPrice > ListUnitPrice) AS "ContractedUnitPrice must not be above the ListUnitPrice",
+    breach(row, x_EffectiveUnitPrice < 0) AS "x_EffectiveUnitPrice must not be negative",
+    breach(row, x_EffectiveUnitPrice > ContractedUnitPrice)
+        AS "x_EffectiveUnitPrice must not be above the ContractedUnitPrice",
+    breach(row, ChargeCategory = 'Usage' AND NOT near(EffectiveCost, effective_cost))
+        AS "EffectiveCost must be x_EffectiveUnitPrice * PricingQuantity but for rounding",
+    breach(row, (ChargeCategory = 'Purchase' OR CommitmentDiscountId IS NULL) AND NOT about(BilledCost, effective_cost))
+        AS "BilledCost must be x_EffectiveUnitPrice * PricingQuantity but for rounding"
+-- What is charged at the price; a correction has none, and is what its list cost says.
+FROM (SELECT *, coalesce(times(x_EffectiveUnitPrice, PricingQuantity), ContractedCost) AS effective_cost FROM focus);

@@ -26,6 +26,7 @@ from rose.pricing import query
 from rose.pricing.charges import preconditions, state
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.price_books.rules import tagging
 from rose.pricing.query import records, rows, set_variables
 
 #: Before the first hour, and after the last, of any ledger.
@@ -61,7 +62,8 @@ class Charges:
     - `hour` (start, naive UTC), `run_id`, `provenance`, `device_id`, `pool`, `device_class`, `commitment`, `lease_id`;
     - `hardware_id`: what tells the device from all others, in whatever run; `<run>/<device>` where nothing says;
     - `kind`: `capacity` (device time), `transfer` (weight syncs), `energy` (metered, where no price holds it already);
-    - `bucket`: one of the seven, `unaccounted`, `transfer` or `energy`; `team`: who pays, by the tags of the run;
+    - `bucket`: one of the seven, `unaccounted`, `transfer` or `energy`; `team`: who pays, by the tags of the run,
+      else by those that the price book gives the device;
     - `policy_version`, `task`, `fate`, `cause`: of rollout time, by the tokens made in it; `cause` of idle time says
       whether it could have been lent, or was and was not used; `route` of transfer;
     - `ns`, `tokens` (generated), `bytes`, `energy_mw_ns`, and `cost_nano`, amortized nano-dollars;
@@ -118,6 +120,7 @@ def price(
         _run(connection, "10_half_even")
         _run(connection, "15_stays")
         of = _provenance(connection, provenance, asked)
+        _tag_devices(connection, book)
         stays = _stays(connection)
         _refuse_faults(root, connection)
         _refuse_two_classes(connection)
@@ -186,6 +189,24 @@ def _nothing(asked: tuple[int, int], chosen: str | None) -> NothingChargedError:
         f"the period from {begins or 'the beginning'} to {ends or 'now'} has no provisioned device time{of}, so "
         "nothing can be priced; it needs a device that joined and reported at least one slice"
     )
+
+
+def _tag_devices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
+    """Give what its run says no team of to the team that the book tags its device with."""
+    if not book.device_tag:
+        return
+    tags, devices = (
+        tagging(book.device_tag),
+        "SELECT unit, device_id, hardware_id, pool, device_class FROM stay WHERE asked",
+    )
+    tagged = [
+        (unit, team)
+        for unit, *device in connection.execute(devices).fetchall()
+        if (team := tags(*device).get("team")) is not None
+    ]
+    connection.execute("CREATE OR REPLACE TEMP TABLE tagged (unit BIGINT, team VARCHAR)")
+    query.insert(connection, "tagged", tagged)
+    _run(connection, "22_tagged")
 
 
 def _stays(connection: duckdb.DuckDBPyConnection) -> list[Stay]:

@@ -27,11 +27,16 @@ BookArgument = Annotated[str, typer.Argument(help="A price book TOML file, or th
 def check(file: BookArgument) -> None:
     """Validate a price book: every fault with its line and what to do; else what it covers, and gaps as warnings."""
     from rose.pricing.price_books import coverage
+    from rose.pricing.price_books.entries import span_of
+    from rose.pricing.price_books.rules import RULES
 
     book = _load(file)
     typer.echo(f"{file}: {book.name} {book.version}, {book.currency}: good")
     for cover in coverage.coverage(book):
         typer.echo(f"  {cover.what}: {', '.join(map(coverage.words, cover.days))}")
+    for table in RULES:
+        for entry in book.entries(table):
+            typer.echo(f"  {' '.join((table, *entry.key))}: {span_of(*entry.days)}")
     for warning in coverage.warnings(book):
         typer.secho(f"warning: {warning}", fg=typer.colors.YELLOW)
 
@@ -41,7 +46,8 @@ def show(price_book: BookOption = None, ledger: LedgerOption = None, *, as_json:
     """Show a price book: every price with its dates and its source; without one, the book of the ledger."""
     from rose.pricing.figures import BookFacts
     from rose.pricing.price_books import choice
-    from rose.pricing.price_books.entries import TABLES, span_of
+    from rose.pricing.price_books.entries import span_of
+    from rose.pricing.price_books.rules import FILE_TABLES
 
     with clear_errors():
         book = choice.choose(ledger_root(ledger), price_book)
@@ -55,7 +61,7 @@ def show(price_book: BookOption = None, ledger: LedgerOption = None, *, as_json:
             " ".join((table, *entry.key)), _words(entry) + _range(entry), span_of(*entry.days), entry.source,
             str(entry.source_date),
         )
-        for table in TABLES
+        for table in FILE_TABLES
         for entry in book.entries(table)
     ]  # fmt: skip
     _print(BookFacts.of(book).line, ("what", "price", "holds", "source", "of"), rows)
@@ -165,12 +171,14 @@ def _optional(entry: Lending) -> str:
 
 def _words(entry: Entry) -> str:
     """The price of an entry in words."""
-    from rose.pricing.price_books import entries
+    from rose.pricing.price_books import entries, rules
 
     match entry:
         case entries.DevicePrice():
             energy = ", energy included" if entry.energy_included else ""
-            return f"${entry.usd_per_hour:f} per device-hour, {entry.commitment}{energy}"
+            listed = "" if entry.list_usd_per_hour is None else f", list ${entry.list_price:f}"
+            agreed = "" if entry.contracted_usd_per_hour is None else f", contracted ${entry.contracted_price:f}"
+            return f"${entry.usd_per_hour:f} per device-hour, {entry.commitment}{listed}{agreed}{energy}"
         case entries.Offer():
             often = entry.interruptions_per_hour
             taken_back = "" if often is None else f", {often:f} interruptions an hour"
@@ -195,4 +203,8 @@ def _words(entry: Entry) -> str:
             return f"${entry.usd_per_verdict:f} per verdict"
         case entries.ExchangeRate():
             return f"${entry.usd_per_unit:f} for 1 {entry.currency}"
+        case rules.SharedCost() | rules.Credit():
+            return entry.words
+        case rules.DeviceTag():
+            return ", ".join(f"{name} {value}" for name, value in entry.tags.items())
     raise AssertionError(f"no words for {type(entry).__name__}")

@@ -68,6 +68,9 @@ def cost_command(
     save: Annotated[str | None, typer.Option("--save", help="Keep this question under a name.")] = None,
     forget: Annotated[str | None, typer.Option("--forget", help="Remove a saved report.")] = None,
     *,
+    only_untagged: Annotated[
+        bool, typer.Option("--untagged", help="What has neither a team nor a tag, by run and device.")
+    ] = False,
     list_saved: Annotated[bool, typer.Option("--list", help="The saved reports.")] = False,
     allow_unverified: UnverifiedOption = False,
     as_csv: CsvOption = False,
@@ -94,6 +97,11 @@ def cost_command(
             if value is not None
         }  # fmt: skip
         options: dict[str, Any] = (saved_reports.options(root, name) if name is not None else {}) | given
+        if only_untagged:
+            if name or save:
+                options["save"] = name or save
+            _print_untagged(root, options, allow_unverified, as_csv, as_json)
+            return
         with logged(root, "report", f"cost {json.dumps(options)}"), progress_bar("Adding up"):
             from rose.pricing.spend import cost, tables
             from rose.pricing.spend.currency import rate
@@ -131,6 +139,25 @@ def _print(
         from rose.pricing import console
 
         console.show(parts())
+
+
+def _print_untagged(
+    root: Path, options: dict[str, Any], allow_unverified: bool, as_csv: bool, as_json: bool
+) -> None:  # fmt: skip
+    from rose.pricing.money import PricingError
+    from rose.pricing.spend import tables
+    from rose.pricing.spend.untagged import untagged
+
+    if others := options.keys() - {"period", "tz", "fiscal_start", "provenance", "price_book"}:
+        raise PricingError(f"--untagged is by run and device, in dollars: leave out --{', --'.join(sorted(others))}")
+    asked = _question(root, options)
+    with logged(root, "report", f"cost --untagged {asked.period.label}"), progress_bar("Adding up"):
+        made = untagged(
+            root, asked.period, options.get("price_book"), provenance=asked.provenance,
+            allow_unverified=allow_unverified,
+        )  # fmt: skip
+    parts = functools.partial(tables.untagged_terminal, made, asked.calendar)
+    _print(made.to_json, lambda: tables.untagged_csv(made), parts, as_csv, as_json, None)
 
 
 def _question(root: Path, options: dict[str, Any]) -> Question:

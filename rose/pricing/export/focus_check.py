@@ -21,7 +21,8 @@ from rose.pricing.query import records
 _TEXT, _DECIMAL, _INTEGER = "VARCHAR", "DECIMAL(38,12)", "BIGINT"
 _DECIMALS = (
     "BilledCost", "CommitmentDiscountQuantity", "ConsumedQuantity", "ContractedCost", "ContractedUnitPrice",
-    "EffectiveCost", "ListCost", "ListUnitPrice", "PricingQuantity", "x_MarginalCost",
+    "EffectiveCost", "ListCost", "ListUnitPrice", "PricingQuantity", "x_EffectiveUnitPrice",
+    "x_MarginalCost",
 )  # fmt: skip
 _TEXTS = (
     "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart",

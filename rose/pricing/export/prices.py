@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any
@@ -29,7 +29,10 @@ class PriceUsed:
     item: str
     stretch: int
     name: str
+    #: What is charged, what the thing lists at, and what was contracted for it.
     usd: Decimal
+    list_usd: Decimal
+    contracted_usd: Decimal
     unit: str
     commitment: str | None
     valid_from: date | None
@@ -71,7 +74,8 @@ def _price(book: PriceBook, row: Mapping[str, Any]) -> PriceUsed:
         device = book.device_at(row["device_class"], row["pool"], ns)
         # One price of a class is one thing, whichever pools it is for.
         thing = f"device/{row['device_class']}" + (f"/{device.pool}" if device.pool else "")
-        return _used(book, row, device, f"{thing}/{device.commitment}", device.usd_per_hour, device.commitment)
+        used = _used(book, row, device, f"{thing}/{device.commitment}", device.usd_per_hour, device.commitment)
+        return replace(used, list_usd=device.list_price, contracted_usd=device.contracted_price)
     if row["kind"] == "transfer":
         route = book.transfer_at(row["route"], ns)
         return _used(book, row, route, row["item"], route.usd_per_gb)
@@ -85,6 +89,6 @@ def _used(
     since = "" if entry.valid_from is None else f"/{entry.valid_from}"
     return PriceUsed(
         item=row["item"], stretch=row["stretch"], name=f"{book.name}/{book.version}/{thing}{since}", usd=usd,
-        unit=row["unit"], commitment=commitment, valid_from=entry.valid_from, valid_to=entry.valid_to,
-        source=entry.source, source_date=entry.source_date,
+        list_usd=usd, contracted_usd=usd, unit=row["unit"], commitment=commitment, valid_from=entry.valid_from,
+        valid_to=entry.valid_to, source=entry.source, source_date=entry.source_date,
     )  # fmt: skip

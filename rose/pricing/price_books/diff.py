@@ -10,8 +10,9 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Literal
 
-from rose.pricing.price_books.entries import TABLES, Entry, PowerFigure
+from rose.pricing.price_books.entries import Entry, PowerFigure
 from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.price_books.rules import FILE_TABLES
 
 #: A field of an entry, or a whole one.
 Value = Decimal | str | bool | date | Entry | tuple[tuple[Decimal, Decimal], ...] | None
@@ -86,7 +87,7 @@ class Diff:
 def diff(old: PriceBook, new: PriceBook) -> Diff:
     """Every difference between what two books say of each day. Entries that only moved or were cut in two are none."""
     changes: list[Change] = []
-    for table in TABLES:
+    for table in FILE_TABLES:
         before, after = _by_key(old.entries(table)), _by_key(new.entries(table))
         for key in dict.fromkeys([*before, *after]):
             changes += _changes(table, key, before.get(key, []), after.get(key, []))
@@ -150,7 +151,12 @@ def _values(entry: Entry, other: Entry) -> dict[str, Value]:
     if isinstance(entry, PowerFigure) and isinstance(other, PowerFigure):
         loads = sorted({Fraction(load) for load, _ in (*entry.points, *other.points)})
         return {f"watts at load {_decimal(load):f}": _decimal(entry.watts(load)) for load in loads} | cited
-    return entry.model_dump(exclude={*entry.key_fields, "valid_from", "valid_to", *cited}) | cited
+    values = entry.model_dump(exclude={*entry.key_fields, "valid_from", "valid_to", *cited})
+    # A table within an entry, such as the part of each team, is compared key by key.
+    for name in [name for name in values if isinstance(getattr(entry, name) or getattr(other, name), dict)]:
+        tables = values.pop(name) or {}, getattr(other, name) or {}
+        values |= {f"{name} {key}": tables[0].get(key) for key in sorted({*tables[0], *tables[1]})}
+    return values | cited
 
 
 def _decimal(exact: Fraction) -> Decimal:

@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from rose.pricing.money import PricingError
+from rose.pricing.price_books.list_price import ListPrice
 from rose.pricing.price_books.numbers import Increment, LatencyCurve, Month, Probability, UnitPrice, number, rate
 
 
@@ -101,6 +102,8 @@ class Entry(BaseModel):
     key_fields: ClassVar[tuple[str, ...]] = ()
     #: Whether it may be a guess. What the fleet pays, and what it asks for, is none.
     may_be_a_guess: ClassVar[bool] = True
+    #: What an entry is called where there are two.
+    noun: ClassVar[str] = "price"
 
     source: Name
     source_date: Day
@@ -169,7 +172,7 @@ class Dated(Entry):
         return valid_to
 
 
-class DevicePrice(Dated):
+class DevicePrice(Dated, ListPrice):
     """What the fleet pays for each hour a device of a class is provisioned, used or not, USD.
 
     One with a `pool` is for the devices of that pool only and goes before one without.
@@ -180,7 +183,6 @@ class DevicePrice(Dated):
 
     device_class: Name = Field(alias="class")
     pool: Pool | None = None
-    usd_per_hour: Rate
     commitment: Name
     #: The least that can be bought of it, hours of one device; a year's commitment is 8760. Any time if left out.
     bought_in_hours: Increment | None = None

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 #: More decimals, or more digits before the point, than any price has: a slip of the pen or a float written out.
-_DECIMALS_MAX = 12
+DECIMALS_MAX = 12
 _DIGITS_MAX = 12
 
 
@@ -26,8 +26,8 @@ def number(value: object) -> Decimal:
     if exact and exact.adjusted() >= _DIGITS_MAX:
         raise ValueError(f"must be below 1e{_DIGITS_MAX}; check the unit")
     exponent = exact.as_tuple().exponent
-    if isinstance(exponent, int) and -exponent > _DECIMALS_MAX:
-        raise ValueError(f"has {-exponent} decimals, and a price has {_DECIMALS_MAX} at most; round it")
+    if isinstance(exponent, int) and -exponent > DECIMALS_MAX:
+        raise ValueError(f"has {-exponent} decimals, and a price has {DECIMALS_MAX} at most; round it")
     return exact
 
 
@@ -35,6 +35,17 @@ def rate(value: object) -> Decimal:
     exact = number(value)
     if exact.is_signed():
         raise ValueError("must be 0 or more; 0 says that it is free")
+    return exact
+
+
+def part(value: object) -> Decimal:
+    """A part of 1, above 0. It may stand in quotes, as parts are often written."""
+    try:
+        exact = number(Decimal(value) if isinstance(value, str) else value)
+    except (ValueError, ArithmeticError):
+        exact = Decimal(0)
+    if not 0 < exact <= 1:
+        raise ValueError("must be a part of 1 such as 0.35, above 0 and at most 1")
     return exact
 
 

@@ -34,6 +34,7 @@ from rose.pricing.price_books.entries import (
     VerifierPrice,
     day_of,
 )
+from rose.pricing.price_books.rules import Credit, DeviceTag, SharedCost
 
 __all__ = [
     "DevicePrice",
@@ -67,6 +68,9 @@ class PriceBook(Header):
     token_prices: list[TokenPrices] = Field(alias="tokens", min_length=1)
     verifier: list[VerifierPrice] = Field(default_factory=list)
     exchange_rate: list[ExchangeRate] = Field(default_factory=list)
+    shared_cost: list[SharedCost] = Field(default_factory=list)
+    credit: list[Credit] = Field(default_factory=list)
+    device_tag: list[DeviceTag] = Field(default_factory=list)
 
     #: SHA-256 of the file's text: two books of one name and version that differ are told apart by it.
     sha256: str = Field(default="", exclude=True)
@@ -94,6 +98,9 @@ class PriceBook(Header):
             "tokens": self.token_prices,
             "verifier": self.verifier,
             "exchange_rate": self.exchange_rate,
+            "shared_cost": self.shared_cost,
+            "credit": self.credit,
+            "device_tag": self.device_tag,
         }
         return of[table]
 
@@ -162,7 +169,7 @@ class PriceBook(Header):
         )
 
     def change_times_ns(self) -> list[int]:
-        """Every instant at which any entry begins or ends, ascending."""
+        """Every instant at which any price begins or ends, ascending."""
         return sorted(_edges_ns(chain.from_iterable(map(self.entries, TABLES))))
 
     def stretches(self, t0_ns: int, t1_ns: int) -> list[tuple[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -13,7 +13,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from rose.pricing.price_books.entries import TABLES, Entry, Header, PriceBookError, span_of
+from rose.pricing.price_books.entries import Entry, Header, PriceBookError, span_of
+from rose.pricing.price_books.rules import FILE_TABLES, SharedCost
 
 _CURRENCY = (
     "unknown currency; books are in US dollars: convert every amount, say the rate of exchange in `source`, and write "
@@ -50,9 +51,9 @@ def read(text: str, source: str) -> dict[str, Any]:
         raise PriceBookError(f"price book {source} has a number too long for any price; shorten it") from None
     faults: list[Fault] = []
     found: dict[str, list[tuple[int, Entry]]] = {}
-    for table, kind in TABLES.items():
+    for table, kind in FILE_TABLES.items():
         found[table] = list(_entries(table, kind, data.get(table, []), faults))
-    top = {key: value for key, value in data.items() if key not in TABLES}
+    top = {key: value for key, value in data.items() if key not in FILE_TABLES}
     try:
         Header.model_validate(top)
     except ValidationError as error:
@@ -60,7 +61,9 @@ def read(text: str, source: str) -> dict[str, Any]:
     faults += [
         Fault((table,), f"is missing; add {how}") for table, how in _REQUIRED.items() if data.get(table) in (None, [])
     ]
-    faults += [fault for table in TABLES for fault in _overlaps(table, found[table], text)]
+    faults += [fault for table in FILE_TABLES for fault in _overlaps(table, found[table], text)]
+    moving = [place for place in found["shared_cost"] if isinstance(place[1], SharedCost) and place[1].share_of]
+    faults += _overlaps("shared_cost", moving, text, lambda entry: (f"of {getattr(entry, 'share_of', None)}",))
     if faults:
         lines = sorted((_line_of(fault.loc, text) or 0, index) for index, fault in enumerate(faults))
         said = "\n".join(f"  {_where(faults[index], line, data)}: {faults[index].said}" for line, index in lines)
@@ -86,11 +89,16 @@ def _entries(table: str, kind: type[Entry], given: object, faults: list[Fault]) 
                 yield index, kind.model_construct(**item)
 
 
-def _overlaps(table: str, entries: list[tuple[int, Entry]], text: str) -> Iterator[Fault]:
+def _overlaps(
+    table: str,
+    entries: list[tuple[int, Entry]],
+    text: str,
+    key_of: Callable[[Entry], tuple[str, ...]] = lambda entry: entry.key,
+) -> Iterator[Fault]:
     """A fault for each entry that holds on a day on which an earlier one of the same key does."""
     by_key: dict[tuple[str, ...], list[tuple[int, Entry]]] = {}
     for index, entry in entries:
-        by_key.setdefault(entry.key, []).append((index, entry))
+        by_key.setdefault(key_of(entry), []).append((index, entry))
     for key, same in by_key.items():
         lasting: tuple[int, Entry] | None = None
         for index, entry in sorted(same, key=lambda item: item[1].days[0] or date.min):
@@ -112,7 +120,7 @@ def _two_prices(what: str, earlier: Entry, later: Entry, line: int | None) -> st
     if earlier.days == later.days:
         return f"{what!r} is given twice for the same days, here and by {other}; keep one"
     on = f" on {start}" if start else ""
-    said = f"{what!r} has two prices{on}: {other} holds {span_of(*earlier.days)}"
+    said = f"{what!r} has two {earlier.noun}s{on}: {other} holds {span_of(*earlier.days)}"
     if start is None or start == earlier.days[0]:
         return f"{said}, this one {span_of(*later.days)}; keep one, or give them dates that do not meet"
     return f"{said}; end it with valid_to = {start} or earlier, or let this one begin later"
@@ -127,7 +135,7 @@ def _explained(place: tuple[int | str, ...], kind: type[BaseModel], error: Valid
             case "missing":
                 said = f"is missing; add {key} = ..."
             case "extra_forbidden":
-                names = known if place else known | TABLES.keys()
+                names = known if place else known | FILE_TABLES.keys()
                 near = difflib.get_close_matches(key, sorted(names), n=1)
                 said = f"unknown key; did you mean {near[0]}?" if near else f"unknown key; known are {_listed(names)}"
             case "literal_error" if key == "currency":
@@ -161,7 +169,7 @@ def _where(fault: Fault, line: int, data: Mapping[str, Any]) -> str:
     """`line 10: [[device]] usd_per_hour`; without a line, which of its table's entries it is."""
     table, *rest = fault.loc or ("the file",)
     at = f"line {line}: " if line else ""
-    if table not in TABLES:
+    if table not in FILE_TABLES:
         return at + str(table)
     if table not in data:
         return str(table)

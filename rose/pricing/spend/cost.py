@@ -6,8 +6,9 @@ nano-dollars, and all lines of an answer without a filter sum to the bill of the
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,21 @@ from rose.ledger import catalog
 from rose.pricing.closing.period import NS_PER_DAY, Period, naive
 from rose.pricing.figures import AMORTIZED, Stamp
 from rose.pricing.money import PricingError
+from rose.pricing.price_books.rules import DeviceTag, tagging
 from rose.pricing.query import rows, set_variables
-from rose.pricing.spend import sums
+from rose.pricing.spend import rules, sums
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.currency import Rate
 from rose.pricing.spend.gather import STATES, Gathered, gather
+from rose.pricing.spend.rules import Ruled
 
 UNALLOCATED = "unallocated"
 #: Times of the reader's calendar: their lines stand in order of time.
 TIMES: tuple[str, ...] = ("day", "week", "month", "quarter", "year")
 BY: tuple[str, ...] = ("team", "run", "device-class", "pool", "device", "hardware", "bucket", "task", "version", *TIMES)
 _TAG = "tag:"
+#: What a price book tells devices by.
+_DEVICE = ("device_id", "hardware_id", "pool", "device_class")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +81,10 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A value for each dimension asked for; `cost_nano` = closed + corrections + open, nano-dollars."""
+    """A value for each dimension asked for; `cost_nano` = closed + corrections + open, nano-dollars.
+
+    `total_nano` has what the price book's rules add and take off too: shared costs and credits, of teams only.
+    """
 
     values: tuple[str, ...]
     closed_nano: int
@@ -84,10 +92,16 @@ class Line:
     open_nano: int
     ns: int
     tokens: int
+    shared_nano: int = 0
+    credits_nano: int = 0
 
     @property
     def cost_nano(self) -> int:
         return self.closed_nano + self.corrections_nano + self.open_nano
+
+    @property
+    def total_nano(self) -> int:
+        return self.cost_nano + self.shared_nano + self.credits_nano
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,6 +120,8 @@ class Cost:
     closes: Mapping[str, int]
     #: Parts of the period that are not closed.
     open: tuple[Period, ...]
+    #: Shared costs and credits, of an answer by team.
+    ruled: Ruled = field(default_factory=Ruled)
     #: What amounts were converted by; None where they are in the currency of the prices.
     rate: Rate | None = None
 
@@ -123,7 +139,16 @@ class Cost:
         )
         total = replace(self.total, closed_nano=sum(closed), corrections_nano=sum(corrections), open_nano=sum(opened))
         bill_nano = rate.convert(self.bill_nano) if self.question.only else total.cost_nano
-        return replace(self, lines=lines, total=total, bill_nano=bill_nano, stamp=rate.stamp(self.stamp), rate=rate)
+        ruled = self.ruled.converted(rate)
+        lines = tuple(_with_rules(lines, ruled))
+        total = replace(
+            total,
+            shared_nano=sum(line.shared_nano for line in lines),
+            credits_nano=sum(line.credits_nano for line in lines),
+        )
+        return replace(
+            self, lines=lines, total=total, bill_nano=bill_nano, ruled=ruled, stamp=rate.stamp(self.stamp), rate=rate
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Amounts are whole nano-dollars of the currency."""
@@ -139,9 +164,17 @@ class Cost:
             "closes": [{"close_id": close_id, "corrections": count} for close_id, count in self.closes.items()],
             "open": [{"from": utc(gap.from_ns), "to": utc(gap.to_ns)} for gap in self.open],
             "bill_nano": self.bill_nano,
-            "total": _amounts(self.total),
-            "lines": [dict(zip(asked.by, line.values, strict=True)) | _amounts(line) for line in self.lines],
+            "total": self._amounts(self.total),
+            "lines": [dict(zip(asked.by, line.values, strict=True)) | self._amounts(line) for line in self.lines],
+            **(self.ruled.to_json() if self.ruled else {}),
         }
+
+    def _amounts(self, line: Line) -> dict[str, int]:
+        ruled = {name: getattr(line, name) for name in ("shared_nano", "credits_nano", "total_nano")}
+        return {
+            "cost_nano": line.cost_nano, "closed_nano": line.closed_nano, "corrections_nano": line.corrections_nano,
+            "open_nano": line.open_nano, "ns": line.ns, "tokens": line.tokens, **(ruled if self.ruled else {}),
+        }  # fmt: skip
 
 
 def ask(root: Path, question: Question, price_book: str | None = None, *, allow_unverified: bool = False) -> Cost:
@@ -151,31 +184,59 @@ def ask(root: Path, question: Question, price_book: str | None = None, *, allow_
     value that no charge of the period has, and for open hours that cannot be priced; PriceBookError; LedgerError.
     """
     grain: sums.Grain = "day" if question.by_device else "hour"
-    gathered = gather(
-        root, question.period, price_book, grain=grain, provenance=question.provenance,
-        allow_unverified=allow_unverified,
-    )  # fmt: skip
+    gathering = functools.partial(
+        gather, root, question.period, provenance=question.provenance, allow_unverified=allow_unverified
+    )
+    gathered = gathering(price_book, grain=grain)
+    entries = rules.newest_book(root, gathered).device_tag if question.tags else []
+    if grain == "hour" and any((tag.device or tag.hardware) and question.tags & tag.tags.keys() for tag in entries):
+        if not question.whole_days:
+            raise PricingError(
+                "the price book tags devices by name or hardware, and devices are kept by UTC day: give a period of "
+                "whole UTC days without --tz"
+            )
+        grain = "day"
+        gathered = gathering(price_book, grain=grain)
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         _prepare(connection, question, gathered, grain)
-        _set_tags(connection, root, question, gathered.stamp.provenance)
+        _set_tags(connection, root, question, gathered.stamp.provenance, entries)
         connection.execute(sql.read("spend/cost.sql"))
         # Of the charges and not of `cost`, so that what `cost` joins to them cannot count one twice.
         summed = "SELECT coalesce(sum(cost_nano), 0) FROM part SEMI JOIN hour USING (hour)"
         (bill,) = connection.execute(summed).fetchall()
         lines = _lines(connection, question)
+    # Rules are of teams and periods: there is no part of them in another dimension.
+    asked_rules = question.by == ("team",) and question.only.keys() <= {"team"}
+    ruled = rules.of_gathered(root, gathered, allow_unverified=allow_unverified) if asked_rules else Ruled()
+    ruled = ruled.of_team(question.only.get("team"))
+    lines = _with_rules(lines, ruled)
     total = Line(
         values=(),
         **{
             name: sum(getattr(line, name) for line in lines)
-            for name in ("closed_nano", "corrections_nano", "open_nano", "ns", "tokens")
+            for name in ("closed_nano", "corrections_nano", "open_nano", "ns", "tokens", "shared_nano", "credits_nano")
         },
     )
     assert question.only or total.cost_nano == int(bill[0])
+    assert total.total_nano == total.cost_nano + ruled.nano
     return Cost(
         question=question, lines=tuple(lines), total=total, bill_nano=int(bill[0]), stamp=gathered.stamp,
-        closes=gathered.closes, open=gathered.open,
+        closes=gathered.closes, open=gathered.open, ruled=ruled,
     )  # fmt: skip
+
+
+def _with_rules(lines: Sequence[Line], ruled: Ruled) -> list[Line]:
+    """The lines of teams with their shares and credits; a team that has nothing else has a line of its own."""
+    if not ruled:
+        return list(lines)
+    shared, credits = ruled.by_team
+    made = {line.values[0]: line for line in lines}
+    none = Line(values=(), closed_nano=0, corrections_nano=0, open_nano=0, ns=0, tokens=0)
+    for team in sorted({*shared, *credits}):
+        line = made.get(team, replace(none, values=(team,)))
+        made[team] = replace(line, shared_nano=shared.get(team, 0), credits_nano=credits.get(team, 0))
+    return list(made.values())
 
 
 def _prepare(connection: duckdb.DuckDBPyConnection, question: Question, gathered: Gathered, grain: sums.Grain) -> None:
@@ -195,18 +256,30 @@ def _prepare(connection: duckdb.DuckDBPyConnection, question: Question, gathered
     connection.register("hour", pl.DataFrame(hours, schema=schema, orient="row"))
 
 
-def _set_tags(connection: duckdb.DuckDBPyConnection, root: Path, question: Question, provenance: str) -> None:
-    """Make `run_tag`, of the runs of a provenance. Raises PricingError for a tag that none of them has."""
+def _set_tags(
+    connection: duckdb.DuckDBPyConnection,
+    root: Path,
+    question: Question,
+    provenance: str,
+    entries: Sequence[DeviceTag],
+) -> None:
+    """Make `run_tag`, of the runs of a provenance, and `device_tag`. Raises PricingError for a tag that none has."""
     tagged: list[tuple[str, str | None]] = []
+    devices: list[tuple[str | None, ...]] = []
     for tag in question.tags:
         with catalog.connect(root) as ledger:
             set_variables(ledger, provenance=provenance)
             tags = {row["run_id"]: tags_of(row["tags_json"]) for row in rows(ledger, "spend/run_tags")}
-        names = {name for own in tags.values() for name in own}
+        names = {name for own in tags.values() for name in own} | {name for entry in entries for name in entry.tags}
         if tag not in names:
-            raise PricingError(f"no run has the tag {tag!r}{did_you_mean(tag, names)}")
+            raise PricingError(f"no run or device has the tag {tag!r}{did_you_mean(tag, names)}")
         tagged = [(run_id, own[tag]) for run_id, own in tags.items() if tag in own]
+        known = connection.execute(f"SELECT DISTINCT {', '.join(_DEVICE)} FROM part").fetchall() if entries else []
+        own_tags = tagging(entries)
+        devices = [(*device, own_tags(*device).get(tag)) for device in known]
     connection.register("run_tag", pl.DataFrame(tagged, schema={"run_id": pl.String, "tag": pl.String}, orient="row"))
+    schema = dict.fromkeys((*_DEVICE, "tag"), pl.String)
+    connection.register("device_tag", pl.DataFrame(devices, schema=schema, orient="row"))
 
 
 def tags_of(tags_json: str) -> dict[str, str | None]:
@@ -264,10 +337,3 @@ def _check_dimension(name: str) -> None:
         return
     if name not in BY:
         raise PricingError(f"cost cannot be shown by {name!r}{did_you_mean(name, {*BY, 'tag:NAME'})}")
-
-
-def _amounts(line: Line) -> dict[str, int]:
-    return {
-        "cost_nano": line.cost_nano, "closed_nano": line.closed_nano, "corrections_nano": line.corrections_nano,
-        "open_nano": line.open_nano, "ns": line.ns, "tokens": line.tokens,
-    }  # fmt: skip

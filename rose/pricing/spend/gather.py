@@ -43,18 +43,25 @@ class Gathered:
     closes: Mapping[str, int]
     #: Parts of the period that are not closed.
     open: tuple[Period, ...]
+    #: Parts of the period in their order, each with what it was last priced by: a posting, or a book for what is open.
+    priced_by: tuple[tuple[Period, Posting | PriceBook], ...]
 
     @property
     def hours(self) -> pl.DataFrame:
         """Cost of each hour of the period and team: `hour`, `team`, `cost_nano` and `closed` (Boolean)."""
-        columns = ("hour", "team", "cost_nano")
+        return self.by("team")
+
+    def by(self, *keys: str) -> pl.DataFrame:
+        """Cost of each hour of the period (its day, of sums by day) by columns of `sums`: `hour`, those, `cost_nano`
+        and `closed` (Boolean)."""
+        columns = ("hour", *keys, "cost_nano")
         period = pl.col("hour").is_between(naive(self.period.from_ns), naive(self.period.to_ns), closed="left")
         parts = [
             *((state, pl.scan_parquet(path)) for state, path in self.files),
             *((state, frame.lazy()) for state, frame in self.frames),
         ]
         summed = [
-            part.select(columns).filter(period).group_by("hour", "team").agg(pl.col("cost_nano").sum())
+            part.select(columns).filter(period).group_by("hour", *keys).agg(pl.col("cost_nano").sum())
             .with_columns(closed=pl.lit(state != "open"))
             for state, part in parts
         ]  # fmt: skip
@@ -86,6 +93,10 @@ def gather(
     counted_postings = [posting for close_id in counting for posting in posted[close_id]]
     verified = all(posting.verified for posting in counted_postings)
     books = [_facts(posting) for posting in counted_postings]
+    priced_by: list[tuple[Period, Posting | PriceBook]] = [
+        (Period(max(part.from_ns, period.from_ns), min(part.to_ns, period.to_ns)), posted[close_id][-1])
+        for close_id, parts in counting.items() for part in parts if part.overlaps(period)
+    ]  # fmt: skip
     files: list[tuple[str, Path]] = []
     frames: list[tuple[str, pl.DataFrame]] = []
     for posting in counted_postings:
@@ -97,6 +108,7 @@ def gather(
     if gaps:
         book = choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=of)
         books.append(BookFacts.of(book))
+        priced_by += [(gap, book) for gap in gaps]
         seen = Seen()
     for gap in gaps:
         try:
@@ -109,7 +121,7 @@ def gather(
         verified &= priced.verified
         frames.append(("open", sums.summed(priced.frame, grain)))
     if not files and not frames:
-        raise PricingError(f"no device time was provisioned in {period.label} ({of}), so nothing is charged")
+        raise NothingChargedError(f"no device time was provisioned in {period.label} ({of}), so nothing is charged")
     currencies = {facts.currency for facts in books}
     if len(currencies) > 1:
         raise PricingError(f"{period.label} is in {' and '.join(sorted(currencies))}: ask for each part by itself")
@@ -118,6 +130,7 @@ def gather(
         period=period, files=tuple(files), frames=tuple(frames), open=tuple(gaps),
         stamp=Stamp(from_ns=period.from_ns, to_ns=period.to_ns, provenance=of, book=facts, verified=verified),
         closes={close_id: len(posted[close_id]) - 1 for close_id in counting},
+        priced_by=tuple(sorted(priced_by, key=lambda part: part[0])),
     )  # fmt: skip
 
 

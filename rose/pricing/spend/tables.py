@@ -9,13 +9,18 @@ from decimal import Decimal
 
 from rose.clock import utc
 from rose.ledger.commands.output import csv_cells
+from rose.pricing.closing.period import Period
 from rose.pricing.figures import AMORTIZED, EXAMPLE_PRICES, MARGINAL
 from rose.pricing.money import format_money
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import Cost, Line
 from rose.pricing.spend.saved import NO_INTERVAL, RunSaved, Saved, cash_text, summed
+from rose.pricing.spend.untagged import Untagged
 from rose.pricing.table import Column, Element, Row, Table, columns
 from rose.pricing.watch.budget import Expected
+
+#: Columns of CSV where the price book has rules.
+_RULED = ("shared_costs", "credits", "total")
 
 
 def terminal(cost: Cost) -> Iterator[Element]:
@@ -30,24 +35,27 @@ def terminal(cost: Cost) -> Iterator[Element]:
         part, bill = (format_money(nano, currency) for nano in (cost.total.cost_nano, cost.bill_nano))
         yield f"{named} only: {part} of the period's bill of {bill}"
     yield lines(cost)
+    yield from rules_text(cost)
 
 
 def lines(cost: Cost) -> Table:
     """The lines of an answer in whole units, and their sum."""
-    by, whole, currency = cost.question.by, cost.total.cost_nano, cost.stamp.currency
+    by, whole, currency = cost.question.by, cost.total.total_nano, cost.stamp.currency
     # Only where they differ from the cost or from nothing.
     corrected, mixed = any(line.corrections_nano for line in cost.lines), bool(cost.open) and bool(cost.closes)
+    costs = ["direct cost", "shared costs", "credits", "total"] if cost.ruled else ["cost"]
 
     def row(values: Sequence[str], line: Line) -> Row:
-        share = f"{line.cost_nano / whole:.1%}" if whole else "-"
+        share = f"{line.total_nano / whole:.1%}" if whole else "-"
+        amounts = (line.cost_nano, line.shared_nano, line.credits_nano, line.total_nano)[: len(costs)]
         parts = (*([line.corrections_nano] if corrected else []), *([line.open_nano] if mixed else []))
-        return (*values, line.cost_nano, share, *parts, line.ns, line.tokens)
+        return (*values, *amounts, share, *parts, line.ns, line.tokens)
 
     amounts = [*(["corrections in it"] if corrected else []), *(["of it open"] if mixed else [])]
     return Table(
         title="",
         columns=(
-            *map(Column, by), Column("cost", "money", currency), Column("share", "figure"),
+            *map(Column, by), *(Column(name, "money", currency) for name in costs), Column("share", "figure"),
             *(Column(name, "money", currency) for name in amounts), Column("device time", "hours"),
             Column("tokens", "count"),
         ),
@@ -55,6 +63,51 @@ def lines(cost: Cost) -> Table:
         footer=(row(("total", *[""] * (len(by) - 1)) if by else (), cost.total),),
         grouped=len(by) > 1,
     )  # fmt: skip
+
+
+def rules_text(cost: Cost) -> Iterator[str]:
+    """A line for each rule: what it says, and what a credit has left."""
+    for name, rule in dict.fromkeys((share.name, share.rule) for share in cost.ruled.shares):
+        yield f"shared cost {name}: {rule}"
+    for name, rest_nano in {row.name: row.rest_nano for row in cost.ruled.credits}.items():
+        yield f"credit {name}: {format_money(rest_nano, cost.stamp.currency)} left"
+
+
+def untagged_terminal(made: Untagged, calendar: Calendar) -> Iterator[Element]:
+    """What has no team and no tag, and how much of the bill that is."""
+    currency = made.stamp.currency
+    yield f"{calendar.text(Period(made.stamp.from_ns, made.stamp.to_ns))}  [{AMORTIZED}; {made.stamp}]"
+    part, bill = (format_money(nano, currency) for nano in (made.cost_nano, made.bill_nano))
+    text = f"{part} of {bill} ({made.percent(made.cost_nano):.1f}%) has neither a team nor a tag"
+    if made.lines:
+        yield Table(
+            title="",
+            columns=(
+                *map(Column, ("run", "device", "hardware", "class")), Column("cost", "money", currency),
+                Column("share of the bill", "figure"),
+            ),
+            rows=tuple(
+                (
+                    line.run_id, line.device_id or "-", line.hardware_id or "-", line.device_class, line.cost_nano,
+                    f"{made.percent(line.cost_nano):.1f}%",
+                )
+                for line in made.lines
+            ),
+        )  # fmt: skip
+        text += ": tag the run in its fleet file, or its devices with [[device_tag]] in the price book"
+    yield text
+
+
+def untagged_csv(made: Untagged) -> str:
+    """A row for each device of a run; amounts in whole units of the currency, to the nano."""
+    written = io.StringIO()
+    rows = csv.writer(written, lineterminator="\n")
+    rows.writerow(["run", "device", "hardware", "device_class", "cost", "percent", "currency", "example_prices"])
+    for line in made.lines:
+        names = csv_cells((line.run_id, line.device_id or "", line.hardware_id or "", line.device_class))
+        cost, percent = f"{Decimal(line.cost_nano).scaleb(-9):f}", f"{made.percent(line.cost_nano):.6f}"
+        rows.writerow([*names, cost, percent, made.stamp.currency, str(made.stamp.book.example).lower()])
+    return written.getvalue()
 
 
 def rests_on(cost: Cost) -> str:
@@ -75,11 +128,13 @@ def csv_text(cost: Cost) -> str:
     rows = csv.writer(written, lineterminator="\n")
     stamp = cost.stamp
     rows.writerow([
-        *cost.question.by, "cost", "closed", "corrections", "open", "currency", "device_hours", "tokens", "view",
-        "period_from", "period_to", "provenance", "verified", "price_book", "example_prices",
+        *cost.question.by, "cost", "closed", "corrections", "open", *(_RULED if cost.ruled else ()), "currency",
+        "device_hours", "tokens", "view", "period_from", "period_to", "provenance", "verified", "price_book",
+        "example_prices",
     ])  # fmt: skip
     for line in cost.lines:
-        amounts = (line.cost_nano, line.closed_nano, line.corrections_nano, line.open_nano)
+        amounts = [line.cost_nano, line.closed_nano, line.corrections_nano, line.open_nano]
+        amounts += [line.shared_nano, line.credits_nano, line.total_nano] if cost.ruled else []
         rows.writerow([
             *csv_cells(line.values), *(f"{Decimal(nano).scaleb(-9):f}" for nano in amounts), stamp.currency,
             f"{Decimal(line.ns) / Decimal(3_600_000_000_000):.9f}", line.tokens, AMORTIZED, utc(stamp.from_ns),

@@ -12,7 +12,16 @@ import typer
 from typer.testing import CliRunner, Result
 
 from rose.pricing.commands.spend import cost_command, forecast_command
-from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, fleet, fleet_made, weeks_made
+from tests.pricing.closing.conftest import (
+    BILL_NANO,
+    BOOK_TOML,
+    begun,
+    fleet,
+    fleet_events,
+    fleet_made,
+    weeks_made,
+    write,
+)
 from tests.pricing.spend.conftest import half_closed, half_closed_made
 
 __all__ = ["fleet", "fleet_made", "half_closed", "half_closed_made", "weeks_made"]
@@ -71,6 +80,49 @@ def test_a_question_is_saved_asked_again_and_forgotten(folder: Path) -> None:
     done = cost(folder, "hour")
     assert done.exit_code == 2
     assert "no report is saved as 'hour'" in done.output
+
+
+def test_shared_costs_and_credits_are_columns(folder: Path) -> None:
+    cited = 'source = "board"\nsource_date = 2026-01-01\n'
+    with (folder / "book.toml").open("a") as book:
+        book.write(f'\n[[shared_cost]]\nname = "desk"\nusd_per_month = 720\nshares = {{ ops = 1 }}\n{cited}')
+        book.write(f'\n[[credit]]\nname = "vendor"\nusd = 10\nvalid_from = 2026-06-01\nteam = "ops"\n{cited}')
+    shown = cost(folder, *HOUR)
+    assert shown.exit_code == 0, shown.output
+    for text in (
+        "direct cost", "shared costs", "credits", "ops", "$1.00", "-$1.00", "shared cost desk: $720 a month, ops 1",
+        "credit vendor: $9.00 left",
+    ):  # fmt: skip
+        assert text in shown.output
+    rows = {row["team"]: row for row in csv.DictReader(io.StringIO(cost(folder, *HOUR, "--csv").stdout))}
+    assert [rows["ops"][name] for name in ("cost", "shared_costs", "credits", "total")] == [
+        "0.000000000", "1.000000000", "-1.000000000", "0.000000000",
+    ]  # fmt: skip
+    answer = data(cost(folder, *HOUR, "--json"))
+    assert answer["total"]["total_nano"] == answer["bill_nano"] == BILL_NANO
+    assert answer["shared_costs"] == [{"name": "desk", "team": "ops", "nano": 10**9, "rule": "$720 a month, ops 1"}]
+    assert answer["credits"] == [{"name": "vendor", "team": "ops", "nano": -(10**9), "rest_nano": 9 * 10**9}]
+
+
+def test_what_has_no_team_and_no_tag_is_shown(folder: Path, tmp_path: Path) -> None:
+    day = ("--untagged", "--period", "2026-06-01")
+    shown = cost(folder, *day)
+    assert shown.exit_code == 0, shown.output
+    assert "$0.00 of $3.87 (0.0%) has neither a team nor a tag" in shown.output
+    bare = tmp_path / "bare"
+    write(bare / "ledger", [*begun(None), *fleet_events()[2:]])
+    (bare / "book.toml").write_text(BOOK_TOML)
+    shown = cost(bare, *day)
+    assert shown.exit_code == 0, shown.output
+    for text in ("run/s0", "h100-sxm", "100.0%", "[[device_tag]]"):
+        assert text in shown.output
+    answer = data(cost(bare, *day, "--json"))
+    assert (answer["untagged_nano"], answer["untagged_percent"]) == (BILL_NANO, 100)
+    (row,) = csv.DictReader(io.StringIO(cost(bare, *day, "--csv").stdout))
+    assert (row["hardware"], row["cost"]) == ("run/s0", f"{Decimal(BILL_NANO).scaleb(-9):f}")
+    wrong = cost(bare, *day, "--by", "team")
+    assert wrong.exit_code == 2
+    assert "leave out --by" in wrong.output
 
 
 def test_a_closed_month_needs_no_price_book(half_closed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

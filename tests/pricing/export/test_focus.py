@@ -65,7 +65,24 @@ def test_an_hour_of_the_fleet_is_purchased_once(rows: pl.DataFrame) -> None:
     assert owned["ListUnitPrice"] == Decimal("1.700000001")
     assert owned["CommitmentDiscountId"] == owned["ResourceId"] == "rose/fleet/owned/3 years"
     after = rows.filter(pl.col("ChargeCategory") == "Purchase", pl.col("ChargePeriodStart") == "2026-03-01T00:00:00Z")
-    assert set(after["ListUnitPrice"]) == {Decimal("2.35"), Decimal("0.777777777777"), Decimal("3.3")}
+    assert set(after["x_EffectiveUnitPrice"]) == {Decimal("2.35"), Decimal("0.777777777777"), Decimal("3.3")}
+
+
+def test_list_and_contracted_cost_are_those_of_their_prices(rows: pl.DataFrame) -> None:
+    discounted = rows.filter(pl.col("x_EffectiveUnitPrice") == Decimal("2.35"))
+    assert set(discounted["ListUnitPrice"]) == {Decimal("4.700000000001")}
+    assert set(discounted["ContractedUnitPrice"]) == {Decimal("3.525")}
+    bought = discounted.filter(pl.col("ChargeCategory") == "Purchase").row(0, named=True)
+    hours = bought["PricingQuantity"]
+    assert (bought["ListCost"], bought["ContractedCost"]) == (
+        hours * Decimal("4.700000000001"),
+        hours * Decimal("3.525"),
+    )
+    assert bought["BilledCost"] == hours * Decimal("2.35")
+    others = rows.filter(pl.col("x_EffectiveUnitPrice") != Decimal("2.35"))
+    for name in ("ListUnitPrice", "ContractedUnitPrice"):
+        assert others[name].equals(others["x_EffectiveUnitPrice"])
+    assert others["ListCost"].equals(others["ContractedCost"])
 
 
 def test_rows_of_each_kind_say_what_they_are(rows: pl.DataFrame) -> None:

@@ -114,6 +114,10 @@ WRONG: list[tuple[pl.Expr, str, str | None]] = [
     (PURCHASE, "BilledCost", "-1"),
     (USAGE, "ListUnitPrice", "-1"),
     (USAGE, "PricingQuantity", "-1"),
+    (USAGE, "ContractedUnitPrice", "9"),
+    (USAGE, "x_EffectiveUnitPrice", None),
+    (USAGE, "x_EffectiveUnitPrice", "9"),
+    (USAGE, "x_EffectiveUnitPrice", "-1"),
 ]
 
 

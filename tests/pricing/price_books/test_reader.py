@@ -39,7 +39,7 @@ def faults(text: str) -> str:
         ("usd_per_hour = 2.35", "usd_per_hour = [2]", r"line 19: .*must be a number.*got \[2\]"),
         ("usd_per_hour = 2.35", "usd_per_minute = 2", r"line 19: .*unknown key; did you mean usd_per_hour\?"),
         ("usd_per_hour = 2.35", "zzz = 2",
-         r"zzz: unknown key; known are bought_in_hours, class, commitment, energy_included, high_share, low_share"),
+         r"zzz: unknown key; known are bought_in_hours, class, commitment, contracted_usd_per_hour, discount, en"),
         ("usd_per_hour = 2.35", "", r"line 17: \[\[device\]\] usd_per_hour: is missing; add usd_per_hour ="),
         ("usd_per_hour = 2.35", "usd_per_hour = 2.35\nlow_share = 0.9", r"has one of low_share and high_share"),
         ("usd_per_hour = 2.35", "usd_per_hour = 2\nlow_share = 0.9\nhigh_share = 2", r"price is taken as known"),

@@ -9,6 +9,7 @@ from rose.pricing.closing.bill import bill
 from rose.pricing.closing.period import Period
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import BY, Cost, Question, ask
 from tests.pricing.closing.conftest import (
@@ -103,7 +104,7 @@ def test_a_tag_is_read_once_whatever_its_name_and_of_the_runs_that_are_charged(t
     [
         ({"only": {"team": "reserch"}}, "has team 'reserch'; did you mean 'research'"),
         ({"only": {"run": "none"}}, "has run 'none'; "),
-        ({"by": ("tag:colour",)}, "no run has the tag 'colour'; there is serving_team, team"),
+        ({"by": ("tag:colour",)}, "no run or device has the tag 'colour'; there is serving_team, team"),
         ({"by": ("teams",)}, "cannot be shown by 'teams'; did you mean 'team'"),
         ({"by": ("team", "run", "task")}, "give one or two dimensions"),
         ({"by": ("device",), "calendar": Calendar("Europe/Berlin")}, "whole UTC days"),
@@ -125,3 +126,25 @@ def test_days_are_those_of_the_reader(half_closed: Path, book: str) -> None:
     assert made.total.cost_nano == int(
         bill(half_closed / "ledger", period, pricebook.load(book)).frame["cost_nano"].sum()
     )
+
+
+def tagged_book(*entries: str) -> PriceBook:
+    cited = 'source = "inventory"\nsource_date = 2026-01-01\n'
+    return pricebook.parse(BOOK_TOML + "".join(f"\n[[device_tag]]\n{entry}\n{cited}" for entry in entries), "tags.toml")
+
+
+def test_a_device_s_tag_holds_where_its_run_has_none(half_closed: Path) -> None:
+    root = half_closed / "ledger"
+    entries = 'pool = "serving"\ntags = { site = "fra", team = "ops" }', 'hardware = "*/s0"\ntags = { rack = "7" }'
+    book = tagged_book(*entries)
+    two_days = Period(T0_NS + 6 * DAY_NS, T0_NS + 8 * DAY_NS)
+    only = ask(root, Question(period=two_days, by=("day",), only={"tag:rack": "7"}), book)
+    assert [line.values[0] for line in only.lines] == ["2026-06-07", "2026-06-08"]
+    assert only.total.cost_nano == only.bill_nano
+    made = ask(root, Question(period=two_days, by=("tag:team",)), book)
+    assert [line.values for line in made.lines] == [("research",)]
+    open_hour = Period(T0_NS + 8 * DAY_NS, T0_NS + 8 * DAY_NS + HOUR_NS)
+    (line,) = ask(root, Question(period=open_hour, by=("tag:site",)), book).lines
+    assert (line.values, line.cost_nano) == (("fra",), 3_600_000_000)
+    with pytest.raises(PricingError, match="by name or hardware, and devices are kept by UTC day"):
+        ask(root, Question(period=open_hour, by=("tag:rack",)), book)

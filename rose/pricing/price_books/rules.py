@@ -1,0 +1,156 @@
+"""What finance writes into a price book beside prices: costs to share, credits, and tags of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+from fnmatch import fnmatchcase
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from rose.pricing.price_books.entries import TABLES, Dated, Day, Entry, Name, Pool, Rate
+from rose.pricing.price_books.numbers import part
+
+_RULE = "rule"
+
+
+def _shares(value: object) -> dict[str, Decimal]:
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError("must be a table of teams and their parts: { research = 0.6, chat = 0.4 }")
+    shares = {str(team): part(share) for team, share in value.items()}
+    if "" in shares:
+        raise ValueError("has a team without a name")
+    if (whole := sum(shares.values())) != 1:
+        raise ValueError(f"must sum to 1, and they sum to {whole}")
+    return shares
+
+
+def _tags(value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError('must be a table of tags: { team = "research", cost_centre = "4711" }')
+    for name, text in value.items():
+        if not isinstance(text, str) or not text or not name:
+            raise ValueError(f"must have text in quotes for each tag, and {name!r} has {text!r}")
+    return dict(value)
+
+
+class SharedCost(Dated):
+    """A cost that teams share: dollars a month, pro rata by the hour of its UTC month, or a part of the bill.
+
+    A part of the bill is moved from where it lies: `idle` time, or what is `unallocated`.
+    """
+
+    key_fields = ("name",)
+    may_be_a_guess = False
+    noun = _RULE
+
+    name: Name
+    usd_per_month: Rate | None = None
+    share_of: Literal["idle", "unallocated"] | None = None
+    #: By each team's direct cost, or the same for every team that has some.
+    split: Literal["usage", "even"] | None = None
+    #: Parts of 1 by team.
+    shares: Annotated[dict[str, Decimal], BeforeValidator(_shares)] | None = None
+
+    @property
+    def words(self) -> str:
+        """`$30000 a month, by usage`."""
+        amount = f"${self.usd_per_month:f} a month" if self.usd_per_month is not None else f"{self.share_of} cost moved"
+        if self.shares is None:
+            return f"{amount}, {'by usage' if self.split == 'usage' else 'the same for each team'}"
+        return f"{amount}, {', '.join(f'{team} {share.normalize():f}' for team, share in self.shares.items())}"
+
+    @model_validator(mode="after")
+    def _one_amount_and_one_way(self) -> Self:
+        if (self.usd_per_month is None) == (self.share_of is None):
+            raise ValueError("needs one of usd_per_month and share_of: an amount, or which part of the bill is moved")
+        if (self.split is None) == (self.shares is None):
+            raise ValueError('needs one of split and shares: "usage" or "even", or the part of each team')
+        return self
+
+
+class Credit(Dated):
+    """Dollars that the bill is lowered by, until they are used up: of one team or all, of one device class or all."""
+
+    key_fields = ("name",)
+    may_be_a_guess = False
+    noun = _RULE
+
+    name: Name
+    usd: Rate
+    team: Name | None = None
+    device_class: Name | None = Field(default=None, alias="class")
+    valid_from: Day
+
+    @property
+    def words(self) -> str:
+        """`$5000, of team research, for h100-sxm`."""
+        team = "" if self.team is None else f", of team {self.team}"
+        return f"${self.usd:f}{team}" + ("" if self.device_class is None else f", for {self.device_class}")
+
+
+class DeviceTag(Entry):
+    """Tags of the devices that it names, for what their runs do not say.
+
+    `hardware` is a pattern such as `GPU-7*` of the hardware's id. A device has to be all that is given.
+    """
+
+    key_fields = ("device", "pool", "device_class", "hardware")
+    may_be_a_guess = False
+    noun = _RULE
+
+    device: Name | None = None
+    pool: Pool | None = None
+    device_class: Name | None = Field(default=None, alias="class")
+    hardware: Name | None = None
+    tags: Annotated[dict[str, str], BeforeValidator(_tags)]
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """`pool=serving`: devices and classes may have one name."""
+        fields = type(self).model_fields
+        chosen = ((fields[name].alias or name, getattr(self, name)) for name in self.key_fields)
+        return tuple(f"{name}={value}" for name, value in chosen if value is not None)
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """Where several name a device, the least of these holds: what names fewer devices goes before."""
+        hardware = self.hardware or ""
+        return not self.device, not hardware, -len(hardware), not self.device_class, not self.pool, self.key
+
+    def names(self, device_id: str | None, hardware_id: str | None, pool: str | None, device_class: str | None) -> bool:
+        """Whether it is of such a device."""
+        return (
+            self.device in (None, device_id)
+            and self.pool in (None, pool)
+            and self.device_class in (None, device_class)
+            and (self.hardware is None or fnmatchcase(hardware_id or "", self.hardware))
+        )
+
+    @model_validator(mode="after")
+    def _names_some(self) -> Self:
+        if not self.key:
+            raise ValueError("names no device: give device, pool, class or hardware, or several")
+        return self
+
+
+def tagging(entries: Iterable[DeviceTag]) -> Callable[..., dict[str, str]]:
+    """A function of (device_id, hardware_id, pool, device_class): the tags of that device, each from the entry that
+    names the fewest devices."""
+    widest_first = sorted(entries, key=lambda entry: entry.place, reverse=True)
+
+    def tags(device_id: str | None, hardware_id: str | None, pool: str, device_class: str) -> dict[str, str]:
+        tags: dict[str, str] = {}
+        for entry in widest_first:
+            if entry.names(device_id, hardware_id, pool, device_class):
+                tags |= entry.tags
+        return tags
+
+    return tags
+
+
+#: Table of the file to the class of its entries.
+RULES: dict[str, type[Entry]] = {"shared_cost": SharedCost, "credit": Credit, "device_tag": DeviceTag}
+#: Every table that a file may have, prices first.
+FILE_TABLES: dict[str, type[Entry]] = TABLES | RULES
