@@ -75,11 +75,11 @@ def add(parts: Parts, key: str | None, usd: Fraction) -> None:
 
 def basis_of(bases: Iterable[Basis]) -> Basis:
     """What a sum rests on, by what its parts rest on; a price of nothing in the book weighs nothing."""
-    found = set(bases) - {"absent"}
-    if len(found - {"price book"}) == 1:
-        return (found - {"price book"}).pop()
-    if not found - {"price book"}:
-        return "price book" if found else "measured"
+    kinds = set(bases) - {"absent"}
+    if len(kinds - {"price book"}) == 1:
+        return (kinds - {"price book"}).pop()
+    if not kinds - {"price book"}:
+        return "price book" if kinds else "measured"
     return "partly measured"
 
 
