@@ -206,7 +206,7 @@ def _interval(both: Sequence[Mapping[bool, Row]], compared_ns: int) -> Interval 
             if "clusters" not in row:
                 return None
             y, x = int(row["energy_mw_ns"]) / NS_PER_S, int(row["duration_ns"]) / NS_PER_S
-            clusters = Clusters.of(row)
+            clusters = Clusters.from_row(row)
             variance = ratio_variance(y, x, clusters)
             if variance is None or clusters.count < STRETCHES_MIN:
                 return None

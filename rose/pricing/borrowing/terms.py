@@ -128,14 +128,14 @@ class Stretches:
 
     def of_day(self, day: date) -> int:
         """Number of the stretch of a UTC day; prices change at midnight."""
-        return self.of(int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * NS_PER_S)
+        return self.number_at(int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * NS_PER_S)
 
     @property
     def starts_ns(self) -> list[int]:
         """The instant at which to look up the prices of each."""
         return [from_ns for from_ns, _ in self.spans]
 
-    def of(self, at_ns: int) -> int:
+    def number_at(self, at_ns: int) -> int:
         """Number of the stretch that an instant lies in; the first or last for one outside them all."""
         return sum(change <= at_ns for change in self.changes_ns)
 
