@@ -56,7 +56,8 @@ def test_a_slice_is_divided_by_time_and_nothing_of_it_is_lost(edges: list[int], 
         row |= {"t0_ns": t0_ns, "t1_ns": t0_ns + length}
     parts = list(stretches.divide(row, "work"))
     assert sum(times["work"] for _, times in parts) == 7 * length
-    assert [segment for segment, _ in parts] == list(range(stretches.number_at(t0_ns), stretches.number_at(t0_ns + length - 1) + 1))
+    first, last = stretches.number_at(t0_ns), stretches.number_at(t0_ns + length - 1)
+    assert [segment for segment, _ in parts] == list(range(first, last + 1))
     for segment, times in parts:
         from_ns, to_ns = stretches.spans[segment]
         assert times["work"] == 7 * (min(to_ns, t0_ns + length) - max(from_ns, t0_ns))
