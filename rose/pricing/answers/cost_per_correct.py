@@ -105,7 +105,7 @@ class Groups:
     accepted: int
     audited: int
     audited_correct: int
-    each: Sequence[Mapping[str, Any]]
+    rows: Sequence[Mapping[str, Any]]
 
     @property
     def rho(self) -> Fraction | None:
@@ -125,7 +125,7 @@ class Groups:
     @property
     def r(self) -> Fraction | None:
         """Output tokens over answer tokens, of trajectories that were not lost."""
-        output, answer = (sum(int(row[f"{name}_tokens"]) for row in self.each) for name in ("output", "answer"))
+        output, answer = (sum(int(row[f"{name}_tokens"]) for row in self.rows) for name in ("output", "answer"))
         return Fraction(output, answer) if answer else None
 
     @property
@@ -148,7 +148,7 @@ def groups(connection: duckdb.DuckDBPyConnection, run_id: str) -> Groups:
         accepted=sum(row["accepted"] for row in counted),
         audited=sum(row["audited"] for row in counted),
         audited_correct=sum(row["audited_correct"] for row in counted),
-        each=counted,
+        rows=counted,
     )
 
 
@@ -167,9 +167,9 @@ def measured(cost: TokenCost, groups: Groups) -> dict[str, Fraction | None]:
 
 def resample(groups: Groups) -> Resamples | None:
     """Draw the groups with replacement again and again; None for fewer than two groups."""
-    solved = [int(row["judged"] and row["accepted"] > 0) for row in groups.each]
-    audits = [(int(row["audited"]), int(row["audited_correct"])) for row in groups.each]
-    columns = [[*_columns(row), one, *audit] for row, one, audit in zip(groups.each, solved, audits, strict=True)]
+    solved = [int(row["judged"] and row["accepted"] > 0) for row in groups.rows]
+    audits = [(int(row["audited"]), int(row["audited_correct"])) for row in groups.rows]
+    columns = [[*_columns(row), one, *audit] for row, one, audit in zip(groups.rows, solved, audits, strict=True)]
     drawn = bootstrap.sums(np.array(columns, dtype=np.int64))
     if drawn is None:
         return None
@@ -194,7 +194,7 @@ def share_interval(groups: Groups, successes: str, trials: str) -> Interval | No
 
     `solved` is whether a judged group has an accepted trajectory, `one` whether it was judged. None without a trial.
     """
-    pairs = [(_share(row, successes), _share(row, trials)) for row in groups.each if _share(row, trials)]
+    pairs = [(_share(row, successes), _share(row, trials)) for row in groups.rows if _share(row, trials)]
     y, x = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
     if not x:
         return None
@@ -232,7 +232,7 @@ def _dollars(cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups, draw
     prices = cost.price_draws(line)
     dollars = np.zeros(bootstrap.RESAMPLES)
     for place, sums in (("borrowed", drawn.borrowed_tokens), ("dedicated", drawn.dedicated_tokens)):
-        if made := sum(int(row[f"{place}_tokens"]) for row in groups.each):
+        if made := sum(int(row[f"{place}_tokens"]) for row in groups.rows):
             dollars += sums * prices[place] * (tokens[place].useful / made)
     return dollars
 

@@ -76,7 +76,7 @@ def accepted_of(size: int, accepted: int, n: int) -> Fraction:
 
 def of_rollouts(groups: Groups) -> Elasticity:
     """eta_n between half the usual group size and the whole; groups smaller than that are left out."""
-    sizes = [(size(row), int(row["accepted"])) for row in groups.each if row["judged"]]
+    sizes = [(size(row), int(row["accepted"])) for row in groups.rows if row["judged"]]
     if not sizes:
         return _none("no group was judged yet")
     # The usual size; of two that are as usual, the smaller, which keeps more groups.
@@ -111,7 +111,7 @@ def steps(groups: Groups, training: Iterable[Mapping[str, Any]]) -> list[Step]:
     updated = [step for step, _ in updates]
     until_ns = [0, *accumulate(ns for _, ns in updates)]
     judged, solved = Counter[int](), Counter[int]()
-    for row in groups.each:
+    for row in groups.rows:
         if row["judged"] and row["step"] is not None:
             judged[row["step"]] += 1
             solved[row["step"]] += row["accepted"] > 0

@@ -114,14 +114,14 @@ class Answer:
 def spend(allocation: Allocation, cost: TokenCost) -> Spend | str:
     """The dollars, or what is missing to give them."""
     dedicated, opportunistic = cost.by_line["dedicated"], cost.by_line["opportunistic"]
-    inference = Fraction(allocation.of("serving").amortized_nano_usd()["serving"], NANO_USD_PER_USD)
+    inference = Fraction(allocation.in_pools("serving").amortized_nano_usd()["serving"], NANO_USD_PER_USD)
     if not inference:
         return "not enough data: no serving device spent time on serving"
     if not dedicated:
         return "not enough data: no useful token was made on dedicated devices, whose price training is reckoned at"
     if opportunistic is not None and opportunistic < 0:
         return "does not apply: the borrow lowered the bill, so there is no price of a borrowed token to weigh"
-    bought = allocation.of("rollout", "train").amortized_nano_usd()
+    bought = allocation.in_pools("rollout", "train").amortized_nano_usd()
     return Spend(
         inference_usd=inference,
         rollouts_usd=dedicated * cost.useful,
@@ -133,7 +133,7 @@ def spend(allocation: Allocation, cost: TokenCost) -> Spend | str:
 
 def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups) -> Slack | str:
     """What a slack second yields, or what is missing to say so."""
-    borrowed_ns = allocation.of("serving").measured_ns()["rollout"]
+    borrowed_ns = allocation.in_pools("serving").measured_ns()["rollout"]
     training_ns = allocation.measured_ns()["train"]
     generated = sum(made.generated for made in tokens.values())
     if not borrowed_ns or not tokens["borrowed"].generated:

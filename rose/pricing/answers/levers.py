@@ -142,8 +142,8 @@ def standard_errors(drawn: Resamples | None, groups: Groups, at: Factors) -> dic
     if drawn is None:
         return dict.fromkeys(WORDS)
     # What a preemption threw away belongs to no group: it stays as it is beside what the turns made.
-    useful = sum(int(row["borrowed_useful"]) + int(row["dedicated_useful"]) for row in groups.each)
-    made = sum(int(row["borrowed_tokens"]) + int(row["dedicated_tokens"]) for row in groups.each)
+    useful = sum(int(row["borrowed_useful"]) + int(row["dedicated_useful"]) for row in groups.rows)
+    made = sum(int(row["borrowed_tokens"]) + int(row["dedicated_tokens"]) for row in groups.rows)
     kept = (1 - at.waste) * made / useful if useful else 1.0
     return {
         "alpha": bootstrap.standard_error(drawn.alpha),

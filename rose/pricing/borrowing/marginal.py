@@ -219,7 +219,7 @@ def marginal(
     set_variables(connection, run_id=run_id)
     decided = rows(connection, "borrowing/scale_downs")
     gave_back = scale_down.check([*gave_back, *scale_down.recorded(decided)], "spans given, and the ledger's decisions")
-    shared = allocation.of("serving").shared
+    shared = allocation.in_pools("serving").shared
     pieces = idle_anyway.cut(gave_back, shared)
     set_variables(
         connection, run_id=run_id, period_end_ns=period_ns[1], price_changes=stretches.changes_ns, by_lease=by_lease,

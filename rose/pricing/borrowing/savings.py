@@ -82,7 +82,7 @@ def saved(
 
     `borrowed_usd` is the amortized cost of the borrowed tokens, `borrowed_loaded_usd` the fully loaded one.
     """
-    drawn = resample(groups) if groups.each else None
+    drawn = resample(groups) if groups.rows else None
     return [_saved(way, borrow, groups, spreads, drawn, borrowed_usd, borrowed_loaded_usd) for way in ways]
 
 
@@ -178,4 +178,4 @@ def _charged_draws(borrow: Marginal, drawn: Resamples, groups: Groups, spreads: 
 def _moved(drawn: Resamples, groups: Groups, name: str) -> Floats:
     """A sum of the draws as multiples of the groups' own."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(getattr(drawn, name) / float(sum(int(row[name]) for row in groups.each)), dtype=np.float64)
+        return np.asarray(getattr(drawn, name) / float(sum(int(row[name]) for row in groups.rows)), dtype=np.float64)

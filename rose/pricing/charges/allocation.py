@@ -85,7 +85,7 @@ class Allocation:
     def cost_nano_usd(self) -> int:
         return sum(d.cost_nano_usd for d in self.devices)
 
-    def of(self, *pools: str) -> Allocation:
+    def in_pools(self, *pools: str) -> Allocation:
         """The devices of some pools only."""
         return Allocation(
             devices=tuple(d for d in self.devices if d.pool in pools),

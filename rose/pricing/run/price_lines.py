@@ -26,7 +26,7 @@ _NOT_AUDITED = "not enough data: no accepted trajectory was audited and found co
 
 def factors(run: PricedRun, drawn: Resamples | None) -> dict[str, Figure]:
     """rho, alpha, accept_rate, r, cpm (at the token prices in force when the run began), phi, ppv."""
-    make, groups = run.make, run.found
+    make, groups = run.make, run.groups
     no_verdict = "not enough data: no verdict yet"
     figures = {
         "rho": make.part(groups.rho, unit="ratio", why=no_verdict),
@@ -54,7 +54,7 @@ def factors(run: PricedRun, drawn: Resamples | None) -> dict[str, Figure]:
 
 def partials(run: PricedRun) -> dict[str, Figure]:
     """How the formula moves with each factor, for each unit of the factor."""
-    known = cost_per_correct.partials(run.cpm_usd, run.found.r, run.found)
+    known = cost_per_correct.partials(run.cpm_usd, run.groups.r, run.groups)
     return {
         name: run.make.money(
             None if known is None else Fraction(getattr(known, name)), AMORTIZED, per=f"{_PER}/{name}", why=_UNKNOWN
@@ -65,12 +65,12 @@ def partials(run: PricedRun) -> dict[str, Figure]:
 
 def price_lines(run: PricedRun, drawn: Resamples | None) -> dict[str, PriceLine]:
     """Each of `correct.LINES`: price of a token, cost per accepted and per correct trajectory, and the formula."""
-    measured = cost_per_correct.measured(run.cost, run.found)
+    measured = cost_per_correct.measured(run.cost, run.groups)
     return {line: _line(run, line, measured[line], drawn) for line in cost_per_correct.LINES}
 
 
 def _line(run: PricedRun, line: str, per_accepted: Fraction | None, drawn: Resamples | None) -> PriceLine:
-    make, cost, groups, view = run.make, run.cost, run.found, _VIEW_OF_LINE[line]
+    make, cost, groups, view = run.make, run.cost, run.groups, _VIEW_OF_LINE[line]
     basis = "measured" if view == AMORTIZED else run.borrow.basis
     usd = cost.by_line[line]
     per_correct = per_accepted / groups.ppv if per_accepted is not None and groups.ppv else None
@@ -111,8 +111,8 @@ def c3(run: PricedRun, drawn: Resamples | None) -> tuple[Figure, Figure]:
 
 
 def _formula(run: PricedRun, line: str, drawn: Resamples | None, why: str | None) -> tuple[Figure, Figure]:
-    pi, ppv, view = run.cost.pi(line), run.found.ppv, _VIEW_OF_LINE[line]
-    usd = cost_per_correct.formula(run.cpm_usd, run.found.r, run.found, pi)
+    pi, ppv, view = run.cost.pi(line), run.groups.ppv, _VIEW_OF_LINE[line]
+    usd = cost_per_correct.formula(run.cpm_usd, run.groups.r, run.groups, pi)
     interval, over_ppv = cost_per_correct.formula_interval(run.cpm_usd, run.cost, drawn, line)
     no_interval = cost_per_correct.no_formula_interval(run.cost, line) or bootstrap.TOO_FEW
     why = _BELOW if pi is not None and pi < 0 else why or _UNKNOWN

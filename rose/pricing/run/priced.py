@@ -43,7 +43,7 @@ class PricedRun:
     allocation: Allocation
     borrow: Marginal
     tokens: Mapping[str, Tokens]
-    found: cost_per_correct.Groups
+    groups: cost_per_correct.Groups
     cost: cost_per_correct.TokenCost
 
     @property
@@ -124,7 +124,7 @@ def priced(
             allocation=allocation,
             borrow=borrow,
             tokens=counted,
-            found=cost_per_correct.groups(connection, run_id),
+            groups=cost_per_correct.groups(connection, run_id),
             cost=cost_per_correct.token_cost(allocation, counted, borrow, spreads),
         )
 

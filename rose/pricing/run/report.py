@@ -54,13 +54,13 @@ def build(
 
 def _build(run: PricedRun) -> Report:
     make, allocation, borrow, tokens, connection = run.make, run.allocation, run.borrow, run.tokens, run.connection
-    drawn = cost_per_correct.resample(run.found)
-    compared = alternatives.compare(run.charged, allocation, borrow, run.found, [], run.cost.spreads, market=False)
+    drawn = cost_per_correct.resample(run.groups)
+    compared = alternatives.compare(run.charged, allocation, borrow, run.groups, [], run.cost.spreads, market=False)
     c3, c3_per_correct = price_lines.c3(run, drawn)
     set_variables(connection, period_end_ns=run.stamp.to_ns)
     bucket_ns = allocation.bucket_ns()
     provisioned_ns = sum(bucket_ns.values())
-    lent_ns = allocation.of("serving").measured_ns()
+    lent_ns = allocation.in_pools("serving").measured_ns()
     return Report(
         stamp=run.stamp,
         run=run.run,
@@ -180,7 +180,7 @@ def _token_cost(
 
     result = {}
     for placement, pools in (("borrowed", ("serving",)), ("dedicated", ("rollout", "train"))):
-        devices = allocation.of(*pools)
+        devices = allocation.in_pools(*pools)
         loaded_usd = Fraction(devices.fully_loaded_nano_usd()["rollout"], NANO_USD_PER_USD)
         result[placement] = {
             MARGINAL: per_million(borrow.usd, placement, MARGINAL, borrow.basis)

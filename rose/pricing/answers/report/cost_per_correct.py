@@ -76,7 +76,7 @@ class Answers:
 
 def answers(run: PricedRun, by: By | None = None) -> Answers:
     """The document of a run, with a breakdown if `by` names one."""
-    drawn = cost_per_correct.resample(run.found)
+    drawn = cost_per_correct.resample(run.groups)
     ranked, words = _levers(run, drawn)
     c3, c3_per_correct = price_lines.c3(run, drawn)
     return Answers(
@@ -95,10 +95,10 @@ def answers(run: PricedRun, by: By | None = None) -> Answers:
 
 
 def _levers(run: PricedRun, drawn: Resamples | None) -> tuple[tuple[LeverRow, ...], str]:
-    at = levers.factors(run.cpm_usd, run.cost, run.tokens, run.found)
+    at = levers.factors(run.cpm_usd, run.cost, run.tokens, run.groups)
     if at is None or not at.cost:
         return (), "No lever can be weighed: a factor of C3 is not known, or C3 is nothing."
-    ranked = levers.levers(at, levers.standard_errors(drawn, run.found, at))
+    ranked = levers.levers(at, levers.standard_errors(drawn, run.groups, at))
     return tuple(_lever(run, lever) for lever in ranked), levers.in_words(ranked)
 
 

@@ -60,10 +60,10 @@ class Outlook:
 
 def outlook(run: PricedRun) -> Outlook:
     """The document of a run."""
-    eta_n = elasticity.of_rollouts(run.found)
-    eta_t = elasticity.of_training(elasticity.steps(run.found, rows(run.connection, "answers/step_training")))
+    eta_n = elasticity.of_rollouts(run.groups)
+    eta_t = elasticity.of_training(elasticity.steps(run.groups, rows(run.connection, "answers/step_training")))
     dollars = frontier.spend(run.allocation, run.cost)
-    yields = frontier.slack(run.allocation, run.tokens, run.found)
+    yields = frontier.slack(run.allocation, run.tokens, run.groups)
     independent = _independent(run)
     return Outlook(
         stamp=run.stamp,
@@ -71,7 +71,7 @@ def outlook(run: PricedRun) -> Outlook:
         price_book=run.book_facts,
         elasticities={
             "n": run.make.part(
-                None if run.found.rho is None else 1 + run.found.rho,
+                None if run.groups.rho is None else 1 + run.groups.rho,
                 unit="ratio",
                 why="not enough data: no verdict yet",
             ),
@@ -90,7 +90,7 @@ def outlook(run: PricedRun) -> Outlook:
 
 
 def _independent(run: PricedRun) -> float | None:
-    rho, rate = run.found.rho, run.found.accept_rate
+    rho, rate = run.groups.rho, run.groups.accept_rate
     if rho is None or rate is None or not 0 < rate < 1:
         return None
     return formulas.best_of_n_elasticity(float(rate), float(1 + rho))
@@ -100,7 +100,7 @@ def _left(run: PricedRun, eta_n: Elasticity, eta_t: Elasticity, dollars: Spend |
     if isinstance(dollars, str):
         return run.number(None, why=dollars)
     known = eta_n.value is not None and eta_t.value is not None
-    value = frontier.left(eta_n, eta_t, dollars, float(1 + (run.found.rho or 0)))
+    value = frontier.left(eta_n, eta_t, dollars, float(1 + (run.groups.rho or 0)))
     return run.number(
         value,
         why="does not apply: training did not raise alpha" if known else "not enough data: an elasticity is not known",
@@ -153,7 +153,7 @@ def _answers(
     if isinstance(yields, str):
         made[FREE] = _no_answer(run, yields)
     else:
-        made[FREE] = _answer(run, frontier.next_second(eta_n, eta_t, float(1 + (run.found.rho or 0)), yields))
+        made[FREE] = _answer(run, frontier.next_second(eta_n, eta_t, float(1 + (run.groups.rho or 0)), yields))
     return made
 
 

@@ -99,15 +99,15 @@ def procurement(run: PricedRun, file: Path | None = None, threshold: float | Non
             if file is None
             else f"probes {file} has no rows"
         )
-    judged = run.found.judged
+    judged = run.groups.judged
     trajectory_usd = sum(run.cost.paid.values(), Fraction(0)) / judged if judged else None
     prices, why = _prices(run, judgements)
     held = run.cost.no_interval("blended") or (None if judged else _NO_TRAJECTORY)
-    drawn = cost_per_correct.resample(run.found)
+    drawn = cost_per_correct.resample(run.groups)
     if held is None and (drawn is None or drawn.units < bootstrap.UNITS_MIN):
         held = bootstrap.TOO_FEW
     per_judged = (
-        None if held or drawn is None else cost_per_correct.judged_draws(run.cost, run.tokens, run.found, drawn)
+        None if held or drawn is None else cost_per_correct.judged_draws(run.cost, run.tokens, run.groups, drawn)
     )
     compared = verifiers.compare(judgements, trajectory_usd, prices, per_judged)
     return Procurement(

@@ -89,7 +89,7 @@ def build(
     with priced(root, run_id, price_book, allow_unverified) as run:
         m = charged(run, gave_back)
         comparison = alternatives.compare(
-            run.charged, run.allocation, m, run.found, rows(run.connection, "borrowing/turn_lengths"), run.cost.spreads
+            run.charged, run.allocation, m, run.groups, rows(run.connection, "borrowing/turn_lengths"), run.cost.spreads
         )
         make, times = run.make, comparison.multiplier
         return CompareDocument(

@@ -100,7 +100,7 @@ def build(
 
 def charged(run: PricedRun, gave_back: Sequence[Span], *, by_lease: bool = False) -> Marginal:
     """The run's m with the spans in it. Raises PricingError for a span of a device that is not a serving one of it."""
-    known = {device.device_id for device in run.allocation.of("serving").devices}
+    known = {device.device_id for device in run.allocation.in_pools("serving").devices}
     for span in gave_back:
         if span.device_id not in known:
             raise PricingError(

@@ -219,7 +219,7 @@ def _by_lease(make: Figures, accruals: Sequence[Accrual], total: int) -> dict[st
 def _break_even(run: PricedRun) -> Figure:
     """[D] p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m without provision, per borrowed device-hour."""
     borrowed, dedicated = run.tokens["borrowed"], run.tokens["dedicated"]
-    own, lent = run.allocation.of("rollout", "train"), run.borrow.borrowed_ns
+    own, lent = run.allocation.in_pools("rollout", "train"), run.borrow.borrowed_ns
     own_ns, worked_ns = own.bucket_ns()["rollout"], own.measured_ns()["rollout"]
     if not (lent and own_ns and borrowed.generated and dedicated.useful):
         why = "not enough data: it takes useful tokens on both borrowed and dedicated devices"

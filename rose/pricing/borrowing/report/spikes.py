@@ -162,7 +162,7 @@ def _c3(run: PricedRun, opportunistic: Fraction | None) -> float | None:
     if opportunistic is None or not serving or phi is None or (dedicated is None and phi != 1):
         return None
     pi = ((1 - phi) * (dedicated or 0) + phi * opportunistic) / serving
-    return cost_per_correct.formula(run.cpm_usd, run.found.r, run.found, pi)
+    return cost_per_correct.formula(run.cpm_usd, run.groups.r, run.groups, pi)
 
 
 def _says(points: Sequence[Coupled], dedicated: Fraction | None, r_star: float | None) -> str:
