@@ -58,11 +58,11 @@ def by_day(frame: pl.DataFrame, key: str, view: str, *, monthly: bool) -> pl.Dat
 def csv(bill: Bill) -> str:
     """Every charge as a row of CSV, amounts in whole nano-dollars, with what must stand beside them."""
     stamp = bill.stamp
-    said = {
+    terms = {
         "currency": stamp.currency, "view": AMORTIZED, "verified": bill.verified, "price_book": stamp.book.text,
         "price_book_chosen": stamp.book.chosen, "example_prices": stamp.book.example,
     }  # fmt: skip
-    return bill.frame.with_columns(pl.lit(value).alias(name) for name, value in said.items()).write_csv()
+    return bill.frame.with_columns(pl.lit(value).alias(name) for name, value in terms.items()).write_csv()
 
 
 def waste(frame: pl.DataFrame) -> pl.DataFrame:

@@ -111,7 +111,7 @@ def grouped(rows: list[dict[str, Any]]) -> Groups:
         accepted=sum(row["accepted"] for row in rows),
         audited=sum(row["audited"] for row in rows),
         audited_correct=sum(row["audited_correct"] for row in rows),
-        each=rows,
+        rows=rows,
     )
 
 
@@ -184,7 +184,7 @@ def cost(random: np.random.Generator) -> Iterator[Shown]:
         yield shown(f"formula, {line}", truth[f"formula, {line}"], formula)
         if line == "blended":
             yield shown("C3 / PPV", truth["C3 / PPV"], over)
-    parts = breakdown.parts([{**row, "part": f"task {n % 2}"} for n, row in enumerate(found.each)], price)
+    parts = breakdown.parts([{**row, "part": f"task {n % 2}"} for n, row in enumerate(found.rows)], price)
     yield shown("per accepted by task", truth["per accepted, blended"], parts[0].interval)
 
 

@@ -73,7 +73,7 @@ POOLS = {"borrowed": "serving", "dedicated": "rollout"}
 
 def write(root: Path, run: Run) -> None:
     """The run's events, of provenance simulated."""
-    end_ns = T0_NS + len(run.groups.each) * FRAME_NS
+    end_ns = T0_NS + len(run.groups.rows) * FRAME_NS
     with LedgerWriter.open(root, "simulated", "run", "simulated") as ledger:
 
         def record(event: events.Event) -> None:
@@ -87,7 +87,7 @@ def write(root: Path, run: Run) -> None:
             "expires_at_us": end_ns // 1000,
         }  # fmt: skip
         record(events.Lease(action="granted", at_us=T0_NS // 1000, **lease))
-        for number, group in enumerate(run.groups.each):
+        for number, group in enumerate(run.groups.rows):
             for event in _group(number, group, run):
                 record(event)
         record(events.Lease(action="released", at_us=end_ns // 1000, **lease))

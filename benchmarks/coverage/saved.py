@@ -39,7 +39,7 @@ IDLE_ANYWAY, IDLE_ANYWAY_RANGE, AT_STAKE = 0.7, (0.4, 0.9), 2.0
 def expected() -> dict[str, float]:
     """What a run costs on average, dollars: the borrowed tokens where they were made, and elsewhere."""
     run, cost = groups.many()
-    scale = SCALE * groups.GROUPS / len(run.groups.each)
+    scale = SCALE * groups.GROUPS / len(run.groups.rows)
     dedicated = float(cost.by_line["dedicated"] or 0) * run.tokens["borrowed"].useful * scale
     borrowed = run.ns["borrowed"] * groups.USD_PER_NS["borrowed"] * scale
     return {DEDICATED: dedicated, OFFER: 0.7 * dedicated, NOTHING: 0.0, "borrowed": borrowed}

@@ -25,12 +25,12 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 
 def planned(settings: Settings) -> list[Job]:
     """All jobs that `settings` ask for: the ledger's own, and those that need prices. Raises LedgerError."""
-    found = ledger_jobs(settings)
-    found.append(Job("price", functools.partial(price, price_book=settings.price_book), settings.price_every_s))
+    jobs = ledger_jobs(settings)
+    jobs.append(Job("price", functools.partial(price, price_book=settings.price_book), settings.price_every_s))
     if settings.reports is not None:
         make = functools.partial(report, folder=settings.reports, price_book=settings.price_book)
-        found.append(Job("report", make, settings.report_every_s))
-    return found
+        jobs.append(Job("report", make, settings.report_every_s))
+    return jobs
 
 
 def price(root: Path, *, price_book: str | None) -> Mapping[str, object]:
@@ -61,8 +61,8 @@ def price(root: Path, *, price_book: str | None) -> Mapping[str, object]:
     changed = {what: cost for what, cost in costs.items() if known.get(what) != cost}
     if changed:
         with books.change(root) as connection:
-            said = [book.sha256, book.name, book.version, book.currency, book.text]
-            connection.execute("INSERT OR IGNORE INTO price_book VALUES (?, ?, ?, ?, ?, now()::TIMESTAMP)", said)
+            row = [book.sha256, book.name, book.version, book.currency, book.text]
+            connection.execute("INSERT OR IGNORE INTO price_book VALUES (?, ?, ?, ?, ?, now()::TIMESTAMP)", row)
             _replace_days(connection, changed, book)
     return {"device_days": len(costs), "changed": len(changed), "price_book": BookFacts.of(book).text}
 

@@ -53,16 +53,17 @@ def by(connection: duckdb.DuckDBPyConnection, run_id: str, way: By, cost: TokenC
     return parts(rows(connection, "answers/group_parts"), cost)
 
 
-def parts(found: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Part, ...]:
+def parts(counted: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Part, ...]:
     """The rows from what each group made in each (`part`, `accepted`, `*_tokens`) and the dollars of each placement."""
     paid = cost.paid
     members: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in found:
+    for row in counted:
         members[UNALLOCATED if row["part"] is None else row["part"]].append(row)
     # Last, whatever came first, so that of equal remainders it is the last to get one.
     members[UNALLOCATED] = members.pop(UNALLOCATED, [])
     tokens = {
-        place: {key: sum(int(row[f"{place}_tokens"]) for row in of) for key, of in members.items()} for place in _PLACES
+        place: {key: sum(int(row[f"{place}_tokens"]) for row in members_rows) for key, members_rows in members.items()}
+        for place in _PLACES
     }
     nano = {place: _divide(nano_usd_of(paid[place]), tokens[place]) for place in _PLACES}
     usd_per_token = {}
@@ -79,10 +80,10 @@ def parts(found: Iterable[Mapping[str, Any]], cost: TokenCost) -> tuple[Part, ..
         Part(
             key=key,
             cost_nano_usd=sum(nano[place][key] for place in _PLACES),
-            accepted=sum(int(row["accepted"]) for row in of),
-            interval=None if key == UNALLOCATED else _interval(of, usd_per_token),
+            accepted=sum(int(row["accepted"]) for row in members_rows),
+            interval=None if key == UNALLOCATED else _interval(members_rows, usd_per_token),
         )
-        for key, of in members.items()
+        for key, members_rows in members.items()
     )
 
 

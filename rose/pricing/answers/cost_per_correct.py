@@ -105,7 +105,7 @@ class Groups:
     accepted: int
     audited: int
     audited_correct: int
-    each: Sequence[Mapping[str, Any]]
+    rows: Sequence[Mapping[str, Any]]
 
     @property
     def rho(self) -> Fraction | None:
@@ -125,7 +125,7 @@ class Groups:
     @property
     def r(self) -> Fraction | None:
         """Output tokens over answer tokens, of trajectories that were not lost."""
-        output, answer = (sum(int(row[f"{name}_tokens"]) for row in self.each) for name in ("output", "answer"))
+        output, answer = (sum(int(row[f"{name}_tokens"]) for row in self.rows) for name in ("output", "answer"))
         return Fraction(output, answer) if answer else None
 
     @property
@@ -137,18 +137,18 @@ class Groups:
 def groups(connection: duckdb.DuckDBPyConnection, run_id: str) -> Groups:
     """What the verifier said, group by group."""
     set_variables(connection, run_id=run_id)
-    each = rows(connection, "answers/groups")
-    judged = [row for row in each if row["judged"]]
+    counted = rows(connection, "answers/groups")
+    judged = [row for row in counted if row["judged"]]
     return Groups(
-        trajectories=sum(row["trajectories"] for row in each),
+        trajectories=sum(row["trajectories"] for row in counted),
         judged_groups=len(judged),
         judged_groups_trajectories=sum(size(row) for row in judged),
         solved_groups=sum(row["accepted"] > 0 for row in judged),
-        judged=sum(row["judged"] for row in each),
-        accepted=sum(row["accepted"] for row in each),
-        audited=sum(row["audited"] for row in each),
-        audited_correct=sum(row["audited_correct"] for row in each),
-        each=each,
+        judged=sum(row["judged"] for row in counted),
+        accepted=sum(row["accepted"] for row in counted),
+        audited=sum(row["audited"] for row in counted),
+        audited_correct=sum(row["audited_correct"] for row in counted),
+        rows=counted,
     )
 
 
@@ -157,19 +157,19 @@ def size(group: Mapping[str, Any]) -> int:
     return max(int(group["trajectories"]), int(group["judged"]))
 
 
-def measured(cost: TokenCost, found: Groups) -> dict[str, Fraction | None]:
+def measured(cost: TokenCost, groups: Groups) -> dict[str, Fraction | None]:
     """Dollars per accepted trajectory on each line: all useful tokens at the line's price, over all accepted."""
     return {
-        line: None if usd is None or not found.accepted else usd * cost.useful / found.accepted
+        line: None if usd is None or not groups.accepted else usd * cost.useful / groups.accepted
         for line, usd in cost.by_line.items()
     }
 
 
-def resample(found: Groups) -> Resamples | None:
+def resample(groups: Groups) -> Resamples | None:
     """Draw the groups with replacement again and again; None for fewer than two groups."""
-    solved = [int(row["judged"] and row["accepted"] > 0) for row in found.each]
-    audits = [(int(row["audited"]), int(row["audited_correct"])) for row in found.each]
-    columns = [[*_columns(row), one, *audit] for row, one, audit in zip(found.each, solved, audits, strict=True)]
+    solved = [int(row["judged"] and row["accepted"] > 0) for row in groups.rows]
+    audits = [(int(row["audited"]), int(row["audited_correct"])) for row in groups.rows]
+    columns = [[*_columns(row), one, *audit] for row, one, audit in zip(groups.rows, solved, audits, strict=True)]
     drawn = bootstrap.sums(np.array(columns, dtype=np.int64))
     if drawn is None:
         return None
@@ -177,24 +177,24 @@ def resample(found: Groups) -> Resamples | None:
     return Resamples(
         **{name: sums[name] for name in _COLUMNS},
         units=len(columns),
-        alpha=_share_draws(found, found.alpha, ("solved", "one"), _ratio(sums["solved"], sums["judged_groups"])),
-        ppv=_share_draws(found, found.ppv, ("audited_correct", "audited"), _ratio(sums["correct"], sums["audited"])),
+        alpha=_share_draws(groups, groups.alpha, ("solved", "one"), _ratio(sums["solved"], sums["judged_groups"])),
+        ppv=_share_draws(groups, groups.ppv, ("audited_correct", "audited"), _ratio(sums["correct"], sums["audited"])),
     )
 
 
-def _share_draws(found: Groups, share: Fraction | None, columns: tuple[str, str], resampled: Floats) -> Floats:
-    interval = share_interval(found, *columns)
+def _share_draws(groups: Groups, share: Fraction | None, columns: tuple[str, str], resampled: Floats) -> Floats:
+    interval = share_interval(groups, *columns)
     if share is None or interval is None or interval.high is None:
         return np.full(bootstrap.RESAMPLES, np.nan)
     return Estimate(float(share), interval.low, interval.high).draws_like(resampled)
 
 
-def share_interval(found: Groups, successes: str, trials: str) -> Interval | None:
+def share_interval(groups: Groups, successes: str, trials: str) -> Interval | None:
     """Wilson's interval of a share of two columns of the groups, a group counting as one cluster.
 
     `solved` is whether a judged group has an accepted trajectory, `one` whether it was judged. None without a trial.
     """
-    pairs = [(_share(row, successes), _share(row, trials)) for row in found.each if _share(row, trials)]
+    pairs = [(_share(row, successes), _share(row, trials)) for row in groups.rows if _share(row, trials)]
     y, x = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
     if not x:
         return None
@@ -211,7 +211,7 @@ def _share(group: Mapping[str, Any], name: str) -> int:
 
 
 def measured_interval(
-    cost: TokenCost, tokens: Mapping[str, Tokens], found: Groups, drawn: Resamples | None, line: str
+    cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups, drawn: Resamples | None, line: str
 ) -> tuple[Interval | None, Interval | None]:
     """Intervals of `measured` on a line, and of the same over PPV; None where there is too little to bound one.
 
@@ -220,31 +220,31 @@ def measured_interval(
     """
     if drawn is None or cost.by_line[line] is None or cost.no_interval(line):
         return None, None
-    return _intervals(_ratio(_dollars(cost, tokens, found, drawn, line), drawn.accepted), drawn)
+    return _intervals(_ratio(_dollars(cost, tokens, groups, drawn, line), drawn.accepted), drawn)
 
 
-def judged_draws(cost: TokenCost, tokens: Mapping[str, Tokens], found: Groups, drawn: Resamples) -> Floats:
+def judged_draws(cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups, drawn: Resamples) -> Floats:
     """Dollars per judged trajectory on the blended line, one for each resample; only where it may have an interval."""
-    return _ratio(_dollars(cost, tokens, found, drawn, "blended"), drawn.judged)
+    return _ratio(_dollars(cost, tokens, groups, drawn, "blended"), drawn.judged)
 
 
-def _dollars(cost: TokenCost, tokens: Mapping[str, Tokens], found: Groups, drawn: Resamples, line: str) -> Floats:
+def _dollars(cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups, drawn: Resamples, line: str) -> Floats:
     prices = cost.price_draws(line)
     dollars = np.zeros(bootstrap.RESAMPLES)
     for place, sums in (("borrowed", drawn.borrowed_tokens), ("dedicated", drawn.dedicated_tokens)):
-        if made := sum(int(row[f"{place}_tokens"]) for row in found.each):
+        if made := sum(int(row[f"{place}_tokens"]) for row in groups.rows):
             dollars += sums * prices[place] * (tokens[place].useful / made)
     return dollars
 
 
-def formula(cpm_usd: float, r: Fraction | None, found: Groups, pi: Fraction | None) -> float | None:
+def formula(cpm_usd: float, r: Fraction | None, groups: Groups, pi: Fraction | None) -> float | None:
     """CPM * R * (1 + pi * rho) / alpha, dollars per million answer tokens; None where a factor is not known.
 
     None too where pi is below 0, which the formula does not cover: the borrow lowered the bill.
     """
-    if r is None or pi is None or pi < 0 or found.rho is None or not found.alpha:
+    if r is None or pi is None or pi < 0 or groups.rho is None or not groups.alpha:
         return None
-    return formulas.cost_correct(cpm_usd, float(r), float(found.rho), float(found.alpha), float(pi))
+    return formulas.cost_correct(cpm_usd, float(r), float(groups.rho), float(groups.alpha), float(pi))
 
 
 def formula_interval(
@@ -264,11 +264,11 @@ def no_formula_interval(cost: TokenCost, line: str) -> str | None:
     return None if line == "serving" else cost.no_interval(line) or cost.no_interval("serving")
 
 
-def partials(cpm_usd: float, r: Fraction | None, found: Groups) -> formulas.Partials | None:
+def partials(cpm_usd: float, r: Fraction | None, groups: Groups) -> formulas.Partials | None:
     """The partials of the formula at pi = 1; None where a factor is not known or CPM is 0."""
-    if r is None or found.rho is None or not found.alpha or not cpm_usd:
+    if r is None or groups.rho is None or not groups.alpha or not cpm_usd:
         return None
-    return formulas.cost_correct_partials(cpm_usd, float(r), float(found.rho), float(found.alpha))
+    return formulas.cost_correct_partials(cpm_usd, float(r), float(groups.rho), float(groups.alpha))
 
 
 def cpm(book: PriceBook, at_ns: int) -> float:

@@ -74,20 +74,20 @@ def accepted_of(size: int, accepted: int, n: int) -> Fraction:
     return 1 - Fraction(comb(size - accepted, n), comb(size, n))
 
 
-def of_rollouts(found: Groups) -> Elasticity:
+def of_rollouts(groups: Groups) -> Elasticity:
     """eta_n between half the usual group size and the whole; groups smaller than that are left out."""
-    sizes = [(size(row), int(row["accepted"])) for row in found.each if row["judged"]]
+    sizes = [(size(row), int(row["accepted"])) for row in groups.rows if row["judged"]]
     if not sizes:
         return _none("no group was judged yet")
     # The usual size; of two that are as usual, the smaller, which keeps more groups.
-    n = min(Counter(of for of, _ in sizes).items(), key=lambda item: (-item[1], item[0]))[0]
-    used = [(of, accepted) for of, accepted in sizes if of >= n]
+    n = min(Counter(count for count, _ in sizes).items(), key=lambda item: (-item[1], item[0]))[0]
+    used = [(count, accepted) for count, accepted in sizes if count >= n]
     if n < 2:
         return _none("the usual group has 1 trajectory, so nothing says what fewer would have done")
     if problem := _too_few(len(used), sum(accepted > 0 for _, accepted in used), f"of {n} or more trajectories"):
         return _none(problem)
     half = n // 2
-    whole = {pair: [round(accepted_of(*pair, of) * _WHOLE) for of in (half, n)] for pair in set(used)}
+    whole = {pair: [round(accepted_of(*pair, count) * _WHOLE) for count in (half, n)] for pair in set(used)}
     columns = np.array([whole[pair] for pair in used], dtype=np.int64)
     drawn = bootstrap.sums(columns)
     assert drawn is not None
@@ -105,13 +105,13 @@ def of_rollouts(found: Groups) -> Elasticity:
     )
 
 
-def steps(found: Groups, training: Iterable[Mapping[str, Any]]) -> list[Step]:
+def steps(groups: Groups, training: Iterable[Mapping[str, Any]]) -> list[Step]:
     """The steps that were judged, in order. `training` has `step` and `train_ns`, ascending by step."""
     updates = [(int(row["step"]), int(row["train_ns"] or 0)) for row in training]
     updated = [step for step, _ in updates]
     until_ns = [0, *accumulate(ns for _, ns in updates)]
     judged, solved = Counter[int](), Counter[int]()
-    for row in found.each:
+    for row in groups.rows:
         if row["judged"] and row["step"] is not None:
             judged[row["step"]] += 1
             solved[row["step"]] += row["accepted"] > 0

@@ -114,14 +114,14 @@ class Answer:
 def spend(allocation: Allocation, cost: TokenCost) -> Spend | str:
     """The dollars, or what is missing to give them."""
     dedicated, opportunistic = cost.by_line["dedicated"], cost.by_line["opportunistic"]
-    inference = Fraction(allocation.of("serving").amortized_nano_usd()["serving"], NANO_USD_PER_USD)
+    inference = Fraction(allocation.in_pools("serving").amortized_nano_usd()["serving"], NANO_USD_PER_USD)
     if not inference:
         return "not enough data: no serving device spent time on serving"
     if not dedicated:
         return "not enough data: no useful token was made on dedicated devices, whose price training is reckoned at"
     if opportunistic is not None and opportunistic < 0:
         return "does not apply: the borrow lowered the bill, so there is no price of a borrowed token to weigh"
-    bought = allocation.of("rollout", "train").amortized_nano_usd()
+    bought = allocation.in_pools("rollout", "train").amortized_nano_usd()
     return Spend(
         inference_usd=inference,
         rollouts_usd=dedicated * cost.useful,
@@ -131,29 +131,29 @@ def spend(allocation: Allocation, cost: TokenCost) -> Spend | str:
     )
 
 
-def slack(allocation: Allocation, tokens: Mapping[str, Tokens], found: Groups) -> Slack | str:
+def slack(allocation: Allocation, tokens: Mapping[str, Tokens], groups: Groups) -> Slack | str:
     """What a slack second yields, or what is missing to say so."""
-    borrowed_ns = allocation.of("serving").measured_ns()["rollout"]
+    borrowed_ns = allocation.in_pools("serving").measured_ns()["rollout"]
     training_ns = allocation.measured_ns()["train"]
-    generated = sum(of.generated for of in tokens.values())
+    generated = sum(made.generated for made in tokens.values())
     if not borrowed_ns or not tokens["borrowed"].generated:
         return "not enough data: no rollout ran on a serving device"
-    if not training_ns or not found.judged_groups:
+    if not training_ns or not groups.judged_groups:
         return "not enough data: " + ("no update was made" if not training_ns else "no group was judged yet")
     # A trajectory that moved counts on each device by the tokens it made there.
-    rollouts = found.trajectories * Fraction(tokens["borrowed"].generated, generated)
+    rollouts = groups.trajectories * Fraction(tokens["borrowed"].generated, generated)
     return Slack(
         rollouts_per_s=rollouts * NS_PER_S / borrowed_ns,
-        answers=found.judged_groups,
+        answers=groups.judged_groups,
         training_s=Fraction(training_ns, NS_PER_S),
     )
 
 
-def left(eta_n: Elasticity, eta_t: Elasticity, of: Spend, n: float) -> float | None:
+def left(eta_n: Elasticity, eta_t: Elasticity, dollars: Spend, n: float) -> float | None:
     """(eta_n - 1) / eta_T; None where one is not known, or where training does not raise alpha and it says nothing."""
     if eta_n.value is None or eta_t.value is None or eta_t.value <= 0:
         return None
-    inference, training = float(of.inference_usd), float(of.training_usd)
+    inference, training = float(dollars.inference_usd), float(dollars.training_usd)
     # The units of n and T cancel: any will do for T.
     return formulas.frontier(
         n=n, training=1.0, eta_n=eta_n.value, eta_t=eta_t.value, usd_per_n=inference / n, usd_per_t=training
@@ -212,7 +212,7 @@ def _weigh(inference: _Gain, training: _Gain, what: str) -> Answer:
 
 def _says(side: Side, inference: _Gain, training: _Gain, what: str) -> str:
     """The answer for a reader who knows none of the symbols."""
-    told = {True: "lowers", False: "raises"}
+    verbs = {True: "lowers", False: "raises"}
     first = {
         "inference": f"The next {what} lowers cost per correct faster on inference than on training.",
         "training": f"The next {what} lowers cost per correct faster on training than on inference.",
@@ -220,7 +220,7 @@ def _says(side: Side, inference: _Gain, training: _Gain, what: str) -> str:
         UNKNOWN: f"Where the next {what} lowers cost per correct faster: not enough data to tell.",
     }[side]
     known = [
-        f"{subject} {told[gain.lowers]} it"
+        f"{subject} {verbs[gain.lowers]} it"
         for subject, gain in (("one more rollout for each answer", inference), ("more training", training))
         if gain.lowers is not None
     ]
@@ -228,8 +228,8 @@ def _says(side: Side, inference: _Gain, training: _Gain, what: str) -> str:
     return f"{first} {rest[0].upper()}{rest[1:]}." if rest else first
 
 
-def _sign(of: Interval | None) -> bool | None:
+def _sign(interval: Interval | None) -> bool | None:
     """True for an interval above 0, False for one below, None where it holds 0 or there is none."""
-    if of is None or (of.low <= 0 and (of.high is None or of.high >= 0)):
+    if interval is None or (interval.low <= 0 and (interval.high is None or interval.high >= 0)):
         return None
-    return of.low > 0
+    return interval.low > 0

@@ -116,34 +116,34 @@ class Lever:
     error: Move | None
 
 
-def factors(cpm: float, cost: TokenCost, tokens: Mapping[str, Tokens], found: Groups) -> Factors | None:
+def factors(cpm: float, cost: TokenCost, tokens: Mapping[str, Tokens], groups: Groups) -> Factors | None:
     """The factors of a run's C3; None where one is not known, or where the borrow lowered the bill (pi below 0)."""
     # Tokens on a device that the ledger does not know have no price, and no part in the waste.
     known = [tokens["borrowed"], tokens["dedicated"]]
-    pi, generated = cost.pi("blended"), sum(of.generated for of in known)
-    if pi is None or pi < 0 or found.r is None or found.rho is None or not found.alpha or not generated:
+    pi, generated = cost.pi("blended"), sum(part.generated for part in known)
+    if pi is None or pi < 0 or groups.r is None or groups.rho is None or not groups.alpha or not generated:
         return None
     priced = {line: float(cost.by_line[line] or 0) for line in ("serving", "dedicated", "opportunistic")}
     return Factors(
         cpm=cpm,
-        r=float(found.r),
-        one_plus_rho=float(found.rho + 1),
-        alpha=float(found.alpha),
+        r=float(groups.r),
+        one_plus_rho=float(groups.rho + 1),
+        alpha=float(groups.alpha),
         phi=float(cost.borrowed_share or 0),
-        waste=sum(of.wasted for of in known) / generated,
+        waste=sum(part.wasted for part in known) / generated,
         c_serving=priced["serving"],
         c_dedicated=priced["dedicated"],
         c_opportunistic=priced["opportunistic"],
     )
 
 
-def standard_errors(drawn: Resamples | None, found: Groups, at: Factors) -> dict[str, float | None]:
+def standard_errors(drawn: Resamples | None, groups: Groups, at: Factors) -> dict[str, float | None]:
     """One bootstrap standard error of each factor; None for a price and where there are too few groups."""
     if drawn is None:
         return dict.fromkeys(WORDS)
     # What a preemption threw away belongs to no group: it stays as it is beside what the turns made.
-    useful = sum(int(row["borrowed_useful"]) + int(row["dedicated_useful"]) for row in found.each)
-    made = sum(int(row["borrowed_tokens"]) + int(row["dedicated_tokens"]) for row in found.each)
+    useful = sum(int(row["borrowed_useful"]) + int(row["dedicated_useful"]) for row in groups.rows)
+    made = sum(int(row["borrowed_tokens"]) + int(row["dedicated_tokens"]) for row in groups.rows)
     kept = (1 - at.waste) * made / useful if useful else 1.0
     return {
         "alpha": bootstrap.standard_error(drawn.alpha),
@@ -157,11 +157,11 @@ def standard_errors(drawn: Resamples | None, found: Groups, at: Factors) -> dict
 
 def levers(at: Factors, errors: Mapping[str, float | None]) -> tuple[Lever, ...]:
     """Every lever, the one whose tenth saves most first."""
-    found = []
+    moves = []
     for name in WORDS:
         value, slope, error = getattr(at, name), at.derivative(name), errors.get(name)
         up = slope < 0
-        found.append(
+        moves.append(
             Lever(
                 name=name,
                 value=value,
@@ -172,7 +172,7 @@ def levers(at: Factors, errors: Mapping[str, float | None]) -> tuple[Lever, ...]
                 error=_move(at, name, value + error if up else value - error) if error else None,
             )
         )
-    return tuple(sorted(found, key=lambda of: (-_saving(of.tenth), -_saving(of.error))))
+    return tuple(sorted(moves, key=lambda move: (-_saving(move.tenth), -_saving(move.error))))
 
 
 def in_words(ranked: tuple[Lever, ...]) -> str:
@@ -180,16 +180,18 @@ def in_words(ranked: tuple[Lever, ...]) -> str:
     best = _saving(ranked[0].tenth)
     if best <= 0:
         return "No lever saves anything: every factor is at its end, or the tokens are free."
-    first = [of for of in ranked if round(_saving(of.tenth) / best, 6) == 1]
-    named = " or ".join(f"a tenth {'more of' if of.derivative < 0 else 'off'} the {WORDS[of.name]}" for of in first)
+    first = [lever for lever in ranked if round(_saving(lever.tenth) / best, 6) == 1]
+    named = " or ".join(
+        f"a tenth {'more of' if lever.derivative < 0 else 'off'} the {WORDS[lever.name]}" for lever in first
+    )
     text = f"{named[0].upper()}{named[1:]} saves ${best:,.4g} on each million answer tokens, more than any other lever."
-    widest = max(ranked, key=lambda of: _saving(of.error))
+    widest = max(ranked, key=lambda lever: _saving(lever.error))
     if _saving(widest.error) > 0:
         text += (
             f" Least certain is the {WORDS[widest.name]}: one standard error of it is worth "
             f"${_saving(widest.error):,.4g}."
         )
-    dear = next(of for of in ranked if of.name == "phi")
+    dear = next(lever for lever in ranked if lever.name == "phi")
     if dear.derivative > 0:
         text += " Borrowing more would raise the cost: a borrowed token costs more than a dedicated one."
     return text

@@ -45,7 +45,7 @@ def from_file(path: Path, threshold: float | None = None) -> list[Probe]:
     Raises PricingError for a file that cannot be read, lacks a column or has one of another name, and for every row
     that cannot be used, with its line (its row in Parquet), field and value.
     """
-    columns, found = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
+    columns, records = _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
     if missing := [name for name in _NEEDED if name not in columns]:
         raise PricingError(
             f"probes {path} has no column {', '.join(missing)} (it has {', '.join(map(str, columns)) or 'none'}); "
@@ -62,15 +62,15 @@ def from_file(path: Path, threshold: float | None = None) -> list[Probe]:
     limit = THRESHOLD if threshold is None else threshold
     if not 0 <= limit <= 1:
         raise PricingError(f"--threshold {limit} is no probability; give one from 0 to 1")
-    return _checked(f"probes {path}", (_row(where, row, None if decided else limit) for where, row in found))
+    return _checked(f"probes {path}", (_row(where, row, None if decided else limit) for where, row in records))
 
 
-def from_ledger(found: Iterable[Mapping[str, Any]]) -> list[Probe]:
+def from_ledger(records: Iterable[Mapping[str, Any]]) -> list[Probe]:
     """Probes from the rows of `sql/answers/probes.sql`.
 
     Raises PricingError for a reward that is no probability.
     """
-    return _checked("verdicts of the ledger", (_verdict(row) for row in found))
+    return _checked("verdicts of the ledger", (_verdict(row) for row in records))
 
 
 def _verdict(row: Mapping[str, Any]) -> tuple[str, Probe | str]:
@@ -121,13 +121,13 @@ def _probability(text: str) -> float | str:
     return value if 0 <= value <= 1 else f"{text} is not from 0 to 1"
 
 
-def _checked(source: str, found: Iterable[tuple[str, Probe | str]]) -> list[Probe]:
+def _checked(source: str, records: Iterable[tuple[str, Probe | str]]) -> list[Probe]:
     """The probes in the order of the file, if nothing is wrong with any of them, alone or beside the others."""
     probes: list[Probe] = []
     problems: list[str] = []
     seen: dict[tuple[str, str], str] = {}
     truth: dict[str, tuple[bool, str]] = {}
-    for where, probe in found:
+    for where, probe in records:
         if isinstance(probe, str):
             problems.append(probe)
             continue
@@ -143,8 +143,8 @@ def _checked(source: str, found: Iterable[tuple[str, Probe | str]]) -> list[Prob
         probes.append(probe)
     if problems:
         more = f"\n  and {len(problems) - _TOLD:,} more" if len(problems) > _TOLD else ""
-        told = "\n".join(f"  {problem}" for problem in problems[:_TOLD])
-        raise PricingError(f"{source} cannot be used:\n{told}{more}")
+        lines = "\n".join(f"  {problem}" for problem in problems[:_TOLD])
+        raise PricingError(f"{source} cannot be used:\n{lines}{more}")
     return probes
 
 

@@ -131,10 +131,10 @@ def score(probes: Sequence[Probe]) -> Scores:
         brier=brier,
         logarithmic=None if wrong else fsum(-log(chance) for chance in given) / size + 0.0,
         certain_and_wrong=wrong,
-        reliability=sum(of.probes * (of.reported - of.correct) ** 2 for of in bins) / size,
-        resolution=sum(of.probes * (of.correct - rate) ** 2 for of in bins) / size,
+        reliability=sum(part.probes * (part.reported - part.correct) ** 2 for part in bins) / size,
+        resolution=sum(part.probes * (part.correct - rate) ** 2 for part in bins) / size,
         uncertainty=rate * (1 - rate),
-        within_bins=sum(of.within for of in bins) / size,
+        within_bins=sum(part.within for part in bins) / size,
         calibration=bins,
         accepted=sum(probe.accepted for probe in probes),
         correct=correct,
@@ -158,8 +158,11 @@ def compare(
         by_verifier[probe.verifier][probe.probe] = probe
     if not by_verifier:
         raise ValueError("no probes to compare verifiers on")
-    shared = sorted(set.intersection(*(set(of) for of in by_verifier.values())))
-    scored = {name: score([of[probe] for probe in shared or sorted(of)]) for name, of in sorted(by_verifier.items())}
+    shared = sorted(set.intersection(*map(set, by_verifier.values())))
+    scored = {
+        name: score([judged[probe] for probe in shared or sorted(judged)])
+        for name, judged in sorted(by_verifier.items())
+    }
     paid = {
         name: None if usd_per_trajectory is None or (own := usd_per_verdict[name]) is None else usd_per_trajectory + own
         for name in scored
@@ -176,15 +179,15 @@ def compare(
         Verifier(
             name=name,
             saw=len(by_verifier[name]),
-            scores=of,
+            scores=scores,
             usd_per_verdict=usd_per_verdict[name],
             usd_per_correct=None
-            if (usd := paid[name]) is None or not of.accepted_correct
-            else usd * of.probes / of.accepted_correct,
+            if (usd := paid[name]) is None or not scores.accepted_correct
+            else usd * scores.probes / scores.accepted_correct,
             interval=bootstrap.interval(draws[name], units) if name in draws else None,
             chance_cheapest=chances.get(name),
         )
-        for name, of in sorted(scored.items(), key=lambda item: (item[1].brier, item[0]))
+        for name, scores in sorted(scored.items(), key=lambda item: (item[1].brier, item[0]))
     )
     cheapest, says = _cheapest(verifiers, len(shared))
     return Comparison(verifiers=verifiers, shared=len(shared), cheapest=cheapest, says=says)
@@ -222,9 +225,9 @@ def _draws(
     # The probes of each group, then those of them that each verifier accepted rightly.
     groups: dict[str, list[int]] = defaultdict(lambda: [0] * (1 + len(names)))
     for probe in shared:
-        said = [by_verifier[name][probe] for name in names]
-        right = [1, *(int(of.accepted and of.correct) for of in said)]
-        groups[said[0].group] = [total + own for total, own in zip(groups[said[0].group], right, strict=True)]
+        judged = [by_verifier[name][probe] for name in names]
+        right = [1, *(int(judgement.accepted and judgement.correct) for judgement in judged)]
+        groups[judged[0].group] = [total + own for total, own in zip(groups[judged[0].group], right, strict=True)]
     sums = bootstrap.sums(np.array(list(groups.values()), dtype=np.int64))
     if sums is None:
         return {}, len(groups)
@@ -240,7 +243,7 @@ def _draws(
 def _chances(draws: Mapping[str, Floats]) -> dict[str, float]:
     """Share of the draws in which each is the cheapest; verifiers that tie share a draw."""
     # One that accepted nothing correct in a draw, free of charge or not, has no cost there: the worst.
-    costs = np.where(np.isfinite(found := np.stack(list(draws.values()))), found, np.inf)
+    costs = np.where(np.isfinite(costs_drawn := np.stack(list(draws.values()))), costs_drawn, np.inf)
     least = costs.min(axis=0)
     ties = (costs == least) & np.isfinite(costs)
     shares = ties / np.maximum(ties.sum(axis=0), 1)
@@ -254,11 +257,13 @@ def _cheapest(verifiers: Sequence[Verifier], shared: int) -> tuple[str | None, s
     cannot = "Which verifier makes a correct answer cheapest cannot be told yet"
     if not shared:
         return None, f"{cannot}: no probe was judged by all of them. Each is scored on its own, which do not compare."
-    if unpriced := [of.name for of in verifiers if of.usd_per_correct is None and of.scores.accepted_correct]:
+    if unpriced := [
+        verifier.name for verifier in verifiers if verifier.usd_per_correct is None and verifier.scores.accepted_correct
+    ]:
         return None, f"{cannot}: what an answer costs with {', '.join(unpriced)} is not known."
     if shared < PROBES_MIN:
         return None, f"{cannot}: {shared} probes were judged by all of them, and it takes {PROBES_MIN}."
-    best = max(verifiers, key=lambda of: of.chance_cheapest or 0)
+    best = max(verifiers, key=lambda verifier: verifier.chance_cheapest or 0)
     chance = best.chance_cheapest or 0.0
     if chance < bootstrap.CONFIDENCE:
         return None, f"{cannot}: {best.name} is the cheapest in {chance:.0%} of the draws, and it takes 95%."

@@ -98,9 +98,9 @@ def compare(
     own = {key: part for key, part in by_class.items() if key[0] in ("rollout", "train")}
     dedicated = together(list(own.values()))
     stretches = Stretches.over(charges.book, allocation.period_ns)
-    borrowed_loaded_usd = Fraction(allocation.of("serving").fully_loaded_nano_usd()["rollout"], NANO_USD_PER_USD)
+    borrowed_loaded_usd = Fraction(allocation.in_pools("serving").fully_loaded_nano_usd()["rollout"], NANO_USD_PER_USD)
     if dedicated.useful:
-        loaded = Fraction(allocation.of("rollout", "train").fully_loaded_nano_usd()["rollout"], NANO_USD_PER_USD)
+        loaded = Fraction(allocation.in_pools("rollout", "train").fully_loaded_nano_usd()["rollout"], NANO_USD_PER_USD)
         unshared = dedicated.unshared_usd / dedicated.usd if dedicated.usd else Fraction(1)
         ways = [
             Alternative(
@@ -154,7 +154,7 @@ def compare(
 
 def _idle_ns(allocation: Allocation) -> int:
     """Idle time of the dedicated devices that did rollouts."""
-    devices = allocation.of("rollout", "train").devices
+    devices = allocation.in_pools("rollout", "train").devices
     return Allocation(devices=tuple(device for device in devices if device.bucket_ns["rollout"])).measured_ns()["idle"]
 
 

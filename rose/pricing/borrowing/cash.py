@@ -90,13 +90,13 @@ def let_go_usd(decided: Iterable[Mapping[str, Any]], allocation: Allocation, boo
     Every time is priced at what the book says of it. Raises PriceBookError for a class without a price.
     """
     from_ns, to_ns = allocation.period_ns
-    there: dict[str, list[tuple[int, int]]] = {}
+    tenures: dict[str, list[tuple[int, int]]] = {}
     for device in allocation.devices:
-        there.setdefault(device.device_id, []).extend(device.stays_ns)
+        tenures.setdefault(device.device_id, []).extend(device.stays_ns)
     usd = Fraction(0)
     for device_id, device_class, let_go_ns in _let_go(decided):
         within_ns = max(let_go_ns[0], from_ns), min(let_go_ns[1], to_ns)
-        for t0_ns, t1_ns in _without(within_ns, there.get(device_id, ())):
+        for t0_ns, t1_ns in _without(within_ns, tenures.get(device_id, ())):
             unit_hours = book.device_at(device_class, "rollout", t0_ns).bought_in_hours
             end_ns = Fraction(t1_ns)
             if unit_hours is not None:

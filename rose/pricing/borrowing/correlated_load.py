@@ -88,9 +88,9 @@ def observed(load: Floats, demand: Floats) -> float | None:
     return rounded(2 * sin(pi * float(np.corrcoef(one, other)[0, 1]) / 6))
 
 
-def crossing(found: Sequence[Coupled], usd_per_token: float) -> float | None:
+def crossing(points: Sequence[Coupled], usd_per_token: float) -> float | None:
     """r*: where c_O reaches a dedicated token's price, on straight lines between couplings; None if it nowhere does."""
-    costs = [(of.r, of.usd_per_token) for of in found]
+    costs = [(point.r, point.usd_per_token) for point in points]
     for (low_r, low), (high_r, high) in pairwise(costs):
         if low is None or high is None:
             continue

@@ -66,7 +66,7 @@ def billed(lent: Iterable[Row], shared: Iterable[SharedTime], stretches: Stretch
         for segment, times in stretches.divide(row, "rollout_ns")
     ]
     by_others: list[Row] = [
-        {"lease_id": time.lease_id, "device_class": time.device_class, "segment": stretches.of(time.hour_ns),
+        {"lease_id": time.lease_id, "device_class": time.device_class, "segment": stretches.number_at(time.hour_ns),
          "ns": -time.others_ns}
         for time in shared if time.bucket == "rollout"
     ]  # fmt: skip

@@ -47,10 +47,10 @@ def made(charges: Charges) -> dict[tuple[str, str], Made]:
     """By (pool, device class), the rollout time of a run's charges."""
     rollout = charges.frame.filter((pl.col("kind") == "capacity") & (pl.col("bucket") == "rollout"))
     summed = rollout.group_by("pool", "device_class", "fate").agg(pl.col("ns", "cost_nano", "tokens").sum())
-    found: dict[tuple[str, str], dict[str, tuple[int, int, int]]] = {}
+    fates: dict[tuple[str, str], dict[str, tuple[int, int, int]]] = {}
     for pool, device_class, fate, ns, nano, tokens in summed.iter_rows():
-        found.setdefault((pool, device_class), {})[fate] = (ns, nano, tokens)
-    beyond: dict[tuple[str, str], list[Fraction]] = {key: [Fraction(0)] * 3 for key in found}
+        fates.setdefault((pool, device_class), {})[fate] = (ns, nano, tokens)
+    beyond: dict[tuple[str, str], list[Fraction]] = {key: [Fraction(0)] * 3 for key in fates}
     for time in shared(charges):
         if time.bucket == "rollout":
             more = time.others_ns, (time.hardware_share - 1) * time.ns, (time.hardware_share - 1) * time.cost_nano
@@ -67,7 +67,7 @@ def made(charges: Charges) -> dict[tuple[str, str], Made]:
             useful=sum(by_fate[fate][2] for fate in _USEFUL if fate in by_fate),
             stale=by_fate.get("stale", (0, 0, 0))[2],
         )
-        for key, by_fate in sorted(found.items())
+        for key, by_fate in sorted(fates.items())
     }
 
 

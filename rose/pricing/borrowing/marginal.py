@@ -219,7 +219,7 @@ def marginal(
     set_variables(connection, run_id=run_id)
     decided = rows(connection, "borrowing/scale_downs")
     gave_back = scale_down.check([*gave_back, *scale_down.recorded(decided)], "spans given, and the ledger's decisions")
-    shared = allocation.of("serving").shared
+    shared = allocation.in_pools("serving").shared
     pieces = idle_anyway.cut(gave_back, shared)
     set_variables(
         connection, run_id=run_id, period_end_ns=period_ns[1], price_changes=stretches.changes_ns, by_lease=by_lease,
@@ -251,9 +251,9 @@ def marginal(
     gave_back_time = rows(connection, "borrowing/gave_back_time") if gave_back else []
     let_go = [row for row in decided if row["decision"] == "let_go"]
     if let_go:
-        there = {(row["device_id"], row["device_class"]) for row in rows(connection, "borrowing/ever_there")}
+        lent_devices = {(row["device_id"], row["device_class"]) for row in rows(connection, "borrowing/ever_there")}
         # A device at the price of a dearer class would save what nobody paid.
-        let_go = [row for row in let_go if (row["device_id"], row["device_class"]) in there]
+        let_go = [row for row in let_go if (row["device_id"], row["device_class"]) in lent_devices]
     gate = Gate.over(stretches, book)
     billed = idle_anyway.billed(lent, shared, stretches)
     avoidable, gave_back_ns = idle_anyway.avoidable(billed, gave_back_time, stretches, book, gate.stated, pieces)
@@ -289,7 +289,7 @@ def _leases(
     for row in leased:
         leased_ns[row["lease_id"]] = leased_ns.get(row["lease_id"], 0) + row["leased_ns"]
     parts = [term.by_lease for term in terms.values()]
-    found = set(avoidable).union(borrowed_ns, leased_ns, *parts)
+    lease_ids = set(avoidable).union(borrowed_ns, leased_ns, *parts)
     return tuple(
         LeaseCost(
             lease_id=lease_id,
@@ -298,7 +298,7 @@ def _leases(
             terms={name: term.by_lease.get(lease_id, Fraction(0)) for name, term in terms.items()},
             avoidable_usd=avoidable.get(lease_id, Fraction(0)),
         )
-        for lease_id in sorted(found, key=lambda lease_id: (lease_id is None, lease_id or ""))
+        for lease_id in sorted(lease_ids, key=lambda lease_id: (lease_id is None, lease_id or ""))
     )
 
 
@@ -331,14 +331,14 @@ def _transfer(syncs: Iterable[Row], stretches: Stretches, book: PriceBook) -> tu
         size = next(iter(users.values()))["wire_bytes"]
         for lease_id, part in split(size, {lease_id: row["weight_ns"] for lease_id, row in users.items()}).items():
             charge(users[lease_id], part)
-    told = ", ".join(
+    routes = ", ".join(
         f"{size / _BYTES_PER_GB:,.3f} GB {route} at " + in_turn(f"${float(rate):g}/GB" for rate in rates[route])
         for route, size in sorted(sizes.items())
     )
     interval = by_book(
         (cost, [book.transfer_at(route, at_ns) for at_ns in stretches.starts_ns]) for route, cost in usd.items()
     )
-    return term(parts, "measured", told or "no sync to a serving device", interval=interval), sum(sizes.values())
+    return term(parts, "measured", routes or "no sync to a serving device", interval=interval), sum(sizes.values())
 
 
 def _scheduler(leased: Iterable[Row], stretches: Stretches, book: PriceBook) -> Term:
@@ -348,9 +348,9 @@ def _scheduler(leased: Iterable[Row], stretches: Stretches, book: PriceBook) -> 
     for row in leased:
         leased_ns += row["leased_ns"]
         add(parts, row["lease_id"], Fraction(rates[row["segment"]]) * row["leased_ns"] / NS_PER_S)
-    each = in_turn(f"${rate}" for rate in rates)
+    rate_texts = in_turn(f"${rate}" for rate in rates)
     return term(
-        parts, "measured", f"{leased_ns / NS_PER_S:,.1f} s leased at {each} a second",
+        parts, "measured", f"{leased_ns / NS_PER_S:,.1f} s leased at {rate_texts} a second",
         interval=by_book([(sum(parts.values(), Fraction(0)), list(map(book.lending_at, stretches.starts_ns)))]),
     )  # fmt: skip
 
@@ -362,8 +362,8 @@ def _kv_recompute(recomputed: Iterable[Row], stretches: Stretches, book: PriceBo
     for row in recomputed:
         tokens += row["tokens"]
         add(parts, row["lease_id"], Fraction(rates[row["segment"]]) * row["tokens"] / _MILLION)
-    each = in_turn(f"${rate}" for rate in rates)
+    rate_texts = in_turn(f"${rate}" for rate in rates)
     return term(
-        parts, "measured", f"{tokens:,} prompt tokens computed again at {each} per million",
+        parts, "measured", f"{tokens:,} prompt tokens computed again at {rate_texts} per million",
         interval=by_book([(sum(parts.values(), Fraction(0)), list(map(book.lending_at, stretches.starts_ns)))]),
     )  # fmt: skip

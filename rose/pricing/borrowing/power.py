@@ -97,8 +97,8 @@ def metered(readings: Iterable[Row]) -> dict[str, Metered]:
     by_class: dict[str, list[Row]] = defaultdict(list)
     for row in readings:
         by_class[row["device_class"]].append(row)
-    found = {device_class: measure(device_class, of) for device_class, of in sorted(by_class.items())}
-    return {device_class: of for device_class, of in found.items() if of is not None}
+    measured = {device_class: measure(device_class, own) for device_class, own in sorted(by_class.items())}
+    return {device_class: meter for device_class, meter in measured.items() if meter is not None}
 
 
 def load_points(book: PriceBook) -> list[float]:
@@ -206,7 +206,7 @@ def _interval(both: Sequence[Mapping[bool, Row]], compared_ns: int) -> Interval 
             if "clusters" not in row:
                 return None
             y, x = int(row["energy_mw_ns"]) / NS_PER_S, int(row["duration_ns"]) / NS_PER_S
-            clusters = Clusters.of(row)
+            clusters = Clusters.from_row(row)
             variance = ratio_variance(y, x, clusters)
             if variance is None or clusters.count < STRETCHES_MIN:
                 return None
@@ -242,7 +242,7 @@ def _told(measured: Metered) -> str:
 
 
 def _tariffs(book: PriceBook, stretches: Stretches) -> str:
-    told = dict.fromkeys(
+    words = dict.fromkeys(
         f"PUE {price.pue}, ${price.usd_per_kwh}/kWh" for price in map(book.electricity_at, stretches.starts_ns)
     )
-    return " then ".join(told)
+    return " then ".join(words)

@@ -90,11 +90,11 @@ def confounded(bins: Sequence[Row], stretches: Stretches, book: PriceBook, why: 
         if beyond is not None:
             extra += beyond
             add(parts, row["lease_id"], beyond * penalties[stretches.of_day(row["day"])])
-    each = in_turn(f"${float(penalty):g}" for penalty in penalties)
+    penalty_texts = in_turn(f"${float(penalty):g}" for penalty in penalties)
     return term(
         parts,
         "measured",
-        f"{why}; {float(extra):+.1f} missed budgets against unlent time of the same load, {each} each; "
+        f"{why}; {float(extra):+.1f} missed budgets against unlent time of the same load, {penalty_texts} each; "
         f"{counts[True]:,} lent requests compared, {counts[False]:,} had nothing to compare with",
         no_interval=why,
         missing=_NOTHING_TO_COMPARE if counts[False] and not counts[True] else None,
@@ -113,12 +113,12 @@ def confounded_by_day(bins: Sequence[Row], stretches: Stretches, book: PriceBook
 
 def _unlent(bins: Iterable[Row]) -> dict[int, tuple[int, int]]:
     """(requests, misses) of each load bin while not lent."""
-    found: dict[int, tuple[int, int]] = {}
+    by_load: dict[int, tuple[int, int]] = {}
     for row in bins:
         if not row["lent"] and row["load_bin"] is not None:
-            requests, misses = found.get(row["load_bin"], (0, 0))
-            found[row["load_bin"]] = (requests + row["requests"], misses + row["violations"])
-    return found
+            requests, misses = by_load.get(row["load_bin"], (0, 0))
+            by_load[row["load_bin"]] = (requests + row["requests"], misses + row["violations"])
+    return by_load
 
 
 def _beyond(row: Row, unlent: Mapping[int, tuple[int, int]]) -> Fraction | None:
@@ -248,7 +248,7 @@ def accrue(
     by_day: dict[date, list[Row]] = defaultdict(list)
     for row in lent:
         by_day[row["day"]].append(row)
-    found = []
+    accruals = []
     for day, own in sorted(by_day.items()):
         known = rates(_until(risk, day), _until(bursts, day), horizon_ns)
         earlier = known[0].why is None
@@ -261,7 +261,7 @@ def accrue(
         for row in own:
             per_s = known[row["bin"]].misses_per_s if row["bin"] in known else None
             add(parts, row["lease_id"], Fraction(row["lent_ns"], NS_PER_S) * (per_s or 0) * penalty)
-        found.append(
+        accruals.append(
             Accrual(
                 day=day,
                 by_lease=None if why else parts,
@@ -271,7 +271,7 @@ def accrue(
                 from_earlier_days=earlier,
             )
         )
-    return found
+    return accruals
 
 
 def _until(rows: Sequence[Row], day: date) -> list[Row]:
@@ -307,13 +307,13 @@ def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date
     days = sorted(accrued.keys() | realised.keys())
     accrued_nano = nano_by_key({day: usd for day, usd in accrued.items() if usd is not None})
     realised_nano = nano_by_key({day: realised.get(day, Fraction(0)) for day in days})
-    found: list[Balance] = []
+    balances: list[Balance] = []
     opening: int | None = None
     for day in days:
         if accrued.get(day, Fraction(0)) is None or (opening is None and day not in accrued_nano):
             if opening is not None:
                 raise ValueError(f"{day} has no accrual, and a day before it has")
-            found.append(
+            balances.append(
                 Balance(
                     day=day, opening=None, accrued=None, realised=realised_nano[day], released=None, closing=None
                 )
@@ -322,10 +322,10 @@ def roll_forward(accrued: Mapping[date, Fraction | None], realised: Mapping[date
         start = opening or 0
         released = max(0, start - realised_nano[day])
         opening = formulas.provision_closing(start, accrued_nano.get(day, 0), realised_nano[day], released)
-        found.append(
+        balances.append(
             Balance(
                 day=day, opening=start, accrued=accrued_nano.get(day, 0), realised=realised_nano[day],
                 released=released, closing=opening,
             )
         )  # fmt: skip
-    return found
+    return balances

@@ -72,7 +72,7 @@ class Alternative:
 def saved(
     ways: Sequence[Alternative],
     borrow: Marginal,
-    found: Groups,
+    groups: Groups,
     spreads: Mapping[str, Spread],
     *,
     borrowed_usd: Fraction,
@@ -82,12 +82,12 @@ def saved(
 
     `borrowed_usd` is the amortized cost of the borrowed tokens, `borrowed_loaded_usd` the fully loaded one.
     """
-    drawn = resample(found) if found.each else None
-    return [_saved(way, borrow, found, spreads, drawn, borrowed_usd, borrowed_loaded_usd) for way in ways]
+    drawn = resample(groups) if groups.rows else None
+    return [_saved(way, borrow, groups, spreads, drawn, borrowed_usd, borrowed_loaded_usd) for way in ways]
 
 
 def _saved(
-    way: Alternative, borrow: Marginal, found: Groups, spreads: Mapping[str, Spread], drawn: Resamples | None,
+    way: Alternative, borrow: Marginal, groups: Groups, spreads: Mapping[str, Spread], drawn: Resamples | None,
     borrowed_usd: Fraction, borrowed_loaded_usd: Fraction,
 ) -> Alternative:  # fmt: skip
     if way.usd is None:
@@ -99,22 +99,24 @@ def _saved(
         interval = None if why is not None or drawn is None else bootstrap.interval(draws(drawn), drawn.units)
         return interval, None if interval is not None else why or bootstrap.TOO_FEW
 
-    def there(of: Resamples) -> Floats:
-        return _way_draws(way, of, found, spreads.get(place))
+    def elsewhere(resamples: Resamples) -> Floats:
+        return _way_draws(way, resamples, groups, spreads.get(place))
 
-    def here(of: Resamples) -> Floats:
-        return np.asarray(float(borrowed_usd) * _made(of, found, spreads), dtype=np.float64)
+    def here(resamples: Resamples) -> Floats:
+        return np.asarray(float(borrowed_usd) * _made(resamples, groups, spreads), dtype=np.float64)
 
-    def bill(of: Resamples) -> Floats:
-        added = _added_draws(way, of, found, spreads.get(place)) + float(borrow.let_go_usd)
-        return np.asarray(added - _charged_draws(borrow, of, found, spreads), dtype=np.float64)
+    def bill(resamples: Resamples) -> Floats:
+        added = _added_draws(way, resamples, groups, spreads.get(place)) + float(borrow.let_go_usd)
+        return np.asarray(added - _charged_draws(borrow, resamples, groups, spreads), dtype=np.float64)
 
-    interval, why = known(there, unknown)
+    interval, why = known(elsewhere, unknown)
     less = cash = None
     if way.name == LOADED:
         less = Saving(usd=way.usd - borrowed_loaded_usd, no_interval="a fully loaded borrow is not sampled")
     elif way.name != NOTHING:
-        less = _saving(way.usd - borrowed_usd, *known(lambda of: there(of) - here(of), unknown))
+        less = _saving(
+            way.usd - borrowed_usd, *known(lambda resamples: elsewhere(resamples) - here(resamples), unknown)
+        )
     if way.added_usd is not None:
         cash = _saving(
             way.added_usd + borrow.let_go_usd - borrow.charged_usd, *known(bill, borrow.no_interval or unknown)
@@ -133,47 +135,47 @@ def _unknown(way: Alternative, spreads: Mapping[str, Spread], place: str) -> str
     return None if needed <= spreads.keys() else UNKNOWN
 
 
-def _way_draws(way: Alternative, drawn: Resamples, found: Groups, spread: Spread | None) -> Floats:
+def _way_draws(way: Alternative, drawn: Resamples, groups: Groups, spread: Spread | None) -> Floats:
     """What a way may really cost, dollars, amortized."""
     assert way.usd is not None
-    return np.asarray(float(way.usd) * _needed(way, drawn, found, spread) * _offered(way), dtype=np.float64)
+    return np.asarray(float(way.usd) * _needed(way, drawn, groups, spread) * _offered(way), dtype=np.float64)
 
 
-def _added_draws(way: Alternative, drawn: Resamples, found: Groups, spread: Spread | None) -> Floats:
+def _added_draws(way: Alternative, drawn: Resamples, groups: Groups, spread: Spread | None) -> Floats:
     """What a way may really have added to the bill, dollars."""
     if way.bought is None:
         return np.zeros(bootstrap.RESAMPLES)
-    return np.asarray(way.bought.draws(_needed(way, drawn, found, spread)) * _offered(way), dtype=np.float64)
+    return np.asarray(way.bought.draws(_needed(way, drawn, groups, spread)) * _offered(way), dtype=np.float64)
 
 
 def _offered(way: Alternative) -> Floats:
     return Estimate(1.0, *way.range).draws(seed=4)
 
 
-def _needed(way: Alternative, drawn: Resamples, found: Groups, spread: Spread | None) -> Floats:
+def _needed(way: Alternative, drawn: Resamples, groups: Groups, spread: Spread | None) -> Floats:
     """Device time that a way may really take, as multiples: the useful borrowed tokens of a draw, at its waste."""
     if way.name == NOTHING or spread is None:
         return np.zeros(bootstrap.RESAMPLES)
-    useful = _moved(drawn, found, "borrowed_useful")
+    useful = _moved(drawn, groups, "borrowed_useful")
     with np.errstate(divide="ignore", invalid="ignore"):
-        wasted = _moved(drawn, found, "dedicated_tokens") / _moved(drawn, found, "dedicated_useful")
+        wasted = _moved(drawn, groups, "dedicated_tokens") / _moved(drawn, groups, "dedicated_useful")
     return np.asarray(useful * wasted * spread.draws(seed=2), dtype=np.float64)
 
 
-def _made(drawn: Resamples, found: Groups, spreads: Mapping[str, Spread]) -> Floats:
+def _made(drawn: Resamples, groups: Groups, spreads: Mapping[str, Spread]) -> Floats:
     """Borrowed device time as multiples: it follows the tokens made, and how evenly they were made."""
-    return np.asarray(_moved(drawn, found, "borrowed_tokens") * spreads["borrowed"].draws(seed=1), dtype=np.float64)
+    return np.asarray(_moved(drawn, groups, "borrowed_tokens") * spreads["borrowed"].draws(seed=1), dtype=np.float64)
 
 
-def _charged_draws(borrow: Marginal, drawn: Resamples, found: Groups, spreads: Mapping[str, Spread]) -> Floats:
+def _charged_draws(borrow: Marginal, drawn: Resamples, groups: Groups, spreads: Mapping[str, Spread]) -> Floats:
     """What the borrow may really be charged."""
     charged = borrow.charged_estimate
     assert charged is not None
-    made = _made(drawn, found, spreads)
+    made = _made(drawn, groups, spreads)
     return np.asarray(made * charged.value + charged.draws(seed=3) - charged.value, dtype=np.float64)
 
 
-def _moved(drawn: Resamples, found: Groups, name: str) -> Floats:
+def _moved(drawn: Resamples, groups: Groups, name: str) -> Floats:
     """A sum of the draws as multiples of the groups' own."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(getattr(drawn, name) / float(sum(int(row[name]) for row in found.each)), dtype=np.float64)
+        return np.asarray(getattr(drawn, name) / float(sum(int(row[name]) for row in groups.rows)), dtype=np.float64)

@@ -75,11 +75,11 @@ def add(parts: Parts, key: str | None, usd: Fraction) -> None:
 
 def basis_of(bases: Iterable[Basis]) -> Basis:
     """What a sum rests on, by what its parts rest on; a price of nothing in the book weighs nothing."""
-    found = set(bases) - {"absent"}
-    if len(found - {"price book"}) == 1:
-        return (found - {"price book"}).pop()
-    if not found - {"price book"}:
-        return "price book" if found else "measured"
+    kinds = set(bases) - {"absent"}
+    if len(kinds - {"price book"}) == 1:
+        return (kinds - {"price book"}).pop()
+    if not kinds - {"price book"}:
+        return "price book" if kinds else "measured"
     return "partly measured"
 
 
@@ -128,14 +128,14 @@ class Stretches:
 
     def of_day(self, day: date) -> int:
         """Number of the stretch of a UTC day; prices change at midnight."""
-        return self.of(int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * NS_PER_S)
+        return self.number_at(int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * NS_PER_S)
 
     @property
     def starts_ns(self) -> list[int]:
         """The instant at which to look up the prices of each."""
         return [from_ns for from_ns, _ in self.spans]
 
-    def of(self, at_ns: int) -> int:
+    def number_at(self, at_ns: int) -> int:
         """Number of the stretch that an instant lies in; the first or last for one outside them all."""
         return sum(change <= at_ns for change in self.changes_ns)
 

@@ -85,7 +85,7 @@ class Allocation:
     def cost_nano_usd(self) -> int:
         return sum(d.cost_nano_usd for d in self.devices)
 
-    def of(self, *pools: str) -> Allocation:
+    def in_pools(self, *pools: str) -> Allocation:
         """The devices of some pools only."""
         return Allocation(
             devices=tuple(d for d in self.devices if d.pool in pools),
@@ -135,18 +135,18 @@ def allocate(charges: Charges) -> Allocation:
         of_device[time.bucket] = of_device.get(time.bucket, Fraction(0)) + time.others_ns
     devices = []
     for device in sorted(stays.keys() | amortized.keys()):
-        there = sorted(stays.get(device, ()))
+        tenures = sorted(stays.get(device, ()))
         devices.append(
             DeviceCost(
                 device_id=device[0],
                 pool=device[1],
                 device_class=device[2],
-                t0_ns=there[0][0] if there else charges.from_ns,
-                t1_ns=max(t1_ns for _, t1_ns in there) if there else charges.from_ns,
+                t0_ns=tenures[0][0] if tenures else charges.from_ns,
+                t1_ns=max(t1_ns for _, t1_ns in tenures) if tenures else charges.from_ns,
                 bucket_ns={bucket: bucket_ns[device][bucket] for bucket in TIME_BUCKETS},
                 amortized_nano_usd={bucket: amortized[device][bucket] for bucket in ALL_BUCKETS},
                 fully_loaded_nano_usd={work: loaded[device][work] for work in WORK},
-                stays_ns=tuple(there),
+                stays_ns=tuple(tenures),
                 others_ns=others.get(device, {}),
             )
         )

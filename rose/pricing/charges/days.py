@@ -51,21 +51,21 @@ def price_days(root: Path, book: PriceBook) -> dict[DeviceDay, DayCost]:
     Raises as `charges.price` does, but gives nothing for a ledger without device time.
     """
     with catalog.connect(root) as connection:
-        found = connection.execute("SELECT DISTINCT provenance FROM device ORDER BY provenance").fetchall()
+        provenances = connection.execute("SELECT DISTINCT provenance FROM device ORDER BY provenance").fetchall()
     newest_us = archive.newest_us(root)
     from_ns = None if newest_us is None else (newest_us * 1000 // _DAY_NS + 1) * _DAY_NS
     keys = ("day", "run_id", "provenance", "device_id", "device_class")
     classes: dict[DeviceDay, set[str]] = {}
     times, costs = (defaultdict[DeviceDay, Counter[str]](Counter) for _ in range(2))
-    for (provenance,) in found:
+    for (provenance,) in provenances:
         frame = charges.price(root, book, from_ns=from_ns, provenance=provenance).frame
         summed = (
             frame.group_by(pl.col("hour").dt.date().alias("day"), *keys[1:], "bucket")
             .agg(pl.col("ns", "cost_nano").sum())
             .sort(*keys, "bucket")
         )
-        for day, run_id, of, device_id, device_class, bucket, ns, nano in summed.iter_rows():
-            what = DeviceDay(day, run_id, of, device_id)
+        for day, run_id, origin, device_id, device_class, bucket, ns, nano in summed.iter_rows():
+            what = DeviceDay(day, run_id, origin, device_id)
             classes.setdefault(what, set()).add(device_class)
             times[what][bucket] += ns
             costs[what][bucket] += nano

@@ -58,7 +58,7 @@ def shared(charges: Charges) -> tuple[SharedTime, ...]:
     if charges.shared.is_empty():
         return ()
     keys = ("run_id", "hardware_id", *_DEVICE, "hour")
-    found = (
+    times = (
         charges.frame.filter(kind="capacity")
         .join(charges.shared, on=keys)
         .group_by(*keys, "lease_id", "bucket", "held_ns", "part_ns", "rollout_ns", "hardware_ns")
@@ -72,5 +72,5 @@ def shared(charges: Charges) -> tuple[SharedTime, ...]:
             part=Fraction(row["part_ns"], row["held_ns"]),
             room=Fraction(row["hardware_ns"], max(row["hardware_ns"], row["rollout_ns"])),
         )
-        for row in found.iter_rows(named=True)
+        for row in times.iter_rows(named=True)
     )

@@ -111,8 +111,8 @@ def _brought_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path, *, ne
 
 
 def _marks(connection: duckdb.DuckDBPyConnection) -> dict[str, Mark]:
-    found = connection.execute("SELECT writer, epoch, index, next_seq FROM mark").fetchall()
-    return {writer: Mark(epoch, index, next_seq) for writer, epoch, index, next_seq in found}
+    marks = connection.execute("SELECT writer, epoch, index, next_seq FROM mark").fetchall()
+    return {writer: Mark(epoch, index, next_seq) for writer, epoch, index, next_seq in marks}
 
 
 def _create(connection: duckdb.DuckDBPyConnection) -> None:

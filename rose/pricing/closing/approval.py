@@ -51,7 +51,7 @@ def post(root: Path, posting: Posting, contents: Mapping[str, bytes], rows: byte
 
 def settle(root: Path) -> None:
     """Note of what was posted that it was carried out, where a killed process did not. Raises LedgerError."""
-    granted = {of["proposal"]: posting for posting in _all(root) if (of := posting.approval) is not None}
+    granted = {approval["proposal"]: posting for posting in _all(root) if (approval := posting.approval) is not None}
     if not granted:
         return
     for name, proposal in proposals.load(root).proposals.items():
@@ -93,14 +93,14 @@ def faults(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
     stands = proposals.load(root)
     for posting in posted:
         act = "restate" if posting.number else "close"
-        of, asked_us = posting.approval, stands.rules_set.at_us if stands.rules_set is not None else 0
-        if of is None:
+        approval, asked_us = posting.approval, stands.rules_set.at_us if stands.rules_set is not None else 0
+        if approval is None:
             if act in stands.rules.approve and posting.posted_us > asked_us:
                 yield f"{posting.name} has no approval, which the rules ask for since {utc(asked_us * 1000)[:19]}Z"
             continue
-        proposal = stands.proposals.get(of.get("proposal", ""))
+        proposal = stands.proposals.get(approval.get("proposal", ""))
         if proposal is None or proposal.approved is None or proposal.act != act:
-            yield f"{posting.name} names proposal {of.get('proposal', '')[:12]}, which nobody approved"
+            yield f"{posting.name} names proposal {approval.get('proposal', '')[:12]}, which nobody approved"
             continue
         own: dict[str, Any] = {"close": posting.close_id, "correction": posting.number, "cost_nano": posting.cost_nano}
         if {name: proposal.request.get(name) for name in own} != own:
@@ -108,5 +108,5 @@ def faults(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
 
 
 def _all(root: Path) -> Iterator[Posting]:
-    for of in postings(root).values():
-        yield from of
+    for posted in postings(root).values():
+        yield from posted

@@ -65,8 +65,8 @@ def add(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     A row's reference is that of the first frame that has it. Rows whose every amount is 0 are left out.
     """
     columns = [*DIMENSIONS, *AMOUNTS, *REFERENCES]
-    found = pl.concat([frame.select(columns) for frame in frames])
-    summed = found.group_by(DIMENSIONS, maintain_order=True).agg(
+    joined = pl.concat([frame.select(columns) for frame in frames])
+    summed = joined.group_by(DIMENSIONS, maintain_order=True).agg(
         *(pl.col(name).sum() for name in AMOUNTS), *(pl.col(name).first() for name in REFERENCES)
     )
     return canonical(summed.filter(pl.any_horizontal(pl.col(name) != 0 for name in AMOUNTS)))
@@ -93,7 +93,7 @@ def drill(frame: pl.DataFrame, by: Sequence[str], amount: str = "cost_nano") -> 
     """
     for name in by:
         if name not in _BY or (name == "work" and "work" not in frame.columns):
-            known = ", ".join(each for each in BY if each != "work" or "work" in frame.columns)
+            known = ", ".join(dimension for dimension in BY if dimension != "work" or "work" in frame.columns)
             raise PricingError(f"charges cannot be shown by {name!r}; give one of {known}")
     if len(set(by)) < len(by):
         raise PricingError(f"--by names {', '.join(by)}: give each dimension once")

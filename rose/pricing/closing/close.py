@@ -165,9 +165,9 @@ def _open_runs(root: Path, period: Period, priced: Charges) -> list[str]:
     """Runs that have not ended and are charged in the period, or began in it."""
     with catalog.connect(root) as connection:
         set_variables(connection, provenance=priced.provenance, to_ns=period.to_ns)
-        found = rows(connection, "closing/open_runs")
+        runs = rows(connection, "closing/open_runs")
     charged = set(priced.frame["run_id"].unique())
-    return [run["run_id"] for run in found if run["run_id"] in charged or run["started_ns"] >= period.from_ns]
+    return [run["run_id"] for run in runs if run["run_id"] in charged or run["started_ns"] >= period.from_ns]
 
 
 def _new_id(root: Path, period: Period, provenance: str) -> str:

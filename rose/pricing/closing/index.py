@@ -30,7 +30,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 
 def bring_up_to_date(root: Path) -> None:
     """Write what the books lack of the ledger's events. Raises LedgerError; then the books are as they were."""
-    posted, budgets = [posting for of in postings(root).values() for posting in of], budgets_of(root)
+    posted, budgets = [posting for entries in postings(root).values() for posting in entries], budgets_of(root)
     if not posted and not budgets:
         return
     known: set[tuple[str, int]] = set()

@@ -113,10 +113,12 @@ class Posting:
     @property
     def who(self) -> str:
         """Who posted it, and who proposed and approved it."""
-        if (of := self.approval) is None:
+        if (approval := self.approval) is None:
             return self.posted_by
-        proposed = f"proposed by {of['proposed_by']} (key {of['proposed_key'][:12]})"
-        return f"{self.posted_by}, {proposed}, approved by {of['approved_by']} (key {of['approved_key'][:12]})"
+        proposed = f"proposed by {approval['proposed_by']} (key {approval['proposed_key'][:12]})"
+        return (
+            f"{self.posted_by}, {proposed}, approved by {approval['approved_by']} (key {approval['approved_key'][:12]})"
+        )
 
     @property
     def period(self) -> Period:
@@ -131,16 +133,16 @@ class Posting:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> Posting:
+    def from_json(cls, fields: Mapping[str, Any]) -> Posting:
         """Raises KeyError or TypeError for details that are none."""
         made = {
-            "open_runs": tuple(said["open_runs"]),
-            "book": BookStamp(**said["book"]),
-            "totals": tuple(said["totals"]),
-            "covers": tuple(Covered(**part) for part in said.get("covers", ())),
-            "watermark": {writer: (int(seq), str(sha256)) for writer, (seq, sha256) in said["watermark"].items()},
+            "open_runs": tuple(fields["open_runs"]),
+            "book": BookStamp(**fields["book"]),
+            "totals": tuple(fields["totals"]),
+            "covers": tuple(Covered(**part) for part in fields.get("covers", ())),
+            "watermark": {writer: (int(seq), str(sha256)) for writer, (seq, sha256) in fields["watermark"].items()},
         }
-        return cls(**{**said, **made})
+        return cls(**{**fields, **made})
 
 
 def postings(root: Path) -> dict[str, list[Posting]]:
@@ -149,28 +151,28 @@ def postings(root: Path) -> dict[str, list[Posting]]:
     Raises LedgerError for a folder that is no ledger, PricingError if the events contradict one another.
     """
     root = layout.check(root)
-    found: dict[str, list[Posting]] = {}
+    by_close: dict[str, list[Posting]] = {}
     for action in (CLOSED, RESTATED):
-        for said in examine.recorded(root, CLOSING_WRITER, action):
-            posting = Posting.from_json(said)
-            of = found.setdefault(posting.close_id, [])
-            if len(of) != posting.number:
+        for fields in examine.recorded(root, CLOSING_WRITER, action):
+            posting = Posting.from_json(fields)
+            posted = by_close.setdefault(posting.close_id, [])
+            if len(posted) != posting.number:
                 raise PricingError(
                     f"close {posting.close_id}: the ledger's events have posting {posting.number} where "
-                    f"{len(of)} comes next; `rose ledger verify` says what is damaged"
+                    f"{len(posted)} comes next; `rose ledger verify` says what is damaged"
                 )
-            of.append(posting)
-    return found
+            posted.append(posting)
+    return by_close
 
 
 def budgets(root: Path) -> list[Budget]:
     """Every budget that was set, in their order; the last of a team and month holds. Raises LedgerError."""
-    return [Budget(**said) for said in examine.recorded(layout.check(root), CLOSING_WRITER, BUDGETED)]
+    return [Budget(**fields) for fields in examine.recorded(layout.check(root), CLOSING_WRITER, BUDGETED)]
 
 
 def watermark(root: Path) -> dict[str, tuple[int, str]]:
     """Of each writer the seq of its last event on disk and the SHA-256 of the segment it ends with."""
-    found = {}
+    heads = {}
     for writer in layout.writers(root):
         if not (parts := layout.chain(root, writer)):
             # It was killed before its first segment stood.
@@ -180,8 +182,8 @@ def watermark(root: Path) -> dict[str, tuple[int, str]]:
             folder = root / part.folder
             newest = segments.segment_names(folder)[-1]
             last_seq = segments.read_header((folder / newest).read_bytes()).last_seq
-            found[writer] = (last_seq, segments.sha256_in(newest))
+            heads[writer] = (last_seq, segments.sha256_in(newest))
         else:
             manifest = examine.manifest((root / part.manifest).read_bytes())
-            found[writer] = (int(manifest.said["last_seq"]), manifest.last.sha256)
-    return found
+            heads[writer] = (int(manifest.said["last_seq"]), manifest.last.sha256)
+    return heads

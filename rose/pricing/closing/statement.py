@@ -78,7 +78,7 @@ def state(closed: Closed, by: Sequence[str] = ("bucket",), view: str = "amortize
         counted = view == "amortized"
         lines.append(
             Line(
-                values=tuple(row[each] for each in by),
+                values=tuple(row[dimension] for dimension in by),
                 cost=make.amount(row[amount], name),
                 share=make.part(row[amount], total),
                 time=make.number(row["ns"], "ns") if counted else None,
@@ -99,8 +99,8 @@ def state(closed: Closed, by: Sequence[str] = ("bucket",), view: str = "amortize
 
 def posting_json(posting: Posting) -> dict[str, Any]:
     """What the ledger's event says, without the sums."""
-    said = posting.to_json()
+    fields = posting.to_json()
     times = {"from": utc(posting.from_ns), "to": utc(posting.to_ns), "posted_at": utc(posting.posted_ns)}
     hidden = ("totals", "from_ns", "to_ns", "posted_us")
-    own = {name: value for name, value in said.items() if name not in hidden}
+    own = {name: value for name, value in fields.items() if name not in hidden}
     return times | own | {"sha256": posting.sha256}

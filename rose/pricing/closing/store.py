@@ -88,7 +88,9 @@ class Closed:
             from_ns=self.charges.from_ns,
             to_ns=self.charges.to_ns,
             provenance=self.charges.provenance,
-            book=dataclasses.replace(BookFacts.of(self.book), example=any(each.book.example for each in self.posted)),
+            book=dataclasses.replace(
+                BookFacts.of(self.book), example=any(posting.book.example for posting in self.posted)
+            ),
             verified=self.verified,
         )
 
@@ -135,8 +137,8 @@ def of_close(root: Path, close_id: str) -> list[Posting]:
             raise PricingError(
                 f"closes/{close_id} is there, but no event of the ledger speaks of it: run `rose ledger verify`"
             )
-        there = ", ".join(known) or "none yet; `rose books close` makes one"
-        raise PricingError(f"there is no close {close_id!r}; the closes of this ledger: {there}")
+        names = ", ".join(known) or "none yet; `rose books close` makes one"
+        raise PricingError(f"there is no close {close_id!r}; the closes of this ledger: {names}")
     publish(root, known[close_id])
     return known[close_id]
 
@@ -145,21 +147,21 @@ def content(root: Path, posting: Posting, name: str) -> bytes:
     """The bytes of a frozen file. Raises PricingError if they are gone, or not those that were frozen."""
     path = folder(root, posting.close_id) / name
     try:
-        found = path.read_bytes()
+        stored = path.read_bytes()
     except OSError as error:
         raise PricingError(
             f"{path}, which {posting.close_id} was frozen in, cannot be read ({error.strerror}); put it back"
         ) from None
-    if hashlib.sha256(found).hexdigest() != posting.files[name]:
+    if hashlib.sha256(stored).hexdigest() != posting.files[name]:
         raise PricingError(f"{path} was changed after it was frozen; put back what it was, `rose books verify` checks")
-    return found
+    return stored
 
 
 def book_of(root: Path, posting: Posting) -> PriceBook:
     """The price book of a posting, from the text frozen with it. Raises PricingError, PriceBookError."""
     owner = next(
-        each for each in reversed(postings(root)[posting.close_id][: posting.number + 1])
-        if posting.book.file in each.files
+        earlier for earlier in reversed(postings(root)[posting.close_id][: posting.number + 1])
+        if posting.book.file in earlier.files
     )  # fmt: skip
     book = pricebook.parse(content(root, owner, posting.book.file).decode(), posting.book.source)
     return choice.chosen(book, choice.FROZEN)
@@ -206,14 +208,14 @@ def post(root: Path, posting: Posting, contents: Mapping[str, bytes]) -> None:
         layout.make_folder(temporary)
         for name, stored in contents.items():
             layout.write_file(temporary / name, stored)
-        said = Ledger(
+        event = Ledger(
             action=RESTATED if posting.number else CLOSED,
             at_us=posting.posted_us,
             event_id=f"{posting.close_id}/{posting.number}",
             detail_json=json.dumps(posting.to_json()),
         )
         with LedgerWriter.open(root, CLOSING_WRITER, layout.UPKEEP_RUN_ID) as log:
-            log.record(said)
+            log.record(event)
         finish(root, [posting])
     except OSError as error:
         raise LedgerError(f"cannot write {temporary}: {error.strerror}; nothing was posted") from error
@@ -233,7 +235,7 @@ def record_budget(root: Path, budget: Budget) -> None:
 
 def publish(root: Path, posted: list[Posting]) -> None:
     """Give files that count their names, where the process that posted them was killed before it could."""
-    if all((folder(root, each.close_id) / name).exists() for each in posted for name in each.files):
+    if all((folder(root, posting.close_id) / name).exists() for posting in posted for name in posting.files):
         return
     if staged(root, posted[0].close_id).exists():
         with lock(root):

@@ -122,13 +122,13 @@ def list_closes(ledger: LedgerOption = None, as_json: JsonOption = False) -> Non
         from rose.pricing.closing import statement, tables
         from rose.pricing.closing.records import postings
 
-        found = postings(ledger_root(ledger))
+        closes = postings(ledger_root(ledger))
         data = [
-            {"close_id": close_id, "postings": [statement.posting_json(each) for each in posted]}
-            for close_id, posted in found.items()
+            {"close_id": close_id, "postings": [statement.posting_json(posting) for posting in posted]}
+            for close_id, posted in closes.items()
         ]
         nothing = ["no period is closed yet; `rose books close` closes one"]
-        _print(as_json, data, lambda: tables.closes(found) if found else nothing)
+        _print(as_json, data, lambda: tables.closes(closes) if closes else nothing)
 
 
 @books_app.command("show")
@@ -170,18 +170,20 @@ def verify(
         from rose.pricing.audit.check import check
 
         receipts = continuation.read(against, key=key) if against else {}
-        found = check(ledger_root(ledger), receipts)
+        checked = check(ledger_root(ledger), receipts)
         data = {
-            "ok": not found.problems,
-            "closes": found.closes,
-            "corrections": found.corrections,
-            "files": found.files,
+            "ok": not checked.problems,
+            "closes": checked.closes,
+            "corrections": checked.corrections,
+            "files": checked.files,
             "against": list(receipts),
-            "problems": list(found.problems),
+            "problems": list(checked.problems),
         }
-        sound = f"{found.closes} closes, {found.corrections} corrections, {found.files} files: the books are sound"
-        _print(as_json, data, lambda: list(found.problems) or [sound])
-        if found.problems:
+        sound = (
+            f"{checked.closes} closes, {checked.corrections} corrections, {checked.files} files: the books are sound"
+        )
+        _print(as_json, data, lambda: list(checked.problems) or [sound])
+        if checked.problems:
             raise typer.Exit(1)
 
 
@@ -214,15 +216,15 @@ def anomalies(
             raise PricingError(f"no day of {judged.label} is over yet, so there is none to judge")
         judged = Period(judged.from_ns, min(judged.to_ns, today_ns))
         before = Period(judged.from_ns - anomaly.DAYS_BEFORE * NS_PER_DAY, judged.to_ns)
-        of = bill(
+        charged = bill(
             root,
             before,
             _book(root, price_book, before, provenance=provenance),
             provenance=provenance,
             allow_unverified=allow_unverified,
         )
-        found = anomaly.watch(of, judged)
-        _print(as_json, found.to_json(), lambda: tables.watch(found))
+        watched = anomaly.watch(charged, judged)
+        _print(as_json, watched.to_json(), lambda: tables.watch(watched))
 
 
 @budget_app.command("set")
@@ -261,10 +263,10 @@ def show_budgets(
         from rose.pricing.closing import period
         from rose.pricing.watch import budget, tables
 
-        of = budget.current_month() if month is None else period.of_month(month)
+        asked = budget.current_month() if month is None else period.of_month(month)
         root = ledger_root(ledger)
-        found = budget.show(root, of, price_book, provenance=provenance, allow_unverified=allow_unverified)
-        _print(as_json, [each.to_json() for each in found], lambda: tables.budgets(found))
+        rows = budget.show(root, asked, price_book, provenance=provenance, allow_unverified=allow_unverified)
+        _print(as_json, [row.to_json() for row in rows], lambda: tables.budgets(rows))
 
 
 def explain_command(
@@ -306,12 +308,16 @@ def explain_command(
         if close_id is None:
             within = None if asked.hour_ns is None else period.of_hour(asked.hour_ns)
             book = _book(root, price_book, within, run, provenance)
-            found = [explain.explain(root, asked, book, provenance=provenance, allow_unverified=allow_unverified)]
+            answers = [explain.explain(root, asked, book, provenance=provenance, allow_unverified=allow_unverified)]
         else:
-            found = explain.explain_closed(root, asked, close_id)
-        data = [each.to_json(events) for each in found]
-        _print(as_json, data, lambda: (line for each in found for line in tables.explanation(each, with_events=events)))
-        faults = [fault for each in found for fault in each.faults]
+            answers = explain.explain_closed(root, asked, close_id)
+        data = [answer.to_json(events) for answer in answers]
+        _print(
+            as_json,
+            data,
+            lambda: (line for answer in answers for line in tables.explanation(answer, with_events=events)),
+        )
+        faults = [fault for answer in answers for fault in answer.faults]
         if faults:
             named = visible("\n  ".join(faults))
             typer.secho(f"rose: the charge DOES NOT RE-ADD:\n  {named}", fg=typer.colors.RED, err=True)

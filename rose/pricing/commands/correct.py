@@ -44,7 +44,7 @@ def show(
 
     _command(
         ledger, run, price_book, allow_unverified, as_json,
-        lambda of: answers(of, by), answer_tables,
+        lambda priced_run: answers(priced_run, by), answer_tables,
     )  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def verifiers(
 
     _command(
         ledger, run, price_book, allow_unverified, as_json,
-        lambda of: procurement(of, probes, threshold), procurement_tables,
+        lambda priced_run: procurement(priced_run, probes, threshold), procurement_tables,
     )  # fmt: skip
 
 
@@ -108,8 +108,8 @@ def _command(
     from rose.pricing import console
     from rose.pricing.run.priced import priced
 
-    with clear_errors(), priced(ledger_root(ledger), run, price_book, allow_unverified) as of:
-        document = make(of)
+    with clear_errors(), priced(ledger_root(ledger), run, price_book, allow_unverified) as priced_run:
+        document = make(priced_run)
     if as_json:
         typer.echo(json.dumps(document.to_json(), indent=2))
         return

@@ -150,16 +150,16 @@ def check_command(
             if close is None
             else focus.charges_nano(bill.of_close(ledger_root(ledger), close, allow_unverified=True))
         )
-        found = focus_check.check(file, charged)
+        checked = focus_check.check(file, charged)
     if as_json:
-        typer.echo(json.dumps({"file": str(file), **found.to_json()}, indent=2))
-    elif found.faults:
-        typer.echo(f"{file} breaks {len(found.faults)} rules:\n{found.text(file.name)}")
+        typer.echo(json.dumps({"file": str(file), **checked.to_json()}, indent=2))
+    elif checked.faults:
+        typer.echo(f"{file} breaks {len(checked.faults)} rules:\n{checked.text(file.name)}")
     else:
         from rose.pricing.money import format_usd
 
-        typer.echo(f"{file}: {found.rows:,} rows, {format_usd(found.totals['billed'])} billed: good")
-    if found.faults:
+        typer.echo(f"{file}: {checked.rows:,} rows, {format_usd(checked.totals['billed'])} billed: good")
+    if checked.faults:
         raise typer.Exit(1)
 
 

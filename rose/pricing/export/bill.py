@@ -177,5 +177,5 @@ def of_closed(root: Path, closed: Closed, *, allow_unverified: bool = False) -> 
 
 def _runs(root: Path) -> dict[str, RunLabel]:
     with catalog.connect(root) as connection:
-        found = connection.execute("SELECT run_id, name, tags_json FROM run").fetchall()
-    return {run_id: RunLabel(name=name, tags_json=tags) for run_id, name, tags in found}
+        rows = connection.execute("SELECT run_id, name, tags_json FROM run").fetchall()
+    return {run_id: RunLabel(name=name, tags_json=tags) for run_id, name, tags in rows}

@@ -66,10 +66,10 @@ def of_bill(bill: Bill) -> Context:
     """The context of a period or a close. Raises LedgerError; what cannot be priced is said, not raised."""
     root, time = bill.root, Period(bill.charges.from_ns, bill.charges.to_ns)
     earlier = _previous(time)
-    allow, provenance, found = not bill.stamp.verified, bill.stamp.provenance, pl.DataFrame()
+    allow, provenance, charged = not bill.stamp.verified, bill.stamp.provenance, pl.DataFrame()
     try:
         priced = bill_of(root, earlier, bill.book, provenance=provenance, allow_unverified=allow)
-        found, before = priced.frame, _before(f"the period before, {earlier.label}", priced.frame)
+        charged, before = priced.frame, _before(f"the period before, {earlier.label}", priced.frame)
     except PricingError as error:
         before = Before(name=f"the period before, {earlier.label}", why=str(error))
     months = _months(time)
@@ -81,7 +81,7 @@ def of_bill(bill: Bill) -> Context:
             for month in months
             for budget in _budgets(root, month, bill.book, provenance, allow_unverified=allow)
         ),
-        course=_course(pl.concat([part.frame for part in bill.parts]), found, time),
+        course=_course(pl.concat([part.frame for part in bill.parts]), charged, time),
     )
 
 

@@ -195,7 +195,7 @@ def _invoiced(frame: pl.DataFrame) -> Table:
 
 
 def _prices(bill: Bill) -> Table:
-    found: Mapping[str, prices.PriceUsed] = {price.name: price for price in prices.used(bill.charges)}
+    used: Mapping[str, prices.PriceUsed] = {price.name: price for price in prices.used(bill.charges)}
     return Table(
         name="Prices used",
         title=f"Prices of {bill.book.name} {bill.book.version} that the charges were made with",
@@ -210,7 +210,7 @@ def _prices(bill: Bill) -> Table:
                 name, str(price.usd), price.unit, price.commitment or "", _day(price.valid_from), _day(price.valid_to),
                 price.source, str(price.source_date),
             )
-            for name, price in sorted(found.items())
+            for name, price in sorted(used.items())
         ),
     )  # fmt: skip
 

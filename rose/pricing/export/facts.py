@@ -100,11 +100,11 @@ def ledger(stamp: Stamp, verification: str) -> str:
 
 def warnings(stamp: Stamp) -> list[str]:
     """What must be seen before any figure is."""
-    found = []
+    lines = []
     if not stamp.verified:
-        found.append("UNVERIFIED LEDGER: the ledger's hash chain did not hold, so no figure here can be relied on.")
+        lines.append("UNVERIFIED LEDGER: the ledger's hash chain did not hold, so no figure here can be relied on.")
     if stamp.book.example:
-        found.append(f"{EXAMPLE_PRICES}: the price book {stamp.book.text} is made up, so no figure here is a cost.")
+        lines.append(f"{EXAMPLE_PRICES}: the price book {stamp.book.text} is made up, so no figure here is a cost.")
     if stamp.provenance == "simulated":
-        found.append("SIMULATED: these figures come from a model of a deployment. No such money was spent.")
-    return found
+        lines.append("SIMULATED: these figures come from a model of a deployment. No such money was spent.")
+    return lines

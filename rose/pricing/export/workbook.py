@@ -112,8 +112,8 @@ class _Book:
     def _heading(self, sheet: Any, title: str, note: str) -> None:
         sheet.write_string(0, 0, title, self._title)
         sheet.write_string(1, 0, note, self._note)
-        if found := facts.warnings(self._bill.stamp):
-            sheet.write_string(2, 0, " ".join(found), self._warning)
+        if warnings := facts.warnings(self._bill.stamp):
+            sheet.write_string(2, 0, " ".join(warnings), self._warning)
 
     def _header(self, sheet: Any, columns: tuple[Column, ...]) -> None:
         for index, column in enumerate(columns):
@@ -217,7 +217,7 @@ class _Book:
         for index, name in enumerate(("drill-down", "sums to", "less what it must sum to", "which is")):
             sheet.write_string(row, index, name, self._head)
         nano = {bucket: cost for bucket, (_, cost) in drilldown.by_bucket(self._bill.charges.frame).items()}
-        of = {
+        parts = {
             "By policy version and task": ("rollout",),
             "Waste by cause": ("rollout",),
             "Idle": ("idle", "unaccounted"),
@@ -232,17 +232,17 @@ class _Book:
             for index, column in enumerate(table.columns):
                 if column.kind != "money" or table.name == "Corrections":
                     continue
-                buckets = of.get(table.name)
+                buckets = parts.get(table.name)
                 expected = sum(nano.get(bucket, 0) for bucket in buckets) if buckets else sum(nano.values())
                 which = f"the cost of {' and '.join(buckets)}" if buckets else "the bill"
                 if column.name in corrected:
                     expected, which = corrected[column.name]
                 row += 1
-                cell, found = self._totals[table.name, column.name], table.total(index)
+                cell, total = self._totals[table.name, column.name], table.total(index)
                 sheet.write_string(row, 0, f"{table.name}, {column.name}", self._bold)
-                sheet.write_formula(row, 1, f"={cell}", self._cell["money"], found / NANO_USD_PER_USD)
+                sheet.write_formula(row, 1, f"={cell}", self._cell["money"], total / NANO_USD_PER_USD)
                 difference = f"=ROUND({cell}-{expected / NANO_USD_PER_USD!r},6)"
-                sheet.write_formula(row, 2, difference, self._cell["money"], (found - expected) / NANO_USD_PER_USD)
+                sheet.write_formula(row, 2, difference, self._cell["money"], (total - expected) / NANO_USD_PER_USD)
                 sheet.write_string(row, 3, which)
 
     def _reading(self) -> None:

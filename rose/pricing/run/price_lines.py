@@ -24,24 +24,24 @@ _BELOW = "does not apply: the borrow lowered the bill, and the formula takes a p
 _NOT_AUDITED = "not enough data: no accepted trajectory was audited and found correct"
 
 
-def factors(of: PricedRun, drawn: Resamples | None) -> dict[str, Figure]:
+def factors(run: PricedRun, drawn: Resamples | None) -> dict[str, Figure]:
     """rho, alpha, accept_rate, r, cpm (at the token prices in force when the run began), phi, ppv."""
-    make, found = of.make, of.found
+    make, groups = run.make, run.groups
     no_verdict = "not enough data: no verdict yet"
     figures = {
-        "rho": make.part(found.rho, unit="ratio", why=no_verdict),
-        "alpha": make.part(found.alpha, why=no_verdict),
-        "accept_rate": make.part(found.accept_rate, why=no_verdict),
-        "r": make.part(found.r, unit="ratio", why="not enough data: no trajectory ended with an answer"),
-        "cpm": make.money(Fraction(of.cpm_usd), AMORTIZED, per="million tokens", basis="price book"),
-        "phi": make.part(of.cost.borrowed_share, why="not enough data: no useful token was made"),
-        "ppv": make.part(found.ppv, why="not enough data: no accepted trajectory was audited"),
+        "rho": make.part(groups.rho, unit="ratio", why=no_verdict),
+        "alpha": make.part(groups.alpha, why=no_verdict),
+        "accept_rate": make.part(groups.accept_rate, why=no_verdict),
+        "r": make.part(groups.r, unit="ratio", why="not enough data: no trajectory ended with an answer"),
+        "cpm": make.money(Fraction(run.cpm_usd), AMORTIZED, per="million tokens", basis="price book"),
+        "phi": make.part(run.cost.borrowed_share, why="not enough data: no useful token was made"),
+        "ppv": make.part(groups.ppv, why="not enough data: no accepted trajectory was audited"),
     }
     for name, figure in figures.items():
         if name == "cpm" or drawn is None or figure.value is None:
             continue
         if name in _SHARES:
-            interval = cost_per_correct.share_interval(found, *_SHARES[name])
+            interval = cost_per_correct.share_interval(groups, *_SHARES[name])
         else:
             interval = bootstrap.interval(getattr(drawn, name), drawn.units)
         figures[name] = (
@@ -52,32 +52,32 @@ def factors(of: PricedRun, drawn: Resamples | None) -> dict[str, Figure]:
     return figures
 
 
-def partials(of: PricedRun) -> dict[str, Figure]:
+def partials(run: PricedRun) -> dict[str, Figure]:
     """How the formula moves with each factor, for each unit of the factor."""
-    known = cost_per_correct.partials(of.cpm_usd, of.found.r, of.found)
+    known = cost_per_correct.partials(run.cpm_usd, run.groups.r, run.groups)
     return {
-        name: of.make.money(
+        name: run.make.money(
             None if known is None else Fraction(getattr(known, name)), AMORTIZED, per=f"{_PER}/{name}", why=_UNKNOWN
         )
         for name in ("alpha", "cpm", "r", "one_plus_rho")
     }
 
 
-def price_lines(of: PricedRun, drawn: Resamples | None) -> dict[str, PriceLine]:
+def price_lines(run: PricedRun, drawn: Resamples | None) -> dict[str, PriceLine]:
     """Each of `correct.LINES`: price of a token, cost per accepted and per correct trajectory, and the formula."""
-    measured = cost_per_correct.measured(of.cost, of.found)
-    return {line: _line(of, line, measured[line], drawn) for line in cost_per_correct.LINES}
+    measured = cost_per_correct.measured(run.cost, run.groups)
+    return {line: _line(run, line, measured[line], drawn) for line in cost_per_correct.LINES}
 
 
-def _line(of: PricedRun, line: str, per_accepted: Fraction | None, drawn: Resamples | None) -> PriceLine:
-    make, cost, found, view = of.make, of.cost, of.found, _VIEW_OF_LINE[line]
-    basis = "measured" if view == AMORTIZED else of.borrow.basis
+def _line(run: PricedRun, line: str, per_accepted: Fraction | None, drawn: Resamples | None) -> PriceLine:
+    make, cost, groups, view = run.make, run.cost, run.groups, _VIEW_OF_LINE[line]
+    basis = "measured" if view == AMORTIZED else run.borrow.basis
     usd = cost.by_line[line]
-    per_correct = per_accepted / found.ppv if per_accepted is not None and found.ppv else None
-    accepted_interval, correct_interval = cost_per_correct.measured_interval(cost, of.tokens, found, drawn, line)
+    per_correct = per_accepted / groups.ppv if per_accepted is not None and groups.ppv else None
+    accepted_interval, correct_interval = cost_per_correct.measured_interval(cost, run.tokens, groups, drawn, line)
     pi = cost.pi(line)
     no_interval = cost.no_interval(line) or bootstrap.TOO_FEW
-    why = _why_no_line(line, usd, found)
+    why = _why_no_line(line, usd, groups)
     return PriceLine(
         token_cost=make.money(
             None if usd is None else usd * _MILLION, view, per="million tokens", basis=basis, why=why
@@ -101,27 +101,27 @@ def _line(of: PricedRun, line: str, per_accepted: Fraction | None, drawn: Resamp
             interval=correct_interval if per_correct is not None else None,
             no_interval=no_interval,
         ),
-        formula=_formula(of, line, drawn, why)[0],
+        formula=_formula(run, line, drawn, why)[0],
     )
 
 
-def c3(of: PricedRun, drawn: Resamples | None) -> tuple[Figure, Figure]:
+def c3(run: PricedRun, drawn: Resamples | None) -> tuple[Figure, Figure]:
     """CPM * R * (1 + pi * rho) / alpha at the prices rollout tokens really had, and the same over PPV."""
-    return _formula(of, "blended", drawn, None)
+    return _formula(run, "blended", drawn, None)
 
 
-def _formula(of: PricedRun, line: str, drawn: Resamples | None, why: str | None) -> tuple[Figure, Figure]:
-    pi, ppv, view = of.cost.pi(line), of.found.ppv, _VIEW_OF_LINE[line]
-    usd = cost_per_correct.formula(of.cpm_usd, of.found.r, of.found, pi)
-    interval, over_ppv = cost_per_correct.formula_interval(of.cpm_usd, of.cost, drawn, line)
-    no_interval = cost_per_correct.no_formula_interval(of.cost, line) or bootstrap.TOO_FEW
+def _formula(run: PricedRun, line: str, drawn: Resamples | None, why: str | None) -> tuple[Figure, Figure]:
+    pi, ppv, view = run.cost.pi(line), run.groups.ppv, _VIEW_OF_LINE[line]
+    usd = cost_per_correct.formula(run.cpm_usd, run.groups.r, run.groups, pi)
+    interval, over_ppv = cost_per_correct.formula_interval(run.cpm_usd, run.cost, drawn, line)
+    no_interval = cost_per_correct.no_formula_interval(run.cost, line) or bootstrap.TOO_FEW
     why = _BELOW if pi is not None and pi < 0 else why or _UNKNOWN
     return (
-        of.make.money(
+        run.make.money(
             None if usd is None else Fraction(usd), view, per=_PER, basis="price book", why=why,
             interval=None if usd is None else interval, no_interval=no_interval,
         ),
-        of.make.money(
+        run.make.money(
             Fraction(usd) / ppv if usd is not None and ppv else None, view, per="million correct answer tokens",
             basis="price book", why=why if usd is None else _NOT_AUDITED,
             interval=over_ppv if usd is not None and ppv else None, no_interval=no_interval,
@@ -129,8 +129,8 @@ def _formula(of: PricedRun, line: str, drawn: Resamples | None, why: str | None)
     )  # fmt: skip
 
 
-def _why_no_line(line: str, usd: Fraction | None, found: Groups) -> str | None:
+def _why_no_line(line: str, usd: Fraction | None, groups: Groups) -> str | None:
     if usd is None:
         where = {"dedicated": "dedicated", "blended": "any"}.get(line, "borrowed")
         return f"not enough data: no useful token was made on {where} devices"
-    return None if found.accepted else "not enough data: nothing was accepted yet"
+    return None if groups.accepted else "not enough data: nothing was accepted yet"

@@ -43,7 +43,7 @@ class PricedRun:
     allocation: Allocation
     borrow: Marginal
     tokens: Mapping[str, Tokens]
-    found: cost_per_correct.Groups
+    groups: cost_per_correct.Groups
     cost: cost_per_correct.TokenCost
 
     @property
@@ -124,7 +124,7 @@ def priced(
             allocation=allocation,
             borrow=borrow,
             tokens=counted,
-            found=cost_per_correct.groups(connection, run_id),
+            groups=cost_per_correct.groups(connection, run_id),
             cost=cost_per_correct.token_cost(allocation, counted, borrow, spreads),
         )
 
@@ -146,21 +146,21 @@ def _spreads(
 
 def newest_run(connection: duckdb.DuckDBPyConnection) -> str:
     """The run that began last. Raises PricingError for a ledger without runs."""
-    found = rows(connection, "run/newest")
-    if not found:
+    runs = rows(connection, "run/newest")
+    if not runs:
         raise PricingError("the ledger holds no run yet; `rose demo` or `rose up` writes one")
-    return str(found[0]["run_id"])
+    return str(runs[0]["run_id"])
 
 
 def run_facts(connection: duckdb.DuckDBPyConnection, run_id: str) -> tuple[RunFacts, str]:
     """A run's facts and its provenance. Raises PricingError for an unknown run, and one of mixed provenance."""
     set_variables(connection, run_id=run_id)
-    found = rows(connection, "run/facts")
-    if not found:
+    runs = rows(connection, "run/facts")
+    if not runs:
         raise PricingError(f"the ledger has no run {run_id!r}; `rose ledger runs` lists those it has")
     if len(kinds := rows(connection, "run/provenance")) != 1:
         mix = ", ".join(f"{kind['events']} {kind['provenance']}" for kind in kinds)
         raise PricingError(f"run {run_id} mixes events of different provenance ({mix}); no figure may be made of both")
-    (facts,) = found
+    (facts,) = runs
     provenance = str(facts.pop("provenance"))
     return RunFacts(**facts), provenance

@@ -48,23 +48,23 @@ def build(
     unknown run, a run of mixed provenance, a period with no device time, and device time that does not add up;
     PriceBookError for a book that cannot be used or lacks a price that the run needs.
     """
-    with priced(root, run_id, price_book, allow_unverified, seen) as of:
-        return _build(of)
+    with priced(root, run_id, price_book, allow_unverified, seen) as run:
+        return _build(run)
 
 
-def _build(of: PricedRun) -> Report:
-    make, allocation, borrow, tokens, connection = of.make, of.allocation, of.borrow, of.tokens, of.connection
-    drawn = cost_per_correct.resample(of.found)
-    compared = alternatives.compare(of.charged, allocation, borrow, of.found, [], of.cost.spreads, market=False)
-    c3, c3_per_correct = price_lines.c3(of, drawn)
-    set_variables(connection, period_end_ns=of.stamp.to_ns)
+def _build(run: PricedRun) -> Report:
+    make, allocation, borrow, tokens, connection = run.make, run.allocation, run.borrow, run.tokens, run.connection
+    drawn = cost_per_correct.resample(run.groups)
+    compared = alternatives.compare(run.charged, allocation, borrow, run.groups, [], run.cost.spreads, market=False)
+    c3, c3_per_correct = price_lines.c3(run, drawn)
+    set_variables(connection, period_end_ns=run.stamp.to_ns)
     bucket_ns = allocation.bucket_ns()
     provisioned_ns = sum(bucket_ns.values())
-    lent_ns = allocation.of("serving").measured_ns()
+    lent_ns = allocation.in_pools("serving").measured_ns()
     return Report(
-        stamp=of.stamp,
-        run=of.run,
-        price_book=of.book_facts,
+        stamp=run.stamp,
+        run=run.run,
+        price_book=run.book_facts,
         provisioned=make.number(provisioned_ns, "ns"),
         device_time={bucket: make.number(ns, "ns") for bucket, ns in bucket_ns.items()},
         device_share={bucket: make.part(ns, provisioned_ns) for bucket, ns in bucket_ns.items()},
@@ -78,7 +78,7 @@ def _build(of: PricedRun) -> Report:
             ),
         },
         borrow=_borrow(make, borrow),
-        tokens={placement: _tokens(make, of) for placement, of in tokens.items()},
+        tokens={placement: _tokens(make, made) for placement, made in tokens.items()},
         token_cost=_token_cost(make, allocation, tokens, borrow, compared),
         harvest_share=make.part(
             lent_ns["rollout"],
@@ -87,12 +87,12 @@ def _build(of: PricedRun) -> Report:
         ),
         savings=savings(make, compared, borrow),
         leased_unused=make.number(rows(connection, "run/leased_unused")[0]["leased_unused_ns"], "ns"),
-        factors=price_lines.factors(of, drawn),
-        partials=price_lines.partials(of),
+        factors=price_lines.factors(run, drawn),
+        partials=price_lines.partials(run),
         accept_by_step={
             row["step"]: make.part(row["accepted"], row["judged"]) for row in rows(connection, "run/accept_by_step")
         },
-        cost_per_correct=price_lines.price_lines(of, drawn),
+        cost_per_correct=price_lines.price_lines(run, drawn),
         c3=c3,
         c3_per_correct=c3_per_correct,
         leases=leases(make, rows(connection, "run/lease_totals")),
@@ -152,12 +152,12 @@ def _borrow(make: Figures, borrow: Marginal) -> Borrow:
     )
 
 
-def _tokens(make: Figures, of: Tokens) -> dict[str, Figure]:
+def _tokens(make: Figures, made: Tokens) -> dict[str, Figure]:
     return {
-        **{fate: make.number(of.by_fate[fate], "tokens") for fate in FATES},
-        "generated": make.number(of.generated, "tokens"),
-        "useful": make.number(of.useful, "tokens"),
-        "wasted_share": make.part(of.wasted_share),
+        **{fate: make.number(made.by_fate[fate], "tokens") for fate in FATES},
+        "generated": make.number(made.generated, "tokens"),
+        "useful": make.number(made.useful, "tokens"),
+        "wasted_share": make.part(made.wasted_share),
     }
 
 
@@ -180,7 +180,7 @@ def _token_cost(
 
     result = {}
     for placement, pools in (("borrowed", ("serving",)), ("dedicated", ("rollout", "train"))):
-        devices = allocation.of(*pools)
+        devices = allocation.in_pools(*pools)
         loaded_usd = Fraction(devices.fully_loaded_nano_usd()["rollout"], NANO_USD_PER_USD)
         result[placement] = {
             MARGINAL: per_million(borrow.usd, placement, MARGINAL, borrow.basis)

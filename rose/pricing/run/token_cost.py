@@ -91,8 +91,8 @@ def token_cost(
     really paid.
     """
     borrowed, dedicated = tokens["borrowed"], tokens["dedicated"]
-    serving_usd = rollout_usd(allocation.of("serving"))
-    dedicated_usd = rollout_usd(allocation.of("rollout", "train"))
+    serving_usd = rollout_usd(allocation.in_pools("serving"))
+    dedicated_usd = rollout_usd(allocation.in_pools("rollout", "train"))
     borrow_usd = borrow.charged_usd
     useful = borrowed.useful + dedicated.useful
     return TokenCost(

@@ -47,5 +47,5 @@ class Tokens:
 def count(connection: duckdb.DuckDBPyConnection, run_id: str) -> dict[str, Tokens]:
     """Tokens of each placement of a run."""
     set_variables(connection, run_id=run_id)
-    found = {(row["placement"], row["fate"]): int(row["tokens"]) for row in rows(connection, "run/token_fates")}
-    return {placement: Tokens({fate: found.get((placement, fate), 0) for fate in FATES}) for placement in PLACEMENTS}
+    counts = {(row["placement"], row["fate"]): int(row["tokens"]) for row in rows(connection, "run/token_fates")}
+    return {placement: Tokens({fate: counts.get((placement, fate), 0) for fate in FATES}) for placement in PLACEMENTS}

@@ -139,27 +139,31 @@ def saved(
     with catalog.connect(root) as connection:
         set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
         present = {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
-        of = one_provenance(present, provenance, period)
-        set_variables(connection, provenance=of)
-        found = rows(connection, "spend/runs")
+        provenance = one_provenance(present, provenance, period)
+        set_variables(connection, provenance=provenance)
+        counted = rows(connection, "spend/runs")
     # One that goes on counts where it stands: now.
-    found = [row for row in found if row["status"] != "running" or period.from_ns <= now_ns < period.to_ns]
-    if not found:
-        raise PricingError(f"no run of {period.label} ({of}) has ended in it or goes on now, so nothing was saved")
+    counted = [row for row in counted if row["status"] != "running" or period.from_ns <= now_ns < period.to_ns]
+    if not counted:
+        raise PricingError(
+            f"no run of {period.label} ({provenance}) has ended in it or goes on now, so nothing was saved"
+        )
     for option, column, value in (("run", "run_id", run_id), ("team", "team", team)):
-        known = {str(row[column]) for row in found}
+        known = {str(row[column]) for row in counted}
         if value is not None and value not in known:
             raise PricingError(
                 f"no run that counts in {period.label} has {option} {value!r}{did_you_mean(value, known)}"
             )
-        found = [row for row in found if value in (None, row[column])]
+        counted = [row for row in counted if value in (None, row[column])]
     # One sum has one book: runs that name different ones are refused.
-    book = choice.choose(root, price_book, run_id=run_id, from_ns=period.from_ns, to_ns=period.to_ns, provenance=of)
+    book = choice.choose(
+        root, price_book, run_id=run_id, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance
+    )
     done = []
-    for number, row in enumerate(found):
-        progress(number, len(found))
+    for number, row in enumerate(counted):
+        progress(number, len(counted))
         done.append(_of_run(root, row, book, allow_unverified=allow_unverified))
-    return Saved(period=period, provenance=of, runs=tuple(done))
+    return Saved(period=period, provenance=provenance, runs=tuple(done))
 
 
 def summed(runs: Iterable[RunSaved]) -> dict[str, Any]:
@@ -186,7 +190,7 @@ def cash_text(ends: Sequence[int] | None, currency: str = "USD") -> str:
 def _of_run(root: Path, row: dict[str, Any], book: PriceBook, *, allow_unverified: bool) -> RunSaved:
     """Unknown if it cannot be priced. Raises LedgerError, and PricingError for a ledger that does not verify."""
     try:
-        found = alternatives.build(root, row["run_id"], book, allow_unverified)
+        document = alternatives.build(root, row["run_id"], book, allow_unverified)
     except PricingError as error:
         if not allow_unverified and not verify.verify(root).ok:
             raise
@@ -194,7 +198,7 @@ def _of_run(root: Path, row: dict[str, Any], book: PriceBook, *, allow_unverifie
             run_id=row["run_id"], team=row["team"], status=row["status"], capacity_nano=None, cash_nano=None,
             why=str(error), verified=None, book=None,
         )  # fmt: skip
-    made = found.savings
+    made = document.savings
     capacity, cash = made.capacity_avoided, made.cash_saved
     ends = [made.cash_saved_if[end] for end in (WOULD, WOULD_NOT)] if made.cash_saved_if else [cash, cash]
     amounts = [int(end.value) for end in ends if end.value is not None]

@@ -51,8 +51,8 @@ def options(root: Path, name: str) -> dict[str, object]:
     """The options of one report. Raises PricingError for a name that no report has; LedgerError."""
     stored = load(root)
     if name not in stored:
-        there = ", ".join(stored) or "none yet; `rose cost --save NAME` saves one"
-        raise PricingError(f"no report is saved as {name!r}; there is {there}")
+        names = ", ".join(stored) or "none yet; `rose cost --save NAME` saves one"
+        raise PricingError(f"no report is saved as {name!r}; there is {names}")
     return stored[name]
 
 

@@ -40,7 +40,7 @@ class Side:
     clusters: Clusters
 
     @classmethod
-    def of(cls, rows: Iterable[Row]) -> Side:
+    def from_rows(cls, rows: Iterable[Row]) -> Side:
         """From rows with the columns `x`, `y`, `squares`, `clusters`, `yy`, `yx` and `xx`."""
         parts = list(rows)
 
@@ -94,7 +94,7 @@ def strata(rows: Sequence[Row]) -> dict[str, Stratum] | None:
         sides.setdefault((keys[str(row["device_id"])], bool(row["withheld"])), []).append(row)
     made: dict[str, Stratum] = {}
     for key in sorted({key for key, _ in sides}):
-        lent, withheld = (Side.of(sides.get((key, side), [])) for side in (False, True))
+        lent, withheld = (Side.from_rows(sides.get((key, side), [])) for side in (False, True))
         if withheld.clusters.count < WINDOWS_MIN or withheld.x <= 0:
             return None
         if lent.x > 0:

@@ -29,7 +29,7 @@ class Clusters:
     xx: float
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Clusters:
+    def from_row(cls, row: Mapping[str, Any]) -> Clusters:
         """From the columns `clusters`, `yy`, `yx` and `xx`."""
         return cls(int(row["clusters"]), float(row["yy"]), float(row["yx"]), float(row["xx"]))
 

@@ -125,25 +125,25 @@ class _Day:
     useful: int
 
 
-def watch(of: Bill, judged: Period) -> Watch:
+def watch(bill: Bill, judged: Period) -> Watch:
     """Judge each day of `judged` that has a charge by the charged days before it in the bill."""
-    by_day = of.frame.with_columns(pl.col("hour").dt.date().alias("day")).partition_by("day", as_dict=True)
+    by_day = bill.frame.with_columns(pl.col("hour").dt.date().alias("day")).partition_by("day", as_dict=True)
     days = {day: rows for (day,), rows in sorted(by_day.items())}
     wanted = [day for day in days if judged.from_ns <= of_day(day).from_ns and of_day(day).to_ns <= judged.to_ns]
     enough = [day for day in wanted if sum(_counts(other, day) for other in days) >= DAYS_MIN]
-    found = []
+    anomalies = []
     for metric in METRICS:
         known = [made for day, rows in days.items() if (made := _measure(metric, day, rows)) is not None]
-        for each in known:
-            before = [other for other in known if _counts(other.day, each.day)]
-            if each.day in enough and len(before) >= DAYS_MIN:
-                anomaly = _judge(metric, each, before, of.stamp)
-                found += [anomaly] if anomaly is not None else []
+        for now in known:
+            before = [other for other in known if _counts(other.day, now.day)]
+            if now.day in enough and len(before) >= DAYS_MIN:
+                anomaly = _judge(metric, now, before, bill.stamp)
+                anomalies += [anomaly] if anomaly is not None else []
     return Watch(
-        stamp=of.stamp,
+        stamp=bill.stamp,
         judged=tuple(enough),
         not_judged=tuple(day for day in wanted if day not in enough),
-        anomalies=tuple(sorted(found, key=lambda anomaly: anomaly.day)),
+        anomalies=tuple(sorted(anomalies, key=lambda anomaly: anomaly.day)),
     )
 
 
@@ -154,12 +154,12 @@ def _counts(other: date, day: date) -> bool:
 
 def _measure(metric: Metric, day: date, rows: pl.DataFrame) -> _Day | None:
     """None for a day on which there is nothing to divide by."""
-    mine = rows.filter(metric.rows)
-    cost = int(mine["cost_nano"].sum())
+    own = rows.filter(metric.rows)
+    cost = int(own["cost_nano"].sum())
     if not metric.per_token:
-        return _Day(day, Fraction(cost), mine, 0)
-    useful = int(mine.filter(pl.col("fate").is_in(_USEFUL))["tokens"].sum())
-    return _Day(day, Fraction(cost * _MILLION, useful), mine, useful) if useful else None
+        return _Day(day, Fraction(cost), own, 0)
+    useful = int(own.filter(pl.col("fate").is_in(_USEFUL))["tokens"].sum())
+    return _Day(day, Fraction(cost * _MILLION, useful), own, useful) if useful else None
 
 
 def _judge(metric: Metric, now: _Day, before: list[_Day], stamp: Stamp) -> Anomaly | None:
@@ -200,10 +200,10 @@ def _change(metric: Metric, was: _Day, now: _Day) -> Change:
     return Change(total, rounded(parts, total))
 
 
-def _figure(metric: Metric, of: _Day, stamp: Stamp) -> Figure:
-    day = of_day(of.day)
+def _figure(metric: Metric, measured: _Day, stamp: Stamp) -> Figure:
+    day = of_day(measured.day)
     stamp = dataclasses.replace(stamp, from_ns=day.from_ns, to_ns=day.to_ns)
-    return Figure(value=round(of.value), unit=metric.unit, view=AMORTIZED, stamp=stamp)
+    return Figure(value=round(measured.value), unit=metric.unit, view=AMORTIZED, stamp=stamp)
 
 
 def _driver(change: Change) -> str:
@@ -217,7 +217,7 @@ def _driver(change: Change) -> str:
     places = []
     for name in BY:
         rows = change.by(name)
-        value, most = largest(((value, sum(row[each] for each in counted)) for value, row in rows.items()), sign)
+        value, most = largest(((value, sum(row[part] for part in counted)) for value, row in rows.items()), sign)
         places.append(f"{_NAMED[name]} {value} ({roughly(most)})")
     return f"mostly {effect} ({roughly(amount)} of {roughly(change.total)}); most of it in {', '.join(places)}"
 

@@ -114,9 +114,9 @@ def budgets(root: Path, month: Period) -> dict[str, int]:
     if not (root / books.BOOKS).exists():
         return {}
     with books.connect(root) as connection:
-        found = query.rows(connection, "closing/budgets")
+        rows = query.rows(connection, "closing/budgets")
     first = naive(month.from_ns).date()
-    return {row["team"]: int(row["budget_nano"]) for row in found if row["month"] == first}
+    return {row["team"]: int(row["budget_nano"]) for row in rows if row["month"] == first}
 
 
 def show(
@@ -132,8 +132,8 @@ def show(
 
     Raises PricingError where no budget is set for the month, or its charges cannot be priced.
     """
-    found = budgets(root, month)
-    if not found:
+    budgets_nano = budgets(root, month)
+    if not budgets_nano:
         raise PricingError(
             f"no budget is set for {month.label}; set one with `rose books budget set TEAM USD --month {month.label}`"
         )
@@ -142,7 +142,7 @@ def show(
         root, month, book, now_ns, provenance=provenance, allow_unverified=allow_unverified
     )
     hours = charged.hours
-    return [_team(hours, stamp, team, nano, month, now_ns, unread) for team, nano in sorted(found.items())]
+    return [_team(hours, stamp, team, nano, month, now_ns, unread) for team, nano in sorted(budgets_nano.items())]
 
 
 def expected(
@@ -276,7 +276,7 @@ def _history(hours: pl.DataFrame, team: str | None, now_ns: int) -> Mapping[date
     first = began.date() + timedelta(days=began.hour > 0)
     cost = dict(_own(over, team).group_by(day).agg(pl.col("cost_nano").sum()).iter_rows())
     days = (first + timedelta(days=n) for n in range((last - first).days + 1))
-    return {each: int(cost.get(each, 0)) for each in days}
+    return {when: int(cost.get(when, 0)) for when in days}
 
 
 def _left(month: Period, now_ns: int) -> list[tuple[date, Fraction]]:

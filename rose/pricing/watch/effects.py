@@ -49,18 +49,18 @@ class Change:
     @property
     def effects(self) -> dict[str, int]:
         """Each effect over all cells; they sum to `total`."""
-        found: dict[str, int] = {}
+        totals: dict[str, int] = {}
         for (_, effect), amount in self.parts.items():
-            found[effect] = found.get(effect, 0) + amount
-        return found
+            totals[effect] = totals.get(effect, 0) + amount
+        return totals
 
     def by(self, name: str) -> dict[str, dict[str, int]]:
         """Value of `name` (one of BY) to its effects; all of them sum to `total`."""
-        found: dict[str, dict[str, int]] = {}
+        totals: dict[str, dict[str, int]] = {}
         for (cell, effect), amount in self.parts.items():
-            row = found.setdefault(getattr(cell, name), dict.fromkeys(self.effects, 0))
+            row = totals.setdefault(getattr(cell, name), dict.fromkeys(self.effects, 0))
             row[effect] += amount
-        return found
+        return totals
 
 
 def cells(frame: pl.DataFrame) -> dict[Cell, Amount]:
@@ -74,16 +74,16 @@ def cells(frame: pl.DataFrame) -> dict[Cell, Amount]:
 
 def effects(before: Mapping[Cell, Amount], now: Mapping[Cell, Amount]) -> dict[tuple[Cell, str], Fraction]:
     """Exact nano-dollars of each effect in each cell; they sum to the change of the cost."""
-    found: dict[tuple[Cell, str], Fraction] = {}
+    shares: dict[tuple[Cell, str], Fraction] = {}
     for kind in sorted({cell.kind for cell in (*before, *now)}):
-        of = sorted({cell for cell in (*before, *now) if cell.kind == kind})
-        whole0 = sum(before[cell].volume for cell in of if cell in before)
-        whole1 = sum(now[cell].volume for cell in of if cell in now)
-        for cell in of:
+        same_kind = sorted({cell for cell in (*before, *now) if cell.kind == kind})
+        whole0 = sum(before[cell].volume for cell in same_kind if cell in before)
+        whole1 = sum(now[cell].volume for cell in same_kind if cell in now)
+        for cell in same_kind:
             was, is_now = before.get(cell, Amount(0, 0)), now.get(cell, Amount(0, 0))
             parts = _cell(was, is_now, Fraction(whole1, whole0) if whole0 else None)
-            found |= {(cell, effect): part for effect, part in zip(EFFECTS, parts, strict=True)}
-    return found
+            shares |= {(cell, effect): part for effect, part in zip(EFFECTS, parts, strict=True)}
+    return shares
 
 
 def largest(amounts: Iterable[tuple[str, int]], sign: int) -> tuple[str, int]:

@@ -119,7 +119,7 @@ def test_every_token_and_accepted_trajectory_of_any_ledger_is_in_one_row(
         for run_id in sorted({each.run_id for each in made.recorded}):
             groups, generated = cost_per_correct.groups(connection, run_id), tokens.count(connection, run_id)
             for place in ("borrowed", "dedicated"):
-                useful = sum(int(row[f"{place}_useful"]) for row in groups.each)
+                useful = sum(int(row[f"{place}_useful"]) for row in groups.rows)
                 assert useful == generated[place].useful
             for way in breakdown.WAYS:
                 set_variables(connection, run_id=run_id, part=way)

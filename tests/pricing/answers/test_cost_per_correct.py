@@ -108,7 +108,7 @@ def test_the_formula_at_each_line(found: Found) -> None:
 
 def test_the_interval_is_seeded_and_holds_the_figure(found: Found) -> None:
     groups, cost, made = found
-    many = replace(groups, each=[*groups.each] * 30)
+    many = replace(groups, rows=[*groups.rows] * 30)
     interval, over_ppv = cost_per_correct.measured_interval(
         cost, made, many, cost_per_correct.resample(many), "blended"
     )
@@ -121,14 +121,14 @@ def test_the_interval_is_seeded_and_holds_the_figure(found: Found) -> None:
     assert over_ppv.low < 2 * figure / 30
     again = cost_per_correct.measured_interval(cost, made, many, cost_per_correct.resample(many), "blended")
     assert again == (interval, over_ppv)
-    assert cost_per_correct.resample(replace(groups, each=groups.each[:1])) is None
+    assert cost_per_correct.resample(replace(groups, rows=groups.rows[:1])) is None
     assert cost_per_correct.measured_interval(cost, made, groups, None, "blended") == (None, None)
 
 
 def test_resamples_with_nothing_accepted_leave_the_top_open(found: Found) -> None:
     groups, cost, made = found
-    g0, _, g2 = groups.each
-    rare = replace(groups, each=[g0, *[g2] * 7])
+    g0, _, g2 = groups.rows
+    rare = replace(groups, rows=[g0, *[g2] * 7])
     interval, _ = cost_per_correct.measured_interval(cost, made, rare, cost_per_correct.resample(rare), "dedicated")
     assert interval is not None
     assert interval.high is None
@@ -140,8 +140,8 @@ def test_resamples_with_nothing_accepted_leave_the_top_open(found: Found) -> Non
 def test_the_bootstrap_agrees_with_theory(found: Found) -> None:
     groups, cost, made = found
     accepted = np.random.default_rng(1).binomial(8, 0.5, size=400)
-    each = [dict(groups.each[0]) | {"accepted": int(n), "borrowed_tokens": 0, "dedicated_tokens": 1} for n in accepted]
-    many = replace(groups, each=each)
+    each = [dict(groups.rows[0]) | {"accepted": int(n), "borrowed_tokens": 0, "dedicated_tokens": 1} for n in accepted]
+    many = replace(groups, rows=each)
     interval, _ = cost_per_correct.measured_interval(cost, made, many, cost_per_correct.resample(many), "dedicated")
     assert interval is not None
     assert interval.high is not None
@@ -154,15 +154,15 @@ def test_the_bootstrap_agrees_with_theory(found: Found) -> None:
 
 def test_each_group_has_its_tokens_and_they_are_those_of_the_run(found: Found) -> None:
     groups, _, made = found
-    g0, g1, g2 = groups.each
+    g0, g1, g2 = groups.rows
     # g0: t0 and the 400 of t1 on the borrowed device, 600 of t1 after its move; t2 was stale and t3 lost.
     assert (g0["borrowed_tokens"], g0["borrowed_useful"]) == (3400, 1400)
     assert (g0["dedicated_tokens"], g0["dedicated_useful"]) == (600, 600)
     assert (g1["dedicated_useful"], g2["dedicated_useful"]) == (4000, 1000)
     assert (g0["output_tokens"], g0["answer_tokens"]) == (3000, 750)
-    assert [row["step"] for row in groups.each] == [1, 2, 1]
+    assert [row["step"] for row in groups.rows] == [1, 2, 1]
     for place in ("borrowed", "dedicated"):
-        assert sum(row[f"{place}_useful"] for row in groups.each) == made[place].useful
+        assert sum(row[f"{place}_useful"] for row in groups.rows) == made[place].useful
 
 
 def one_draw(**sums: float) -> Resamples:
@@ -195,7 +195,7 @@ def test_a_draw_of_c3_is_the_golden_figure_of_the_third_price_line(phi: float, c
 
 def test_the_interval_of_c3_holds_c3(found: Found) -> None:
     groups, cost, _ = found
-    many = replace(groups, each=[*groups.each] * 30)
+    many = replace(groups, rows=[*groups.rows] * 30)
     interval, over_ppv = cost_per_correct.formula_interval(2.0, cost, cost_per_correct.resample(many), "blended")
     figure = cost_per_correct.formula(2.0, groups.r, groups, cost.pi("blended"))
     assert interval is not None
@@ -208,14 +208,14 @@ def test_the_interval_of_c3_holds_c3(found: Found) -> None:
 
 def test_the_order_of_the_groups_moves_no_interval(found: Found) -> None:
     groups, cost, made = found
-    each = [*groups.each] * 5
+    each = [*groups.rows] * 5
     for line in cost_per_correct.LINES:
         once, again = (
             (
                 cost_per_correct.measured_interval(cost, made, of, cost_per_correct.resample(of), line),
                 cost_per_correct.formula_interval(2.0, cost, cost_per_correct.resample(of), line),
             )
-            for of in (replace(groups, each=each), replace(groups, each=each[::-1]))
+            for of in (replace(groups, rows=each), replace(groups, rows=each[::-1]))
         )
         assert once == again
 
@@ -224,7 +224,7 @@ def test_a_borrow_that_lowered_the_bill_has_no_formula(found: Found) -> None:
     groups, cost, _ = found
     cheap = replace(cost, by_line={**cost.by_line, "blended": Fraction(-1)})
     assert cost_per_correct.formula(2.0, groups.r, groups, cheap.pi("blended")) is None
-    many = replace(groups, each=[*groups.each] * 3)
+    many = replace(groups, rows=[*groups.rows] * 3)
     assert cost_per_correct.formula_interval(2.0, cheap, cost_per_correct.resample(many), "blended") == (None, None)
 
 
@@ -243,7 +243,7 @@ def test_token_prices_are_those_in_force_when_the_run_began() -> None:
 
 def test_a_token_s_price_moves_the_cost_and_one_that_is_not_known_leaves_no_interval(found: Found) -> None:
     groups, cost, made = found
-    many = replace(groups, each=[*groups.each] * 30)
+    many = replace(groups, rows=[*groups.rows] * 30)
     drawn = cost_per_correct.resample(many)
 
     def width(of: TokenCost) -> float:
@@ -262,7 +262,7 @@ def test_a_token_s_price_moves_the_cost_and_one_that_is_not_known_leaves_no_inte
 
 def test_a_borrow_without_an_interval_leaves_none_to_what_rests_on_it(found: Found) -> None:
     groups, cost, made = found
-    many = replace(groups, each=[*groups.each] * 30)
+    many = replace(groups, rows=[*groups.rows] * 30)
     vague = replace(cost, borrow=None, no_borrow_interval="energy: a guess")
     for line, why in (("opportunistic", "energy: a guess"), ("blended", "energy: a guess"), ("dedicated", None)):
         assert vague.no_interval(line) == why
@@ -277,11 +277,11 @@ def test_a_share_of_everything_is_not_certain() -> None:
     groups = [{"judged": 8, "accepted": 8, "audited": 4, "audited_correct": 4}] * 12
     found = Groups(
         trajectories=96, judged_groups=12, judged_groups_trajectories=96, solved_groups=12, judged=96, accepted=96,
-        audited=48, audited_correct=48, each=groups,
+        audited=48, audited_correct=48, rows=groups,
     )  # fmt: skip
     for columns in (("solved", "one"), ("accepted", "judged"), ("audited_correct", "audited")):
         interval = cost_per_correct.share_interval(found, *columns)
         assert interval is not None
         assert (interval.low, interval.high) == (pytest.approx(0.7575, abs=1e-4), 1.0)
-    nothing = replace(found, each=[{**groups[0], "audited": 0, "audited_correct": 0}])
+    nothing = replace(found, rows=[{**groups[0], "audited": 0, "audited_correct": 0}])
     assert cost_per_correct.share_interval(nothing, "audited_correct", "audited") is None

@@ -23,7 +23,7 @@ def groups(pairs: list[tuple[int, int]], step: int | None = 0) -> Groups:
     ]
     return Groups(
         trajectories=0, judged_groups=0, judged_groups_trajectories=0, solved_groups=0, judged=0, accepted=0, audited=0,
-        audited_correct=0, each=each,
+        audited_correct=0, rows=each,
     )  # fmt: skip
 
 
@@ -87,7 +87,7 @@ def test_larger_groups_count_by_their_subsets_and_smaller_ones_are_left_out() ->
 
 def test_a_lost_trajectory_counts_as_one_that_was_not_accepted() -> None:
     found = groups([(4, 1)] * 40)
-    for row in found.each:
+    for row in found.rows:
         row["judged"] = 3  # type: ignore[index]
     assert "subsets of 2, in 100.0% of 4" in elasticity.of_rollouts(found).says
 
@@ -169,7 +169,7 @@ def test_a_step_was_made_with_the_updates_before_it() -> None:
     found = Groups(
         trajectories=0, judged_groups=0, judged_groups_trajectories=0, solved_groups=0, judged=0, accepted=0, audited=0,
         audited_correct=0,
-        each=[
+        rows=[
             {"step": step, "judged": judged, "accepted": accepted}
             for step, judged, accepted in [(0, 4, 1), (0, 4, 0), (1, 4, 4), (3, 4, 2), (3, 0, 0), (None, 4, 1)]
         ],

@@ -117,7 +117,7 @@ def test_the_factors_of_a_run() -> None:
     each = [{"output_tokens": 100, "answer_tokens": 10}]
     found = Groups(
         trajectories=64, judged_groups=4, judged_groups_trajectories=64, solved_groups=2, judged=64, accepted=2,
-        audited=0, audited_correct=0, each=each,
+        audited=0, audited_correct=0, rows=each,
     )  # fmt: skip
     assert levers.factors(2, cost, tokens, found) == GOLDEN
     assert levers.factors(2, cost, tokens, replace(found, solved_groups=0)) is None
@@ -134,7 +134,7 @@ def test_standard_errors_are_those_of_the_draws() -> None:
     each = [{"borrowed_useful": 2, "dedicated_useful": 2, "borrowed_tokens": 4, "dedicated_tokens": 4}]
     found = Groups(
         trajectories=4, judged_groups=4, judged_groups_trajectories=4, solved_groups=2, judged=4, accepted=2,
-        audited=0, audited_correct=0, each=each,
+        audited=0, audited_correct=0, rows=each,
     )  # fmt: skip
     errors = levers.standard_errors(Resamples(**sums, units=3), found, replace(GOLDEN, waste=0.6))
     assert errors["alpha"] == pytest.approx(0.25)

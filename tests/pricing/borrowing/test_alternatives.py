@@ -48,7 +48,7 @@ def compared(root: Path, folder: Path, *changes: tuple[str, str]) -> tuple[Compa
     with priced(root, "run", book) as run:
         tokens = {key: (part.generated, part.useful, part.stale) for key, part in made(run.charged).items()}
         turns, spreads = rows(run.connection, "borrowing/turn_lengths"), {"borrowed": STEADY, "dedicated": STEADY}
-        found = compare(run.charged, run.allocation, run.borrow, run.found, turns, spreads)
+        found = compare(run.charged, run.allocation, run.borrow, run.groups, turns, spreads)
         counted = run.tokens["borrowed"]
         assert tokens["serving", "h100-sxm"] == (counted.generated, counted.useful, counted.by_fate["stale"])
         return found, run.borrow

@@ -70,8 +70,8 @@ def ours(tokens: int = 1000) -> list[events.Event]:
 def seen(root: Path, book: PriceBook = BOOK, spans: tuple[Span, ...] = (), run_id: str = "run") -> Seen:
     with priced(root, run_id, book) as found:
         borrow = charged(found, spans)
-        compared = compare(found.charged, found.allocation, borrow, found.found, [], {}, market=False)
-        return Seen(made(found.charged), compared, borrow, frontier.slack(found.allocation, found.tokens, found.found))
+        compared = compare(found.charged, found.allocation, borrow, found.groups, [], {}, market=False)
+        return Seen(made(found.charged), compared, borrow, frontier.slack(found.allocation, found.tokens, found.groups))
 
 
 def with_another(write_ledger: Any, *made: events.Event) -> Path:

@@ -109,5 +109,5 @@ def test_dedicated_devices_that_sat_idle_leave_only_what_borrowing_added(found: 
 
 
 def test_a_few_groups_say_nothing(found: Groups) -> None:
-    few = groups.grouped([dict(row) for row in found.each[: bootstrap.UNITS_MIN - 1]])
+    few = groups.grouped([dict(row) for row in found.rows[: bootstrap.UNITS_MIN - 1]])
     assert why(saved(energy(), few)) == (None, bootstrap.TOO_FEW)

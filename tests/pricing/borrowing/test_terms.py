@@ -51,12 +51,13 @@ def test_a_term_is_the_sum_of_its_leases() -> None:
 def test_a_slice_is_divided_by_time_and_nothing_of_it_is_lost(edges: list[int], t0_ns: int, length: int) -> None:
     stretches = Stretches(tuple(pairwise([-10, *sorted(edges), 200])))
     inside = any(t0_ns < change < t0_ns + length for change in stretches.changes_ns)
-    row: dict[str, Any] = {"segment": stretches.of(t0_ns), "t0_ns": None, "t1_ns": None, "work": 7 * length}
+    row: dict[str, Any] = {"segment": stretches.number_at(t0_ns), "t0_ns": None, "t1_ns": None, "work": 7 * length}
     if inside:
         row |= {"t0_ns": t0_ns, "t1_ns": t0_ns + length}
     parts = list(stretches.divide(row, "work"))
     assert sum(times["work"] for _, times in parts) == 7 * length
-    assert [segment for segment, _ in parts] == list(range(stretches.of(t0_ns), stretches.of(t0_ns + length - 1) + 1))
+    first, last = stretches.number_at(t0_ns), stretches.number_at(t0_ns + length - 1)
+    assert [segment for segment, _ in parts] == list(range(first, last + 1))
     for segment, times in parts:
         from_ns, to_ns = stretches.spans[segment]
         assert times["work"] == 7 * (min(to_ns, t0_ns + length) - max(from_ns, t0_ns))
@@ -64,7 +65,7 @@ def test_a_slice_is_divided_by_time_and_nothing_of_it_is_lost(edges: list[int], 
 
 def test_an_instant_outside_every_stretch_has_the_prices_of_the_nearest() -> None:
     stretches = Stretches(((10, 20), (20, 30)))
-    assert [stretches.of(at) for at in (0, 10, 19, 20, 99)] == [0, 0, 0, 1, 1]
+    assert [stretches.number_at(at) for at in (0, 10, 19, 20, 99)] == [0, 0, 0, 1, 1]
     assert stretches.changes_ns == [20]
     assert stretches.starts_ns == [10, 20]
     assert Stretches(((10, 20),)).changes_ns == []

@@ -48,7 +48,7 @@ def test_time_and_dollars_of_the_sample(sample: Path) -> None:
         "transfer": 40_000_000, "energy": 0,
     }  # fmt: skip
     # s0: serving 0.94 + headroom 0.141 = 1.081 and rollout 0.94 + 0.047 + 0.047 = 1.034 share 0.235 of idle.
-    loaded = found.of("serving").fully_loaded_nano_usd()
+    loaded = found.in_pools("serving").fully_loaded_nano_usd()
     # Shared out row by row, so that a row may have a nano-dollar more than its bucket would.
     assert loaded["serving"] == 1_081_000_000 + 235_000_000 * 1081 // 2115 + 1
     assert loaded["serving"] + loaded["rollout"] == 2_350_000_000 + 40_000_000

@@ -39,7 +39,7 @@ def test_each_hour_has_its_own_part(write_ledger: Any) -> None:
     assert allocation.measured_ns() | {} == dict.fromkeys(allocation.bucket_ns(), 0) | {
         "rollout": 5400 * S, "idle": 1800 * S
     }  # fmt: skip
-    assert allocation.of("rollout").shared == ()
+    assert allocation.in_pools("rollout").shared == ()
 
 
 def test_two_names_of_one_run_for_one_device_have_their_own_time(write_ledger: Any) -> None:

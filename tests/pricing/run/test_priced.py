@@ -23,7 +23,7 @@ def test_a_run_is_priced_as_the_report_prices_it(sample: Path) -> None:
         assert of.cpm_usd == 2
         assert of.allocation.cost_nano_usd == built.amortized["total"].value
         blended = built.cost_per_correct["blended"].measured
-        assert of.make.money(sum(of.cost.paid.values()) / of.found.accepted, "").value == blended.value
+        assert of.make.money(sum(of.cost.paid.values()) / of.groups.accepted, "").value == blended.value
         figure = of.number(0.5, "share", interval=Interval(low=0.25, high=None))
         assert (figure.text, figure.stamp) == ("50.0%", of.stamp)
         assert figure.interval_text == "25.0% to unbounded"

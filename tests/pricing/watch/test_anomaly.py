@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from rose.pricing.closing.bill import Bill, bill
 from rose.pricing.closing.period import Period
 from rose.pricing.figures import BookFacts
-from rose.pricing.watch.anomaly import METRICS, RULE, Watch, roughly, signed, watch
+from rose.pricing.money import signed_usd
+from rose.pricing.watch.anomaly import METRICS, RULE, Watch, roughly, watch
 from rose.pricing.watch.effects import BY
 from tests.pricing.closing.conftest import BOOK, DAY_NS, T0_NS, charges_of
 
@@ -133,7 +134,7 @@ def test_a_ledger_s_odd_day_is_found(weeks: Path) -> None:
         (date(2026, 6, 15), "idle"), (date(2026, 6, 15), "cost per million useful tokens"),
     }  # fmt: skip
     assert "3.5 robust deviations" in RULE
-    assert signed(-1_200_000_000) == "-$1.20"
+    assert signed_usd(-1_200_000_000) == "-$1.20"
 
 
 def test_what_is_next_to_nothing_is_not_written_out() -> None:

@@ -74,54 +74,54 @@ class Answers:
         return to_json(self)
 
 
-def answers(of: PricedRun, by: By | None = None) -> Answers:
+def answers(run: PricedRun, by: By | None = None) -> Answers:
     """The document of a run, with a breakdown if `by` names one."""
-    drawn = cost_per_correct.resample(of.found)
-    ranked, words = _levers(of, drawn)
-    c3, c3_per_correct = price_lines.c3(of, drawn)
+    drawn = cost_per_correct.resample(run.groups)
+    ranked, words = _levers(run, drawn)
+    c3, c3_per_correct = price_lines.c3(run, drawn)
     return Answers(
-        stamp=of.stamp,
-        run=of.run,
-        price_book=of.book_facts,
-        factors=price_lines.factors(of, drawn),
-        lines=price_lines.price_lines(of, drawn),
+        stamp=run.stamp,
+        run=run.run,
+        price_book=run.book_facts,
+        factors=price_lines.factors(run, drawn),
+        lines=price_lines.price_lines(run, drawn),
         c3=c3,
         c3_per_correct=c3_per_correct,
         levers=ranked,
         in_words=words,
         by=by,
-        parts=_parts(of, breakdown.by(of.connection, of.run.run_id, by, of.cost)) if by else (),
+        parts=_parts(run, breakdown.by(run.connection, run.run.run_id, by, run.cost)) if by else (),
     )
 
 
-def _levers(of: PricedRun, drawn: Resamples | None) -> tuple[tuple[LeverRow, ...], str]:
-    at = levers.factors(of.cpm_usd, of.cost, of.tokens, of.found)
+def _levers(run: PricedRun, drawn: Resamples | None) -> tuple[tuple[LeverRow, ...], str]:
+    at = levers.factors(run.cpm_usd, run.cost, run.tokens, run.groups)
     if at is None or not at.cost:
         return (), "No lever can be weighed: a factor of C3 is not known, or C3 is nothing."
-    ranked = levers.levers(at, levers.standard_errors(drawn, of.found, at))
-    return tuple(_lever(of, lever) for lever in ranked), levers.in_words(ranked)
+    ranked = levers.levers(at, levers.standard_errors(drawn, run.groups, at))
+    return tuple(_lever(run, lever) for lever in ranked), levers.in_words(ranked)
 
 
-def _lever(of: PricedRun, lever: Lever) -> LeverRow:
+def _lever(run: PricedRun, lever: Lever) -> LeverRow:
     unit = "share" if lever.name in ("alpha", "phi", "waste") else "ratio"
     no_error = "does not apply: a price" if lever.name == "cpm" else "none: it did not vary between groups"
 
     def value(amount: float | None, why: str | None = None) -> Figure:
         if lever.name != "cpm":
-            return of.number(amount, unit, why=why)
+            return run.number(amount, unit, why=why)
         usd = None if amount is None else Fraction(amount)
-        return of.make.money(usd, AMORTIZED, per="million tokens", basis="price book", why=why)
+        return run.make.money(usd, AMORTIZED, per="million tokens", basis="price book", why=why)
 
     def saves(move: Move | None) -> Figure:
         usd = None if move is None else Fraction(bootstrap.rounded(move.saves))
-        return of.make.money(usd, BLENDED, per=_PER, basis="price book", why=no_error)
+        return run.make.money(usd, BLENDED, per=_PER, basis="price book", why=no_error)
 
     return LeverRow(
         name=lever.name,
         what=levers.WORDS[lever.name],
         value=value(lever.value),
-        derivative=of.make.money(Fraction(lever.derivative), BLENDED, per=f"{_PER}/{lever.name}", basis="price book"),
-        elasticity=of.number(bootstrap.rounded(lever.elasticity)),
+        derivative=run.make.money(Fraction(lever.derivative), BLENDED, per=f"{_PER}/{lever.name}", basis="price book"),
+        elasticity=run.number(bootstrap.rounded(lever.elasticity)),
         tenth_to=value(lever.tenth.to),
         tenth_saves=saves(lever.tenth),
         standard_error=value(lever.standard_error, no_error),
@@ -130,13 +130,13 @@ def _lever(of: PricedRun, lever: Lever) -> LeverRow:
     )
 
 
-def _parts(of: PricedRun, parts: tuple[Part, ...]) -> tuple[PartRow, ...]:
+def _parts(run: PricedRun, parts: tuple[Part, ...]) -> tuple[PartRow, ...]:
     return tuple(
         PartRow(
             key=part.key,
-            cost=of.make.amount(part.cost_nano_usd, BLENDED),
-            accepted=of.make.number(part.accepted, "trajectories"),
-            per_accepted=of.make.money(
+            cost=run.make.amount(part.cost_nano_usd, BLENDED),
+            accepted=run.make.number(part.accepted, "trajectories"),
+            per_accepted=run.make.money(
                 part.usd_per_accepted,
                 BLENDED,
                 per="accepted trajectory",
@@ -144,7 +144,7 @@ def _parts(of: PricedRun, parts: tuple[Part, ...]) -> tuple[PartRow, ...]:
                 if part.key == breakdown.UNALLOCATED
                 else "not enough data: nothing was accepted",
                 interval=part.interval if part.usd_per_accepted is not None else None,
-                no_interval=of.cost.no_interval("blended") or bootstrap.TOO_FEW,
+                no_interval=run.cost.no_interval("blended") or bootstrap.TOO_FEW,
             ),
         )
         for part in parts

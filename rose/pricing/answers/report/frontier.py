@@ -58,64 +58,68 @@ class Outlook:
         return to_json(self)
 
 
-def outlook(of: PricedRun) -> Outlook:
+def outlook(run: PricedRun) -> Outlook:
     """The document of a run."""
-    eta_n = elasticity.of_rollouts(of.found)
-    eta_t = elasticity.of_training(elasticity.steps(of.found, rows(of.connection, "answers/step_training")))
-    dollars = frontier.spend(of.allocation, of.cost)
-    yields = frontier.slack(of.allocation, of.tokens, of.found)
-    independent = _independent(of)
+    eta_n = elasticity.of_rollouts(run.groups)
+    eta_t = elasticity.of_training(elasticity.steps(run.groups, rows(run.connection, "answers/step_training")))
+    dollars = frontier.spend(run.allocation, run.cost)
+    yields = frontier.slack(run.allocation, run.tokens, run.groups)
+    independent = _independent(run)
     return Outlook(
-        stamp=of.stamp,
-        run=of.run,
-        price_book=of.book_facts,
+        stamp=run.stamp,
+        run=run.run,
+        price_book=run.book_facts,
         elasticities={
-            "n": of.make.part(
-                None if of.found.rho is None else 1 + of.found.rho, unit="ratio", why="not enough data: no verdict yet"
+            "n": run.make.part(
+                None if run.groups.rho is None else 1 + run.groups.rho,
+                unit="ratio",
+                why="not enough data: no verdict yet",
             ),
-            "eta_n": of.number(eta_n.value, interval=eta_n.interval, why=eta_n.says, no_interval=bootstrap.TOO_FEW),
-            "eta_t": of.number(eta_t.value, interval=eta_t.interval, why=eta_t.says, no_interval=bootstrap.TOO_FEW),
-            "independent": of.number(independent, why="not enough data: all or none of the trajectories were accepted"),
-            "left": _left(of, eta_n, eta_t, dollars),
+            "eta_n": run.number(eta_n.value, interval=eta_n.interval, why=eta_n.says, no_interval=bootstrap.TOO_FEW),
+            "eta_t": run.number(eta_t.value, interval=eta_t.interval, why=eta_t.says, no_interval=bootstrap.TOO_FEW),
+            "independent": run.number(
+                independent, why="not enough data: all or none of the trajectories were accepted"
+            ),
+            "left": _left(run, eta_n, eta_t, dollars),
         },
         rests_on={"eta_n": eta_n.says, "eta_t": eta_t.says},
-        spend=_spend(of, dollars),
+        spend=_spend(run, dollars),
         rollouts=_rollouts(eta_n, independent),
-        answers=_answers(of, eta_n, eta_t, dollars, yields),
+        answers=_answers(run, eta_n, eta_t, dollars, yields),
     )
 
 
-def _independent(of: PricedRun) -> float | None:
-    rho, rate = of.found.rho, of.found.accept_rate
+def _independent(run: PricedRun) -> float | None:
+    rho, rate = run.groups.rho, run.groups.accept_rate
     if rho is None or rate is None or not 0 < rate < 1:
         return None
     return formulas.best_of_n_elasticity(float(rate), float(1 + rho))
 
 
-def _left(of: PricedRun, eta_n: Elasticity, eta_t: Elasticity, dollars: Spend | str) -> Figure:
+def _left(run: PricedRun, eta_n: Elasticity, eta_t: Elasticity, dollars: Spend | str) -> Figure:
     if isinstance(dollars, str):
-        return of.number(None, why=dollars)
+        return run.number(None, why=dollars)
     known = eta_n.value is not None and eta_t.value is not None
-    value = frontier.left(eta_n, eta_t, dollars, float(1 + (of.found.rho or 0)))
-    return of.number(
+    value = frontier.left(eta_n, eta_t, dollars, float(1 + (run.groups.rho or 0)))
+    return run.number(
         value,
         why="does not apply: training did not raise alpha" if known else "not enough data: an elasticity is not known",
     )
 
 
-def _spend(of: PricedRun, dollars: Spend | str) -> dict[str, Figure]:
+def _spend(run: PricedRun, dollars: Spend | str) -> dict[str, Figure]:
     names = ("inference", "training", "training_with_borrowing", "psi", "phi", "cost_ratio", "threshold", "kappa3")
     if isinstance(dollars, str):
-        return {name: of.number(None, why=dollars) for name in names}
+        return {name: run.number(None, why=dollars) for name in names}
     return {
-        "inference": of.make.money(dollars.inference_usd, AMORTIZED),
-        "training": of.make.money(dollars.training_usd, AMORTIZED),
-        "training_with_borrowing": of.make.money(Fraction(dollars.training_with_borrowing_usd), BLENDED),
-        "psi": of.make.part(dollars.rollout_share),
-        "phi": of.make.part(dollars.borrowed_share),
-        "cost_ratio": of.make.part(dollars.cost_ratio, unit="ratio"),
-        "threshold": of.number(dollars.threshold),
-        "kappa3": of.number(dollars.kappa3),
+        "inference": run.make.money(dollars.inference_usd, AMORTIZED),
+        "training": run.make.money(dollars.training_usd, AMORTIZED),
+        "training_with_borrowing": run.make.money(Fraction(dollars.training_with_borrowing_usd), BLENDED),
+        "psi": run.make.part(dollars.rollout_share),
+        "phi": run.make.part(dollars.borrowed_share),
+        "cost_ratio": run.make.part(dollars.cost_ratio, unit="ratio"),
+        "threshold": run.number(dollars.threshold),
+        "kappa3": run.number(dollars.kappa3),
     }
 
 
@@ -137,31 +141,31 @@ def _rollouts(eta_n: Elasticity, independent: float | None) -> str:
 
 
 def _answers(
-    of: PricedRun, eta_n: Elasticity, eta_t: Elasticity, dollars: Spend | str, yields: Slack | str
+    run: PricedRun, eta_n: Elasticity, eta_t: Elasticity, dollars: Spend | str, yields: Slack | str
 ) -> dict[str, AnswerRow]:
-    found: dict[str, AnswerRow] = {}
+    made: dict[str, AnswerRow] = {}
     for name in (TWO_LINES, THREE_LINES):
         if isinstance(dollars, str):
-            found[name] = _no_answer(of, dollars)
+            made[name] = _no_answer(run, dollars)
             continue
         training = float(dollars.training_usd) if name == TWO_LINES else dollars.training_with_borrowing_usd
-        found[name] = _answer(of, frontier.next_dollar(eta_n, eta_t, float(dollars.inference_usd), training))
+        made[name] = _answer(run, frontier.next_dollar(eta_n, eta_t, float(dollars.inference_usd), training))
     if isinstance(yields, str):
-        found[FREE] = _no_answer(of, yields)
+        made[FREE] = _no_answer(run, yields)
     else:
-        found[FREE] = _answer(of, frontier.next_second(eta_n, eta_t, float(1 + (of.found.rho or 0)), yields))
-    return found
+        made[FREE] = _answer(run, frontier.next_second(eta_n, eta_t, float(1 + (run.groups.rho or 0)), yields))
+    return made
 
 
-def _answer(of: PricedRun, answer: Answer) -> AnswerRow:
+def _answer(run: PricedRun, answer: Answer) -> AnswerRow:
     inference, training = answer.gain_inference, answer.gain_training
     unknown = "not enough data: its elasticity is not known"
     return AnswerRow(
         side=answer.side,
         says=answer.says,
-        gain_inference=of.number(inference, why=unknown),
-        gain_training=of.number(training, why=unknown),
-        difference=of.number(
+        gain_inference=run.number(inference, why=unknown),
+        gain_training=run.number(training, why=unknown),
+        difference=run.number(
             None if inference is None or training is None else inference - training,
             interval=answer.interval,
             why="not enough data: an elasticity is not known",
@@ -169,8 +173,8 @@ def _answer(of: PricedRun, answer: Answer) -> AnswerRow:
     )
 
 
-def _no_answer(of: PricedRun, why: str) -> AnswerRow:
-    none = of.number(None, why=why)
+def _no_answer(run: PricedRun, why: str) -> AnswerRow:
+    none = run.number(None, why=why)
     return AnswerRow(
         side=frontier.UNKNOWN, says=why[0].upper() + why[1:] + ".", gain_inference=none, gain_training=none,
         difference=none,

@@ -78,7 +78,7 @@ class Procurement:
         return to_json(self)
 
 
-def procurement(of: PricedRun, file: Path | None = None, threshold: float | None = None) -> Procurement:
+def procurement(run: PricedRun, file: Path | None = None, threshold: float | None = None) -> Procurement:
     """The document on the probes of `file`, or on the run's verdicts whose truth is known.
 
     `threshold` is what `rose.pricing.answers.probes.from_file` takes. Raises PricingError for probes that cannot be
@@ -87,34 +87,38 @@ def procurement(of: PricedRun, file: Path | None = None, threshold: float | None
     if file is None and threshold is not None:
         raise PricingError("--threshold is for --probes: a verdict of the ledger was decided at a threshold of its own")
     source = "verdicts of the run whose truth is known" if file is None else f"file {file.name}"
-    found = (
-        probes.from_ledger(rows(of.connection, "answers/probes")) if file is None else probes.from_file(file, threshold)
+    judgements = (
+        probes.from_ledger(rows(run.connection, "answers/probes"))
+        if file is None
+        else probes.from_file(file, threshold)
     )
-    if not found:
+    if not judgements:
         raise PricingError(
-            f"no verdict of run {of.run.run_id!r} has its truth recorded (`correct`), so no verifier can be scored: "
+            f"no verdict of run {run.run.run_id!r} has its truth recorded (`correct`), so no verifier can be scored: "
             "give probes with --probes"
             if file is None
             else f"probes {file} has no rows"
         )
-    judged = of.found.judged
-    each = sum(of.cost.paid.values(), Fraction(0)) / judged if judged else None
-    prices, why = _prices(of, found)
-    held = of.cost.no_interval("blended") or (None if judged else _NO_TRAJECTORY)
-    drawn = cost_per_correct.resample(of.found)
+    judged = run.groups.judged
+    trajectory_usd = sum(run.cost.paid.values(), Fraction(0)) / judged if judged else None
+    prices, why = _prices(run, judgements)
+    held = run.cost.no_interval("blended") or (None if judged else _NO_TRAJECTORY)
+    drawn = cost_per_correct.resample(run.groups)
     if held is None and (drawn is None or drawn.units < bootstrap.UNITS_MIN):
         held = bootstrap.TOO_FEW
-    per_judged = None if held or drawn is None else cost_per_correct.judged_draws(of.cost, of.tokens, of.found, drawn)
-    compared = verifiers.compare(found, each, prices, per_judged)
+    per_judged = (
+        None if held or drawn is None else cost_per_correct.judged_draws(run.cost, run.tokens, run.groups, drawn)
+    )
+    compared = verifiers.compare(judgements, trajectory_usd, prices, per_judged)
     return Procurement(
-        stamp=of.stamp,
-        run=of.run,
-        price_book=of.book_facts,
+        stamp=run.stamp,
+        run=run.run,
+        price_book=run.book_facts,
         probes=source,
-        shared=of.make.number(compared.shared, "probes"),
-        per_trajectory=of.make.money(each, BLENDED, per="judged trajectory", why=_NO_TRAJECTORY),
+        shared=run.make.number(compared.shared, "probes"),
+        per_trajectory=run.make.money(trajectory_usd, BLENDED, per="judged trajectory", why=_NO_TRAJECTORY),
         verifiers=tuple(
-            _row(of, verifier, source, _NO_TRAJECTORY if each is None else why.get(verifier.name), held)
+            _row(run, verifier, source, _NO_TRAJECTORY if trajectory_usd is None else why.get(verifier.name), held)
             for verifier in compared.verifiers
         ),
         cheapest=compared.cheapest,
@@ -122,33 +126,33 @@ def procurement(of: PricedRun, file: Path | None = None, threshold: float | None
     )
 
 
-def _prices(of: PricedRun, found: Sequence[Probe]) -> tuple[dict[str, Fraction | None], dict[str, str]]:
+def _prices(run: PricedRun, judgements: Sequence[Probe]) -> tuple[dict[str, Fraction | None], dict[str, str]]:
     """Dollars per verdict when the run began, and why there is none for those the book has no price of."""
     prices: dict[str, Fraction | None] = {}
     why: dict[str, str] = {}
-    for name in sorted({probe.verifier for probe in found}):
+    for name in sorted({probe.verifier for probe in judgements}):
         try:
-            prices[name] = Fraction(of.book.verifier_at(name, of.began_ns).usd_per_verdict)
+            prices[name] = Fraction(run.book.verifier_at(name, run.began_ns).usd_per_verdict)
         except PriceBookError as error:
             prices[name], why[name] = None, f"not known: {error}"
     return prices, why
 
 
-def _row(of: PricedRun, verifier: Verifier, source: str, no_cost: str | None, held: str | None) -> VerifierRow:
+def _row(run: PricedRun, verifier: Verifier, source: str, no_cost: str | None, held: str | None) -> VerifierRow:
     """`held` says why what a trajectory cost has no interval, so that a correct answer has none either."""
     scores = verifier.scores
 
     def number(value: float | None, why: str | None = None) -> Figure:
-        return of.number(value, basis=source, why=why)
+        return run.number(value, basis=source, why=why)
 
     def rate(value: Fraction | None, why: str) -> Figure:
-        return of.number(None if value is None else float(value), "share", basis=source, why=why)
+        return run.number(None if value is None else float(value), "share", basis=source, why=why)
 
     usd = verifier.usd_per_correct
     return VerifierRow(
         name=verifier.name,
-        saw=of.make.number(verifier.saw, "probes"),
-        probes=of.make.number(scores.probes, "probes"),
+        saw=run.make.number(verifier.saw, "probes"),
+        probes=run.make.number(scores.probes, "probes"),
         brier=number(scores.brier),
         logarithmic=number(
             scores.logarithmic,
@@ -162,8 +166,8 @@ def _row(of: PricedRun, verifier: Verifier, source: str, no_cost: str | None, he
         tpr=rate(scores.tpr, "not enough data: no probe was correct"),
         fpr=rate(scores.fpr, "not enough data: no probe was wrong"),
         ppv=rate(scores.ppv, "not enough data: it accepted nothing"),
-        price=of.make.money(verifier.usd_per_verdict, BLENDED, per="verdict", basis="price book", why=no_cost),
-        per_correct=of.make.money(
+        price=run.make.money(verifier.usd_per_verdict, BLENDED, per="verdict", basis="price book", why=no_cost),
+        per_correct=run.make.money(
             usd,
             BLENDED,
             per="correct answer",
@@ -171,14 +175,14 @@ def _row(of: PricedRun, verifier: Verifier, source: str, no_cost: str | None, he
             interval=verifier.interval if usd is not None and not held else None,
             no_interval=held or bootstrap.TOO_FEW,
         ),
-        chance_cheapest=of.number(
+        chance_cheapest=run.number(
             verifier.chance_cheapest, "share", basis=source, why="does not apply: they cannot be compared"
         ),
         calibration=tuple(
             CalibrationRow(
                 low=of_bin.low,
                 high=of_bin.high,
-                probes=of.make.number(of_bin.probes, "probes"),
+                probes=run.make.number(of_bin.probes, "probes"),
                 reported=rate(Fraction(of_bin.reported), ""),
                 correct=rate(Fraction(of_bin.correct), ""),
             )

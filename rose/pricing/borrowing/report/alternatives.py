@@ -88,33 +88,33 @@ def build(
     """The comparison of a run. Raises what `rose.pricing.borrowing.report.marginal.build` raises."""
     with priced(root, run_id, price_book, allow_unverified) as run:
         m = charged(run, gave_back)
-        found = alternatives.compare(
-            run.charged, run.allocation, m, run.found, rows(run.connection, "borrowing/turn_lengths"), run.cost.spreads
+        comparison = alternatives.compare(
+            run.charged, run.allocation, m, run.groups, rows(run.connection, "borrowing/turn_lengths"), run.cost.spreads
         )
-        make, times = run.make, found.multiplier
+        make, times = run.make, comparison.multiplier
         return CompareDocument(
             head=head(run),
-            tokens=make.number(found.tokens, "tokens"),
+            tokens=make.number(comparison.tokens, "tokens"),
             charged=make.money(
-                found.charged_usd, MARGINAL, basis=m.basis, interval=m.charged_interval, no_interval=m.no_interval
+                comparison.charged_usd, MARGINAL, basis=m.basis, interval=m.charged_interval, no_interval=m.no_interval
             ),
-            charged_per_million=_per_million(make, found.charged_usd, found.tokens, MARGINAL, m.basis),
-            borrowed_cost=make.money(found.borrowed.usd, AMORTIZED),
-            borrowed_per_million=_per_million(make, found.borrowed.usd, found.tokens, AMORTIZED, "measured"),
-            savings=savings(make, found, m),
+            charged_per_million=_per_million(make, comparison.charged_usd, comparison.tokens, MARGINAL, m.basis),
+            borrowed_cost=make.money(comparison.borrowed.usd, AMORTIZED),
+            borrowed_per_million=_per_million(make, comparison.borrowed.usd, comparison.tokens, AMORTIZED, "measured"),
+            savings=savings(make, comparison, m),
             condition=f"Borrowed: what borrowing added to the bill{condition(m)}.",
-            ways={way.name: _way(make, way, found.tokens, m) for way in found.alternatives},
-            flips=_flips(make, m, found),
+            ways={way.name: _way(make, way, comparison.tokens, m) for way in comparison.alternatives},
+            flips=_flips(make, m, comparison),
             throughput_gain=make.part(times.throughput_gain if times else None, unit="ratio", why=_NOT_BOTH),
             cost_ratio=make.part(times.cost_ratio if times else None, unit="ratio", why=_NOT_BOTH),
             multiplier=make.part(Fraction(times.m) if times else None, unit="ratio", why=_NOT_BOTH),
-            says=says(found, m),
+            says=says(comparison, m),
         )
 
 
 def _per_million(make: Figures, usd: Fraction | None, tokens: int, view: str, basis: str) -> Figure:
-    each = None if usd is None or not tokens else usd * MILLION / tokens
-    return make.money(each, view, per="million useful tokens", basis=basis, why=NO_TOKENS)
+    per_million = None if usd is None or not tokens else usd * MILLION / tokens
+    return make.money(per_million, view, per="million useful tokens", basis=basis, why=NO_TOKENS)
 
 
 def _way(make: Figures, way: Alternative, tokens: int, m: Marginal) -> WayRow:
@@ -144,8 +144,8 @@ def _saving(make: Figures, saving: Saving | None, view: str, basis: str, why: st
     return make.money(saving.usd, view, basis=basis, interval=saving.interval, no_interval=saving.no_interval)
 
 
-def _flips(make: Figures, m: Marginal, found: Comparison) -> dict[str, FlipRow]:
-    flip = found.flip
+def _flips(make: Figures, m: Marginal, comparison: Comparison) -> dict[str, FlipRow]:
+    flip = comparison.flip
     if flip is None:
         return {}
     hours = Fraction(m.borrowed_ns, NS_PER_HOUR)
@@ -157,14 +157,15 @@ def _flips(make: Figures, m: Marginal, found: Comparison) -> dict[str, FlipRow]:
 
     return {
         PER_MILLION: FlipRow(
-            now=_per_million(make, found.charged_usd, found.tokens, MARGINAL, m.basis),
+            now=_per_million(make, comparison.charged_usd, comparison.tokens, MARGINAL, m.basis),
             flips_at=money(flip.usd_per_million_useful, "million useful tokens"),
         ),
         PER_HOUR: FlipRow(
-            now=money(found.charged_usd / hours, "device-hour"), flips_at=money(flip.usd_per_device_hour, "device-hour")
+            now=money(comparison.charged_usd / hours, "device-hour"),
+            flips_at=money(flip.usd_per_device_hour, "device-hour"),
         ),
         WASTED: FlipRow(
-            now=make.part(found.borrowed.wasted_share),
+            now=make.part(comparison.borrowed.wasted_share),
             flips_at=make.part(flip.wasted_share, why="no share of waste by itself"),
         ),
         PER_GB: FlipRow(
@@ -178,14 +179,14 @@ def _flips(make: Figures, m: Marginal, found: Comparison) -> dict[str, FlipRow]:
     }
 
 
-def says(found: Comparison, m: Marginal) -> tuple[str, ...]:
+def says(comparison: Comparison, m: Marginal) -> tuple[str, ...]:
     """Whether borrowing was worth it against each way, where it flips, and what the figures are without."""
-    if not found.tokens:
+    if not comparison.tokens:
         return (f"Nothing can be said: {NO_TOKENS.removeprefix('not enough data: ')}.",)
-    lines = [_verdict(way, found, m) for way in found.alternatives if way.name != LOADED]
-    if found.flip is not None:
-        lines.append(_turn(found.alternatives[0], found))
-    if (times := found.multiplier) is not None:
+    lines = [_verdict(way, comparison, m) for way in comparison.alternatives if way.name != LOADED]
+    if comparison.flip is not None:
+        lines.append(_turn(comparison.alternatives[0], comparison))
+    if (times := comparison.multiplier) is not None:
         lines.append(
             f"With the borrow a useful token cost {times.m:.3f} times what it cost without: throughput grew "
             f"{float(times.throughput_gain):.3f} times, and the borrow cost {float(times.cost_ratio):.3f} times what "
@@ -197,21 +198,23 @@ def says(found: Comparison, m: Marginal) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _verdict(way: Alternative, found: Comparison, m: Marginal) -> str:
+def _verdict(way: Alternative, comparison: Comparison, m: Marginal) -> str:
     if way.cash is None or way.usd is None:
         return f"Against {way.name}: {way.why}."
     if way.name == NOTHING:
-        each = _each(found.charged_usd, found)
+        per_million = _text_per_million(comparison.charged_usd, comparison)
         return (
-            f"Against {way.name}: {_usd(found.charged_usd)} would not have been spent and {found.tokens:,} useful "
-            f"tokens not made. Borrowing was worth it only if a million of them are worth more than {each}."
+            f"Against {way.name}: {_usd(comparison.charged_usd)} would not have been spent and {comparison.tokens:,} "
+            "useful tokens not made. Borrowing was worth it only if a million of them are worth more than "
+            f"{per_million}."
         )
     assumed = " (assumed)" if way.basis == "assumed" else ""
-    added = way.added_usd or Fraction(0)
+    added, charged = way.added_usd or Fraction(0), comparison.charged_usd
+    borrowed, otherwise = (_text_per_million(usd, comparison) for usd in (comparison.borrowed.usd, way.usd))
     return (
         f"Against {way.name}{assumed}: {_judged(way.cash, m)}. The bill would have been {_usd(added)} higher there, "
-        f"and borrowing added {_usd(found.charged_usd)}{condition(m)}: cash saved {_cash(way.cash, m)}. Amortized, a "
-        f"million useful tokens cost {_each(found.borrowed.usd, found)} borrowed and {_each(way.usd, found)} there."
+        f"and borrowing added {_usd(charged)}{condition(m)}: cash saved {_cash(way.cash, m)}. Amortized, a million "
+        f"useful tokens cost {borrowed} borrowed and {otherwise} there."
     )
 
 
@@ -243,9 +246,9 @@ def _judged(cash: Saving, m: Marginal) -> str:
     return "borrowing was neither better nor worse as far as can be told"
 
 
-def _turn(way: Alternative, found: Comparison) -> str:
+def _turn(way: Alternative, comparison: Comparison) -> str:
     """The regime in which borrowing does not pay, with its numbers."""
-    flip = found.flip
+    flip = comparison.flip
     assert flip is not None and way.cash is not None  # noqa: PT018 - the caller looked
     ends = [f"a borrowed device-hour is charged {_usd(flip.usd_per_device_hour)} or more in all"]
     if flip.wasted_share is not None:
@@ -257,8 +260,8 @@ def _turn(way: Alternative, found: Comparison) -> str:
     return f"Against {way.name}, borrowing {verb} as soon as one of these holds: {'; '.join(ends)}."
 
 
-def _each(usd: Fraction, found: Comparison) -> str:
-    return _usd(usd * MILLION / found.tokens)
+def _text_per_million(usd: Fraction, comparison: Comparison) -> str:
+    return _usd(usd * MILLION / comparison.tokens)
 
 
 def _usd(usd: Fraction) -> str:

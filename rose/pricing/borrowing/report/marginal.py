@@ -93,14 +93,14 @@ def build(
             charged=amount(make, total + avoidable, basis=m.basis, interval=m.charged_interval),
             gave_back=make.number(m.gave_back_ns, "ns"),
             gate=_gate(m, bool(gave_back) or m.gave_back_ns > 0),
-            metered={name: _meter(make, of) for name, of in m.metered.items()},
+            metered={name: _meter(make, meter) for name, meter in m.metered.items()},
             leases=_leases(make, m.leases, nano, avoidable),
         )
 
 
 def charged(run: PricedRun, gave_back: Sequence[Span], *, by_lease: bool = False) -> Marginal:
     """The run's m with the spans in it. Raises PricingError for a span of a device that is not a serving one of it."""
-    known = {device.device_id for device in run.allocation.of("serving").devices}
+    known = {device.device_id for device in run.allocation.in_pools("serving").devices}
     for span in gave_back:
         if span.device_id not in known:
             raise PricingError(
@@ -168,16 +168,16 @@ def _gate(m: Marginal, stated: bool) -> str:
     )
 
 
-def _meter(make: Figures, of: Metered) -> MeterRow:
-    spread = of.interval
+def _meter(make: Figures, metered: Metered) -> MeterRow:
+    spread = metered.interval
     watts = None
     if spread is not None:
         watts = Interval(low=spread.low / 1000, high=None if spread.high is None else spread.high / 1000)
     return MeterRow(
-        metered=make.number(of.energy_mw_ns, "mW*ns"),
-        baseline=make.number(of.baseline_mw_ns, "mW*ns"),
-        extra=make.number(of.extra_mw_ns, "mW*ns"),
-        extra_power=counted(make, float(of.delta_mw) / 1000, "W", interval=watts, no_interval=TOO_SHORT),
+        metered=make.number(metered.energy_mw_ns, "mW*ns"),
+        baseline=make.number(metered.baseline_mw_ns, "mW*ns"),
+        extra=make.number(metered.extra_mw_ns, "mW*ns"),
+        extra_power=counted(make, float(metered.delta_mw) / 1000, "W", interval=watts, no_interval=TOO_SHORT),
     )
 
 

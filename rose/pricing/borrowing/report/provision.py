@@ -103,7 +103,8 @@ def build(
         accruals = provision.accrue(lent, risk, bursts, stretches, run.book, horizon_ns)
         realised = provision.realised_by_day(run.borrow.harm, run.connection, stretches, run.book)
         penalty = Fraction(run.book.lending_at(stretches.starts_ns[-1]).violation_usd)
-        balances = provision.roll_forward({of.day: of.usd for of in accruals}, {} if term.missing else realised)
+        accrued = {accrual.day: accrual.usd for accrual in accruals}
+        balances = provision.roll_forward(accrued, {} if term.missing else realised)
         known = [balance.accrued for balance in balances if balance.accrued is not None]
         basis = "price book" if not penalty else "measured"
         return ProvisionDocument(
@@ -124,8 +125,8 @@ def build(
                 no_interval=term.no_interval,
             ),
             rests_on=term.explained,
-            not_provided_for=make.number(sum(of.unknown_ns for of in accruals), "ns"),
-            days=_days(make, balances, {of.day: of for of in accruals}, term.missing),
+            not_provided_for=make.number(sum(accrual.unknown_ns for accrual in accruals), "ns"),
+            days=_days(make, balances, {accrual.day: accrual for accrual in accruals}, term.missing),
             leases=_by_lease(make, accruals, sum(known)) if by_lease else {},
             break_even=_break_even(run),
             realised_per_device_hour=make.money(
@@ -143,28 +144,28 @@ def build(
 def _why_none(accruals: Sequence[Accrual]) -> str | None:
     if not accruals:
         return _NOTHING_LENT
-    return accruals[-1].why if all(of.usd is None for of in accruals) else None
+    return accruals[-1].why if all(accrual.usd is None for accrual in accruals) else None
 
 
-def _rate(make: Figures, of: Rate, penalty: Fraction) -> RateRow:
-    per_hour = None if of.hazard_per_s is None else float(of.hazard_per_s) * _S_PER_HOUR
-    misses = None if of.misses_per_s is None else of.misses_per_s * _S_PER_HOUR
+def _rate(make: Figures, rate: Rate, penalty: Fraction) -> RateRow:
+    per_hour = None if rate.hazard_per_s is None else float(rate.hazard_per_s) * _S_PER_HOUR
+    misses = None if rate.misses_per_s is None else rate.misses_per_s * _S_PER_HOUR
     return RateRow(
-        windows=make.number(of.windows, "count"),
-        bursts=make.number(of.bursts, "count"),
-        hazard_per_hour=counted(make, per_hour, "ratio", why=of.why, interval=_times(of.hazard_interval)),
+        windows=make.number(rate.windows, "count"),
+        bursts=make.number(rate.bursts, "count"),
+        hazard_per_hour=counted(make, per_hour, "ratio", why=rate.why, interval=_times(rate.hazard_interval)),
         extra_misses=counted(
             make,
-            None if of.extra is None else float(of.extra),
+            None if rate.extra is None else float(rate.extra),
             "ratio",
-            why=of.why,
+            why=rate.why,
             no_interval=_NOT_DRAWN,
         ),
-        misses_per_device_hour=counted(make, None if misses is None else float(misses), "ratio", why=of.why),
+        misses_per_device_hour=counted(make, None if misses is None else float(misses), "ratio", why=rate.why),
         provision_per_device_hour=make.money(
-            None if misses is None else misses * penalty, MARGINAL, per="device-hour", why=of.why
+            None if misses is None else misses * penalty, MARGINAL, per="device-hour", why=rate.why
         ),
-        pooled=of.pooled if of.why is None else (),
+        pooled=rate.pooled if rate.why is None else (),
     )
 
 
@@ -179,13 +180,13 @@ def _days(
     make: Figures, balances: Sequence[Balance], accruals: Mapping[date, Accrual], missing: str | None
 ) -> tuple[DayRow, ...]:
     """Without anything realised to set against it, no balance but the accrual itself can be told."""
-    found = []
+    days = []
     for balance in balances:
-        of = accruals.get(balance.day)
-        why = of.why if of is not None and of.why else missing or _BEFORE
+        accrual = accruals.get(balance.day)
+        why = accrual.why if accrual is not None and accrual.why else missing or _BEFORE
         moves = (balance.opening, balance.released, balance.closing)
         opening, released, closing = (amount(make, None if missing else nano, why=why) for nano in moves)
-        found.append(
+        days.append(
             DayRow(
                 day=balance.day.isoformat(),
                 opening=opening,
@@ -193,24 +194,24 @@ def _days(
                 realised=amount(make, None if missing else balance.realised, why=missing),
                 released=released,
                 closing=closing,
-                rates_of=_rates_of(of),
+                rates_of=_rates_of(accrual),
             )
         )
-    return tuple(found)
+    return tuple(days)
 
 
-def _rates_of(of: Accrual | None) -> str:
-    if of is None:
+def _rates_of(accrual: Accrual | None) -> str:
+    if accrual is None:
         return _NOTHING_LENT
-    if of.usd is None:
+    if accrual.usd is None:
         return "none"
-    return "earlier days" if of.from_earlier_days else "earlier days and this one"
+    return "earlier days" if accrual.from_earlier_days else "earlier days and this one"
 
 
 def _by_lease(make: Figures, accruals: Sequence[Accrual], total: int) -> dict[str, Figure]:
     exact: dict[str, Fraction] = {}
-    for of in accruals:
-        for lease_id, usd in (of.by_lease or {}).items():
+    for accrual in accruals:
+        for lease_id, usd in (accrual.by_lease or {}).items():
             exact[str(lease_id)] = exact.get(str(lease_id), Fraction(0)) + usd
     return {lease_id: amount(make, nano) for lease_id, nano in sorted(nano_by_key(exact, total).items())}
 
@@ -218,13 +219,13 @@ def _by_lease(make: Figures, accruals: Sequence[Accrual], total: int) -> dict[st
 def _break_even(run: PricedRun) -> Figure:
     """[D] p_D * tau_O (1 - w_O) / (tau_D (1 - w_D)) - m without provision, per borrowed device-hour."""
     borrowed, dedicated = run.tokens["borrowed"], run.tokens["dedicated"]
-    own, lent = run.allocation.of("rollout", "train"), run.borrow.borrowed_ns
+    own, lent = run.allocation.in_pools("rollout", "train"), run.borrow.borrowed_ns
     own_ns, worked_ns = own.bucket_ns()["rollout"], own.measured_ns()["rollout"]
     if not (lent and own_ns and borrowed.generated and dedicated.useful):
         why = "not enough data: it takes useful tokens on both borrowed and dedicated devices"
         return run.make.money(None, MARGINAL, per="device-hour", why=why)
     m_usd = (run.borrow.usd - run.borrow.terms["provision"].usd) * NS_PER_HOUR / lent
-    found = formulas.break_even_provision(
+    usd = formulas.break_even_provision(
         p_dedicated=own.amortized_nano_usd()["rollout"] / NANO_USD_PER_USD * NS_PER_HOUR / own_ns,
         m_without_provision=0.0,
         tau_ratio=(borrowed.generated / lent) / (dedicated.generated / worked_ns),
@@ -232,4 +233,4 @@ def _break_even(run: PricedRun) -> Figure:
         wasted_dedicated=float(dedicated.wasted_share or 0),
     )
     # The formula takes no m below 0, which less power while lent can bring.
-    return run.make.money(Fraction(found) - m_usd, MARGINAL, per="device-hour", basis=run.borrow.basis)
+    return run.make.money(Fraction(usd) - m_usd, MARGINAL, per="device-hour", basis=run.borrow.basis)

@@ -38,9 +38,9 @@ class Savings:
     rests_on: Mapping[str, str]
 
 
-def savings(make: Figures, found: Comparison, m: Marginal) -> Savings:
+def savings(make: Figures, comparison: Comparison, m: Marginal) -> Savings:
     """The two figures of a comparison whose first way is dedicated devices; m is what the borrow was charged."""
-    way = found.alternatives[0] if found.alternatives else None
+    way = comparison.alternatives[0] if comparison.alternatives else None
     bought = None if way is None else way.bought
     cash = None if way is None else way.cash
     basis = basis_of([m.basis] if way is None else [way.basis, m.basis])

@@ -69,11 +69,11 @@ def build(
             np.array([float(row[name]) for row in windows]) for name in ("load", "demand", "requests")
         )
         enough = fleet is not None and len(windows) >= correlated_load.WINDOWS_MIN
-        found = correlated_load.coupled(load, demand, requests, fleet) if fleet is not None and enough else ()
+        points = correlated_load.coupled(load, demand, requests, fleet) if fleet is not None and enough else ()
         make = Figures(dataclasses.replace(run.stamp, provenance=SIMULATED))
         dedicated = run.cost.by_line["dedicated"]
-        r_star = None if dedicated is None else correlated_load.crossing(found, float(dedicated))
-        says = _says(found, dedicated, r_star) if enough else _too_little(fleet, window_s, windows)
+        r_star = None if dedicated is None else correlated_load.crossing(points, float(dedicated))
+        says = _says(points, dedicated, r_star) if enough else _too_little(fleet, window_s, windows)
         return SpikesDocument(
             head=head(run),
             windows=make.number(len(windows), "count"),
@@ -84,7 +84,7 @@ def build(
                 "ratio",
                 why="load or demand never changed",
             ),
-            by_r={f"{of.r:g}": _row(make, run, of) for of in found},
+            by_r={f"{point.r:g}": _row(make, run, point) for point in points},
             dedicated=run.make.money(
                 None if dedicated is None else dedicated * MILLION,
                 MARGINAL,
@@ -101,9 +101,9 @@ def _windows(run: PricedRun) -> tuple[int, Sequence[Mapping[str, Any]]]:
     kept: Sequence[Mapping[str, Any]] = ()
     for window_s in correlated_load.WINDOWS_S:
         set_variables(run.connection, run_id=run.run.run_id, horizon_ns=window_s * NS_PER_S)
-        found = rows(run.connection, "borrowing/load_and_demand")
-        most = max((row["ns"] for row in found), default=0)
-        kept = [row for row in found if 2 * row["ns"] >= most]
+        covered = rows(run.connection, "borrowing/load_and_demand")
+        most = max((row["ns"] for row in covered), default=0)
+        kept = [row for row in covered if 2 * row["ns"] >= most]
         if len(kept) >= correlated_load.WINDOWS_MIN:
             return window_s, kept
     return correlated_load.WINDOWS_S[-1], kept
@@ -130,13 +130,13 @@ def _fleet(run: PricedRun, window_s: int, windows: Sequence[Mapping[str, Any]]) 
     )
 
 
-def _row(make: Figures, run: PricedRun, of: Coupled) -> SpikeRow:
-    cost = None if of.usd_per_token is None else Fraction(of.usd_per_token)
+def _row(make: Figures, run: PricedRun, point: Coupled) -> SpikeRow:
+    cost = None if point.usd_per_token is None else Fraction(point.usd_per_token)
     nothing = "nothing of use would have been made"
     c3 = _c3(run, cost)
     return SpikeRow(
-        attainment=_simulated(counted(make, of.attainment, "share")),
-        wasted_share=_simulated(counted(make, of.wasted_share, "share")),
+        attainment=_simulated(counted(make, point.attainment, "share")),
+        wasted_share=_simulated(counted(make, point.wasted_share, "share")),
         token_cost=make.money(
             None if cost is None else cost * MILLION,
             MARGINAL,
@@ -151,7 +151,7 @@ def _row(make: Figures, run: PricedRun, of: Coupled) -> SpikeRow:
             basis=SIMULATED,
             why="not enough data: a factor of the formula is not known",
         ),
-        tail=make.money(Fraction(of.tail_usd_per_hour), MARGINAL, per="hour", basis=SIMULATED),
+        tail=make.money(Fraction(point.tail_usd_per_hour), MARGINAL, per="hour", basis=SIMULATED),
     )
 
 
@@ -162,15 +162,15 @@ def _c3(run: PricedRun, opportunistic: Fraction | None) -> float | None:
     if opportunistic is None or not serving or phi is None or (dedicated is None and phi != 1):
         return None
     pi = ((1 - phi) * (dedicated or 0) + phi * opportunistic) / serving
-    return cost_per_correct.formula(run.cpm_usd, run.found.r, run.found, pi)
+    return cost_per_correct.formula(run.cpm_usd, run.groups.r, run.groups, pi)
 
 
-def _says(found: Sequence[Coupled], dedicated: Fraction | None, r_star: float | None) -> str:
+def _says(points: Sequence[Coupled], dedicated: Fraction | None, r_star: float | None) -> str:
     if dedicated is None:
         return "not enough data: no useful token was made on dedicated devices to compare with"
     if r_star is not None:
         return f"borrowing stops being cheaper than dedicated devices at r = {r_star:.2f}"
-    first = found[0].usd_per_token
+    first = points[0].usd_per_token
     if first is None:
         return "none in [0, 1]: nothing of use would have been made on borrowed devices"
     side = "cheaper" if first < dedicated else "dearer"

@@ -83,7 +83,7 @@ def way(low: float | None, high: float | None) -> Alternative:
 )
 def test_a_judgement_rests_on_the_interval(low: float | None, high: float | None, judged: str, sample: Path) -> None:
     with priced(sample, "run") as run:
-        found = counterfactual.compare(run.charged, run.allocation, run.borrow, run.found, [], run.cost.spreads)
+        found = counterfactual.compare(run.charged, run.allocation, run.borrow, run.groups, [], run.cost.spreads)
         one = dataclasses.replace(found, alternatives=(way(low, high),), flip=None, multiplier=None)
         (line,) = compare.says(one, run.borrow)
     assert line.startswith(f"Against dedicated devices: {judged}.")
