@@ -13,7 +13,17 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.list_price import ListPrice
-from rose.pricing.price_books.numbers import Increment, LatencyCurve, Month, Probability, UnitPrice, number, rate
+from rose.pricing.price_books.numbers import (
+    High,
+    Increment,
+    LatencyCurve,
+    Low,
+    Month,
+    Probability,
+    UnitPrice,
+    number,
+    rate,
+)
 
 
 class PriceBookError(PricingError):
@@ -31,20 +41,6 @@ def _share(value: object) -> Decimal:
     exact = number(value)
     if not 0 <= exact <= 1:
         raise ValueError("must be a load from 0.0 to 1.0")
-    return exact
-
-
-def _low(value: object) -> Decimal:
-    exact = number(value)
-    if not 0 <= exact <= 1:
-        raise ValueError("must be from 0 to 1: the low end of the entry's figures is that share of them")
-    return exact
-
-
-def _high(value: object) -> Decimal:
-    exact = number(value)
-    if exact < 1:
-        raise ValueError("must be 1 or more: the high end of the entry's figures is that many times them")
     return exact
 
 
@@ -67,8 +63,6 @@ def _points(value: object) -> object:
 
 
 Rate = Annotated[Decimal, BeforeValidator(rate)]
-Low = Annotated[Decimal, BeforeValidator(_low)]
-High = Annotated[Decimal, BeforeValidator(_high)]
 Day = Annotated[date, BeforeValidator(_day)]
 Name = Annotated[str, Field(min_length=1)]
 Pool = Literal["serving", "rollout", "train"]

@@ -61,6 +61,20 @@ def _probability(value: object) -> Decimal:
     return exact
 
 
+def _low(value: object) -> Decimal:
+    exact = number(value)
+    if not 0 <= exact <= 1:
+        raise ValueError("must be from 0 to 1: the low end of the entry's figures is that share of them")
+    return exact
+
+
+def _high(value: object) -> Decimal:
+    exact = number(value)
+    if exact < 1:
+        raise ValueError("must be 1 or more: the high end of the entry's figures is that many times them")
+    return exact
+
+
 def _hours(value: object) -> Decimal:
     exact = number(value)
     if exact <= 0:
@@ -102,6 +116,9 @@ def _curve(value: object) -> object:
 
 #: From 0 to 1; `true` is 1 and `false` 0.
 Probability = Annotated[Decimal, BeforeValidator(_probability)]
+#: Ends of a 95% range as shares of a figure: at most 1, and at least 1.
+Low = Annotated[Decimal, BeforeValidator(_low)]
+High = Annotated[Decimal, BeforeValidator(_high)]
 #: Hours that a device is paid for at least.
 Increment = Annotated[Decimal, BeforeValidator(_hours)]
 #: Dollars for one unit of another currency.

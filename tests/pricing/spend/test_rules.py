@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from rose.pricing.closing.restate import restate
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.spend.cost import Cost, Question, ask
+from rose.pricing.spend.currency import Rate
 from rose.pricing.spend.gather import gather
 from rose.pricing.spend.rules import of_gathered, priced_by
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, T0_NS, close
@@ -22,6 +25,10 @@ from tests.pricing.spend.test_shared import CITED, USD, book_with, shared
 
 #: Each day costs $86.40: research $3.60 for an hour of rollouts (on the 15th $10.80), chat the rest, all of it idle.
 TEN_DAYS = Period(T0_NS, T0_NS + 10 * DAY_NS)
+EURO = Rate(
+    currency="EUR", usd_per_unit=Decimal("1.5"), day=date(2026, 6, 10), source="bank", source_date=date(2026, 6, 10),
+    book="by hand 1",
+)  # fmt: skip
 PLATFORM = shared(usd_per_month="300", split='"usage"')
 
 
@@ -52,6 +59,10 @@ def test_a_team_has_its_shares_and_credits_beside_what_it_cost(weeks: Path) -> N
         ("desk", "$30 a month, ops 1"),
     }  # fmt: skip
     assert data["total"]["total_nano"] == 474 * USD
+    euros = made.converted(EURO)
+    assert (euros.total.total_nano, euros.ruled.nano) == (EURO.convert(474 * USD), EURO.convert(-390 * USD))
+    assert sum(line.total_nano for line in euros.lines) == euros.total.total_nano
+    assert sum(share.nano for share in euros.ruled.shares if share.name == "idle") == 0
     only = by_team(weeks, TEN_DAYS, book, team="chat")
     assert only.lines[0] == next(line for line in made.lines if line.values == ("chat",))
 
