@@ -23,6 +23,7 @@ from rose.ledger import catalog
 from rose.pricing.closing.period import NS_PER_DAY, Period, naive
 from rose.pricing.figures import AMORTIZED, Stamp
 from rose.pricing.money import PricingError
+from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.price_books.rules import DeviceTag, tagging
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend import rules, sums
@@ -177,7 +178,9 @@ class Cost:
         }  # fmt: skip
 
 
-def ask(root: Path, question: Question, price_book: str | None = None, *, allow_unverified: bool = False) -> Cost:
+def ask(
+    root: Path, question: Question, price_book: str | PriceBook | None = None, *, allow_unverified: bool = False
+) -> Cost:  # fmt: skip
     """Answer a question; `price_book` prices hours that are not closed.
 
     Raises PricingError where there is nothing to charge, for more than one provenance (unless one is chosen), for a
