@@ -166,9 +166,9 @@ def _refuse_archived(root: Path, from_ns: int | None) -> None:
 
 def _provenance(connection: duckdb.DuckDBPyConnection, chosen: str | None, asked: tuple[int, int]) -> str:
     """The one provenance of the period; only its rows stay. Raises PricingError for none or several."""
-    present = [of for (of,) in connection.execute(sql.read("charges/20_provenances.sql")).fetchall()]
+    present = [name for (name,) in connection.execute(sql.read("charges/20_provenances.sql")).fetchall()]
     if chosen is not None:
-        present = [of for of in present if of == chosen]
+        present = [name for name in present if name == chosen]
     if not present:
         raise _nothing(asked, chosen)
     if len(present) > 1:
@@ -177,16 +177,16 @@ def _provenance(connection: duckdb.DuckDBPyConnection, chosen: str | None, asked
             "choose one"
         )
     set_variables(connection, provenance=present[0])
-    connection.execute("DELETE FROM stay WHERE provenance <> $of", {"of": present[0]})
+    connection.execute("DELETE FROM stay WHERE provenance <> $provenance", {"provenance": present[0]})
     connection.execute("DELETE FROM in_period WHERE unit NOT IN (SELECT unit FROM stay)")
     return str(present[0])
 
 
 def _nothing(asked: tuple[int, int], chosen: str | None) -> NothingChargedError:
     begins, ends = ("" if ns == never else utc(ns) for ns, never in zip(asked, _FOREVER_NS, strict=True))
-    of = f" with provenance {chosen!r}" if chosen else ""
+    named = f" with provenance {chosen!r}" if chosen else ""
     return NothingChargedError(
-        f"the period from {begins or 'the beginning'} to {ends or 'now'} has no provisioned device time{of}, so "
+        f"the period from {begins or 'the beginning'} to {ends or 'now'} has no provisioned device time{named}, so "
         "nothing can be priced; it needs a device that joined and reported at least one slice"
     )
 
@@ -210,11 +210,11 @@ def _tag_devices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None
 
 
 def _stays(connection: duckdb.DuckDBPyConnection) -> list[Stay]:
-    found = connection.execute(
+    tenures = connection.execute(
         "SELECT run_id, device_id, hardware_id, pool, device_class, t0_ns, t1_ns FROM in_period JOIN stay USING (unit) "
         "WHERE asked ORDER BY run_id, device_id, t0_ns"
     )
-    return [Stay(*row) for row in found.fetchall()]
+    return [Stay(*row) for row in tenures.fetchall()]
 
 
 def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
@@ -246,14 +246,14 @@ def _refuse_faults(root: Path, connection: duckdb.DuckDBPyConnection) -> None:
     """Raises PricingError naming slices and power that would be paid twice, or whose device was not there."""
     from rose.ledger import catalog
 
-    found = connection.execute(sql.read("charges/25_faults.sql")).fetchall()
-    if not found:
+    faults = connection.execute(sql.read("charges/25_faults.sql")).fetchall()
+    if not faults:
         return
-    faulty = list(dict.fromkeys(run_id for kind, run_id, *_ in found if kind == "device_slice"))
+    faulty = list(dict.fromkeys(run_id for kind, run_id, *_ in faults if kind == "device_slice"))
     lines = [
         f"  run {run_id}, {device_id}: power was read {'more than once' if twice else 'of a device that never joined'} "
         f"over [{t0_ns}, {t1_ns}) ns"
-        for kind, run_id, device_id, t0_ns, t1_ns, twice in found
+        for kind, run_id, device_id, t0_ns, t1_ns, twice in faults
         if kind == "power"
     ]
     with catalog.connect(root) as ledger:
@@ -271,15 +271,16 @@ def _refuse_faults(root: Path, connection: duckdb.DuckDBPyConnection) -> None:
 
 def _refuse_two_classes(connection: duckdb.DuckDBPyConnection) -> None:
     """Raises PricingError naming hardware held as two classes at once: a cheaper one would cut what others pay."""
-    found = records(connection.execute(sql.read("charges/26_classes.sql")))
-    if found:
+    overlaps = records(connection.execute(sql.read("charges/26_classes.sql")))
+    if overlaps:
         raise PricingError(
             "the period cannot be priced, since devices are held as two classes at once; give each hardware_id one "
             "class in all fleet files, and price periods without this time:\n"
             + "\n".join(
-                f"  {of['hardware_id']} over [{of['t0_ns']}, {of['t1_ns']}) ns: run {of['run_id']}, {of['device_id']}: "
-                f"{of['device_class']}; run {of['other_run_id']}, {of['other_device_id']}: {of['other_device_class']}"
-                for of in found
+                f"  {row['hardware_id']} over [{row['t0_ns']}, {row['t1_ns']}) ns: run {row['run_id']}, "
+                f"{row['device_id']}: {row['device_class']}; run {row['other_run_id']}, {row['other_device_id']}: "
+                f"{row['other_device_class']}"
+                for row in overlaps
             )
         )
 
@@ -307,15 +308,15 @@ def _set_prices(connection: duckdb.DuckDBPyConnection, book: PriceBook) -> None:
     for key in records(connection.execute(sql.read("charges/35_price_keys.sql"))):
         day, ns = key["day"], key["day"] * 24 * NS_PER_HOUR
         if key["what"] == "device":
-            of = book.device_at(key["device_class"], key["pool"], ns)
-            rate = Fraction(of.usd_per_hour) * NANO_USD_PER_USD / NS_PER_HOUR
+            entry = book.device_at(key["device_class"], key["pool"], ns)
+            rate = Fraction(entry.usd_per_hour) * NANO_USD_PER_USD / NS_PER_HOUR
             values = [
                 key["device_class"],
                 key["pool"],
                 day,
                 *rate.as_integer_ratio(),
-                of.commitment,
-                of.energy_included,
+                entry.commitment,
+                entry.energy_included,
             ]
         elif key["what"] == "transfer":
             rate = Fraction(book.transfer_at(key["route"], ns).usd_per_gb) * NANO_USD_PER_USD / _BYTES_PER_GB
