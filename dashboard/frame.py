@@ -47,7 +47,7 @@ def sidebar() -> None:
             _badge(run)
             st.caption(f"`{run.run_id}`, {run.status}, started {words.when(run.started_at)}")
             chosen = data.price_book(ledger, run).value
-            st.caption(words.plain("No price book" if chosen is None else BookFacts.of(chosen).line))
+            st.caption(words.plain("No price book" if chosen is None else BookFacts.from_book(chosen).line))
     st.sidebar.caption(f"Ledger `{ledger.name}`, {verified.text(ledger)}")
 
 

@@ -38,7 +38,7 @@ class BookFacts:
     example: bool
 
     @classmethod
-    def of(cls, book: PriceBook) -> BookFacts:
+    def from_book(cls, book: PriceBook) -> BookFacts:
         return cls(
             name=book.name, version=book.version, sha256=book.sha256, currency=book.currency, chosen=book.chosen,
             example=book.example,

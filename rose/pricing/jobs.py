@@ -64,7 +64,7 @@ def price(root: Path, *, price_book: str | None) -> Mapping[str, object]:
             row = [book.sha256, book.name, book.version, book.currency, book.text]
             connection.execute("INSERT OR IGNORE INTO price_book VALUES (?, ?, ?, ?, ?, now()::TIMESTAMP)", row)
             _replace_days(connection, changed, book)
-    return {"device_days": len(costs), "changed": len(changed), "price_book": BookFacts.of(book).text}
+    return {"device_days": len(costs), "changed": len(changed), "price_book": BookFacts.from_book(book).text}
 
 
 def report(root: Path, *, folder: Path, price_book: str | None) -> Mapping[str, object]:

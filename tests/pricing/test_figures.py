@@ -9,7 +9,7 @@ from rose.pricing.answers.cost_per_correct import Interval
 from rose.pricing.figures import AMORTIZED, BookFacts, Figure, Figures, Stamp
 from rose.pricing.price_books.pricebook import load
 
-BOOK = BookFacts.of(load("example"))
+BOOK = BookFacts.from_book(load("example"))
 STAMP = Stamp(from_ns=0, to_ns=1, provenance="simulated", book=BOOK, verified=False)
 MAKE = Figures(STAMP)
 

@@ -140,7 +140,7 @@ def explain(
         from_ns=of.hour_ns,
         to_ns=of.hour_ns + NS_PER_HOUR,
         provenance=priced.provenance,
-        book=BookFacts.of(book),
+        book=BookFacts.from_book(book),
         verified=priced.verified,
     )
     if question.run_id is not None and (rows["hardware_id"] != f"{of.run_id}/{of.device_id}").any():

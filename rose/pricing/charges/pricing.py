@@ -119,7 +119,7 @@ def price(
         set_variables(connection, run_id=run_id, from_ns=asked[0], to_ns=asked[1])
         _run(connection, "10_half_even")
         _run(connection, "15_stays")
-        of = _provenance(connection, provenance, asked)
+        chosen = _provenance(connection, provenance, asked)
         _tag_devices(connection, book)
         stays = _stays(connection)
         _refuse_faults(root, connection)
@@ -144,7 +144,7 @@ def price(
         stays=tuple(stays),
         from_ns=min(begins) if from_ns is None else from_ns,
         to_ns=max(ends) if to_ns is None else to_ns,
-        provenance=of,
+        provenance=chosen,
         verified=verified,
         book=book,
         shared=shared,

@@ -97,7 +97,7 @@ def bill(
         frame=charge_algebra.canonical(pl.concat(parts)),
         period=period,
         provenance=provenance,
-        book=dataclasses.replace(BookFacts.of(book), example=example),
+        book=dataclasses.replace(BookFacts.from_book(book), example=example),
         verified=verified,
         closes=tuple(closes),
     )

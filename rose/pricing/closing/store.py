@@ -89,7 +89,7 @@ class Closed:
             to_ns=self.charges.to_ns,
             provenance=self.charges.provenance,
             book=dataclasses.replace(
-                BookFacts.of(self.book), example=any(posting.book.example for posting in self.posted)
+                BookFacts.from_book(self.book), example=any(posting.book.example for posting in self.posted)
             ),
             verified=self.verified,
         )

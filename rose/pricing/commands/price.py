@@ -64,7 +64,7 @@ def show(price_book: BookOption = None, ledger: LedgerOption = None, *, as_json:
         for table in FILE_TABLES
         for entry in book.entries(table)
     ]  # fmt: skip
-    _print(BookFacts.of(book).line, ("what", "price", "holds", "source", "of"), rows)
+    _print(BookFacts.from_book(book).line, ("what", "price", "holds", "source", "of"), rows)
 
 
 @price_app.command("diff")
@@ -93,9 +93,9 @@ def adopt(file: BookArgument, ledger: LedgerOption = None, *, as_json: JsonOptio
         from rose.pricing.closing import approval
 
         adopted = approval.adopt(ledger_root(ledger), book)
-    said = {"name": book.name, "version": book.version, "sha256": book.sha256}
+    named = {"name": book.name, "version": book.version, "sha256": book.sha256}
     if as_json:
-        typer.echo(json.dumps({**said, "by": adopted.by, "key": adopted.key, "at_us": adopted.at_us}, indent=2))
+        typer.echo(json.dumps({**named, "by": adopted.by, "key": adopted.key, "at_us": adopted.at_us}, indent=2))
         return
     typer.echo(f"{book.name} {book.version} ({book.sha256[:12]}) is adopted, by {adopted.text}")
 

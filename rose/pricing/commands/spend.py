@@ -108,8 +108,8 @@ def cost_command(
 
             asked, book = _question(root, options), options.get("price_book")
             made = cost.ask(root, asked, book, allow_unverified=allow_unverified)
-            of = made.stamp.provenance
-            made = made.converted(rate(root, options.get("currency"), asked.period, book, provenance=of))
+            currency = options.get("currency")
+            made = made.converted(rate(root, currency, asked.period, book, provenance=made.stamp.provenance))
         if save is not None:
             # Once it has an answer.
             saved_reports.save(root, save, options)
@@ -236,8 +236,8 @@ def saved_command(
                 root, wanted, price_book, team=team, run_id=run, provenance=provenance,
                 allow_unverified=allow_unverified, progress=progress,
             )  # fmt: skip
-            of = made.provenance
-            made = made.converted(rate(root, currency, wanted, price_book, run_id=run, provenance=of))
+            shown_in = rate(root, currency, wanted, price_book, run_id=run, provenance=made.provenance)
+            made = made.converted(shown_in)
         parts = functools.partial(tables.saved_terminal, made, calendar)
         _print(made.to_json, lambda: tables.saved_csv(made), parts, as_csv, as_json, made.rate)
 
@@ -271,8 +271,7 @@ def forecast_command(
             rows = budget.expected(
                 root, wanted, price_book, team, provenance=provenance, allow_unverified=allow_unverified
             )
-            of = rows[0].spent.stamp.provenance
-            shown_in = rate(root, currency, wanted, price_book, provenance=of)
+            shown_in = rate(root, currency, wanted, price_book, provenance=rows[0].spent.stamp.provenance)
             rows = [row.converted(shown_in) for row in rows]
         _print(
             lambda: [row.to_json() for row in rows],

@@ -116,7 +116,7 @@ def of_period(
         from_ns=priced.from_ns,
         to_ns=priced.to_ns,
         provenance=priced.provenance,
-        book=BookFacts.of(book),
+        book=BookFacts.from_book(book),
         verified=priced.verified,
     )
     # A device may join in mid-hour, and weights be sent to it before; charges are of whole hours.

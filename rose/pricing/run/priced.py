@@ -117,7 +117,7 @@ def priced(
                 from_ns=from_ns,
                 to_ns=to_ns,
                 provenance=provenance,
-                book=BookFacts.of(book),
+                book=BookFacts.from_book(book),
                 verified=charged.verified,
             ),
             charged=charged,

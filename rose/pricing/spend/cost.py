@@ -308,13 +308,13 @@ def _lines(connection: duckdb.DuckDBPyConnection, question: Question) -> list[Li
     selected = ", ".join([*keys, *amounts, "sum(ns)", "sum(tokens)"])
     filtered = f" WHERE {' AND '.join(where)}" if where else ""
     grouped = " GROUP BY ALL" if keys else ""
-    found = connection.execute(f"SELECT {selected} FROM cost{filtered}{grouped}", list(question.only.values()))
+    summed = connection.execute(f"SELECT {selected} FROM cost{filtered}{grouped}", list(question.only.values()))
     lines = [
         Line(
             values=row[: len(keys)], closed_nano=int(row[-5]), corrections_nano=int(row[-4]), open_nano=int(row[-3]),
             ns=int(row[-2]), tokens=int(row[-1]),
         )
-        for row in found.fetchall()
+        for row in summed.fetchall()
     ]  # fmt: skip
     first: dict[str, int] = {}
     for line in lines:

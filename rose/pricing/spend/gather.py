@@ -83,11 +83,11 @@ def gather(
     currency, and for open hours that cannot be priced; PriceBookError; LedgerError.
     """
     root = layout.check(root)
-    posted, of = _posted(root, period, provenance)
+    posted, provenance = _posted(root, period, provenance)
     gaps = period.without(own[0].period for own in posted.values())
     counting = {
         close_id: counted
-        for close_id, counted in coverage.counting(postings(root), of).items()
+        for close_id, counted in coverage.counting(postings(root), provenance).items()
         if close_id in posted and any(part.overlaps(period) for part in counted)
     }
     counted_postings = [posting for close_id in counting for posting in posted[close_id]]
@@ -106,14 +106,14 @@ def gather(
         else:
             frames.append((state, made))
     if gaps:
-        book = choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=of)
-        books.append(BookFacts.of(book))
+        book = choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
+        books.append(BookFacts.from_book(book))
         priced_by += [(gap, book) for gap in gaps]
         seen = Seen()
     for gap in gaps:
         try:
             priced = charges.price(
-                root, book, from_ns=gap.from_ns, to_ns=gap.to_ns, provenance=of, allow_unverified=allow_unverified,
+                root, book, from_ns=gap.from_ns, to_ns=gap.to_ns, provenance=provenance, allow_unverified=allow_unverified,
                 seen=seen,
             )  # fmt: skip
         except NothingChargedError:
@@ -121,14 +121,16 @@ def gather(
         verified &= priced.verified
         frames.append(("open", sums.summed(priced.frame, grain)))
     if not files and not frames:
-        raise NothingChargedError(f"no device time was provisioned in {period.label} ({of}), so nothing is charged")
+        raise NothingChargedError(
+            f"no device time was provisioned in {period.label} ({provenance}), so nothing is charged"
+        )
     currencies = {facts.currency for facts in books}
     if len(currencies) > 1:
         raise PricingError(f"{period.label} is in {' and '.join(sorted(currencies))}: ask for each part by itself")
     facts = dataclasses.replace(books[-1], example=any(facts.example for facts in books))
     return Gathered(
         period=period, files=tuple(files), frames=tuple(frames), open=tuple(gaps),
-        stamp=Stamp(from_ns=period.from_ns, to_ns=period.to_ns, provenance=of, book=facts, verified=verified),
+        stamp=Stamp(from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance, book=facts, verified=verified),
         closes={close_id: len(posted[close_id]) - 1 for close_id in counting},
         priced_by=tuple(sorted(priced_by, key=lambda part: part[0])),
     )  # fmt: skip
@@ -162,5 +164,5 @@ def _posted(root: Path, period: Period, provenance: str | None) -> tuple[dict[st
         with catalog.connect(root) as connection:
             set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
             present |= {str(row["provenance"]) for row in rows(connection, "closing/provenances")}
-    of = one_provenance(present, provenance, period)
-    return {close_id: own for close_id, own in known.items() if own[0].provenance == of}, of
+    provenance = one_provenance(present, provenance, period)
+    return {close_id: own for close_id, own in known.items() if own[0].provenance == provenance}, provenance

@@ -24,7 +24,8 @@ def of(days: list[list[dict[str, Any]]], judged: Period = MONTH) -> Watch:
     rows = [{"hour": datetime(2026, 6, 1) + timedelta(days=n), **row} for n, day in enumerate(days) for row in day]
     frame = charges_of(rows).with_columns(closed=pl.lit(False))
     return watch(
-        Bill(frame=frame, period=MONTH, provenance="live", book=BookFacts.of(BOOK), verified=True, closes=()), judged
+        Bill(frame=frame, period=MONTH, provenance="live", book=BookFacts.from_book(BOOK), verified=True, closes=()),
+        judged,
     )
 
 

@@ -39,7 +39,7 @@ def test_days_that_stand_out_are_shown_with_their_driver() -> None:
         for n, hours in enumerate([10] * 8 + [25])
     ]
     frame = charges_of(rows).with_columns(closed=pl.lit(False))
-    of = Bill(frame=frame, period=whole, provenance="live", book=BookFacts.of(BOOK), verified=True, closes=())
+    of = Bill(frame=frame, period=whole, provenance="live", book=BookFacts.from_book(BOOK), verified=True, closes=())
     text = printed(tables.watch(anomaly.watch(of, whole)))
     assert "2 days judged (USD, live): a day stands out if" in text
     assert "not enough data for 7 days (2026-06-01 to 2026-06-07)" in text

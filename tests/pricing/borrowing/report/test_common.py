@@ -10,7 +10,7 @@ from rose.pricing.figures import BookFacts, Figure, Figures, Stamp
 from rose.pricing.price_books.pricebook import load
 from rose.pricing.stats.bootstrap import Interval
 
-BOOK = BookFacts.of(load("example"))
+BOOK = BookFacts.from_book(load("example"))
 MAKE = Figures(Stamp(from_ns=0, to_ns=10**9, provenance="simulated", book=BOOK, verified=True))
 HOUR_NS = 3600 * 10**9
 
