@@ -113,8 +113,8 @@ def gather(
     for gap in gaps:
         try:
             priced = charges.price(
-                root, book, from_ns=gap.from_ns, to_ns=gap.to_ns, provenance=provenance, allow_unverified=allow_unverified,
-                seen=seen,
+                root, book, from_ns=gap.from_ns, to_ns=gap.to_ns, provenance=provenance,
+                allow_unverified=allow_unverified, seen=seen,
             )  # fmt: skip
         except NothingChargedError:
             continue
