@@ -346,17 +346,19 @@ def test_beside_a_writer_and_a_compaction(root: Path, tmp_path: Path, lease: Any
     thread = threading.Thread(target=compact)
     thread.start()
     left = rounds = 0
-    with LedgerWriter.open(root, "w", "r") as writer:
-        # At least two; how many parts leave in one depends on how far compaction has come.
-        while rounds < 2 or (left < 3 and rounds < 6):
-            rounds += 1
-            for _ in range(6):
-                writer.record(lease(at_us=FIRST_US))
-            rollup.roll_up(root)
-            left += archive(root, older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0.2).left
-            assert verify(root).problems == [], rounds
-    stop.set()
-    thread.join()
+    try:
+        with LedgerWriter.open(root, "w", "r") as writer:
+            # At least two; how many parts leave in one depends on how far compaction has come.
+            while rounds < 2 or (left < 3 and rounds < 6):
+                rounds += 1
+                for _ in range(6):
+                    writer.record(lease(at_us=FIRST_US))
+                rollup.roll_up(root)
+                left += archive(root, older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0.2).left
+                assert verify(root).problems == [], rounds
+    finally:
+        stop.set()
+        thread.join()
     assert failed == []
     assert left >= 3
     restored = restore(root, str(tmp_path / "away"))
