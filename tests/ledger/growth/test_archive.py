@@ -23,6 +23,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
+from tests.long_form import usual
 
 DAY_US = 86_400_000_000
 #: The first event of the ledger these tests use; each epoch of two events is a day later.
@@ -313,7 +314,7 @@ def _kill_archiving(pristine: Path, folder: Path, at: int) -> tuple[Path, Path, 
 
 
 def test_killed_at_any_point_nothing_is_lost_and_the_next_one_finishes(pristine: Path, tmp_path: Path) -> None:
-    points = (1, 3, 5, 6, 10, _KILL_POINTS - 1, _KILL_POINTS + 1)
+    points = usual((1, 6, 10, _KILL_POINTS + 1), long=(*range(1, _KILL_POINTS), _KILL_POINTS + 1))
     killed = [_kill_archiving(pristine, tmp_path, at) for at in points]
     assert killed.pop()[2:] == (0, f"{_KILL_POINTS}\n")
     for root, away, returncode, _ in killed:
