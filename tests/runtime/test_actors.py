@@ -34,6 +34,7 @@ for gpu in (1, None):
     actor.stop()
 """
 
+
 def run(code, *arguments):
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, arguments)],

@@ -379,9 +379,7 @@ def test_what_moves_of_an_engines_memory_is_recorded_and_no_turn_is_placed_befor
 
 
 @pytest.mark.live
-def test_a_killed_rollout_engine_leaves_serving_alone_and_is_lent_to_again(
-    tmp_path, gateway, tiny_policy, fork_server
-):
+def test_a_killed_rollout_engine_leaves_serving_alone_and_is_lent_to_again(tmp_path, gateway, tiny_policy, fork_server):
     """Two real engines on one device: the owner's, and the agent's, which answers with tokens under a lease only."""
     # Any step is admitted under a lease: how the executor paces steps is not what is asked here.
     device = Device(tmp_path, gateway, lease_ttl_s=3.0, heartbeat_s=0.2, policy="share_all")

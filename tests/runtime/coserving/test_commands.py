@@ -26,11 +26,11 @@ from rose.runtime.coserving.settings import PAGES
 from rose.runtime.engines import cpu
 from rose.runtime.engines.forkserver import fork_engine
 from rose.runtime.engines.ports import free_port
+from tests.runtime.conftest import ENVIRONMENT
 from tests.runtime.coserving.owned_server import Owner, served
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway
 from tests.runtime.coserving.test_agent import LEASES, SECOND, Device, until
-from tests.runtime.conftest import ENVIRONMENT
 
 ROOT = Path(__file__).parents[3]
 START_TIMEOUT_S = 280.0
