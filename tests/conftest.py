@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -15,6 +16,12 @@ TESTS = Path(__file__).parent
 # A busy host makes examples slowly; that says nothing of what is tested.
 hypothesis.settings.register_profile("rose", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("rose")
+
+#: What tests write waits for no disk where there is room in memory; `--basetemp` puts it elsewhere.
+MEMORY, ROOM_BYTES = Path("/dev/shm"), 4 << 30
+
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Workers side by side have a core each; threads of torch that wait for one another would only take it away.

@@ -65,8 +65,8 @@ def main() -> None:
     on_cores = [MEMORY] if given.gpu is None else []
     scope = Scope(
         rounds=given.rounds or (1 if quick else 5),
-        seconds=given.seconds or (8.0 if quick else 60.0),
-        calibration_s=8.0 if quick else 40.0 if given.gpu is None else 20.0,
+        seconds=given.seconds or (5.0 if quick else 60.0),
+        calibration_s=5.0 if quick else 40.0 if given.gpu is None else 20.0,
         starts=1 if quick else 2,
         trials=5 if quick else 25,
         turns=given.turns,

@@ -97,6 +97,8 @@ def refresh(root: Path | str) -> None:
                         continue
                     content = _build(root, current)
                 layout.write_file(root / layout.CATALOG, content, read_back=True)
+            # It was compared when it was built.
+            _compared[root] = current, _digest(content)
             break
     except duckdb.Error as error:
         raise LedgerError(
@@ -171,7 +173,7 @@ def faults(root: Path) -> list[str]:
     Of one that is right but for where the ledger lies, only that (see `was_moved`). A ledger without a catalog has no
     fault: the next reader makes one. Changes nothing.
     """
-    if not (root / layout.CATALOG).exists():
+    if not (root / layout.CATALOG).exists() or _is_compared(root, sources.selects(root)):
         return []
     try:
         with duckdb.connect() as connection:
@@ -207,12 +209,24 @@ def _differences(connection: duckdb.DuckDBPyConnection, root: Path) -> list[str]
     A file that this process compared before is not compared again.
     """
     selects = sources.selects(root)
-    compared = selects, hashlib.sha256((root / layout.CATALOG).read_bytes()).hexdigest()
-    if _compared.get(root) == compared:
+    digest = _digest((root / layout.CATALOG).read_bytes())
+    if _compared.get(root) == (selects, digest):
         return []
     if not (reasons := _faults(connection, selects)):
-        _compared[root] = compared
+        _compared[root] = selects, digest
     return reasons
+
+
+def _is_compared(root: Path, selects: dict[str, str]) -> bool:
+    """Whether the catalog of the ledger is, byte for byte, one that this process held against `selects`."""
+    try:
+        return _compared.get(root) == (selects, _digest((root / layout.CATALOG).read_bytes()))
+    except OSError:
+        return False
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _faults(connection: duckdb.DuckDBPyConnection, selects: dict[str, str]) -> list[str]:

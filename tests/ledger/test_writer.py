@@ -20,6 +20,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.writer import LedgerWriter
 from tests import programs
 from tests.ledger.small_disk import run_on_small_disk
+from tests.long_form import usual
 
 #: Records events for ever and prints the seq of each that is on disk.
 _ENDLESS = """
@@ -55,7 +56,7 @@ def _seqs(root: Path, writer: str = "w") -> list[int]:
 def test_no_acknowledged_event_is_lost_to_kill_9(tmp_path: Path) -> None:
     root, last = tmp_path / "ledger", -1
     luck = random.Random(7)
-    for _ in range(10):
+    for _ in range(usual(4, long=20)):
         with programs.started(_ENDLESS, root) as (process, output):
             acknowledged = [int(output.readline()) for _ in range(luck.randint(1, 40))]
             process.kill()

@@ -23,6 +23,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
+from tests.long_form import usual
 
 DAY_US = 86_400_000_000
 #: The first event of the ledger these tests use; each epoch of two events is a day later.
@@ -313,7 +314,7 @@ def _kill_archiving(pristine: Path, folder: Path, at: int) -> tuple[Path, Path, 
 
 
 def test_killed_at_any_point_nothing_is_lost_and_the_next_one_finishes(pristine: Path, tmp_path: Path) -> None:
-    points = (1, 3, 5, 6, 10, _KILL_POINTS - 1, _KILL_POINTS + 1)
+    points = usual((1, 6, 10, _KILL_POINTS + 1), long=(*range(1, _KILL_POINTS), _KILL_POINTS + 1))
     killed = [_kill_archiving(pristine, tmp_path, at) for at in points]
     assert killed.pop()[2:] == (0, f"{_KILL_POINTS}\n")
     for root, away, returncode, _ in killed:
@@ -346,17 +347,19 @@ def test_beside_a_writer_and_a_compaction(root: Path, tmp_path: Path, lease: Any
     thread = threading.Thread(target=compact)
     thread.start()
     left = rounds = 0
-    with LedgerWriter.open(root, "w", "r") as writer:
-        # At least two; how many parts leave in one depends on how far compaction has come.
-        while rounds < 2 or (left < 3 and rounds < 6):
-            rounds += 1
-            for _ in range(6):
-                writer.record(lease(at_us=FIRST_US))
-            rollup.roll_up(root)
-            left += archive(root, older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0.2).left
-            assert verify(root).problems == [], rounds
-    stop.set()
-    thread.join()
+    try:
+        with LedgerWriter.open(root, "w", "r") as writer:
+            # At least two; how many parts leave in one depends on how far compaction has come.
+            while rounds < 2 or (left < 3 and rounds < 6):
+                rounds += 1
+                for _ in range(6):
+                    writer.record(lease(at_us=FIRST_US))
+                rollup.roll_up(root)
+                left += archive(root, older_than_days=1, to=str(tmp_path / "away"), delete=True, grace_s=0.2).left
+                assert verify(root).problems == [], rounds
+    finally:
+        stop.set()
+        thread.join()
     assert failed == []
     assert left >= 3
     restored = restore(root, str(tmp_path / "away"))

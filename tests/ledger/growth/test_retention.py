@@ -289,7 +289,7 @@ def test_killed_between_approval_and_act_and_anywhere_in_it_the_act_is_done_once
     assert code == 0
     points = int(text)
     assert points > 10
-    for at in range(1, points + 1, usual(9, long=1)):
+    for at in range(1, points + 1, usual(17, long=1)):
         copy = Path(shutil.copytree(root, tmp_path / f"at{at}"))
         code, _ = programs.run(_KILLED, copy, at, key)
         assert code == -signal.SIGKILL

@@ -18,6 +18,7 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.verify import ROLL_UP_WRITER, verify
 from rose.ledger.writer import LedgerWriter
 from tests import programs
+from tests.long_form import usual
 
 #: A daily view against the same sums over the events themselves.
 SAME = {
@@ -68,7 +69,7 @@ def _differing(root: Path) -> dict[str, Any]:
     return found
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=usual(3, long=25), deadline=None)
 @given(st.data())
 def test_a_daily_view_is_the_sum_of_the_events_however_they_were_rolled_up(
     any_event: st.SearchStrategy[Event], data: st.DataObject

@@ -157,7 +157,7 @@ def test_killed_between_approval_and_close_and_within_it_it_is_closed_once(
     key = os.environ[keys.VARIABLE]
     code, text = programs.run(_KILLED, shutil.copytree(fleet, tmp_path / "whole"), 0, key)
     assert code == 0
-    for at in range(1, int(text) + 1, usual(13, long=1)):
+    for at in range(1, int(text) + 1, usual(23, long=1)):
         copy = Path(shutil.copytree(fleet, tmp_path / f"at{at}"))
         assert programs.run(_KILLED, copy, at, key)[0] == -signal.SIGKILL
         # A catalog that lacks an epoch which was just begun is made anew by the next reader.

@@ -22,6 +22,7 @@ from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
 from rose.runtime.policy.lease import WITHHELD
 from rose.runtime.policy.slack import Budgets, LeaseTerms
+from tests.runtime.conftest import ENVIRONMENT
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway
 from tests.runtime.coserving.stand_in_engine import StandInEngine, broken, stand_in_spec
@@ -378,7 +379,7 @@ def test_what_moves_of_an_engines_memory_is_recorded_and_no_turn_is_placed_befor
 
 
 @pytest.mark.live
-def test_a_killed_rollout_engine_leaves_serving_alone_and_is_lent_to_again(tmp_path, gateway, tiny_policy):
+def test_a_killed_rollout_engine_leaves_serving_alone_and_is_lent_to_again(tmp_path, gateway, tiny_policy, fork_server):
     """Two real engines on one device: the owner's, and the agent's, which answers with tokens under a lease only."""
     # Any step is admitted under a lease: how the executor paces steps is not what is asked here.
     device = Device(tmp_path, gateway, lease_ttl_s=3.0, heartbeat_s=0.2, policy="share_all")
@@ -393,6 +394,8 @@ def test_a_killed_rollout_engine_leaves_serving_alone_and_is_lent_to_again(tmp_p
             plugin=plugin,
             log=tmp_path / f"{name}.log",
             token_ids_only=True,
+            environment=ENVIRONMENT,
+            fork_server=fork_server.path,
         )
 
     page, staging = device.spec.page, device.spec.staging

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -23,12 +24,13 @@ from rose.runtime.coserving import commands
 from rose.runtime.coserving.page import ArbiterPage, Field, PageError, Party
 from rose.runtime.coserving.settings import PAGES
 from rose.runtime.engines import cpu
+from rose.runtime.engines.forkserver import fork_engine
 from rose.runtime.engines.ports import free_port
+from tests.runtime.conftest import ENVIRONMENT
 from tests.runtime.coserving.owned_server import Owner, served
 from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway
 from tests.runtime.coserving.test_agent import LEASES, SECOND, Device, until
-from tests.runtime.engines.conftest import ENVIRONMENT
 
 ROOT = Path(__file__).parents[3]
 START_TIMEOUT_S = 280.0
@@ -118,22 +120,40 @@ def test_a_server_whose_key_says_nothing_is_still_let_go(page):
 # ---------------------------------------------------------------------- real engines
 
 
-def start_server(model, log, *extra, **environment):
-    """As an owner does, in a process group of its own; returns (process, URL) at once."""
+def started_as(model, *extra, **environment):
+    """(URL, arguments, environment) of an owner's server: it is told nothing of ROSE."""
     port = free_port()
     arguments = [f"--model-path={model}", f"--port={port}", "--max-total-tokens=4096", "--skip-server-warmup"]
     arguments += ["--skip-tokenizer-init", "--dtype=float32", *cpu.ARGUMENTS, *extra]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("ROSE_")}
+    environment = {**clean, **cpu.ENVIRONMENT, **ENVIRONMENT, "OMP_NUM_THREADS": "1", **environment}
+    return f"http://127.0.0.1:{port}", arguments, environment
+
+
+def start_server(model, log):
+    """As an owner does, in a process group of its own; returns (process, URL) at once."""
+    url, arguments, environment = started_as(model)
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.runtime.owner_server", *arguments],
         cwd=ROOT,
-        env={**clean, **cpu.ENVIRONMENT, **ENVIRONMENT, "OMP_NUM_THREADS": "1", **environment},
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=log.open("wb"),
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    return process, f"http://127.0.0.1:{port}"
+    return process, url
+
+
+def fork_server_of_two_ranks(fork_server, model, log):
+    """As `start_server`, from a process that has SGLang loaded: it would be loaded four times more."""
+    cores = sorted(os.sched_getaffinity(0))
+    binding = f"{cores[0]}|{cores[-1]}"
+    url, arguments, environment = started_as(
+        model, "--tp-size=2", SGLANG_CPU_OMP_THREADS_BIND=binding, ROSE_ENGINE_ON_CPU="1"
+    )
+    with log.open("wb") as output:
+        return fork_engine(fork_server.path, arguments, environment, output, own_session=True), url
 
 
 def is_well(url):
@@ -153,13 +173,12 @@ def wait_well(process, url, log):
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory, tiny_policy):
+def servers(tmp_path_factory, tiny_policy, fork_server):
     """The URLs of an owner's two servers: one of one rank, one of two."""
-    folder, cores = tmp_path_factory.mktemp("owner"), sorted(os.sched_getaffinity(0))
-    binding = f"{cores[0]}|{cores[-1]}"
+    folder = tmp_path_factory.mktemp("owner")
     started = [
         start_server(tiny_policy, folder / "one"),
-        start_server(tiny_policy, folder / "two", "--tp-size=2", SGLANG_CPU_OMP_THREADS_BIND=binding),
+        fork_server_of_two_ranks(fork_server, tiny_policy, folder / "two"),
     ]
     try:
         for (process, url), name in zip(started, ("one", "two"), strict=True):
@@ -167,7 +186,7 @@ def servers(tmp_path_factory, tiny_policy):
         yield [url for _, url in started]
     finally:
         for process, _ in started:
-            process.terminate()
+            process.send_signal(signal.SIGTERM)
         for process, _ in started:
             try:
                 process.wait(20)

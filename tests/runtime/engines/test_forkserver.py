@@ -20,7 +20,7 @@ from rose.runtime.engines import placement
 from rose.runtime.engines.forkserver import ForkError, ForkServer, fork_engine, wait_until_loaded
 from rose.runtime.engines.ports import free_port
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
-from tests.runtime.engines.conftest import ENVIRONMENT
+from tests.runtime.conftest import ENVIRONMENT
 
 pytestmark = pytest.mark.live
 

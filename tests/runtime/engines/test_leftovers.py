@@ -24,7 +24,7 @@ from rose.runtime.engines.leftovers import (
     shift_logs,
 )
 from rose.runtime.engines.sglang import EngineProcess
-from tests.runtime.engines.conftest import ENVIRONMENT
+from tests.runtime.conftest import ENVIRONMENT
 from tests.runtime.engines.test_sglang import make_spec
 
 

@@ -14,7 +14,7 @@ from rose.runtime.coserving.remap import ASKED
 from rose.runtime.engines.gpu import GATED_ARGUMENTS
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.slack import LeaseTerms
-from tests.runtime.engines.conftest import ENVIRONMENT
+from tests.runtime.conftest import ENVIRONMENT
 from tests.runtime.engines.test_leased import moves, show, until
 from tests.runtime.engines.test_sglang import IDLE, answering, generate, lend, make_spec
 

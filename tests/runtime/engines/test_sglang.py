@@ -30,7 +30,7 @@ from rose.runtime.transfer.server import StoreServer
 from rose.runtime.transfer.shards import ModelShape
 from rose.runtime.transfer.store import VersionStore
 from tests.runtime import loads
-from tests.runtime.engines.conftest import ENVIRONMENT
+from tests.runtime.conftest import ENVIRONMENT
 
 pytestmark = pytest.mark.live
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import random
 import resource
 import signal
+import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,11 @@ import torch
 
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.store import VersionStore
+from tests.long_form import usual
 from tests.runtime.transfer.training import chunks_in, chunks_of, join, same, weights
+
+#: By what a publisher changes the folder, or begins to.
+TOUCHES = ("open", "os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir")
 
 
 @pytest.fixture
@@ -133,26 +136,41 @@ def test_a_full_disk_leaves_all_versions_as_they_were(memory: Path) -> None:
 def publish_on(folder: Path, versions: int) -> None:
     store = VersionStore(folder, anchor_every=4)
     latest = store.latest()
-    for version in range(0 if latest is None else latest + 1, versions):
+    first = 0 if latest is None else latest + 1
+    for version in range(first, first + versions):
         store.publish(version, weights(version))
 
 
-def test_a_publisher_that_is_killed_leaves_the_last_version_or_the_new_one(memory: Path) -> None:
-    rng = random.Random(0)
-    folder = memory / "store"
-    began_s = time.monotonic()
-    publish_on(memory / "measured", 4)
-    four_s = time.monotonic() - began_s
-    reached: list[int] = []
-    # Until it has been killed at many points, also on a host that is busy.
-    while len(reached) < 10 or len(set(reached)) < 4:
-        child = os.fork()
-        if child == 0:
-            publish_on(folder, 10_000)
+def killed_publishing(folder: Path, point: int) -> int:
+    """Publish three more versions in a process that is killed just before it touches the folder for the n-th time;
+    its exit code."""
+    child = os.fork()
+    if child == 0:
+        touches = 0
+
+        def hook(event: str, arguments: tuple[object, ...]) -> None:
+            nonlocal touches
+            if event in TOUCHES and str(arguments[0]).startswith(str(folder)):
+                touches += 1
+                if touches == point:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        try:
+            publish_on(folder, 3)
+        except BaseException:
             os._exit(1)
-        time.sleep(rng.random() * four_s)
-        os.kill(child, signal.SIGKILL)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_publisher_that_is_killed_leaves_the_last_version_or_the_new_one(memory: Path) -> None:
+    folder = memory / "store"
+    reached: list[int] = []
+    point = 1
+    while (code := killed_publishing(folder, point)) != 0:
+        assert code == -signal.SIGKILL
+        point += usual(7, long=1)
         store = VersionStore(folder, anchor_every=4)
         latest = store.latest()
         if latest is not None:
@@ -162,7 +180,9 @@ def test_a_publisher_that_is_killed_leaves_the_last_version_or_the_new_one(memor
             if latest > 0:
                 assert same(join(store, latest, latest - 1, memory / "staged"), weights(latest))
     assert reached == sorted(reached)
-    latest = reached[-1]
+    assert len(set(reached)) >= 4
+    latest = reached[-1] + 3
+    store = VersionStore(folder, anchor_every=4)
     store.publish(latest + 1, weights(latest + 1))
     assert same(join(store, latest + 1, None, memory / "staged"), weights(latest + 1))
     # What the killed ones left behind is gone.
