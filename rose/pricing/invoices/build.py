@@ -68,6 +68,10 @@ def invoices(
     lines: defaultdict[str, list[Line]] = defaultdict(list)
     for team, line in (*_charges(charged.frame), *_corrections(root, period, stamp.provenance)):
         lines[team].append(line)
+    posted = [line.posting for own in lines.values() for line in own if line.posting is not None]
+    if doubtful := {posting.name for posting in posted if not posting.verified}:
+        _refuse_unverified(", ".join(sorted(doubtful)), allow_unverified)
+        stamp = dataclasses.replace(stamp, verified=False)
     later = _by_team(charged.later)
     labels = _labels(root, stamp.provenance)
     made = [
@@ -113,11 +117,8 @@ def _charged(
     if same:
         of = bill.one_provenance({first.provenance for first in same}, provenance, period)
         closed = store.read(root, next(first.close_id for first in same if first.provenance == of))
-        if not closed.verified and not allow_unverified:
-            raise PricingError(
-                f"{closed.close_id} was made from a ledger that did not verify; `--allow-unverified` invoices it, "
-                "marked so"
-            )
+        if not closed.verified:
+            _refuse_unverified(closed.close_id, allow_unverified)
         close = closed.posted[0]
         return _Charged(
             frame=closed.charges.frame, book=closed.book, stamp=closed.stamp, close=close, made_ns=close.posted_ns,
@@ -135,6 +136,13 @@ def _charged(
     frame, facts = made.frame, made.stamp.book
     stamp = dataclasses.replace(made.stamp, book=dataclasses.replace(facts, example=facts.example or book.example))
     return _Charged(frame=frame, book=book, stamp=stamp, close=None, made_ns=now_ns, later=frame.clear())
+
+
+def _refuse_unverified(name: str, allow_unverified: bool) -> None:
+    if not allow_unverified:
+        raise PricingError(
+            f"{name} was made from a ledger that did not verify; `--allow-unverified` invoices it, marked so"
+        )
 
 
 def _charges(frame: pl.DataFrame) -> Iterator[tuple[str, Line]]:

@@ -110,6 +110,20 @@ def test_what_cannot_be_invoiced_is_refused(books: Path, period: Period, options
         build.invoices(books, period, **options)  # type: ignore[arg-type]
 
 
+def test_what_rests_on_a_ledger_that_did_not_verify_is_invoiced_only_if_asked_and_marked(
+    books: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(books, tmp_path / "ledger"))
+    (root / "live" / "test" / "000000" / "foreign.txt").write_text("not ours")
+    within_second_us = (FIRST.to_ns + 3 * DAY_NS // 2) // 1000
+    assert restate(root, FIRST_ID, "again", OURS, allow_unverified=True, now_us=within_second_us)
+    for period, name in ((FIRST, FIRST_ID), (SECOND, f"correction 2 of {FIRST_ID}")):
+        with pytest.raises(PricingError, match=f"^{name} was made from a ledger that did not verify"):
+            build.invoices(root, period)
+        made = build.invoices(root, period, allow_unverified=True)
+        assert {invoice.marks for invoice in made} == {("UNVERIFIED LEDGER",)}
+
+
 def test_a_team_that_has_no_charge_is_an_error(books: Path) -> None:
     with pytest.raises(PricingError, match="has team 'reserch'; did you mean 'research'"):
         build.of_team(build.invoices(books, FIRST), "reserch")
