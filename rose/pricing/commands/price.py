@@ -201,7 +201,7 @@ def _words(entry: Entry) -> str:
             return f"${entry.input_usd_per_million:f} in, ${entry.output_usd_per_million:f} out, per million"
         case entries.VerifierPrice():
             return f"${entry.usd_per_verdict:f} per verdict"
-        case entries.ExchangeRate():
+        case rules.ExchangeRate():
             return f"${entry.usd_per_unit:f} for 1 {entry.currency}"
         case rules.SharedCost() | rules.Credit():
             return entry.words

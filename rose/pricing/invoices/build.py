@@ -23,9 +23,10 @@ from rose.pricing.money import PricingError
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables
-from rose.pricing.spend import sums
+from rose.pricing.spend import rules, sums
 from rose.pricing.spend.cost import tags_of
 from rose.pricing.spend.currency import OWN, rate_of
+from rose.pricing.spend.gather import gather
 
 _KEYS = ("team", "run_id", "bucket", "kind", "pool", "device_class", "commitment", "route")
 _COUNTS = {"capacity": "ns", "transfer": "bytes", "energy": "energy_mw_ns"}
@@ -56,8 +57,8 @@ def invoices(
     """The invoices of a period, by team, one of what is unallocated at the end.
 
     Their charges sum to the close exactly, and these with what was posted since to its restated total. Corrections of
-    earlier periods count where they were posted within this one. `price_book` prices a period that is not closed, and
-    has the rate of exchange; a close has both itself.
+    earlier periods count where they were posted within this one; shared costs and credits as the period was closed.
+    `price_book` prices a period that is not closed, and has the rate of exchange; a close has both itself.
 
     Raises PricingError for a period that was closed in other parts, that has no charge, or more than one provenance
     (unless one is chosen), and for a ledger that did not verify; PriceBookError; LedgerError.
@@ -66,7 +67,8 @@ def invoices(
     charged = _charged(root, period, price_book, provenance, allow_unverified, now_us)
     stamp, book = charged.stamp, charged.book
     lines: defaultdict[str, list[Line]] = defaultdict(list)
-    for team, line in (*_charges(charged.frame), *_corrections(root, period, stamp.provenance)):
+    ruled = _ruled(root, period, charged, allow_unverified)
+    for team, line in (*_charges(charged.frame), *_corrections(root, period, stamp.provenance), *ruled):
         lines[team].append(line)
     posted = [line.posting for own in lines.values() for line in own if line.posting is not None]
     if doubtful := {posting.name for posting in posted if not posting.verified}:
@@ -134,6 +136,7 @@ def _charged(
         )
     now_ns = 1000 * (utc_us() if now_us is None else now_us)
     frame, facts = made.frame, made.stamp.book
+    # Shared costs rest on it where no hour does.
     stamp = dataclasses.replace(made.stamp, book=dataclasses.replace(facts, example=facts.example or book.example))
     return _Charged(frame=frame, book=book, stamp=stamp, close=None, made_ns=now_ns, later=frame.clear())
 
@@ -188,6 +191,24 @@ def _corrections(root: Path, period: Period, provenance: str) -> Iterator[tuple[
                         kind="correction", what=bucket, amount_nano=nano, detail=posting.reason or "", posting=posting
                     ),
                 )
+
+
+def _ruled(root: Path, period: Period, charged: _Charged, allow_unverified: bool) -> Iterator[tuple[str, Line]]:
+    """Team and line of the shared costs and credits of the price book, by what a close was closed with."""
+    if not charged.book.shared_cost and not charged.book.credit:
+        return
+    as_closed = charged.close is not None
+    gathered = gather(
+        root, period, charged.book, provenance=charged.stamp.provenance, allow_unverified=allow_unverified,
+        as_closed=as_closed,
+    )  # fmt: skip
+    ruled = rules.of_gathered(root, gathered, allow_unverified=allow_unverified, as_closed=as_closed)
+    for share in ruled.shares:
+        if share.nano:
+            yield share.team, Line(kind="shared", what=share.name, amount_nano=share.nano, detail=share.rule)
+    for row in ruled.credits:
+        if row.nano:
+            yield row.team, Line(kind="credit", what=row.name, amount_nano=row.nano)
 
 
 def _converted(made: Sequence[Invoice], book: PriceBook, currency: str, period: Period) -> tuple[Invoice, ...]:

@@ -52,8 +52,7 @@ def warnings(book: PriceBook) -> list[str]:
         f"{cover.what} has no price {words(gap)}; a run that needs it on those days is refused"
         for cover in coverage(book)
         for gap in cover.gaps
-        # Days without an offer have nothing to compare with, those without a rate are shown in dollars.
-        if cover.table not in ("offer", "exchange_rate")
+        if cover.table != "offer"  # days without an offer have nothing to compare with, and refuse nothing
     ]
     powered = {figure.device_class for figure in book.power}
     unpowered = sorted({price.device_class for price in book.device if not price.energy_included} - powered)

@@ -20,7 +20,6 @@ from rose.pricing.price_books.numbers import (
     Low,
     Month,
     Probability,
-    UnitPrice,
     number,
     rate,
 )
@@ -344,24 +343,6 @@ class VerifierPrice(Dated):
     usd_per_verdict: Rate
 
 
-class ExchangeRate(Dated):
-    """Dollars for one unit of another currency: what readers see amounts in. Prices stay in dollars."""
-
-    key_fields = ("currency",)
-    may_be_a_guess = False
-
-    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
-    usd_per_unit: UnitPrice
-    valid_from: Day
-
-    @field_validator("currency")
-    @classmethod
-    def _another(cls, currency: str) -> str:
-        if currency == "USD":
-            raise ValueError("must be another currency than the book's own")
-        return currency
-
-
 #: Table of the file to the class of its entries, in the order a book is shown.
 TABLES: dict[str, type[Entry]] = {
     "device": DevicePrice,
@@ -372,7 +353,6 @@ TABLES: dict[str, type[Entry]] = {
     "lending": Lending,
     "tokens": TokenPrices,
     "verifier": VerifierPrice,
-    "exchange_rate": ExchangeRate,
 }
 
 

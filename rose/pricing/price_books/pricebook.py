@@ -23,7 +23,6 @@ from rose.pricing.price_books.entries import (
     DevicePrice,
     Electricity,
     Entry,
-    ExchangeRate,
     Header,
     Lending,
     Offer,
@@ -34,7 +33,7 @@ from rose.pricing.price_books.entries import (
     VerifierPrice,
     day_of,
 )
-from rose.pricing.price_books.rules import Credit, DeviceTag, SharedCost
+from rose.pricing.price_books.rules import Credit, DeviceTag, ExchangeRate, SharedCost
 
 __all__ = [
     "DevicePrice",

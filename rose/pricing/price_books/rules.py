@@ -1,4 +1,4 @@
-"""What finance writes into a price book beside prices: costs to share, credits, and tags of devices."""
+"""What finance writes into a price book beside prices: costs to share, credits, tags of devices, rates of exchange."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from rose.pricing.price_books.entries import TABLES, Dated, Day, Entry, Name, Pool, Rate
-from rose.pricing.price_books.numbers import part
+from rose.pricing.price_books.numbers import UnitPrice, part
 
 _RULE = "rule"
 
@@ -150,7 +150,30 @@ def tagging(entries: Iterable[DeviceTag]) -> Callable[..., dict[str, str]]:
     return tags
 
 
+class ExchangeRate(Dated):
+    """Dollars for one unit of another currency: what readers see amounts in. Prices stay in dollars."""
+
+    key_fields = ("currency",)
+    may_be_a_guess = False
+
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
+    usd_per_unit: UnitPrice
+    valid_from: Day
+
+    @field_validator("currency")
+    @classmethod
+    def _another(cls, currency: str) -> str:
+        if currency == "USD":
+            raise ValueError("must be another currency than the book's own")
+        return currency
+
+
 #: Table of the file to the class of its entries.
-RULES: dict[str, type[Entry]] = {"shared_cost": SharedCost, "credit": Credit, "device_tag": DeviceTag}
+RULES: dict[str, type[Entry]] = {
+    "shared_cost": SharedCost,
+    "credit": Credit,
+    "device_tag": DeviceTag,
+    "exchange_rate": ExchangeRate,
+}
 #: Every table that a file may have, prices first.
 FILE_TABLES: dict[str, type[Entry]] = TABLES | RULES

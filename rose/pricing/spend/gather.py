@@ -76,14 +76,19 @@ def gather(
     grain: sums.Grain = "hour",
     provenance: str | None = None,
     allow_unverified: bool = False,
+    as_closed: bool = False,
 ) -> Gathered:
     """The sums of a period; `price_book` prices hours that are not closed, and is not asked for where all are.
+
+    If `as_closed`, closed hours are as they were closed, without what was posted to them since.
 
     Raises PricingError where there is nothing to charge, for more than one provenance (unless one is chosen) or
     currency, and for open hours that cannot be priced; PriceBookError; LedgerError.
     """
     root = layout.check(root)
     posted, provenance = _posted(root, period, provenance)
+    if as_closed:
+        posted = {close_id: own[:1] for close_id, own in posted.items()}
     gaps = period.without(own[0].period for own in posted.values())
     counting = {
         close_id: counted

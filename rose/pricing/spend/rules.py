@@ -82,17 +82,18 @@ class Ruled:
         }
 
 
-def of_gathered(root: Path, gathered: Gathered, *, allow_unverified: bool = False) -> Ruled:
+def of_gathered(root: Path, gathered: Gathered, *, allow_unverified: bool = False, as_closed: bool = False) -> Ruled:
     """What the rules make of a period that was gathered.
 
     A credit that began before is followed from its first day on: hours in between that are not closed are priced by
-    the book of the period's first hour. Raises as `gather` does.
+    the book of the period's first hour. `as_closed` is as for `gather`, of the time before the period. Raises as that
+    does.
     """
     spans = priced_by(root, gathered)
     if not any(book.shared_cost or book.credit for _, book in spans):
         return Ruled()
     billed = _billed(gathered, spans)
-    earlier = _earlier(root, gathered, spans, allow_unverified)
+    earlier = _earlier(root, gathered, spans, allow_unverified, as_closed)
     applied = [row for rows in list(in_turn([*earlier, *billed]))[len(earlier) :] for row in rows]
     return Ruled(_summed_shares(billed), _summed_credits(applied))
 
@@ -150,7 +151,11 @@ def _billed(gathered: Gathered, spans: Sequence[tuple[Period, PriceBook]]) -> li
 
 
 def _earlier(
-    root: Path, gathered: Gathered, spans: Sequence[tuple[Period, PriceBook]], allow_unverified: bool
+    root: Path,
+    gathered: Gathered,
+    spans: Sequence[tuple[Period, PriceBook]],
+    allow_unverified: bool,
+    as_closed: bool,
 ) -> list[Billed]:
     """The periods before, from the first day of the oldest credit on that the period still has."""
     begins_ns = gathered.period.from_ns
@@ -168,7 +173,7 @@ def _earlier(
     try:
         before = gather(
             root, Period(first_ns, begins_ns), spans[0][1], provenance=gathered.stamp.provenance,
-            allow_unverified=allow_unverified,
+            allow_unverified=allow_unverified, as_closed=as_closed,
         )  # fmt: skip
     except NothingChargedError:
         return []

@@ -8,10 +8,10 @@ import typer
 from typer.testing import CliRunner, Result
 
 from rose.pricing.commands.invoice import invoice_command
-from tests.pricing.invoices.conftest import DEARER_DAY_NANO, SECOND_ID, books
+from tests.pricing.invoices.conftest import DEARER_DAY_NANO, SECOND_ID, books, unclosed
 from tests.pricing.invoices.test_pdf import has_browser
 
-__all__ = ["books"]
+__all__ = ["books", "unclosed"]
 
 app = typer.Typer()
 app.command("invoice")(invoice_command)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,18 @@ DAY_NANO, DEARER_DAY_NANO = 86_400_000_000, 95_040_000_000
 
 
 @pytest.fixture(scope="session")
-def books(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two days closed and, within the two that follow, made dearer; those closed dearer, and cheaper again later."""
+def unclosed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four days of one device, which works an hour of each."""
     made = begun()
     for at_s in range(0, 4 * 86_400, 86_400):
         made += [slice_(at_s, lease_id="L1", rollout=3600), slice_(at_s + 3600, idle=23 * 3600)]
-    root = write(tmp_path_factory.mktemp("invoices") / "ledger", [*made, *ended(4 * 86_400)])
+    return write(tmp_path_factory.mktemp("unclosed") / "ledger", [*made, *ended(4 * 86_400)])
+
+
+@pytest.fixture(scope="session")
+def books(unclosed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two days closed and, within the two that follow, made dearer; those closed dearer, and cheaper again later."""
+    root = Path(shutil.copytree(unclosed, tmp_path_factory.mktemp("invoices") / "ledger"))
     close(root, FIRST, OURS, now_us=(FIRST.to_ns + S) // 1000)
     assert restate(root, FIRST_ID, "contract 18 <b>", DEARER, now_us=(FIRST.to_ns + DAY_NS) // 1000)
     close(root, SECOND, DEARER, now_us=(SECOND.to_ns + DAY_NS) // 1000)

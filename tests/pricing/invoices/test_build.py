@@ -12,7 +12,7 @@ from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.period import NS_PER_DAY, Period
 from rose.pricing.closing.restate import restate
 from rose.pricing.invoices import build
-from rose.pricing.invoices.invoice import Invoice
+from rose.pricing.invoices.invoice import Invoice, Kind
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from tests.pricing.closing.conftest import DAY_NS, T0_NS, close
@@ -89,6 +89,62 @@ def test_an_open_period_is_a_draft_by_the_prices_that_are_named(books: Path, tmp
     assert example[0].marks == ("DRAFT", "EXAMPLE PRICES, not yours")
 
 
+RULES = """
+[[shared_cost]]
+name = "network"
+usd_per_month = 3000.01
+split = "usage"
+source = "contract 4"
+source_date = 2026-05-01
+
+[[shared_cost]]
+name = "idle time"
+share_of = "idle"
+shares = { research = 0.7, chat = 0.3 }
+source = "agreed"
+source_date = 2026-05-01
+
+[[credit]]
+name = "launch"
+usd = 400.10
+valid_from = 2026-06-01
+source = "letter of May"
+source_date = 2026-05-01
+"""
+
+
+@pytest.fixture(scope="module")
+def ruled(unclosed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both periods closed by a book with rules; the first one corrected after the second was closed."""
+    root = Path(shutil.copytree(unclosed, tmp_path_factory.mktemp("ruled") / "ledger"))
+    book, dearer = (pricebook.parse(of.text + RULES, "ruled.toml") for of in (OURS, DEARER))
+    for period in (FIRST, SECOND):
+        close(root, period, book, now_us=(period.to_ns + DAY_NS) // 1000)
+    assert restate(root, FIRST_ID, "dearer", dearer, now_us=(SECOND.to_ns + 2 * DAY_NS) // 1000)
+    return root
+
+
+def test_shared_costs_and_credits_are_lines_and_all_is_close_with_them(ruled: Path) -> None:
+    invoices = {period: build.invoices(ruled, period) for period in (FIRST, SECOND)}
+    shared = credits = 0
+    for period, made in invoices.items():
+        sums = {kind: sum(invoice.sum_nano(kind) for invoice in made) for kind in ("charge", "shared", "credit")}
+        # Two of the thirty days of June.
+        assert sums["shared"] in (200_000_666_666, 200_000_666_667)
+        assert sums["charge"] == store.read(ruled, FIRST_ID if period is FIRST else SECOND_ID).charges.total_nano
+        assert total(made) == sums["charge"] + sums["shared"] + sums["credit"]
+        shared, credits = shared + sums["shared"], credits + sums["credit"]
+    assert credits == -400_100_000_000, (
+        "what the first period took, the second has no more, and a correction changes none"
+    )
+    first = build.of_team(invoices[FIRST], "research")
+    assert {(line.what, line.detail) for line in first.of_kind("shared")} == {
+        ("network", "$3000.01 a month, by usage"), ("idle time", "idle cost moved, research 0.7, chat 0.3"),
+    }  # fmt: skip
+    euros = build.invoices(ruled, FIRST, currency="EUR")
+    assert total(euros) == round(total(invoices[FIRST]) * 10_000 / 10_843)
+
+
 def test_another_currency_sums_as_the_whole_does(books: Path) -> None:
     dollars, euros = build.invoices(books, SECOND), build.invoices(books, SECOND, currency="EUR")
     assert total(euros) == round(total(dollars) * 10_000 / 10_843)
@@ -132,8 +188,9 @@ def test_a_team_that_has_no_charge_is_an_error(books: Path) -> None:
 @FEW
 @given(made=ledgers())
 def test_on_any_ledger_every_nano_dollar_is_invoiced_once(made: Made) -> None:
-    book = pricebook.parse(RANDOM_BOOK, "awkward.toml")
-    dear = pricebook.parse(RANDOM_BOOK.replace("1.700000001", "1.9").replace('version = "1"', 'version = "2"'), "dear")
+    text = RANDOM_BOOK + RULES.replace("2026-06-01", "2026-02-01")
+    book = pricebook.parse(text, "awkward.toml")
+    dear = pricebook.parse(text.replace("1.700000001", "1.9").replace('version = "1"', 'version = "2"'), "dear")
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "ledger"
         made.write(root, 0, 0)
@@ -151,10 +208,14 @@ def test_on_any_ledger_every_nano_dollar_is_invoiced_once(made: Made) -> None:
         posted = {close_id: store.read(root, close_id) for close_id in closes}
         for closed in posted.values():
             invoices = build.invoices(root, Period(closed.charges.from_ns, closed.charges.to_ns))
-            charges = sum(invoice.sum_nano("charge") for invoice in invoices)
+            kinds: tuple[Kind, ...] = ("charge", "correction", "shared", "credit")
+            charges, corrections, shared, credits = (
+                sum(invoice.sum_nano(kind) for invoice in invoices) for kind in kinds
+            )
             assert charges == closed.charges.total_nano
+            assert total(invoices) == charges + corrections + shared + credits
+            assert -400_100_000_000 <= credits <= 0 < shared
             assert charges + sum(invoice.later_nano for invoice in invoices) == charge_algebra.total(closed.frame)
-            corrections = sum(invoice.sum_nano("correction") for invoice in invoices)
             assert corrections == sum(
                 other.posted[-1].cost_nano for other in posted.values()
                 if len(other.posted) > 1 and closed.charges.from_ns <= other.posted[-1].posted_ns < closed.charges.to_ns
