@@ -37,7 +37,7 @@ SAMPLE = "sample_traces/ledger"
 #: SGLang, and is run by tests/test_cli.py; `rose accept` is run by tests/benchmarks/test_gpu.py.
 CHEAP = (
     "--help", "config", "price", "borrow", "correct", "sql", "query", "schema", "report", "ledger", "jobs", "books",
-    "cost", "forecast", "saved", "invoice", "explain", "export", "attach",
+    "cost", "forecast", "saved", "reconcile", "invoice", "explain", "export", "attach",
 )  # fmt: skip
 #: Those of them that go on until they are stopped, with the option that makes one do so; their own tests run them.
 ENDLESS = {
@@ -113,6 +113,7 @@ def workplace(tmp_path_factory) -> Path:
         (folder / name[1]).write_text(block.text, encoding="utf-8")
     if (ROOT / SAMPLE).exists():
         shutil.copytree(ROOT / SAMPLE, folder / SAMPLE)
+        shutil.copy(ROOT / "sample_traces" / "vendor_focus.csv", folder / "sample_traces")
         # Its views are those of the version that recorded it; the first reader replaces them.
         catalog.connect(folder / SAMPLE).close()
     at_us, hour_ns = 1_780_000_000_000_000, 3_600_000_000_000
@@ -168,6 +169,8 @@ def test_a_documented_command_exists(document, line):
         assert extra[1] in project()["optional-dependencies"], f"{where}: no such extra"
     elif words[:3] == [".venv/bin/python", "-m", "pytest"]:
         assert (ROOT / words[3]).exists(), f"{where}: no such tests"
+    elif words[:2] == [".venv/bin/python", "tests/pricing/export/focus_validator.py"]:
+        assert (ROOT / words[1]).exists(), where
     elif words[1] == "-m" and words[2].startswith("benchmarks."):
         assert (ROOT / words[2].replace(".", "/") / "__main__.py").exists(), where
     elif words[0] == "curl":
