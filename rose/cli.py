@@ -18,6 +18,7 @@ from rose.pricing.commands import borrow_app, correct_app, price_app, report_com
 from rose.pricing.commands.books import books_app, explain_command
 from rose.pricing.commands.export import export_app
 from rose.pricing.commands.invoice import invoice_command
+from rose.pricing.commands.reconcile import reconcile_command
 from rose.pricing.commands.spend import cost_command, forecast_command, saved_command
 from rose.pricing.jobs import planned
 from rose.runtime.coserving.commands import attach_command, detach_command
@@ -63,6 +64,7 @@ app.command("cost")(cost_command)
 app.command("saved")(saved_command)
 app.command("forecast")(forecast_command)
 app.command("invoice")(invoice_command)
+app.command("reconcile")(reconcile_command)
 app.command("explain")(explain_command)
 app.add_typer(export_app, name="export")
 app.add_typer(weights_app, name="weights")

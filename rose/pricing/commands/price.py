@@ -171,7 +171,7 @@ def _optional(entry: Lending) -> str:
 
 def _words(entry: Entry) -> str:
     """The price of an entry in words."""
-    from rose.pricing.price_books import entries, rules
+    from rose.pricing.price_books import entries, rules, vendors
 
     match entry:
         case entries.DevicePrice():
@@ -205,6 +205,10 @@ def _words(entry: Entry) -> str:
             return f"${entry.usd_per_unit:f} for 1 {entry.currency}"
         case rules.SharedCost() | rules.Credit():
             return entry.words
+        case vendors.VendorResource():
+            kind = "device" if entry.device else "hardware" if entry.hardware else "class"
+            many = f", {entry.devices} of them each" if entry.devices > 1 else ""
+            return f"is {kind} {entry.device or entry.hardware or entry.device_class}{many}"
         case rules.DeviceTag():
             return ", ".join(f"{name} {value}" for name, value in entry.tags.items())
     raise AssertionError(f"no words for {type(entry).__name__}")

@@ -34,6 +34,7 @@ from rose.pricing.price_books.entries import (
     day_of,
 )
 from rose.pricing.price_books.rules import Credit, DeviceTag, ExchangeRate, SharedCost
+from rose.pricing.price_books.vendors import VendorResource
 
 __all__ = [
     "DevicePrice",
@@ -70,6 +71,7 @@ class PriceBook(Header):
     shared_cost: list[SharedCost] = Field(default_factory=list)
     credit: list[Credit] = Field(default_factory=list)
     device_tag: list[DeviceTag] = Field(default_factory=list)
+    vendor_resource: list[VendorResource] = Field(default_factory=list)
 
     #: SHA-256 of the file's text: two books of one name and version that differ are told apart by it.
     sha256: str = Field(default="", exclude=True)
@@ -100,6 +102,7 @@ class PriceBook(Header):
             "shared_cost": self.shared_cost,
             "credit": self.credit,
             "device_tag": self.device_tag,
+            "vendor_resource": self.vendor_resource,
         }
         return of[table]
 

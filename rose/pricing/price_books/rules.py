@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from rose.pricing.price_books.entries import TABLES, Dated, Day, Entry, Name, Pool, Rate
 from rose.pricing.price_books.numbers import UnitPrice, part
+from rose.pricing.price_books.vendors import VendorResource
 
 _RULE = "rule"
 
@@ -174,6 +175,7 @@ RULES: dict[str, type[Entry]] = {
     "credit": Credit,
     "device_tag": DeviceTag,
     "exchange_rate": ExchangeRate,
+    "vendor_resource": VendorResource,
 }
 #: Every table that a file may have, prices first.
 FILE_TABLES: dict[str, type[Entry]] = TABLES | RULES

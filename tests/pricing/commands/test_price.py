@@ -69,6 +69,11 @@ def test_show_has_words_for_everything_a_book_can_hold(tmp_path: Path) -> None:
         tmp_path,
         ("idle_w = 267\nload_w = 680", "points = [[0.0, 267], [0.5, 520], [1.0, 680]]"),
         ('commitment = "1-year reserved"', 'commitment = "1-year [bold]reserved"\nenergy_included = true'),
+        (
+            "[electricity]",
+            '[[vendor_resource]]\nsku = "a3-*"\nclass = "h100-sxm"\ndevices = 8\nvalid_to = 2026-06-01\n'
+            'source = "list"\nsource_date = 2026-05-01\n\n[electricity]',
+        ),
     )
     output = said("show", "-b", book)
     assert "267 W idle, 520" in output
@@ -76,6 +81,8 @@ def test_show_has_words_for_everything_a_book_can_hold(tmp_path: Path) -> None:
     assert "energy included" in output
     assert "per verdict" in output
     assert "interruptions" in output
+    assert "is class h100-sxm," in output
+    assert "vendor_resource" not in said("check", book).partition("warning:")[2]
 
 
 def test_diff_shows_what_changed_and_says_so_when_nothing_did(tmp_path: Path) -> None:

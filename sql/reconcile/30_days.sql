@@ -1,0 +1,64 @@
+-- What an invoice charges on each day of the period [from_day, to_day), by what it is a charge of. A row of more than a
+-- day is cut by time; its last part takes what rounding leaves, so that parts add up to the row.
+CREATE OR REPLACE TEMP MACRO whole(number) AS (number::DECIMAL(28, 12) * 1000000000000::DECIMAL(13, 0))::HUGEINT;
+CREATE OR REPLACE TEMP MACRO upto(pico, until, begins, ends) AS
+    CASE
+        WHEN until <= begins THEN 0::HUGEINT
+        WHEN until >= ends THEN pico
+        ELSE pico * (epoch_ms(until) - epoch_ms(begins)) // (epoch_ms(ends) - epoch_ms(begins))
+    END;
+CREATE OR REPLACE TEMP MACRO part(pico, day, begins, ends) AS
+    upto(pico, least(day + INTERVAL 1 DAY, getvariable('to_day')), begins, ends)
+        - upto(pico, greatest(day, getvariable('from_day')), begins, ends);
+-- Nanoseconds in a unit of time of whole things: not GB-Hours, and not 100 Hours.
+CREATE OR REPLACE TEMP MACRO ns_in(unit) AS
+    CASE
+        WHEN regexp_matches(unit, '(^|[^a-z])(bytes?|[kmgtp]i?b|i?ops|requests?|tokens?)[ -]', 'i') THEN NULL
+        WHEN regexp_full_match(unit, '([a-z][a-z0-9 ]*-)?(hours?|hrs?)', 'i') THEN 3600000000000
+        WHEN regexp_full_match(unit, '([a-z][a-z0-9 ]*-)?minutes?', 'i') THEN 60000000000
+        WHEN regexp_full_match(unit, '([a-z][a-z0-9 ]*-)?seconds?', 'i') THEN 1000000000
+        WHEN regexp_full_match(unit, '([a-z][a-z0-9 ]*-)?days?', 'i') THEN 86400000000000
+    END;
+CREATE OR REPLACE TEMP MACRO item_of(unit) AS
+    CASE
+        WHEN unit IS NULL OR ns_in(unit) IS NOT NULL THEN 'device time'
+        WHEN regexp_full_match(unit, '[km]?wh', 'i') THEN 'energy'
+        WHEN regexp_full_match(unit, 'bytes?|[kmgtp]i?b', 'i') THEN 'transfer'
+        ELSE 'other'
+    END;
+-- A purchase that its usage carries the cost of has no effective cost: it is no charge of a device.
+CREATE OR REPLACE TEMP MACRO is_compared(category, effective) AS
+    category = 'Usage' OR (category = 'Purchase' AND effective <> 0);
+CREATE OR REPLACE TABLE invoice_day AS
+WITH inside AS (
+    SELECT
+        * EXCLUDE (fingerprint, fault), item_of(unit) AS item,
+        is_compared(category, effective) AS compared,
+        whole(billed) AS billed_pico, whole(effective) AS effective_pico,
+        whole(quantity) * ns_in(unit) // 1000000000000 AS ns,
+        row IN (SELECT row FROM again) AS repeated
+    FROM invoice_row
+    WHERE begins < getvariable('to_day') AND ends > getvariable('from_day')
+),
+spread AS (
+    SELECT
+        *,
+        unnest(
+            range(
+                date_trunc('day', greatest(begins, getvariable('from_day'))), least(ends, getvariable('to_day')),
+                INTERVAL 1 DAY
+            )
+        ) AS day
+    FROM inside
+)
+SELECT
+    day, resource, resource_type, sku, tagged, category, item, compared,
+    count(*) AS rows,
+    sum(part(billed_pico, day, begins, ends)) AS billed_pico,
+    sum(part(effective_pico, day, begins, ends)) AS effective_pico,
+    -- Unknown for all where it is for one: hours of a part are not the hours of the whole.
+    CASE WHEN count(*) = count(ns) THEN sum(part(ns, day, begins, ends)) END AS ns,
+    coalesce(sum(part(effective_pico, day, begins, ends)) FILTER (repeated), 0) AS again_pico,
+    coalesce(sum(part(effective_pico, day, begins, ends)) FILTER (correction), 0) AS corrections_pico
+FROM spread
+GROUP BY ALL;

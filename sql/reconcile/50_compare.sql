@@ -1,0 +1,52 @@
+-- The ledger beside the invoice, by what is charged, item and day: `cell`. A device that the invoice does not name is
+-- part of the group or the class that it does name. Amounts are whole nano-units of the ledger's currency, of which a
+-- unit of the invoice's is `rate_numerator` / `rate_denominator`.
+CREATE OR REPLACE TABLE grouped AS
+WITH device AS (SELECT DISTINCT hardware_id, device_id, device_class FROM ledger_day),
+pattern AS (SELECT DISTINCT target, by_name FROM vendor_resource WHERE kind = 'devices'),
+named AS (SELECT DISTINCT kind, name FROM matched)
+SELECT
+    d.hardware_id, d.device_id, d.device_class,
+    CASE
+        WHEN bool_or(o.name IS NOT NULL) THEN 'device' WHEN count(g.name) > 0 THEN 'devices'
+        WHEN bool_or(c.name IS NOT NULL) THEN 'class' ELSE 'device'
+    END AS kind,
+    CASE
+        WHEN bool_or(o.name IS NOT NULL) THEN d.hardware_id WHEN count(g.name) > 0 THEN min(g.name)
+        WHEN bool_or(c.name IS NOT NULL) THEN d.device_class ELSE d.hardware_id
+    END AS name
+FROM device AS d
+LEFT JOIN named AS o ON o.kind = 'device' AND o.name = d.hardware_id
+LEFT JOIN pattern AS p ON CASE WHEN p.by_name THEN d.device_id ELSE d.hardware_id END GLOB p.target
+LEFT JOIN named AS g ON g.kind = 'devices' AND g.name = p.target
+LEFT JOIN named AS c ON c.kind = 'class' AND c.name = d.device_class
+GROUP BY d.hardware_id, d.device_id, d.device_class;
+CREATE OR REPLACE TEMP MACRO nano(pico) AS
+    sign(pico) * ((2 * abs(pico::HUGEINT) * getvariable('rate_numerator') + 1000 * getvariable('rate_denominator'))
+        // (2000 * getvariable('rate_denominator')));
+CREATE OR REPLACE TABLE cell AS
+WITH billed AS (
+    SELECT
+        kind, name, item, day, nano(sum(billed_pico)) AS billed_nano, nano(sum(effective_pico)) AS effective_nano,
+        CASE WHEN item = 'device time' THEN sum(ns) END AS invoice_ns,
+        item = 'device time' AND count(*) > count(ns) AS hours_unknown,
+        nano(sum(again_pico)) AS again_nano, nano(sum(corrections_pico)) AS corrections_nano
+    FROM matched
+    GROUP BY kind, name, item, day
+),
+charged AS (
+    SELECT g.kind, g.name, l.item, l.day, sum(l.cost_nano) AS ledger_nano, sum(l.ns) AS ledger_ns
+    FROM ledger_day AS l
+    JOIN grouped AS g USING (hardware_id, device_id, device_class)
+    -- What the invoice has nothing of is another vendor's, but device time is what it is for.
+    WHERE l.item = 'device time' OR l.item IN (SELECT item FROM matched)
+    GROUP BY ALL
+)
+SELECT
+    kind, name, item, day, ledger_nano IS NOT NULL AS in_ledger, effective_nano IS NOT NULL AS in_invoice,
+    coalesce(ledger_nano, 0) AS ledger_nano, coalesce(ledger_ns, 0) AS ledger_ns, coalesce(billed_nano, 0) AS billed_nano,
+    coalesce(effective_nano, 0) AS effective_nano, coalesce(invoice_ns, 0) AS invoice_ns,
+    coalesce(hours_unknown, false) AS hours_unknown, coalesce(again_nano, 0) AS again_nano,
+    coalesce(corrections_nano, 0) AS corrections_nano
+FROM billed
+FULL JOIN charged USING (kind, name, item, day);

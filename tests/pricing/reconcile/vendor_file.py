@@ -1,0 +1,94 @@
+"""The sample invoice of a vendor: ROSE's own FOCUS export of the sample ledger, with edits that a vendor might make.
+
+    .venv/bin/python tests/pricing/reconcile/vendor_file.py
+
+makes it again. A row for each device and hour of the export, on demand and without the columns that are ROSE's own; and
+then: one device is billed for rounded-up time, the other under the vendor's own name and dearer; a disk that the ledger
+knows nothing of, an hour of the day before, a credit and a tax.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import tempfile
+from decimal import ROUND_CEILING, Decimal
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from rose.pricing.export import bill, focus
+from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.pricebook import PriceBook
+
+ROOT = Path(__file__).parents[3]
+SAMPLE, FILE = ROOT / "sample_traces" / "ledger", ROOT / "sample_traces" / "vendor_focus.csv"
+#: What the vendor calls the sample's dedicated device, and what its hour costs beside the price book's.
+RESOURCE, DEARER = "i-0b7e41c2", Decimal("1.02")
+#: The vendor bills device time in steps of this many hours.
+STEP_HOURS = Decimal("0.0005")
+
+
+def book() -> PriceBook:
+    """The price book of docs/price-books.md."""
+    text = (ROOT / "docs" / "price-books.md").read_text(encoding="utf-8")
+    block = re.search(r"^```toml\n(# prices\.toml\n.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert block is not None
+    return pricebook.parse(block[1], "prices.toml")
+
+
+def make(to: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        # Reading a ledger renews its catalog, which is none of the sample's files.
+        ledger = Path(shutil.copytree(SAMPLE, Path(folder) / "ledger"))
+        exported = Path(folder) / "focus.parquet"
+        focus.write(bill.of_period(ledger, book()), exported)
+        rows = pl.read_parquet(exported)
+    devices = (
+        rows.filter(pl.col("SkuMeter") == "Device Time", pl.col("ChargeCategory") == "Usage")
+        .with_columns(pl.col("Tags").str.json_path_match("$['rose/device']").alias("device"))
+        .group_by("ChargePeriodStart", "ChargePeriodEnd", "device")
+        .agg(pl.col("PricingQuantity").sum(), pl.col("ContractedUnitPrice").first())
+        .sort("ChargePeriodStart", "device")
+    )
+    made = [_device(row) for row in devices.iter_rows(named=True)]
+    last = made[-1]
+    day = last["ChargePeriodStart"][:10]
+    made.append(_row("Usage", day, "0.000004", ResourceId="vol-06f2", ResourceType="disk", SkuId="disk-standard",
+                     ChargeDescription="disk, 20 GB", ConsumedQuantity="20", ConsumedUnit="GB-Hours"))  # fmt: skip
+    before = f"{day[:8]}{int(day[8:]) - 1:02}"
+    made.append(last | {"ChargePeriodStart": f"{before}T23:00:00Z", "ChargePeriodEnd": f"{day}T00:00:00Z"})
+    made.append(_row("Credit", day, "-0.000100", ChargeDescription="start-up credit"))
+    made.append(_row("Tax", day, "0.000095", ChargeDescription="VAT"))
+    schema = dict.fromkeys(_row("Usage", day, "0"), pl.String)
+    pl.DataFrame(made, schema=schema).write_csv(to)
+
+
+def _device(row: dict[str, Any]) -> dict[str, str | None]:
+    dedicated = row["device"].startswith("rollout")
+    exact, usd = row["PricingQuantity"], row["ContractedUnitPrice"]
+    hours = exact if dedicated else (exact / STEP_HOURS).to_integral_value(rounding=ROUND_CEILING) * STEP_HOURS
+    cost = (hours * usd * (DEARER if dedicated else 1)).quantize(Decimal("1e-9"))
+    return _row(
+        "Usage", row["ChargePeriodStart"][:10], f"{cost:f}",
+        ChargePeriodStart=row["ChargePeriodStart"], ChargePeriodEnd=row["ChargePeriodEnd"],
+        ChargeDescription="on demand, by the hour", ConsumedQuantity=f"{hours:f}", ConsumedUnit="Hours",
+        ResourceId=RESOURCE if dedicated else row["device"], ResourceType="instance", SkuId="cpu-1",
+    )  # fmt: skip
+
+
+def _row(category: str, day: str, cost: str, **cells: str) -> dict[str, str | None]:
+    hour: dict[str, str | None] = {
+        "BilledCost": cost, "BillingCurrency": "USD", "ChargeCategory": category, "ChargeClass": None,
+        "ChargeDescription": None, "ChargePeriodEnd": f"{day}T15:00:00Z", "ChargePeriodStart": f"{day}T14:00:00Z",
+        "ConsumedQuantity": None, "ConsumedUnit": None, "EffectiveCost": cost, "InvoiceId": "2026-000481",
+        "InvoiceIssuerName": "A Cloud", "ProviderName": "A Cloud", "ResourceId": None, "ResourceType": None,
+        "SkuId": None,
+    }  # fmt: skip
+    return hour | cells
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[1]) if sys.argv[1:] else FILE)
