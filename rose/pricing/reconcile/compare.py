@@ -23,10 +23,12 @@ from rose.pricing.closing.period import NS_PER_DAY, Period, moment, naive
 from rose.pricing.figures import Stamp
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import choice
-from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 from rose.pricing.query import records
 from rose.pricing.reconcile import invoice, ledger
 from rose.pricing.reconcile.invoice import InvoiceFacts
+from rose.pricing.spend import currency as currencies
+from rose.pricing.spend.currency import Rate
 
 DEVICE_TIME = "device time"
 #: Lines and single days that are handed out, those that differ most first; sums are of all.
@@ -104,8 +106,8 @@ class Reconciliation:
 
     stamp: Stamp
     invoice: InvoiceFacts
-    #: Units of the ledger's currency for one of the invoice's, and where that is from; None where they are the same.
-    rate: tuple[Fraction, str] | None
+    #: What the invoice's currency was converted at; None where it is the ledger's.
+    rate: Rate | None
     tolerance: Fraction
     total: Amounts
     disagreement_nano: int
@@ -199,13 +201,17 @@ def _book(root: Path, period: Period, named: str | PriceBook | None, provenance:
         return None
 
 
-def _rate(book: PriceBook | None, currency: str, stamp: Stamp) -> tuple[Fraction, str] | None:
+def _rate(book: PriceBook | None, currency: str, stamp: Stamp) -> Rate | None:
+    """What a unit of the invoice's currency is in the ledger's; None where they are the same."""
     if currency == stamp.currency:
         return None
-    raise PricingError(
-        f"the invoice is in {currency} and the ledger in {stamp.currency}, and no price book has a rate of exchange "
-        f"from {currency} to {stamp.currency}; convert the invoice"
-    )
+    said = f"the invoice is in {currency} and the ledger in {stamp.currency}"
+    if book is None:
+        raise PricingError(f"{said}: name a price book that has an [[exchange_rate]] for {currency} with `-b FILE`")
+    try:
+        return currencies.rate_of(book, currency, Period(stamp.from_ns, stamp.to_ns))
+    except PriceBookError as error:
+        raise PriceBookError(f"{said}: {error}") from None
 
 
 def _prepare(
@@ -213,10 +219,10 @@ def _prepare(
     period: Period,
     charged: pl.DataFrame,
     book: PriceBook | None,
-    rate: tuple[Fraction, str] | None,
+    rate: Rate | None,
 ) -> None:
     """Make the variables and tables that sql/reconcile/ reads beside the invoice."""
-    exact = rate[0] if rate else Fraction(1)
+    exact = Fraction(rate.usd_per_unit) if rate else Fraction(1)
     for name, value in (
         ("from_day", naive(period.from_ns)), ("to_day", naive(period.to_ns)),
         ("rate_numerator", exact.numerator), ("rate_denominator", exact.denominator),
@@ -251,7 +257,7 @@ def _answer(
     connection: duckdb.DuckDBPyConnection,
     stamp: Stamp,
     facts: InvoiceFacts,
-    rate: tuple[Fraction, str] | None,
+    rate: Rate | None,
     tolerance: Fraction,
     period: Period,
 ) -> Reconciliation:

@@ -28,7 +28,10 @@ def terminal(made: Reconciliation) -> Iterator[Element]:
     numbers = f", invoice {', '.join(facts.invoice_ids)}" if facts.invoice_ids else ""
     yield Paragraph(f"{facts.path.name}: {_rows(facts.rows)}, {facts.begins} to {facts.ends}{numbers}")
     if made.rate:
-        yield Paragraph(f"1 {facts.currency} is {float(made.rate[0]):g} {stamp.currency} ({made.rate[1]})")
+        yield Paragraph(
+            f"1 {facts.currency} is {made.rate.usd_per_unit:f} {stamp.currency}, the rate for {made.rate.day} in price "
+            f"book {made.rate.book}: {made.rate.source}, {made.rate.source_date}"
+        )
     yield Paragraph(_verdict(made))
     if made.uncovered:
         yield Paragraph(f"The invoice charges nothing on {_spans(made.uncovered)}", alarm=True)
@@ -155,8 +158,7 @@ def to_json(made: Reconciliation) -> dict[str, Any]:
         "invoice": {
             "file": facts.path.name, "rows": facts.rows, "currency": facts.currency, "from": facts.begins,
             "to": facts.ends, "invoice_ids": list(facts.invoice_ids),
-            "rate": None if made.rate is None else {"numerator": made.rate[0].numerator,
-                                                     "denominator": made.rate[0].denominator, "source": made.rate[1]},
+            "rate": None if made.rate is None else made.rate.to_json(),
         },
         "total": _amounts(made.total),
         "devices": [_line(line, made) for line in made.lines],

@@ -12,13 +12,15 @@ import pytest
 from rose.pricing.closing.period import NS_PER_DAY, Period
 from rose.pricing.figures import Stamp
 from rose.pricing.money import PricingError
+from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.reconcile import compare as comparing
-from rose.pricing.reconcile import invoice, ledger
+from rose.pricing.reconcile import invoice, ledger, tables
 from rose.pricing.reconcile.compare import Line, Reconciliation
 from rose.pricing.reconcile.reasons import reason
 from tests.pricing.reconcile.conftest import (
     BOOK,
+    BOOK_TEXT,
     DAYS,
     LEDGER_NANO,
     NANO,
@@ -234,7 +236,23 @@ def test_a_vendor_of_one_class_is_compared_with_that_class(fleet_of_four: Path, 
 
 
 def test_what_cannot_be_compared_is_refused(compare: Compare, fleet_of_four: Path, tmp_path: Path) -> None:
-    with pytest.raises(PricingError, match="the invoice is in EUR and the ledger in USD"):
+    with pytest.raises(PricingError, match="the invoice is in EUR and the ledger in USD: price book .* has no rate"):
         compare([charge(BillingCurrency="EUR")])
     with pytest.raises(PricingError, match="whole UTC days"):
         comparing.reconcile(fleet_of_four, tmp_path / "none.csv", Period(T0_NS, T0_NS + NS_PER_DAY // 2))
+
+
+def test_another_currency_is_converted_at_the_book_s_rate(compare: Compare) -> None:
+    euro = "\n[[exchange_rate]]\ncurrency = 'EUR'\nusd_per_unit = 1.08\nvalid_from = 2026-01-01\n"
+    book = pricebook.parse(BOOK_TEXT + euro + "source = 'ECB'\nsource_date = 2026-06-01\n", "euro.toml")
+    # $86.40 is EUR 80.00.
+    rows = [charge("GPU-0", day, "80.00", BillingCurrency="EUR") for day in (1, 2, 3)]
+    made = compare(rows, book)
+    assert (line(made, "GPU-0").difference_nano, made.stamp.currency) == (0, "USD")
+    assert made.rate is not None
+    assert (made.rate.text.split(",")[0], str(made.rate.day)) == (
+        "Converted from USD at 1.08 USD for 1 EUR", "2026-06-03"
+    )  # fmt: skip
+    shown = " ".join(str(part) for part in tables.terminal(made))
+    assert "1 EUR is 1.08 USD, the rate for 2026-06-03 in price book by hand 1: ECB, 2026-06-01" in shown
+    assert tables.to_json(made)["invoice"]["rate"]["usd_per_unit"] == "1.08"
