@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rose.clock import utc
-from rose.pricing.answers.cost_per_correct import Interval
 from rose.pricing.money import NANO_USD_PER_USD, format_money, format_ns, nano_usd_of
 from rose.pricing.price_books.pricebook import PriceBook
+
+if TYPE_CHECKING:
+    from rose.pricing.answers.cost_per_correct import Interval
 
 NOT_ENOUGH_DATA = "not enough data"
 

@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import fsspec
-from fsspec.implementations.local import LocalFileSystem
-
 from rose.ledger import layout
 from rose.ledger.growth import object_lock
 from rose.ledger.growth.object_lock import ObjectLock
@@ -28,6 +25,10 @@ class Store:
 
         With `lock` each file is locked as it is written; `hold` says whether the lock stands.
         """
+        # It takes a tenth of a second, and whoever prices a ledger imports this file.
+        import fsspec
+        from fsspec.implementations.local import LocalFileSystem
+
         if "::" in url:
             raise LedgerError(f"{url} goes through a cache or an archive file; name the place itself")
         if urlsplit(url).password:

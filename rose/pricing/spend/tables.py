@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
+from typing import TYPE_CHECKING
 
 from rose.clock import utc
 from rose.ledger.commands.output import csv_cells
@@ -14,10 +15,12 @@ from rose.pricing.figures import AMORTIZED, EXAMPLE_PRICES, MARGINAL
 from rose.pricing.money import format_money
 from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import Cost, Line
-from rose.pricing.spend.saved import NO_INTERVAL, RunSaved, Saved, cash_text, summed
-from rose.pricing.spend.untagged import Untagged
 from rose.pricing.table import Column, Element, Row, Table, columns
-from rose.pricing.watch.budget import Expected
+
+if TYPE_CHECKING:
+    from rose.pricing.spend.saved import RunSaved, Saved
+    from rose.pricing.spend.untagged import Untagged
+    from rose.pricing.watch.budget import Expected
 
 #: Columns of CSV where the price book has rules.
 _RULED = ("shared_costs", "credits", "total")
@@ -169,6 +172,9 @@ def forecast_csv(rows: Sequence[Expected]) -> str:
 
 def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
     """The fleet, then each team, then each run."""
+    # What was saved rests on a third of the package, which what it cost does without.
+    from rose.pricing.spend.saved import NO_INTERVAL, cash_text, summed
+
     book = saved.book
     marks = [*([book.currency] if book else []), saved.provenance, *([] if saved.verified else ["UNVERIFIED LEDGER"])]
     marks += [EXAMPLE_PRICES] if book and book.example else []
