@@ -3,9 +3,9 @@
 Written from the rules of the charges alone and on purpose without a line of `rose.pricing`: it is what the charges are
 held against, and what their speed is measured against. The rules it follows:
 
-- A device comes once, stays of one class and pool, and is held by one run at a time: the fleet of the benchmark knows
-  nothing else. It is provisioned from when it joined until it left; if it has not left, up to its last slice and, once
-  its run is over, at least up to the run's end.
+- A device is of one class and pool, and held by one run at a time: the fleet of the benchmark knows nothing else, and
+  another class or pool is refused. It may leave and come back, and is provisioned from each time it joined until it
+  left; if it has not left, up to its last slice and, once its run is over, at least up to the run's end.
 - Each UTC hour of a device costs its rate times the time, rounded half to even to a nano-dollar, once.
 - A slice over the end of an hour is cut there: piece by piece, each divided among what is left of its buckets.
 - The hour's charge is divided by nanoseconds among leases and buckets and the time that no slice reports.
@@ -107,10 +107,13 @@ def split(total: int, weights: dict[K, int]) -> dict[K, int]:
 
 
 def _stays(read: Callable[[str], pd.DataFrame]) -> pd.DataFrame:
-    """Each device of each run, and its provisioned time [t0_ns, t1_ns)."""
+    """Each time [t0_ns, t1_ns) for which a device of a run was provisioned. Fails for one of two classes or pools."""
     device = read(
-        "SELECT run_id, device_id, pool, device_class, joined_ns AS t0_ns, coalesce(left_ns, 0) AS left_ns FROM device"
+        "SELECT run_id, device_id, pool, device_class, joined_ns AS t0_ns, coalesce(left_ns, 0) AS left_ns FROM tenure"
     )
+    kinds = device[["run_id", "device_id", "pool", "device_class"]].drop_duplicates()
+    if moved := kinds[kinds.duplicated(["run_id", "device_id"])]["device_id"].tolist():
+        raise ValueError(f"{moved[0]} is of two classes or pools, which this reference knows nothing of")
     # Int64, or a device without slices would turn the others' nanoseconds into floats.
     last = read("SELECT run_id, device_id, max(t1_ns) AS last_ns FROM device_slice GROUP BY ALL")
     last["last_ns"] = last["last_ns"].astype("Int64")
@@ -223,9 +226,13 @@ def _capacity(
             if bucket_ns:
                 used[run_id, device_id, hour][lease_id, rank] = bucket_ns
     left = dict(tokens)
-    for stay in stays.to_dict("records"):
-        for hour in range(stay["t0_ns"] // HOUR_NS, (stay["t1_ns"] - 1) // HOUR_NS + 1):
-            provisioned = min(stay["t1_ns"], (hour + 1) * HOUR_NS) - max(stay["t0_ns"], hour * HOUR_NS)
+    for _, spans in stays.groupby(["run_id", "device_id"], sort=False):
+        # A device that was away for a part of an hour is charged once for the rest of it.
+        hours: dict[int, int] = defaultdict(int)
+        for stay in spans.to_dict("records"):
+            for hour in range(stay["t0_ns"] // HOUR_NS, (stay["t1_ns"] - 1) // HOUR_NS + 1):
+                hours[hour] += min(stay["t1_ns"], (hour + 1) * HOUR_NS) - max(stay["t0_ns"], hour * HOUR_NS)
+        for hour, provisioned in hours.items():
             rate = prices.device(hour, stay["device_class"], stay["pool"])["usd_per_hour"]
             charge = round(Fraction(rate) * 10**9 * provisioned / HOUR_NS)
             found = used[stay["run_id"], stay["device_id"], hour]
