@@ -236,7 +236,7 @@ def test_a_vendor_of_one_class_is_compared_with_that_class(fleet_of_four: Path, 
 
 
 def test_what_cannot_be_compared_is_refused(compare: Compare, fleet_of_four: Path, tmp_path: Path) -> None:
-    with pytest.raises(PricingError, match="the invoice is in EUR and the ledger in USD: price book .* has no rate"):
+    with pytest.raises(PricingError, match=r"the invoice is in EUR and the ledger in USD: price book .* has no rate"):
         compare([charge(BillingCurrency="EUR")])
     with pytest.raises(PricingError, match="whole UTC days"):
         comparing.reconcile(fleet_of_four, tmp_path / "none.csv", Period(T0_NS, T0_NS + NS_PER_DAY // 2))
