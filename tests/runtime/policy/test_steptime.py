@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rose.runtime.policy.steptime import CHANGED_STEPS, FITTED_STEPS, WARM_UP_STEPS, StepTimes
@@ -48,6 +48,7 @@ def test_until_it_is_fitted_a_prediction_is_never_too_short(base, per_token, siz
     per_token=st.integers(1_000, 500_000),
     seed=st.integers(0, 2**16),
 )
+@example(base=15_361_524, per_token=1_000, seed=13)
 def test_prefill_time_is_recovered_from_noisy_steps(base, per_token, seed):
     def observe(times, draw):
         tokens = int(draw.integers(1, 512))
@@ -57,8 +58,10 @@ def test_prefill_time_is_recovered_from_noisy_steps(base, per_token, seed):
     for tokens in (16, 256, 512):
         assert times.prefill_ns(tokens) == pytest.approx(base + per_token * tokens, rel=0.25)
     assert times.prefill.error_share < 0.2
-    fits = times.prefill_tokens_within(base + 100 * per_token)
-    assert times.prefill_ns(max(1, fits)) <= (base + 100 * per_token) * 1.01 + per_token
+    limit_ns = base + 100 * per_token
+    fits = times.prefill_tokens_within(limit_ns)
+    # Where what is fitted to noise is above the limit, not even one token fits.
+    assert times.prefill_ns(fits) <= limit_ns if fits else times.prefill_ns(1) >= limit_ns
 
 
 def test_one_stalled_step_moves_little():
