@@ -11,10 +11,17 @@ import hypothesis
 import psutil
 import pytest
 
+from tests.long_form import usual
+
 TESTS = Path(__file__).parent
 
 # A busy host makes examples slowly; that says nothing of what is tested.
-hypothesis.settings.register_profile("rose", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile(
+    "rose",
+    max_examples=usual(40, long=200),
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("rose")
 
 #: What tests write waits for no disk where there is room in memory; `--basetemp` puts it elsewhere.
