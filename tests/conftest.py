@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -11,10 +12,17 @@ import hypothesis
 import psutil
 import pytest
 
+from tests.long_form import usual
+
 TESTS = Path(__file__).parent
 
 # A busy host makes examples slowly; that says nothing of what is tested.
-hypothesis.settings.register_profile("rose", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile(
+    "rose",
+    max_examples=usual(40, long=200),
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("rose")
 
 #: What tests write waits for no disk where there is room in memory; `--basetemp` puts it elsewhere.
@@ -22,6 +30,7 @@ MEMORY, ROOM_BYTES = Path("/dev/shm"), 4 << 30
 
 if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM_BYTES:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+    tempfile.tempdir = str(MEMORY)
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Workers side by side have a core each; threads of torch that wait for one another would only take it away.
@@ -67,20 +76,33 @@ def pytest_xdist_auto_num_workers() -> int:
 #: Files that take long begin first: whoever came to one of them last would have the other workers wait for its end.
 LONGEST_FIRST = (
     "runtime/test_rl_loop.py",
-    "benchmarks/test_pricing.py",
     "benchmarks/test_ledger.py",
-    "ledger/reading/test_query.py",
-    "runtime/engines/gpu/test_sgl_kernel_absent.py",
-    "ledger/upkeep/test_scheduler.py",
+    "dashboard/test_pages.py",
+    "benchmarks/test_pricing.py",
     "pricing/test_identities.py",
+    "ledger/adversary/test_folder.py",
+    "pricing/closing/test_coverage.py",
+    "benchmarks/test_gpu.py",
+    "ledger/adversary/test_keys.py",
+    "ledger/hosts/test_forward.py",
+    "benchmarks/test_transfer.py",
+    "benchmarks/test_gpu_kit.py",
+    "ledger/test_full_disk.py",
+    "ledger/growth/test_rollup.py",
+    "ledger/growth/test_archive.py",
+    "ledger/hosts/test_admission.py",
+    "runtime/engines/gpu/test_sgl_kernel_absent.py",
+    "test_cli.py",
+    "pricing/closing/test_approval.py",
+    "pricing/closing/test_close.py",
+    "ledger/reading/test_query.py",
+    "ledger/upkeep/test_scheduler.py",
     "runtime/test_cluster.py",
     "runtime/test_actors.py",
     "ledger/growth/test_retention.py",
     "ledger/evidence/test_continuation.py",
     "ledger/growth/test_object_lock.py",
     "runtime/engines/test_models.py",
-    "ledger/adversary/test_keys.py",
-    "ledger/adversary/test_folder.py",
 )
 
 

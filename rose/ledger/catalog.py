@@ -119,7 +119,7 @@ def _build(root: Path, selects: dict[str, str]) -> bytes:
 
     template = _template()
     try:
-        return catalog_file.make(fill, lambda connection: _faults(connection, selects), start=template)
+        return catalog_file.make(fill, lambda built: _faults(built, selects, views_only=True), start=template)
     except OSError:
         # Either there is no room, or a source cannot be read: then this fails too, and names it.
         with duckdb.connect() as reader:
@@ -229,9 +229,9 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _faults(connection: duckdb.DuckDBPyConnection, selects: dict[str, str]) -> list[str]:
+def _faults(connection: duckdb.DuckDBPyConnection, selects: dict[str, str], *, views_only: bool = False) -> list[str]:
     expected = {**_canonical_bodies(connection), **definitions.canonical(connection, selects)}
-    return definitions.differences(connection, expected)
+    return definitions.differences(connection, expected, views_only=views_only)
 
 
 @functools.cache

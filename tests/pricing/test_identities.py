@@ -63,15 +63,19 @@ def on_any_ledger(test: Callable[..., None]) -> Callable[..., None]:
 def folder() -> Iterator[None]:
     yield
     root_of.cache_clear()
-    shutil.rmtree(FOLDER)
+    shutil.rmtree(folder_of_ledgers())
+    folder_of_ledgers.cache_clear()
 
 
-FOLDER = Path(tempfile.mkdtemp(prefix="identities-"))
+@functools.cache
+def folder_of_ledgers() -> Path:
+    """Where the ledgers lie; gone at the end."""
+    return Path(tempfile.mkdtemp(prefix="identities-"))
 
 
 @functools.cache
 def root_of(made: Made) -> Path:
-    root = Path(tempfile.mkdtemp(dir=FOLDER)) / "ledger"
+    root = Path(tempfile.mkdtemp(dir=folder_of_ledgers())) / "ledger"
     made.write(root)
     return root
 
@@ -470,7 +474,7 @@ def test_identity_9_closed_and_corrections_are_restated(made: Made) -> None:
     """What arrives after a close is a correction of it, and what was closed can be asked for as it was."""
     day_ns = 24 * HOUR_NS
     period = Period(MIDNIGHT_NS - 3 * day_ns, MIDNIGHT_NS + 4 * day_ns)
-    root = Path(tempfile.mkdtemp(dir=FOLDER)) / "ledger"
+    root = Path(tempfile.mkdtemp(dir=folder_of_ledgers())) / "ledger"
     made.write(root, last=0)
     began_us = period.to_ns // 1000
     if not provisioned(Made(tuple(each for each in made.recorded if each.portion == 0))):
@@ -534,7 +538,7 @@ def test_identity_11_the_same_ledger_and_book_give_the_same_bytes(made: Made) ->
 def test_identity_11_whatever_the_split_of_the_work(made: Made) -> None:
     """Priced after each portion that arrives, with what pricing kept of the ones before, and after compaction: always
     the bytes that pricing the same ledger for the first time gives."""
-    home = Path(tempfile.mkdtemp(dir=FOLDER))
+    home = Path(tempfile.mkdtemp(dir=folder_of_ledgers()))
     kept = home / "kept"
     for portion in range(PORTIONS):
         made.write(kept, portion, portion)
@@ -574,7 +578,7 @@ def test_identity_11_a_retry_counts_once_whichever_portion_it_came_in() -> None:
     made = Made(
         (*(Recorded(0, "w", "a", event) for event in first), Recorded(1, "v", "a", replace(turn, at_us=at_us - 1)))
     )
-    home = Path(tempfile.mkdtemp(dir=FOLDER))
+    home = Path(tempfile.mkdtemp(dir=folder_of_ledgers()))
     made.write(home / "kept", last=0)
     (home / "kept" / KEPT).touch()
     charges.price(home / "kept", BOOK)
@@ -606,7 +610,7 @@ def test_time_that_is_reported_twice_is_refused(made: Made, data: st.DataObject)
     again = data.draw(st.sampled_from(slices))
     assert isinstance(again.event, events.DeviceSlice)
     at_ns = data.draw(st.integers(again.event.t0_ns, again.event.t1_ns - 1))
-    root = Path(tempfile.mkdtemp(dir=FOLDER)) / "ledger"
+    root = Path(tempfile.mkdtemp(dir=folder_of_ledgers())) / "ledger"
     made.write(root)
     (root / KEPT).touch()
     charges.price(root, BOOK)
