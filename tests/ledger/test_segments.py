@@ -19,6 +19,7 @@ from rose.ledger import catalog, layout, rows, segments
 from rose.ledger.evidence import keys
 from rose.ledger.evidence.content import chain_sha256, rows_sha256
 from rose.ledger.layout import LedgerError
+from tests.long_form import usual
 
 
 def _same(left: Any, right: Any) -> bool:
@@ -27,7 +28,7 @@ def _same(left: Any, right: Any) -> bool:
     return bool(left == right and type(left) is type(right))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=usual(6, long=50), deadline=None)
 @given(st.data())
 def test_any_events_come_back_as_they_were_recorded(any_event: st.SearchStrategy[Event], data: st.DataObject) -> None:
     batches = data.draw(st.lists(st.lists(any_event, min_size=1, max_size=8), min_size=1, max_size=4))

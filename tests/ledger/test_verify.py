@@ -16,6 +16,7 @@ from rose.ledger.examine import Seen
 from rose.ledger.growth import compaction
 from rose.ledger.layout import LedgerError
 from rose.ledger.verify import verify
+from tests.long_form import usual
 
 
 def _write(root: Path, writer: str, epochs: int, per_epoch: int, each: int = 2) -> None:
@@ -63,7 +64,7 @@ def test_a_ledger_without_writers_is_sound(tmp_path: Path) -> None:
     assert verify(layout.create(tmp_path)).writers == []
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=usual(25, long=200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_flipped_bit_anywhere_in_any_file_of_the_chain_is_found(sound: Path, data: st.DataObject) -> None:
     files = [path for part in ("live", "compacted") for path in sorted((sound / part).rglob("*")) if path.is_file()]
@@ -164,7 +165,7 @@ def test_what_was_seen_is_not_read_again(root: Path, monkeypatch: pytest.MonkeyP
     assert new[0] in {path.name for path in _names(root, 1)}
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=usual(12, long=100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_change_under_a_seen_file_is_found_and_forgotten_again(sound: Path, data: st.DataObject) -> None:
     seen = Seen()

@@ -201,6 +201,6 @@ class Hands(RuleBasedStateMachine):
 def test_no_sequence_of_hands_does_what_a_second_key_did_not_approve(tmp_path: Path) -> None:
     Hands.folder = tmp_path
     checks = settings(
-        max_examples=usual(12, long=200), stateful_step_count=15, suppress_health_check=list(HealthCheck), deadline=None
+        max_examples=usual(6, long=200), stateful_step_count=15, suppress_health_check=list(HealthCheck), deadline=None
     )
     run_state_machine_as_test(Hands, settings=checks)

@@ -18,19 +18,25 @@ from rose.ledger.growth.compaction import EVENTS_MAX, FANOUT, compact, plan
 from rose.ledger.layout import LedgerError, Part
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from tests.long_form import usual
 
 #: Reads until told to stop. The seqs of a writer have no gap, so a right total is always the highest seq plus one.
 _READER = """
-import sys, time
+import sys
+from pathlib import Path
 from rose.ledger import catalog
-reads, before = 0, 0
-while not (sys.argv[2:] and __import__("pathlib").Path(sys.argv[2]).exists()):
+reads, before, stopped = 0, 0, False
+while not stopped:
+    # Once more after the last change.
+    stopped = Path(sys.argv[2]).exists()
     with catalog.connect(sys.argv[1]) as connection:
         found = connection.execute("SELECT count(*), max(seq) + 1, count(DISTINCT seq) FROM event WHERE writer = 'w'")
         total, expected, distinct = found.fetchone()
     assert total == (expected or 0) == distinct, (total, expected, distinct)
     assert total >= before, "an event went away"
     reads, before = reads + 1, total
+    if reads == 1:
+        print("begun", flush=True)
 print(reads, before)
 """
 
@@ -170,7 +176,8 @@ def test_readers_never_notice(tmp_path: Path, lease: Any, monkeypatch: pytest.Mo
     with LedgerWriter.open(root, "w", "r") as writer:
         command = [sys.executable, "-c", _READER, root, stop]
         pipe = subprocess.PIPE
-        readers = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
+        readers = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) for _ in range(usual(1, long=2))]
+        assert [reader.stdout.readline() for reader in readers if reader.stdout] == ["begun\n"] * len(readers)
         merged = removed = 0
         for n in range(100):
             writer.record(lease(lease_id=f"l{n}", event_id=f"e{n}" if n % 3 else None))

@@ -204,7 +204,7 @@ def test_writers_go_on_while_the_gateway_is_away_and_later_everything_arrives(ce
 
 def test_a_gateway_killed_again_and_again_loses_nothing_and_doubles_nothing(centre, far, write):
     said = []
-    filled = threading.Thread(target=write, args=(150,))
+    filled = threading.Thread(target=write, args=(90,))
     filled.start()
     with serving(centre) as (process, url):
         made = Forwarder(far, url, every_s=0.05, report=said.append)
@@ -212,13 +212,13 @@ def test_a_gateway_killed_again_and_again_loses_nothing_and_doubles_nothing(cent
         until(lambda: held(centre) > 15)
         process.kill()
     with serving(centre, int(url.rpartition(":")[2])) as (process, _):
-        until(lambda: held(centre) > 70)
+        until(lambda: held(centre) > 45)
         process.kill()
     filled.join()
     with serving(centre, int(url.rpartition(":")[2])):
         until(lambda: said[-1].stopped is None and said[-1].waiting == 0)
         made.stop()
-    check_whole(centre, 150)
+    check_whole(centre, 90)
 
 
 def test_a_killed_forwarder_is_succeeded_by_another(centre, far, url, write):

@@ -24,6 +24,7 @@ from rose.pricing.borrowing.terms import Stretches
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.query import rows, set_variables, snapshot
+from tests.long_form import usual
 from tests.pricing import reference
 
 EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
@@ -242,7 +243,7 @@ slices = st.lists(
 
 
 @given(slices, st.lists(st.tuples(st.integers(0, 360), st.booleans()), max_size=12))
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=usual(3, long=20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_windows_and_bursts_are_as_defined(
     tmp_path_factory: pytest.TempPathFactory, drawn: list[tuple[int, int, bool, int]], asked: list[tuple[int, bool]]
 ) -> None:

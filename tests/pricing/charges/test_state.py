@@ -14,6 +14,7 @@ from rose.pricing import charges
 from rose.pricing.charges import state
 from rose.pricing.money import NS_PER_HOUR
 from rose.pricing.price_books.pricebook import load
+from tests.long_form import usual
 
 BOOK = load("example")
 H = NS_PER_HOUR
@@ -70,8 +71,9 @@ def test_every_portion_counts_once_and_gives_what_the_whole_gives(
 ) -> None:
     whole = write_ledger(sample_made, root=tmp_path / "whole")
     root = tmp_path / "portions"
-    for n in range(0, len(sample_made), 13):
-        write_ledger(sample_made[n : n + 13], root=root)
+    size = usual(29, long=13)
+    for n in range(0, len(sample_made), size):
+        write_ledger(sample_made[n : n + size], root=root)
         if n % 2:
             compact(root, grace_s=0)
         so_far = charges.price(root, BOOK)
