@@ -84,18 +84,20 @@ class Ruled:
         }
 
 
-def of_gathered(root: Path, gathered: Gathered, *, allow_unverified: bool = False, as_closed: bool = False) -> Ruled:
+def of_gathered(
+    root: Path, gathered: Gathered, *, allow_unverified: bool = False, as_closed_ns: int | None = None
+) -> Ruled:
     """What the rules make of a period that was gathered.
 
     A credit that began before is followed from its first day on: hours in between that are not closed are priced by
-    the book that prices those of the period, else by that of its last hours. `as_closed` is as for `gather`, of the
-    time before the period. Raises as that does.
+    the book that prices those of the period, else by that of its last hours. `as_closed_ns` is as for `gather`, of
+    the time before the period. Raises as that does.
     """
     spans = priced_by(root, gathered)
     if not any(book.shared_cost or book.credit for _, book in spans):
         return Ruled()
     billed = _billed(gathered.by(*_COLUMNS), spans)
-    earlier = _earlier(root, gathered, spans, allow_unverified, as_closed)
+    earlier = _earlier(root, gathered, spans, allow_unverified, as_closed_ns)
     applied = [row for rows in list(in_turn([*earlier, *billed]))[len(earlier) :] for row in rows]
     return Ruled(_summed_shares(billed), _summed_credits(applied))
 
@@ -156,7 +158,7 @@ def _earlier(
     gathered: Gathered,
     spans: Sequence[tuple[Period, PriceBook]],
     allow_unverified: bool,
-    as_closed: bool,
+    as_closed_ns: int | None,
 ) -> list[Billed]:
     """The periods before, from the first day of the oldest credit on that the period still has."""
     begins_ns = gathered.period.from_ns
@@ -176,7 +178,7 @@ def _earlier(
     try:
         charged = gather(
             root, before, book, provenance=gathered.stamp.provenance, allow_unverified=allow_unverified,
-            as_closed=as_closed,
+            as_closed_ns=as_closed_ns,
         )  # fmt: skip
     except NothingChargedError:
         # Costs are shared in it all the same.
