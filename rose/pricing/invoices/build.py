@@ -200,7 +200,7 @@ def _ruled(root: Path, period: Period, charged: _Charged, allow_unverified: bool
     """Team and line of the shared costs and credits of the price book, by what a close was closed with."""
     if not charged.book.shared_cost and not charged.book.credit:
         return
-    as_closed_ns = charged.close and charged.close.posted_ns
+    as_closed_ns = None if charged.close is None else charged.close.posted_ns
     gathered = gather(
         root, period, charged.book, provenance=charged.stamp.provenance, allow_unverified=allow_unverified,
         as_closed_ns=as_closed_ns,
