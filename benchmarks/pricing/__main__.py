@@ -15,7 +15,7 @@ from typing import Any
 
 import polars as pl
 
-from benchmarks.pricing import compare, fill, year
+from benchmarks.pricing import compare, fill, vendor, year
 from benchmarks.pricing.traffic import Fleet
 from benchmarks.report import ROOT, Report, arguments, finish, phase
 from rose.ledger.growth.compaction import compact
@@ -81,6 +81,7 @@ def measure(report: Report, folder: Path) -> None:
     with phase("closing, and FOCUS rows"):
         report.detail["books"] = _child("books", root, folder)
     year.measure(report, folder)
+    vendor.measure(report, folder, folder / "year", year.DEVICES_QUICK if report.quick else year.DEVICES, _child)
 
 
 def _from_nothing(report: Report, root: Path, folder: Path, events: int) -> None:

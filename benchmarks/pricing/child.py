@@ -22,7 +22,8 @@ def main() -> None:
     """Do what the command line names, and print what came of it."""
     way, root, *rest = sys.argv[1:]
     ways: dict[str, Callable[..., dict[str, Any]]] = {
-        "charges": charges, "naive": naive, "increments": increments, "books": books,
+        "charges": charges, "naive": naive, "increments": increments, "books": books, "reconcile": reconcile,
+        "pandas": pandas,
     }  # fmt: skip
     print(json.dumps({**ways[way](Path(root), *rest), "rss_peak_bytes": _rss_peak_bytes()}))
 
@@ -92,6 +93,38 @@ def books(root: Path, folder: str) -> dict[str, Any]:
     exported, bill_s = _timed(lambda: bill.of_close(root, closed.close_id))
     written, focus_s = _timed(lambda: focus.write(exported, Path(folder) / "focus.parquet"))
     return {"close_s": close_s, "bill_s": bill_s, "focus_s": focus_s, "focus_rows": written.rows}
+
+
+def reconcile(root: Path, path: str, month: str) -> dict[str, Any]:
+    """Hold a vendor's invoice against a month's charges: seconds of the cores, and what the invoice comes to."""
+    from rose.pricing.closing.period import of_month
+    from rose.pricing.reconcile import compare
+
+    book = pricebook.load("example")
+    made, seconds = _timed(lambda: compare.reconcile(root, Path(path), of_month(month), book))
+    return {
+        "seconds": seconds, "cpu_seconds": time.process_time(), "lines": made.line_count,
+        "usd": made.total.effective_nano / 1e9,
+    }  # fmt: skip
+
+
+def pandas(root: Path, path: str, month: str) -> dict[str, Any]:
+    """The sums of the same invoice by resource and day, and nothing else."""
+    import pandas as pd
+
+    del root, month
+
+    def summed() -> Any:
+        columns = ["ResourceId", "ChargePeriodStart", "EffectiveCost", "ConsumedQuantity"]
+        rows = pd.read_csv(path, usecols=columns, parse_dates=["ChargePeriodStart"])
+        by = [rows["ResourceId"], rows["ChargePeriodStart"].dt.date]
+        return rows.groupby(by)[["EffectiveCost", "ConsumedQuantity"]].sum()
+
+    sums, seconds = _timed(summed)
+    return {
+        "seconds": seconds, "cpu_seconds": time.process_time(), "lines": len(sums),
+        "usd": float(sums["EffectiveCost"].sum()),
+    }  # fmt: skip
 
 
 def _timed(act: Callable[[], T]) -> tuple[T, float]:

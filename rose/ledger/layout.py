@@ -318,11 +318,16 @@ def others_write(root: Path) -> bool:
     """Whether another process of this host may have a writer of the ledger open."""
     # Without its lock: whoever begins to write must not find it taken.
     for path in (root / "locks").glob("*.lock"):
-        with suppress(OSError, ValueError):
+        try:
             pid = int(path.read_text())
             os.kill(pid, 0)
-            if pid != os.getpid():
-                return True
+        except PermissionError:
+            # Another user's.
+            return True
+        except (OSError, ValueError, OverflowError):
+            continue
+        if pid != os.getpid():
+            return True
     return False
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table as TerminalTable
 from rich.text import Text
@@ -21,8 +22,8 @@ def show(parts: Iterable[Element], *, spaced: bool = False, console: Console | N
     """Print a document; where it is `spaced` with an empty line after each part."""
     console = console or Console(width=WIDTH)
     for part in parts:
-        # Ids and paths stay whole.
-        console.print(rendered(part), soft_wrap=isinstance(part, str))
+        # Ids and paths stay whole, and a table of many amounts is wider than others.
+        console.print(rendered(part), soft_wrap=isinstance(part, str), crop=False)
         if spaced:
             console.print()
 
@@ -50,14 +51,20 @@ def _table(table: Table) -> TerminalTable:
         width=WIDTH,
         show_header=table.header,
     )
-    for column in table.columns:
+    rows, footer = list(table.texts()), [table.row_text(row) for row in table.footer]
+    for index, column in enumerate(table.columns):
         justify: JustifyMethod = "right" if column.right else "left"
-        made.add_column(Text(visible(column.name)), justify=justify, overflow="fold", no_wrap=column.whole)
-    for number, texts in enumerate(table.texts()):
+        # An amount that goes on in the next line is read as a smaller one.
+        amounts = [cell_len(texts[index]) for texts in (*rows, *footer)] if column.kind == "money" else []
+        made.add_column(
+            Text(visible(column.name)), justify=justify, overflow="fold", no_wrap=column.whole,
+            min_width=max(amounts, default=None),
+        )  # fmt: skip
+    for number, texts in enumerate(rows):
         if table.grouped and number and table.starts_group(number):
             made.add_section()
         made.add_row(*(Text(visible(cell)) for cell in texts), style=_STYLES[table.marks.get(number)])
     made.add_section()
-    for row in table.footer:
-        made.add_row(*(Text(visible(cell)) for cell in table.row_text(row)), style="bold")
+    for texts in footer:
+        made.add_row(*(Text(visible(cell)) for cell in texts), style="bold")
     return made

@@ -50,6 +50,12 @@ def test_a_group_says_its_name_once() -> None:
     assert lines[-1].strip() == "Sums to the bill."
 
 
+def test_no_amount_is_broken_in_a_table_of_many() -> None:
+    amounts = [Column(f"what is owed by {number}", "money", "EUR") for number in range(8)]
+    table = Table(title="", columns=(Column("team"), *amounts), rows=(("research", *[-1_296_000_007 * 10**6] * 8),))
+    assert shown([table.with_total()]).count("-EUR 1,296,000.01") == 16
+
+
 def test_nothing_in_a_ledger_is_obeyed_by_a_terminal() -> None:
     hostile = "[bold]x[/bold] :smile: \x1b[2Jgone"
     table = Table(title=hostile, columns=columns(hostile, "n"), rows=((hostile, hostile),), footer=((hostile, ""),))

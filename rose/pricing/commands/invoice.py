@@ -11,6 +11,7 @@ import typer
 from rose.ledger.access import logged
 from rose.ledger.commands import JsonOption, LedgerOption, ledger_root
 from rose.ledger.commands.common import progress_bar
+from rose.ledger.commands.output import visible
 from rose.pricing.commands.common import BookOption, UnverifiedOption, clear_errors
 from rose.pricing.commands.spend import CurrencyOption, FiscalOption, PeriodOption, ProvenanceOption, TzOption
 
@@ -125,6 +126,6 @@ def _say(invoice: Invoice, written: list[Written]) -> None:
 
     total = format_money(invoice.total_nano, invoice.stamp.currency)
     state = "final" if invoice.final else f"not final: {', '.join(invoice.marks)}"
-    typer.echo(f"{invoice.number}: {total} for {invoice.team}, {state}")
+    typer.echo(f"{invoice.number}: {total} for {visible(invoice.team)}, {state}")
     for file in written:
         typer.echo(f"  {file.path}, SHA-256 {file.sha256}")

@@ -68,7 +68,7 @@ def invoices(
     stamp, book = charged.stamp, charged.book
     lines: defaultdict[str, list[Line]] = defaultdict(list)
     ruled = _ruled(root, period, charged, allow_unverified)
-    for team, line in (*_charges(charged.frame), *_corrections(root, period, stamp.provenance), *ruled):
+    for team, line in (*_charges(charged.frame), *_corrections(root, period, charged), *ruled):
         lines[team].append(line)
     posted = [line.posting for own in lines.values() for line in own if line.posting is not None]
     if doubtful := {posting.name for posting in posted if not posting.verified}:
@@ -168,13 +168,16 @@ def _charges(frame: pl.DataFrame) -> Iterator[tuple[str, Line]]:
         )  # fmt: skip
 
 
-def _corrections(root: Path, period: Period, provenance: str) -> Iterator[tuple[str, Line]]:
+def _corrections(root: Path, period: Period, charged: _Charged) -> Iterator[tuple[str, Line]]:
     """Team and line of what was posted within a period to hours before it, by posting and bucket.
 
-    Hours that another close took over since are corrected there.
+    Hours that another close had taken over by then are corrected there.
     """
-    posted = postings(root)
-    for close_id, counted in coverage.counting(posted, provenance).items():
+    posted = {
+        close_id: own for close_id, own in postings(root).items()
+        if charged.close is None or own[0].posted_ns <= charged.close.posted_ns
+    }  # fmt: skip
+    for close_id, counted in coverage.counting(posted, charged.stamp.provenance).items():
         for posting in posted[close_id][1:]:
             before = [part for part in counted if part.from_ns < period.from_ns]
             if not before or not period.from_ns <= posting.posted_ns < period.to_ns:
@@ -197,12 +200,12 @@ def _ruled(root: Path, period: Period, charged: _Charged, allow_unverified: bool
     """Team and line of the shared costs and credits of the price book, by what a close was closed with."""
     if not charged.book.shared_cost and not charged.book.credit:
         return
-    as_closed = charged.close is not None
+    as_closed_ns = None if charged.close is None else charged.close.posted_ns
     gathered = gather(
         root, period, charged.book, provenance=charged.stamp.provenance, allow_unverified=allow_unverified,
-        as_closed=as_closed,
+        as_closed_ns=as_closed_ns,
     )  # fmt: skip
-    ruled = rules.of_gathered(root, gathered, allow_unverified=allow_unverified, as_closed=as_closed)
+    ruled = rules.of_gathered(root, gathered, allow_unverified=allow_unverified, as_closed_ns=as_closed_ns)
     for share in ruled.shares:
         if share.nano:
             yield share.team, Line(kind="shared", what=share.name, amount_nano=share.nano, detail=share.rule)

@@ -24,6 +24,13 @@ class VendorResource(Dated):
     #: Devices of the fleet in one resource of the vendor's, such as 8 in an instance of 8 GPUs.
     devices: Annotated[int, Field(ge=1, le=1_000_000)] = 1
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What the vendor calls it: a resource and a SKU of one name are two things."""
+        if self.resource is None:
+            return "sku", str(self.sku)
+        return (self.resource,) if self.sku is None else (self.resource, self.sku)
+
     @model_validator(mode="after")
     def _one_target(self) -> Self:
         named = sum(name is not None for name in (self.device, self.hardware, self.device_class))

@@ -200,6 +200,9 @@ def ask(
             )
         grain = "day"
         gathered = gathering(price_book, grain=grain)
+    # Rules are of teams and periods: there is no part of them in another dimension.
+    asked_rules = question.by == ("team",) and question.only.keys() <= {"team"}
+    ruled = rules.of_gathered(root, gathered, allow_unverified=allow_unverified) if asked_rules else Ruled()
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         _prepare(connection, question, gathered, grain)
@@ -208,10 +211,7 @@ def ask(
         # Of the charges and not of `cost`, so that what `cost` joins to them cannot count one twice.
         summed = "SELECT coalesce(sum(cost_nano), 0) FROM part SEMI JOIN hour USING (hour)"
         (bill,) = connection.execute(summed).fetchall()
-        lines = _lines(connection, question)
-    # Rules are of teams and periods: there is no part of them in another dimension.
-    asked_rules = question.by == ("team",) and question.only.keys() <= {"team"}
-    ruled = rules.of_gathered(root, gathered, allow_unverified=allow_unverified) if asked_rules else Ruled()
+        lines = _lines(connection, question, ruled)
     ruled = ruled.of_team(question.only.get("team"))
     lines = _with_rules(lines, ruled)
     total = Line(
@@ -296,12 +296,14 @@ def tags_of(tags_json: str) -> dict[str, str | None]:
     }
 
 
-def _lines(connection: duckdb.DuckDBPyConnection, question: Question) -> list[Line]:
+def _lines(connection: duckdb.DuckDBPyConnection, question: Question, ruled: Ruled) -> list[Line]:
     """The lines in order: of times by time, else the dearest first, those of one first value together."""
     keys = [_column(name) for name in question.by]
     where = [f"{_column(name)} = ?" for name in question.only]
     for name, value in question.only.items():
         known = {str(row[0]) for row in connection.execute(f"SELECT DISTINCT {_column(name)} FROM cost").fetchall()}
+        # A team may have no charge, and a part of what is shared.
+        known.update(*ruled.by_team)
         if value not in known:
             period = question.calendar.text(question.period)
             raise PricingError(f"no charge of {period} has {name} {value!r}{did_you_mean(value, known)}")

@@ -76,23 +76,24 @@ def gather(
     grain: sums.Grain = "hour",
     provenance: str | None = None,
     allow_unverified: bool = False,
-    as_closed: bool = False,
+    as_closed_ns: int | None = None,
 ) -> Gathered:
     """The sums of a period; `price_book` prices hours that are not closed, and is not asked for where all are.
 
-    If `as_closed`, closed hours are as they were closed, without what was posted to them since.
+    With `as_closed_ns`, closed hours are as the closes posted up to then closed them, without corrections.
 
     Raises PricingError where there is nothing to charge, for more than one provenance (unless one is chosen) or
     currency, and for open hours that cannot be priced; PriceBookError; LedgerError.
     """
     root = layout.check(root)
-    posted, provenance = _posted(root, period, provenance)
-    if as_closed:
-        posted = {close_id: own[:1] for close_id, own in posted.items()}
+    every = postings(root)
+    if as_closed_ns is not None:
+        every = {close_id: own[:1] for close_id, own in every.items() if own[0].posted_ns <= as_closed_ns}
+    posted, provenance = _posted(root, every, period, provenance)
     gaps = period.without(own[0].period for own in posted.values())
     counting = {
         close_id: counted
-        for close_id, counted in coverage.counting(postings(root), provenance).items()
+        for close_id, counted in coverage.counting(every, provenance).items()
         if close_id in posted and any(part.overlaps(period) for part in counted)
     }
     counted_postings = [posting for close_id in counting for posting in posted[close_id]]
@@ -161,9 +162,11 @@ def _facts(posting: Posting) -> BookFacts:
     )  # fmt: skip
 
 
-def _posted(root: Path, period: Period, provenance: str | None) -> tuple[dict[str, list[Posting]], str]:
+def _posted(
+    root: Path, every: Mapping[str, list[Posting]], period: Period, provenance: str | None
+) -> tuple[dict[str, list[Posting]], str]:
     """The closes that have a part of the period, of the one provenance that it has."""
-    known = {close_id: own for close_id, own in postings(root).items() if own[0].period.overlaps(period)}
+    known = {close_id: own for close_id, own in every.items() if own[0].period.overlaps(period)}
     present = {own[0].provenance for own in known.values()}
     if period.without(own[0].period for own in known.values()):
         with catalog.connect(root) as connection:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from rose.pricing.charges import NothingChargedError
 from rose.pricing.closing import coverage, store
 from rose.pricing.closing.period import Period, month_at
@@ -82,18 +84,20 @@ class Ruled:
         }
 
 
-def of_gathered(root: Path, gathered: Gathered, *, allow_unverified: bool = False, as_closed: bool = False) -> Ruled:
+def of_gathered(
+    root: Path, gathered: Gathered, *, allow_unverified: bool = False, as_closed_ns: int | None = None
+) -> Ruled:
     """What the rules make of a period that was gathered.
 
     A credit that began before is followed from its first day on: hours in between that are not closed are priced by
-    the book of the period's first hour. `as_closed` is as for `gather`, of the time before the period. Raises as that
-    does.
+    the book that prices those of the period, else by that of its last hours. `as_closed_ns` is as for `gather`, of
+    the time before the period. Raises as that does.
     """
     spans = priced_by(root, gathered)
     if not any(book.shared_cost or book.credit for _, book in spans):
         return Ruled()
-    billed = _billed(gathered, spans)
-    earlier = _earlier(root, gathered, spans, allow_unverified, as_closed)
+    billed = _billed(gathered.by(*_COLUMNS), spans)
+    earlier = _earlier(root, gathered, spans, allow_unverified, as_closed_ns)
     applied = [row for rows in list(in_turn([*earlier, *billed]))[len(earlier) :] for row in rows]
     return Ruled(_summed_shares(billed), _summed_credits(applied))
 
@@ -136,8 +140,7 @@ def _months(period: Period) -> Iterable[Period]:
         at_ns = end_ns
 
 
-def _billed(gathered: Gathered, spans: Sequence[tuple[Period, PriceBook]]) -> list[Billed]:
-    frame = gathered.by(*_COLUMNS)
+def _billed(frame: pl.DataFrame, spans: Sequence[tuple[Period, PriceBook]]) -> list[Billed]:
     billed = []
     for span, book in spans:
         rows = coverage.within(frame, span)
@@ -155,7 +158,7 @@ def _earlier(
     gathered: Gathered,
     spans: Sequence[tuple[Period, PriceBook]],
     allow_unverified: bool,
-    as_closed: bool,
+    as_closed_ns: int | None,
 ) -> list[Billed]:
     """The periods before, from the first day of the oldest credit on that the period still has."""
     begins_ns = gathered.period.from_ns
@@ -170,14 +173,17 @@ def _earlier(
     )
     if first_ns >= begins_ns:
         return []
+    before = Period(first_ns, begins_ns)
+    book = next((by for _, by in gathered.priced_by if isinstance(by, PriceBook)), spans[-1][1])
     try:
-        before = gather(
-            root, Period(first_ns, begins_ns), spans[0][1], provenance=gathered.stamp.provenance,
-            allow_unverified=allow_unverified, as_closed=as_closed,
+        charged = gather(
+            root, before, book, provenance=gathered.stamp.provenance, allow_unverified=allow_unverified,
+            as_closed_ns=as_closed_ns,
         )  # fmt: skip
     except NothingChargedError:
-        return []
-    return _billed(before, priced_by(root, before))
+        # Costs are shared in it all the same.
+        return _billed(gathered.by(*_COLUMNS).clear(), [(month, book) for month in _months(before)])
+    return _billed(charged.by(*_COLUMNS), priced_by(root, charged))
 
 
 def _summed_shares(billed: Iterable[Billed]) -> tuple[Share, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from rose.pricing.figures import AMORTIZED, Stamp
 from rose.pricing.money import PricingError
 from rose.pricing.price_books.rules import tagging
 from rose.pricing.query import rows, set_variables
+from rose.pricing.spend.cost import tags_of
 from rose.pricing.spend.gather import gather
 from rose.pricing.spend.rules import newest_book
 
@@ -105,7 +105,9 @@ def untagged(
 
 
 def _tagged_runs(root: Path, provenance: str) -> set[str]:
-    """Runs that have some tag."""
+    """Runs that have some tag with a value."""
     with catalog.connect(root) as ledger:
         set_variables(ledger, provenance=provenance)
-        return {row["run_id"] for row in rows(ledger, "spend/run_tags") if json.loads(row["tags_json"])}
+        return {
+            row["run_id"] for row in rows(ledger, "spend/run_tags") if any(tags_of(row["tags_json"]).values())
+        }  # fmt: skip

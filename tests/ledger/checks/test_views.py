@@ -71,3 +71,5 @@ def test_the_catalog_of_a_writer_at_work_is_waited_for(late: Path) -> None:
         threading.Timer(0.5, other.stdin.close).start()
         assert problems(late) == []
     assert not layout.others_write(late)
+    (late / "locks" / "c.lock").write_text("9" * 30)
+    assert not layout.others_write(late), "no process has such a number"

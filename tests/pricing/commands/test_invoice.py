@@ -8,6 +8,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from rose.pricing.commands.invoice import invoice_command
+from tests.pricing.closing.conftest import BOOK_TOML, begun, ended, slice_, write
 from tests.pricing.invoices.conftest import DEARER_DAY_NANO, SECOND_ID, books, unclosed
 from tests.pricing.invoices.test_pdf import has_browser
 
@@ -51,6 +52,17 @@ def test_json_alone_needs_no_file(books: Path) -> None:
     made = json.loads(done.stdout)
     assert (made["currency"], made["files"], made["final"]) == ("EUR", [], True)
     assert made["exchange_rate"]["source"] == "reference rate of the central bank"
+
+
+def test_a_team_s_name_is_not_obeyed_by_a_terminal(tmp_path: Path) -> None:
+    (tmp_path / "book.toml").write_text(BOOK_TOML)
+    hour = [*begun(json.dumps({"serving_team": "a\x1b[2Jb"})), slice_(0, serving=3600), *ended(3600)]
+    root, out = write(tmp_path / "ledger", hour), str(tmp_path / "all")
+    command = ["--period", "2026-06-01", "--all", "--out", out, "-b", str(tmp_path / "book.toml")]
+    done = CliRunner().invoke(app, command, env={"ROSE_LEDGER": str(root)}, color=True)
+    assert done.exit_code == 0, done.output
+    assert "$3.60 for a\\x1b[2Jb, not final" in done.stdout
+    assert "\x1b[2J" not in done.output
 
 
 @pytest.mark.parametrize(

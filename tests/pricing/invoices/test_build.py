@@ -55,12 +55,16 @@ def test_a_correction_is_on_the_invoice_of_the_period_it_was_posted_in_with_its_
     assert sum(line.amount_nano for line in lines) == correction
 
 
-def test_a_correction_of_hours_that_were_closed_again_is_not_invoiced_twice(books: Path, tmp_path: Path) -> None:
+def test_an_invoice_stays_as_it_was_when_its_hours_and_those_that_it_corrects_are_closed_again(
+    books: Path, tmp_path: Path
+) -> None:
     root = Path(shutil.copytree(books, tmp_path / "ledger"))
-    # The whole time takes the first two days over, corrections with them.
+    sent = [build.invoices(root, period) for period in (FIRST, SECOND)]
+    assert total(sent[1]) == 2 * DEARER_DAY_NANO + 2 * (DEARER_DAY_NANO - DAY_NANO)
+    # The whole time takes the first days over, corrections with them.
     whole = Period(FIRST.from_ns, SECOND.to_ns)
     close(root, whole, DEARER, now_us=(SECOND.to_ns + 3 * DAY_NS) // 1000)
-    assert not any(invoice.of_kind("correction") for invoice in build.invoices(root, SECOND))
+    assert [build.invoices(root, period) for period in (FIRST, SECOND)] == sent
     assert total(build.invoices(root, whole)) == 4 * DEARER_DAY_NANO
 
 
@@ -143,6 +147,13 @@ def test_shared_costs_and_credits_are_lines_and_all_is_close_with_them(ruled: Pa
     }  # fmt: skip
     euros = build.invoices(ruled, FIRST, currency="EUR")
     assert total(euros) == round(total(invoices[FIRST]) * 10_000 / 10_843)
+
+
+def test_what_was_shared_and_taken_off_stays_when_the_hours_are_closed_again(ruled: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(ruled, tmp_path / "ledger"))
+    sent = [build.invoices(root, period) for period in (FIRST, SECOND)]
+    close(root, Period(FIRST.from_ns, SECOND.to_ns), DEARER, now_us=(SECOND.to_ns + 3 * DAY_NS) // 1000)
+    assert [build.invoices(root, period) for period in (FIRST, SECOND)] == sent
 
 
 def test_another_currency_sums_as_the_whole_does(books: Path) -> None:

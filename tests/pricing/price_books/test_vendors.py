@@ -28,3 +28,7 @@ def test_a_vendor_s_resource_is_one_thing_of_the_fleet(fields: dict[str, Any]) -
 def test_what_the_vendor_calls_it_and_what_it_is() -> None:
     good = VendorResource.model_validate({"resource": "i-0*", "sku": "a3", "device": "s*", "devices": 8, **CITED})
     assert (good.key, good.days) == (("i-0*", "a3"), (None, None))
+    resource, sku = (
+        VendorResource.model_validate({name: "a3", "device": "s0", **CITED}) for name in ("resource", "sku")
+    )
+    assert (resource.key, sku.key) == (("a3",), ("sku", "a3"))

@@ -242,6 +242,15 @@ def test_what_cannot_be_compared_is_refused(compare: Compare, fleet_of_four: Pat
         comparing.reconcile(fleet_of_four, tmp_path / "none.csv", Period(T0_NS, T0_NS + NS_PER_DAY // 2))
 
 
+def test_only_what_differs_most_is_handed_out(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparing, "_LINES_MAX", 1)
+    made = compare([*whole(), charge("GPU-1", 2, "1.00", None), charge("GPU-2", 2, "5.00", None)])
+    assert ([line.name for line in made.lines], made.line_count) == (["GPU-2"], 4)
+    assert [day.name for day in made.device_days] == ["GPU-2"]
+    assert made.disagreement_nano == 6 * NANO
+    assert tables.to_json(made)["devices_left_off"] == 3
+
+
 def test_another_currency_is_converted_at_the_book_s_rate(compare: Compare) -> None:
     euro = "\n[[exchange_rate]]\ncurrency = 'EUR'\nusd_per_unit = 1.08\nvalid_from = 2026-01-01\n"
     book = pricebook.parse(BOOK_TEXT + euro + "source = 'ECB'\nsource_date = 2026-06-01\n", "euro.toml")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rose.pricing.closing.period import NS_PER_DAY, Period
 from rose.pricing.closing.restate import restate
+from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.spend.cost import Cost, Question, ask
@@ -65,8 +66,11 @@ def test_a_team_has_its_shares_and_credits_beside_what_it_cost(weeks: Path) -> N
     assert euros.total.total_nano == EURO.convert(864 * USD) + euros.ruled.nano
     assert sum(line.total_nano for line in euros.lines) == euros.total.total_nano
     assert sum(share.nano for share in euros.ruled.shares if share.name == "idle") == 0
-    only = by_team(weeks, TEN_DAYS, book, team="chat")
-    assert only.lines[0] == next(line for line in made.lines if line.values == ("chat",))
+    for team in ("chat", "ops"):
+        only = by_team(weeks, TEN_DAYS, book, team=team)
+        assert only.lines == tuple(line for line in made.lines if line.values == (team,))
+    with pytest.raises(PricingError, match="has team 'opps'; did you mean 'ops'"):
+        by_team(weeks, TEN_DAYS, book, team="opps")
 
 
 def test_without_rules_and_in_other_dimensions_an_answer_is_as_it_was(weeks: Path) -> None:
@@ -86,6 +90,23 @@ def test_a_credit_has_no_more_than_earlier_periods_left(weeks: Path) -> None:
     assert [part.ruled.credits[0].rest_nano / USD for part in parts] == [740.8, 222.4, 0]
     whole = by_team(weeks, Period(cuts[0], cuts[-1]), book)
     assert whole.total.credits_nano == -1000 * USD
+
+
+def test_what_is_open_before_takes_of_a_credit_whatever_book_priced_the_first_hours_asked_for(weeks: Path) -> None:
+    first, second, third = (Period(T0_NS + day * DAY_NS, T0_NS + (day + 7) * DAY_NS) for day in (0, 7, 14))
+    close(weeks, second, now_us=(T0_NS + 21 * DAY_NS) // 1000)
+    book = book_with(credit("vendor", "1000"))
+    rest = Period(second.from_ns, third.to_ns)
+    parts = [by_team(weeks, period, book).total.credits_nano for period in (first, rest)]
+    assert parts == [by_team(weeks, period, book).total.credits_nano for period in (first, third)]
+    assert [nano / USD for nano in parts] == [-604.8, -395.2]
+
+
+def test_a_month_without_a_charge_takes_of_a_credit_what_is_shared_in_it(weeks: Path) -> None:
+    book = book_with(shared("desk", usd_per_month="300", shares="{ ops = 1 }"), credit("vendor", "500", "2026-05-01"))
+    whole = by_team(weeks, Period(T0_NS - 31 * DAY_NS, TEN_DAYS.to_ns), book)
+    june = by_team(weeks, TEN_DAYS, book)
+    assert (whole.total.credits_nano, june.total.credits_nano) == (-500 * USD, -200 * USD)
 
 
 def test_each_hour_is_under_the_rules_of_the_book_that_priced_it(half_closed: Path) -> None:

@@ -14,7 +14,13 @@ from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, HOUR_NS, T0_NS, S,
 
 USD = 10**9
 DAY = Period(T0_NS, T0_NS + DAY_NS)
-TAGS = {"bare": None, "empty": "{}", "project": '{"project": "maze"}', "owned": '{"serving_team": "chat"}'}
+TAGS = {
+    "bare": None,
+    "empty": "{}",
+    "project": '{"project": "maze"}',
+    "owned": '{"serving_team": "chat"}',
+    "blank": '{"team": "", "note": null}',
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +53,14 @@ def asked(root: Path, entry: str = "") -> Untagged:
 def test_spend_without_team_and_tag_is_shown_by_run_and_device(root: Path) -> None:
     made = asked(root)
     assert [(line.run_id, line.device_id, line.cost_nano) for line in made.lines] == [
-        ("bare", "bare-0", 3_600_000_000), ("empty", "empty-0", 3_600_000_000),
-    ]  # fmt: skip
-    assert (made.cost_nano, made.bill_nano, made.percent(made.cost_nano)) == (7_200_000_000, 14_400_000_000, 50)
-    assert made.to_json()["lines"][0]["percent"] == 25
+        (run_id, f"{run_id}-0", 3_600_000_000) for run_id in ("bare", "blank", "empty")
+    ]
+    assert (made.cost_nano, made.bill_nano, made.percent(made.cost_nano)) == (10_800_000_000, 18_000_000_000, 60)
+    assert made.to_json()["lines"][0]["percent"] == 20
 
 
 def test_a_device_s_tag_or_team_is_one(root: Path) -> None:
-    assert [line.run_id for line in asked(root, 'device = "bare-0"\ntags = { rack = "7" }').lines] == ["empty"]
+    assert [line.run_id for line in asked(root, 'device = "bare-0"\ntags = { rack = "7" }').lines] == ["blank", "empty"]
     assert asked(root, 'class = "h100-sxm"\ntags = { team = "ops" }').lines == ()
 
 
