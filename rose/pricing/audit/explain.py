@@ -224,8 +224,9 @@ def _chain(
         pl.col("hardware_id").is_in(whole["hardware_id"].unique().to_list()),
     )
     # A device that came back in another pool or class, or as other hardware, within the hour has a price for each.
-    units = rows.filter(kind="capacity").select("hardware_id", "pool", "device_class").unique().sort(pl.all())
-    for hardware_id, pool, device_class in units.iter_rows():
+    columns = ("hardware_id", "pool", "device_class")
+    several = whole.select(columns).n_unique() > 1
+    for hardware_id, pool, device_class in rows.filter(kind="capacity").select(columns).unique().sort(pl.all()).rows():
         tenures = [stay for stay in stays or () if stay.hardware_id == hardware_id]
         holder = (of.run_id, of.device_id, pool, device_class)
         own = [
@@ -237,15 +238,24 @@ def _chain(
             frame.filter(kind="capacity", hardware_id=hardware_id, pool=pool, device_class=device_class)
             for frame in (whole, rows, everybodys)
         )
-        slices = evidence if stays is None else evidence.within(own)
+        found = evidence.of((hardware_id, pool, device_class)) if several else evidence
+        if stays is not None:
+            found = dataclasses.replace(found, slices=evidence.within(own).slices)
         shares = held(tenures, of.hour_ns)
-        steps += audit_steps.capacity(charged, asked, book, of.hour_ns, slices, lot, shares.get(holder))
+        steps += audit_steps.capacity(charged, asked, book, of.hour_ns, found, lot, shares.get(holder))
     if "transfer" in rows["kind"]:
         charged, asked = (frame.filter(kind="transfer") for frame in (whole, rows))
         steps += audit_steps.transfer(charged, asked, book, of.hour_ns, evidence)
-    if "energy" in rows["kind"]:
-        charged, asked, lot = (frame.filter(kind="energy") for frame in (whole, rows, everybodys))
-        steps += audit_steps.energy(charged, asked, book, of.hour_ns, evidence, lot)
+    for unit in rows.filter(kind="energy").select(columns).unique().sort(pl.all()).rows():
+        charged, asked = (
+            frame.filter(kind="energy", hardware_id=unit[0], pool=unit[1], device_class=unit[2])
+            for frame in (whole, rows)
+        )
+        others = everybodys.filter(kind="energy", hardware_id=unit[0]).join(
+            charged, on=("run_id", "device_id"), how="anti"
+        )
+        found = evidence.of(unit) if several else evidence
+        steps += audit_steps.energy(charged, asked, book, of.hour_ns, found, pl.concat([charged, others]))
     kinds, leases = set(rows["kind"]), set(rows.filter(pl.col("bucket") == "rollout")["lease_id"])
     events = {
         "slices": evidence.slices if "capacity" in kinds else (),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -13,6 +14,9 @@ from rose.pricing.closing.restate import restate
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from tests.pricing import random_ledger
+from tests.pricing.charges import test_tenures
+from tests.pricing.charges.test_pricing import slice_, turn
+from tests.pricing.charges.test_tenures import device, power, run
 from tests.pricing.closing.conftest import (
     BILL_NANO,
     BOOK,
@@ -120,6 +124,17 @@ def test_a_booked_figure_is_explained_as_closed_and_as_restated(closed: Path) ->
     gone, zero = explain_closed(closed, Question(bucket="unaccounted"), CLOSE_ID)
     assert (gone.amount.value, zero.amount.value) == (300_000_000, 0)
     assert zero.notes[0].startswith("closed $0.300; correction 1: -$0.300 (cut off); restated $0.00")
+
+
+def test_what_a_device_did_before_it_changed_within_the_hour_is_not_of_what_it_became(write_ledger: Any) -> None:
+    """Tokens made in no rollout time of the one pool, and power read in both, of which each is rounded by itself."""
+    made = [
+        run(), device("joined", 0, pool="rollout"), slice_(0, idle=600), turn("a", 60, 1207), power(0, 600, 682),
+        device("joined", 600), slice_(600, rollout=600, idle=60), turn("b", 700, 30), power(600, 1260, 777),
+    ]  # fmt: skip
+    made_of = explain(write_ledger(made), Question(run_id="run", device_id="d", hour_ns=T0_NS), test_tenures.BOOK)
+    assert made_of.faults == []
+    assert sum("tokens of the hour's turns" in text for text in sums(made_of)) == 2
 
 
 _AWKWARD = pricebook.parse(random_ledger.BOOK, "awkward.toml")
