@@ -95,7 +95,7 @@ def test_shared_costs_and_credits_are_converted_with_the_cost(fleet: Path, tmp_p
     path = tmp_path / "ruled.toml"
     cited = 'source = "agreed"\nsource_date = 2026-01-01\n'
     shared = f'[[shared_cost]]\nname = "network"\nusd_per_month = 1000.01\nsplit = "usage"\n{cited}'
-    credit = f'[[credit]]\nname = "launch"\nusd = 1.23\nvalid_from = 2026-01-01\n{cited}'
+    credit = f'[[credit]]\nname = "launch"\nusd = 1.23\nvalid_from = 2026-06-01\n{cited}'
     path.write_text(f"{TEXT}\n{shared}\n{credit}")
     made = ask(fleet, Question(period=FIRST_HOUR, by=("team",)), str(path))
     euros = made.converted(rate(fleet, "EUR", FIRST_HOUR, str(path)))

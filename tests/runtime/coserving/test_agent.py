@@ -277,14 +277,14 @@ def test_windows_are_drawn_and_nothing_is_lent_in_those_that_are_withheld(start,
         GROUP BY ALL
     """
     until(lambda: {row[0]: row[1] >= 3 for row in device.rows(windows)} == {False: True, True: True})
-    until(lambda: device.rows(lent))
+    reasons = "SELECT DISTINCT close_reason FROM lease WHERE closed_by = 'released'"
+    until(lambda: device.rows(lent) and (WITHHELD,) in device.rows(reasons))
     device.close()
     rows = device.rows("SELECT t0_ns, t1_ns, withheld, after_withheld, holdout_share FROM holdout ORDER BY t0_ns")
     assert [row[0] for row in rows[1:]] == [row[1] for row in rows[:-1]]
     assert [row[3] for row in rows] == [None, *(row[2] for row in rows[:-1])]
     assert {row[4] for row in rows} == {0.5}
     assert [withheld for withheld, _ in device.rows(lent)] == [False]
-    assert (WITHHELD,) in device.rows("SELECT DISTINCT close_reason FROM lease WHERE closed_by = 'released'")
     ((held_ns,),) = device.rows("SELECT sum(duration_ns) FROM hold WHERE reason = 'withheld'")
     assert held_ns > 100_000_000
 
