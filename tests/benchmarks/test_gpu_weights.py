@@ -14,7 +14,9 @@ def test_what_is_promised_of_new_weights_holds_on_cpu_cores() -> None:
     report, ended = Report("gpu", quick=True), []
     (stage,) = (stage for stage in STAGES if stage.name == "weights")
     # On a busy host it takes what it takes.
-    harness.run([dataclasses.replace(stage, quick_seconds=150)], report, gpu=None, keep=lambda _: None, say=ended.append)
+    harness.run(
+        [dataclasses.replace(stage, quick_seconds=150)], report, gpu=None, keep=lambda _: None, say=ended.append
+    )
     assert ended[0].failed is None, ended[0]
     claims = {claim.name: claim for claim in report.claims}
     assert all(claim.holds for claim in claims.values()), claims
