@@ -308,7 +308,7 @@ def _lines(connection: duckdb.DuckDBPyConnection, question: Question, ruled: Rul
             period = question.calendar.text(question.period)
             raise PricingError(f"no charge of {period} has {name} {value!r}{did_you_mean(value, known)}")
     amounts = [f"coalesce(sum(cost_nano) FILTER (state = '{state}'), 0)" for state in STATES]
-    selected = ", ".join([*keys, *amounts, "sum(ns)", "sum(tokens)"])
+    selected = ", ".join([*keys, *amounts, "coalesce(sum(ns), 0)", "coalesce(sum(tokens), 0)"])
     filtered = f" WHERE {' AND '.join(where)}" if where else ""
     grouped = " GROUP BY ALL" if keys else ""
     summed = connection.execute(f"SELECT {selected} FROM cost{filtered}{grouped}", list(question.only.values()))

@@ -19,6 +19,7 @@ from tests.pricing.closing.conftest import (
     HOUR_NS,
     T0_NS,
     begun,
+    close,
     ended,
     fleet_events,
     write,
@@ -52,6 +53,13 @@ def test_closed_days_are_those_of_the_books_and_open_ones_live(half_closed: Path
     assert dict(made.closes) == {CLOSE_ID: 1}
     assert made.open == (Period(T0_NS + 7 * DAY_NS, T0_NS + 10 * DAY_NS),)
     assert made.bill_nano == made.total.cost_nano == 10 * day + 7 * day // 10
+
+
+def test_closed_hours_without_a_charge_cost_nothing(fleet: Path, book: str) -> None:
+    close(fleet, Period(T0_NS, T0_NS + DAY_NS))
+    night = Period(T0_NS + 5 * HOUR_NS, T0_NS + 6 * HOUR_NS)
+    for by in ((), ("team",)):
+        assert asked(fleet, book, *by, period=night).total.cost_nano == 0
 
 
 def test_by_any_two_dimensions_the_lines_sum_to_the_bill(half_closed: Path, book: str) -> None:
