@@ -109,7 +109,12 @@ def test_the_sample_by_hand(sample: Path, way: breakdown.By) -> None:
     assert (g0["accepted"], g0["borrowed_tokens"], g0["dedicated_tokens"]) == (1, 3400, 600)
 
 
-@settings(max_examples=usual(2, long=20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=usual(2, long=20),
+    deadline=None,
+    phases=random_ledger.AS_IT_IS,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(made=random_ledger.ledgers(portions=1))
 def test_every_token_and_accepted_trajectory_of_any_ledger_is_in_one_row(
     made: random_ledger.Made, tmp_path_factory: pytest.TempPathFactory

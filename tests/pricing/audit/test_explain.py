@@ -141,7 +141,10 @@ _AWKWARD = pricebook.parse(random_ledger.BOOK, "awkward.toml")
 
 
 @settings(
-    deadline=None, max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    deadline=None,
+    max_examples=2,
+    phases=random_ledger.AS_IT_IS,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(random_ledger.ledgers(portions=1))
 def test_every_charge_of_any_ledger_re_adds(tmp_path_factory: pytest.TempPathFactory, made: random_ledger.Made) -> None:

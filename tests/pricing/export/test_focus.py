@@ -195,7 +195,12 @@ def test_no_charges_are_no_export(period_bill: Bill, tmp_path: Path) -> None:
         focus.write(dataclasses.replace(period_bill, parts=(empty,)), tmp_path / "f.csv")
 
 
-@settings(max_examples=usual(3, long=20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=usual(3, long=20),
+    deadline=None,
+    phases=random_ledger.AS_IT_IS,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(made=random_ledger.ledgers(portions=1))
 def test_any_ledger_makes_rows_that_keep_every_rule_and_drill_downs_that_re_add(
     made: random_ledger.Made, tmp_path_factory: pytest.TempPathFactory
