@@ -8,6 +8,7 @@ import polars as pl
 
 from dashboard import format as words
 from dashboard.books import AMORTIZED
+from rose.ledger.commands.output import FORMULA
 from rose.pricing.charges.waste import CAUSE
 from rose.pricing.closing import charge_algebra
 from rose.pricing.closing.bill import Bill
@@ -62,7 +63,9 @@ def csv(bill: Bill) -> str:
         "currency": stamp.currency, "view": AMORTIZED, "verified": bill.verified, "price_book": stamp.book.text,
         "price_book_chosen": stamp.book.chosen, "example_prices": stamp.book.example,
     }  # fmt: skip
-    return bill.frame.with_columns(pl.lit(value).alias(name) for name, value in terms.items()).write_csv()
+    frame = bill.frame.with_columns(pl.lit(value).alias(name) for name, value in terms.items())
+    plain = pl.col(pl.String).str.replace(f"({FORMULA.pattern})", "'$1")
+    return frame.with_columns(plain).write_csv()
 
 
 def waste(frame: pl.DataFrame) -> pl.DataFrame:

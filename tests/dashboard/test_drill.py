@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 from pathlib import Path
 
@@ -83,3 +84,10 @@ def test_the_csv_has_every_charge_to_the_nano_dollar(ended: Path, frame: pl.Data
     assert {(row["currency"], row["view"], row["provenance"], row["verified"]) for row in rows} == {
         ("USD", "amortized", "simulated", "true")
     }
+
+
+def test_no_spreadsheet_takes_a_team_for_a_formula(ended: Path) -> None:
+    charged = bill(ended, of_month("2026-06"), pricebook.load("example"))
+    for name, shown in (("=1+1", "'=1+1"), (" @a", "' @a"), ("-", "'-"), ("a-b", "a-b")):
+        named = dataclasses.replace(charged, frame=charged.frame.with_columns(team=pl.lit(name)))
+        assert {row["team"] for row in csv.DictReader(io.StringIO(drill.csv(named)))} == {shown}

@@ -15,8 +15,8 @@ _CONTROLS = [*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x
 _SHOWN = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _CONTROLS if chr(code) not in "\n\t"}
 #: In JSON an escape stands for the character itself; below a blank, `json` has escaped it already.
 _ESCAPED = {code: f"\\u{code:04x}" for code in _CONTROLS if code > 0x20}
-#: What a spreadsheet takes for a formula, also behind blanks and as a character of full width.
-_FORMULA = re.compile(r"[\s\x00]*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r]")
+#: What a spreadsheet takes for a formula, also behind blanks and as a character of full width; polars reads it too.
+FORMULA = re.compile(r"^(?:[\s\x00]*[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r])")
 
 _NUMBERS = (int, float, Decimal, date, time, timedelta)
 
@@ -44,7 +44,7 @@ def csv_cells(row: Iterable[Any]) -> list[str]:
 
 def _csv_cell(cell: Any) -> str:
     text = cell_text(cell)
-    return f"'{text}" if not isinstance(cell, _NUMBERS) and _FORMULA.match(text) else text
+    return f"'{text}" if not isinstance(cell, _NUMBERS) and FORMULA.match(text) else text
 
 
 def cell_text(cell: Any) -> str:
