@@ -38,6 +38,8 @@ class _Charged:
 
     frame: pl.DataFrame
     book: PriceBook
+    #: All that priced it: of a draft, those of the closes that have a part of it too.
+    books: tuple[PriceBook, ...]
     stamp: Stamp
     close: Posting | None
     made_ns: int
@@ -123,8 +125,8 @@ def _charged(
             _refuse_unverified(closed.close_id, allow_unverified)
         close = closed.posted[0]
         return _Charged(
-            frame=closed.charges.frame, book=closed.book, stamp=closed.stamp, close=close, made_ns=close.posted_ns,
-            later=closed.corrections,
+            frame=closed.charges.frame, book=closed.book, books=(closed.book,), stamp=closed.stamp, close=close,
+            made_ns=close.posted_ns, later=closed.corrections,
         )  # fmt: skip
     book = choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
     made = bill.bill(root, period, book, provenance=provenance, allow_unverified=allow_unverified)
@@ -138,7 +140,10 @@ def _charged(
     frame, facts = made.frame, made.stamp.book
     # Shared costs rest on it where no hour does.
     stamp = dataclasses.replace(made.stamp, book=dataclasses.replace(facts, example=facts.example or book.example))
-    return _Charged(frame=frame, book=book, stamp=stamp, close=None, made_ns=now_ns, later=frame.clear())
+    books = (book, *(store.book_of(root, posted[close_id][-1]) for close_id in closes))
+    return _Charged(
+        frame=frame, book=book, books=books, stamp=stamp, close=None, made_ns=now_ns, later=frame.clear()
+    )  # fmt: skip
 
 
 def _refuse_unverified(name: str, allow_unverified: bool) -> None:
@@ -197,8 +202,8 @@ def _corrections(root: Path, period: Period, charged: _Charged) -> Iterator[tupl
 
 
 def _ruled(root: Path, period: Period, charged: _Charged, allow_unverified: bool) -> Iterator[tuple[str, Line]]:
-    """Team and line of the shared costs and credits of the price book, by what a close was closed with."""
-    if not charged.book.shared_cost and not charged.book.credit:
+    """Team and line of the shared costs and credits of the price books, by what a close was closed with."""
+    if not any(book.shared_cost or book.credit for book in charged.books):
         return
     as_closed_ns = None if charged.close is None else charged.close.posted_ns
     gathered = gather(

@@ -15,6 +15,7 @@ from rose.pricing.invoices import build
 from rose.pricing.invoices.invoice import Invoice, Kind
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
+from rose.pricing.spend.cost import Question, ask
 from tests.pricing.closing.conftest import DAY_NS, T0_NS, close
 from tests.pricing.invoices.conftest import DAY_NANO, DEARER, DEARER_DAY_NANO, FIRST, FIRST_ID, OURS, SECOND, SECOND_ID
 from tests.pricing.random_ledger import BOOK as RANDOM_BOOK
@@ -154,6 +155,16 @@ def test_what_was_shared_and_taken_off_stays_when_the_hours_are_closed_again(rul
     sent = [build.invoices(root, period) for period in (FIRST, SECOND)]
     close(root, Period(FIRST.from_ns, SECOND.to_ns), DEARER, now_us=(SECOND.to_ns + 3 * DAY_NS) // 1000)
     assert [build.invoices(root, period) for period in (FIRST, SECOND)] == sent
+
+
+def test_a_draft_has_the_rules_of_the_books_that_closed_a_part_of_it(ruled: Path, tmp_path: Path) -> None:
+    path = tmp_path / "unruled.toml"
+    path.write_text(OURS.text)
+    period = Period(SECOND.from_ns, SECOND.to_ns + NS_PER_DAY)
+    draft, cost = build.invoices(ruled, period, str(path)), ask(ruled, Question(period=period, by=("team",)), str(path))
+    sums = [sum(invoice.sum_nano(kind) for invoice in draft) for kind in ("shared", "credit")]
+    assert sums == [cost.total.shared_nano, cost.total.credits_nano]
+    assert sums[0] > 0 > sums[1]
 
 
 def test_another_currency_sums_as_the_whole_does(books: Path) -> None:
