@@ -21,11 +21,12 @@ from rose.pricing.figures import Stamp
 from rose.pricing.invoices.invoice import UNITS, Invoice, Line, RunLabel, order
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import choice
-from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.price_books.entries import day_of
+from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend import rules, sums
 from rose.pricing.spend.cost import tags_of
-from rose.pricing.spend.currency import OWN, rate_of
+from rose.pricing.spend.currency import OWN, Rate, rate_of
 from rose.pricing.spend.gather import gather
 
 _KEYS = ("team", "run_id", "bucket", "kind", "pool", "device_class", "commitment", "route")
@@ -60,7 +61,7 @@ def invoices(
 
     Their charges sum to the close exactly, and these with what was posted since to its restated total. Corrections of
     earlier periods count where they were posted within this one; shared costs and credits as the period was closed.
-    `price_book` prices a period that is not closed, and has the rate of exchange; a close has both itself.
+    `price_book` prices a period that is not closed, and has its rate of exchange; a close has both itself.
 
     Raises PricingError for a period that was closed in other parts, that has no charge, or more than one provenance
     (unless one is chosen), and for a ledger that did not verify; PriceBookError; LedgerError.
@@ -93,8 +94,7 @@ def invoices(
         )
         for team in sorted(lines.keys() | later.keys(), key=order)
     ]
-    has_rate = choice.choose(root, price_book) if price_book and charged.close else book
-    return _converted(made, has_rate, currency, period)
+    return _converted(made, _rate(charged, currency, period))
 
 
 def of_team(made: Sequence[Invoice], team: str) -> Invoice:
@@ -219,9 +219,21 @@ def _ruled(root: Path, period: Period, charged: _Charged, allow_unverified: bool
             yield row.team, Line(kind="credit", what=row.name, amount_nano=row.nano)
 
 
-def _converted(made: Sequence[Invoice], book: PriceBook, currency: str, period: Period) -> tuple[Invoice, ...]:
+def _rate(charged: _Charged, currency: str, period: Period) -> Rate | None:
+    try:
+        return rate_of(charged.book, currency, period)
+    except PriceBookError:
+        if charged.close is None:
+            raise
+        known = ", ".join(sorted({OWN, *(entry.currency for entry in charged.book.exchange_rate)}))
+        raise PricingError(
+            f"no rate of exchange for {currency} on {day_of(period.to_ns - 1)} is in the price book that was frozen "
+            f"with {charged.close.close_id}, and no other converts its invoices (currencies it has: {known})"
+        ) from None
+
+
+def _converted(made: Sequence[Invoice], rate: Rate | None) -> tuple[Invoice, ...]:
     """In another currency, all amounts of a period together."""
-    rate = rate_of(book, currency, period)
     if rate is None:
         return tuple(made)
     amounts = iter(rate.convert_together([line.amount_nano for invoice in made for line in invoice.lines]))

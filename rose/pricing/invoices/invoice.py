@@ -101,13 +101,13 @@ class Invoice:
 
     @property
     def number(self) -> str:
-        """From the close's id, which no other close has, and the team; safe as a file's name."""
+        """From the close's id, which no other close has, the team, and what it was converted to; a name for a file."""
         of = self.close.close_id if self.close else f"{self.period.label}-{self.stamp.provenance}-draft"
         name = re.sub(r"[^A-Za-z0-9_]+", "-", self.team).strip("-")[:40]
         # Two teams may be alike but for what no file's name can have, and one may be called as another is marked.
-        plain = name == self.team and not re.search("-[0-9a-f]{8}$", name)
+        plain = name == self.team and not re.search("-([0-9a-f]{8}|[A-Z]{3})$", name)
         mark = "" if plain else hashlib.sha256(self.team.encode()).hexdigest()[:8]
-        return "-".join(filter(None, (of, name, mark)))
+        return "-".join(filter(None, (of, name, mark, self.rate and self.rate.currency)))
 
     @property
     def marks(self) -> tuple[str, ...]:

@@ -172,7 +172,18 @@ def test_another_currency_sums_as_the_whole_does(books: Path) -> None:
     assert total(euros) == round(total(dollars) * 10_000 / 10_843)
     assert {invoice.stamp.currency for invoice in euros} == {"EUR"}
     assert euros[0].to_json()["exchange_rate"]["usd_per_unit"] == "1.0843"
-    assert euros[0].number == dollars[0].number
+    assert euros[0].number == f"{dollars[0].number}-EUR", "two pages, two numbers"
+
+
+def test_a_close_is_converted_by_the_book_that_was_frozen_with_it_and_by_no_other(books: Path, tmp_path: Path) -> None:
+    other, none = tmp_path / "other.toml", OURS.text.partition("[[exchange_rate]]")[0]
+    other.write_text(OURS.text.replace("1.0843", "1.2"))
+    assert build.invoices(books, SECOND, str(other), currency="EUR") == build.invoices(books, SECOND, currency="EUR")
+    root = Path(shutil.copytree(books, tmp_path / "ledger"))
+    whole = Period(FIRST.from_ns, SECOND.to_ns)
+    closed = close(root, whole, pricebook.parse(none, "none.toml"), now_us=(SECOND.to_ns + 3 * DAY_NS) // 1000)
+    with pytest.raises(PricingError, match=f"no rate of exchange for EUR .* frozen with {closed.close_id}"):
+        build.invoices(root, whole, str(other), currency="EUR")
 
 
 @pytest.mark.parametrize(

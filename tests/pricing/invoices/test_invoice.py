@@ -25,6 +25,9 @@ def test_numbers_tell_teams_apart_that_file_names_cannot(books: Path) -> None:
     teams = ("a b", "a-b", "a/b", "a--b", "../a", "é", "", "A b", "x/", "x-361757e6")
     numbers = {dataclasses.replace(invoice, team=team).number for team in teams}
     assert len(numbers) == len(teams)
+    euros = dataclasses.replace(build.invoices(books, SECOND, currency="EUR")[0], team="chat")
+    assert euros.number == "2026-06-03-to-2026-06-05-live-1-chat-EUR"
+    assert dataclasses.replace(invoice, team="chat-EUR").number != euros.number
     assert all("/" not in number and ".." not in number and number.isascii() for number in numbers)
 
 
