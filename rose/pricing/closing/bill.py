@@ -92,7 +92,9 @@ def bill(
         verified &= priced.verified
         example |= book.example
     if not parts:
-        raise PricingError(f"no device time was provisioned in {period.label} ({provenance}), so nothing is charged")
+        raise NothingChargedError(
+            f"no device time was provisioned in {period.label} ({provenance}), so nothing is charged"
+        )
     return Bill(
         frame=charge_algebra.canonical(pl.concat(parts)),
         period=period,
@@ -113,5 +115,5 @@ def one_provenance(present: set[str], chosen: str | None, period: Period) -> str
             "of both: choose one with --provenance"
         )
     if not present:
-        raise PricingError(f"no run lies in {period.label}, so nothing is charged")
+        raise NothingChargedError(f"no run lies in {period.label}, so nothing is charged")
     return present.pop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,14 +13,16 @@ import polars as pl
 from rose.clock import utc_us
 from rose.errors import did_you_mean
 from rose.ledger import catalog, layout
+from rose.pricing.charges import NothingChargedError
 from rose.pricing.closing import bill, charge_algebra, coverage, store
 from rose.pricing.closing.charge_algebra import UNALLOCATED
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import Posting, postings
-from rose.pricing.figures import Stamp
+from rose.pricing.figures import BookFacts, Stamp
 from rose.pricing.invoices.invoice import UNITS, Invoice, Line, RunLabel, order
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import choice
+from rose.pricing.price_books.choice import NoPriceBookError
 from rose.pricing.price_books.entries import day_of
 from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 from rose.pricing.query import rows, set_variables
@@ -45,6 +47,8 @@ class _Charged:
     close: Posting | None
     made_ns: int
     later: pl.DataFrame
+    #: Closes that have hours of it since.
+    again: tuple[str, ...] = ()
 
 
 def invoices(
@@ -60,7 +64,8 @@ def invoices(
     """The invoices of a period, by team, one of what is unallocated at the end.
 
     Their charges sum to the close exactly, and these with what was posted since to its restated total. Corrections of
-    earlier periods count where they were posted within this one; shared costs and credits as the period was closed.
+    earlier periods count where they were posted within this one, and are all that there is where it has no charge;
+    shared costs and credits as the period was closed.
     `price_book` prices a period that is not closed, and has its rate of exchange; a close has both itself.
 
     Raises PricingError for a period that was closed in other parts, that has no charge, or more than one provenance
@@ -91,6 +96,7 @@ def invoices(
             issuer=book.issuer,
             contact=book.contact,
             later_nano=later.get(team, 0),
+            closed_again_in=charged.again,
         )
         for team in sorted(lines.keys() | later.keys(), key=order)
     ]
@@ -126,23 +132,64 @@ def _charged(
         close = closed.posted[0]
         return _Charged(
             frame=closed.charges.frame, book=closed.book, books=(closed.book,), stamp=closed.stamp, close=close,
-            made_ns=close.posted_ns, later=closed.corrections,
+            made_ns=close.posted_ns, later=closed.corrections, again=_later_closes(posted, close),
         )  # fmt: skip
-    book = choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
-    made = bill.bill(root, period, book, provenance=provenance, allow_unverified=allow_unverified)
+    now_ns = 1000 * (utc_us() if now_us is None else now_us)
+    try:
+        book = choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
+        made = bill.bill(root, period, book, provenance=provenance, allow_unverified=allow_unverified)
+    except (NothingChargedError, NoPriceBookError):
+        if (corrected := _only_corrected(root, posted, period, price_book, provenance, now_ns)) is None:
+            raise
+        return corrected
     closes = {close_id: posted[close_id][0].period for close_id in made.closes}
     if not period.without(closes.values()):
         raise PricingError(
             f"{period.label} was closed as {', '.join(closes)}, and an invoice is of one close: invoice the period of "
             "each, or close the whole"
         )
-    now_ns = 1000 * (utc_us() if now_us is None else now_us)
     frame, facts = made.frame, made.stamp.book
     # Shared costs rest on it where no hour does.
     stamp = dataclasses.replace(made.stamp, book=dataclasses.replace(facts, example=facts.example or book.example))
     books = (book, *(store.book_of(root, posted[close_id][-1]) for close_id in closes))
     return _Charged(
         frame=frame, book=book, books=books, stamp=stamp, close=None, made_ns=now_ns, later=frame.clear()
+    )  # fmt: skip
+
+
+def _only_corrected(
+    root: Path,
+    posted: Mapping[str, list[Posting]],
+    period: Period,
+    price_book: str | None,
+    provenance: str | None,
+    now_ns: int,
+) -> _Charged | None:
+    """A period that has no charge, for the corrections posted within it; None where there are none."""
+    within = [
+        posting for own in posted.values() for posting in own[1:]
+        if period.from_ns <= posting.posted_ns < period.to_ns and provenance in (None, posting.provenance)
+    ]  # fmt: skip
+    if not within:
+        return None
+    # What the corrections were priced by, where nobody names a book.
+    book = choice.choose(root, price_book) if price_book else store.book_of(root, within[-1])
+    facts = dataclasses.replace(BookFacts.from_book(book), example=any(posting.book.example for posting in within))
+    of = bill.one_provenance({posting.provenance for posting in within}, provenance, period)
+    frame = sums.frozen(root, within[-1]).clear()
+    charged = _Charged(
+        frame=frame, book=book, books=(), close=None, made_ns=now_ns, later=frame,
+        stamp=Stamp(from_ns=period.from_ns, to_ns=period.to_ns, provenance=of, book=facts, verified=True),
+    )  # fmt: skip
+    return charged if any(_corrections(root, period, charged)) else None
+
+
+def _later_closes(posted: Mapping[str, list[Posting]], close: Posting) -> tuple[str, ...]:
+    after = list(posted)[list(posted).index(close.close_id) + 1 :]
+    firsts = (posted[close_id][0] for close_id in after)
+    return tuple(
+        first.close_id for first in firsts
+        if first.provenance == close.provenance and first.period.overlaps(close.period)
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -97,6 +97,9 @@ class Invoice:
     contact: str | None
     #: What was posted to the close since, and is invoiced later.
     later_nano: int = 0
+    #: Closes that have taken over hours of it since, and charge them anew. Whoever compares invoices compares what is
+    #: charged.
+    closed_again_in: tuple[str, ...] = field(default=(), compare=False)
     rate: Rate | None = None
 
     @property
@@ -160,6 +163,7 @@ class Invoice:
             "credits_nano": self.sum_nano("credit"),
             "total_nano": self.total_nano,
             "invoiced_later_nano": self.later_nano,
+            "closed_again_in": list(self.closed_again_in),
             "runs": {run_id: {"name": run.name, "tags": dict(run.tags)} for run_id, run in self.runs.items()},
             "lines": [line.to_json() for line in self.lines],
         }

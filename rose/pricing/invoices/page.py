@@ -149,6 +149,8 @@ def format_price(nano: Fraction, currency: str) -> str:
 def _sentence(invoice: Invoice) -> str:
     """What it is for, in a line."""
     ns = sum(line.count or 0 for line in invoice.lines if line.unit == "device-hours")
+    if not invoice.of_kind("charge") and invoice.of_kind("correction"):
+        return "No charge of the period: what was posted within it to hours before it."
     runs = len({line.run_id for line in invoice.of_kind("charge")})
     used = f"{ns / NS_PER_HOUR:,.1f} device-hours in {runs:,} {'run' if runs == 1 else 'runs'}"
     if invoice.team == UNALLOCATED:
@@ -185,9 +187,13 @@ def _rests_on(invoice: Invoice) -> Iterator[tuple[str, str]]:
     yield "Exact total", f"{invoice.total_nano:,} nano-units of {stamp.currency} (1e-9 of one)"
     if invoice.rate is not None:
         yield "Exchange rate", invoice.rate.text
+    again = ", ".join(invoice.closed_again_in)
+    if again:
+        yield "Closed again", f"in {again}, whose invoices charge these hours anew: pay them once"
     if invoice.later_nano:
         later = format_money(invoice.later_nano, stamp.currency)
-        yield "Posted since", f"{later}, on the invoice of the period in which it was posted"
+        where = f"in the charges of {again}; if that was closed later, also " if again else ""
+        yield "Posted since", f"{later}, {where}on the invoice of the period in which it was posted"
 
 
 def _words(invoice: Invoice) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.period import NS_PER_DAY, Period
 from rose.pricing.closing.restate import restate
-from rose.pricing.invoices import build
+from rose.pricing.invoices import build, page
 from rose.pricing.invoices.invoice import Invoice, Kind
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
@@ -66,6 +66,10 @@ def test_an_invoice_stays_as_it_was_when_its_hours_and_those_that_it_corrects_ar
     whole = Period(FIRST.from_ns, SECOND.to_ns)
     close(root, whole, DEARER, now_us=(SECOND.to_ns + 3 * DAY_NS) // 1000)
     assert [build.invoices(root, period) for period in (FIRST, SECOND)] == sent
+    (again,) = {invoice.closed_again_in for invoice in build.invoices(root, FIRST)}
+    assert again == (build.invoices(root, whole)[0].close.close_id,)  # type: ignore[union-attr]
+    text = page.render(build.invoices(root, FIRST)[0])
+    assert f"in the charges of {again[0]}; if that was closed later, also on the invoice" in text
     assert total(build.invoices(root, whole)) == 4 * DEARER_DAY_NANO
 
 
@@ -92,6 +96,22 @@ def test_an_open_period_is_a_draft_by_the_prices_that_are_named(books: Path, tmp
     assert made[0].number == "2026-06-04-to-2026-06-06-live-draft-chat"
     example = build.invoices(books, period, "example", now_us=T0_NS // 1000)
     assert example[0].marks == ("DRAFT", "EXAMPLE PRICES, not yours")
+
+
+def test_a_period_without_a_charge_has_the_corrections_that_were_posted_in_it(books: Path) -> None:
+    # The first correction was posted on the third day, and the second two days after the second period.
+    later = Period(SECOND.to_ns + DAY_NS, SECOND.to_ns + 3 * DAY_NS)
+    made = build.invoices(books, later, now_us=later.to_ns // 1000)
+    sent = build.invoices(books, SECOND)
+    assert {invoice.team: invoice.total_nano for invoice in made} == {
+        invoice.team: invoice.later_nano for invoice in sent
+    }
+    assert {line.kind for invoice in made for line in invoice.lines} == {"correction"}
+    assert [invoice.marks for invoice in made] == [("DRAFT",)] * 2
+    assert "No charge of the period" in page.render(made[0])
+    assert total(build.invoices(books, later, currency="USD", provenance="live")) == total(made)
+    with pytest.raises(PricingError, match="nothing is charged"):
+        build.invoices(books, Period(later.to_ns, later.to_ns + DAY_NS))
 
 
 RULES = """
