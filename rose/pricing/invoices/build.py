@@ -205,7 +205,7 @@ def _charges(frame: pl.DataFrame) -> Iterator[tuple[str, Line]]:
     summed = (
         frame.with_columns(_team())
         .group_by(_KEYS)
-        .agg(pl.col(name).sum() for name in (*_COUNTS.values(), "cost_nano"))
+        .agg(*(pl.col(name).sum() for name in (*_COUNTS.values(), "cost_nano")), amounts=pl.len())
         # What is free is no line, but for time: a team sees all of its own.
         .filter((pl.col("cost_nano") != 0) | (pl.col("ns") != 0))
         .with_columns(run_nano=pl.col("cost_nano").sum().over("team", "run_id"))
@@ -217,6 +217,7 @@ def _charges(frame: pl.DataFrame) -> Iterator[tuple[str, Line]]:
         yield row["team"], Line(
             kind="charge", what=row["bucket"], amount_nano=row["cost_nano"], run_id=row["run_id"],
             detail=row["route"] or ", ".join(filter(None, of)), count=row[_COUNTS[kind]], unit=UNITS[kind][0],
+            amounts=row["amounts"],
         )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -19,10 +20,13 @@ from rose.pricing.spend.currency import Rate
 
 #: Charges of the period; corrections of earlier ones; costs that teams share; credits, which are below zero.
 Kind = Literal["charge", "correction", "shared", "credit"]
-#: What is counted, in which whole units a line has it, and how many of those one shown unit is.
-UNITS: Mapping[str, tuple[str, int]] = {
-    "capacity": ("device-hours", NS_PER_HOUR), "transfer": ("GB", 10**9), "energy": ("kWh", 3_600_000 * 10**12),
+#: In which unit a kind of charge is shown, how many whole units one is, and what these are called.
+UNITS: Mapping[str, tuple[str, int, str]] = {
+    "capacity": ("device-hours", NS_PER_HOUR, "ns"), "transfer": ("GB", 10**9, "bytes"),
+    "energy": ("kWh", 3_600_000 * 10**12, "mW*ns"),
 }  # fmt: skip
+#: Decimals of a price at most.
+_PLACES_MAX = 9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,24 +42,51 @@ class Line:
     #: In whole units: ns of `device-hours`, bytes of `GB`, mW*ns of `kWh`; None where nothing is counted.
     count: int | None = None
     unit: str = ""
+    #: How many amounts of whole nano-units it sums: so far it may be from what its price makes of its quantity.
+    amounts: int = 1
     #: Of a correction: what was posted, and the period that it corrects.
     posting: Posting | None = None
 
     @property
     def quantity(self) -> Fraction | None:
         """In the shown unit."""
-        return None if self.count is None else Fraction(self.count, _SCALE[self.unit])
+        return None if self.count is None else Fraction(self.count, _SCALE[self.unit][0])
 
     @property
     def price_nano(self) -> Fraction | None:
         """Amount for one shown unit: an average where the price changed within the period."""
         return self.amount_nano / self.quantity if self.quantity else None
 
+    def shown_price(self, unit_nano: int) -> Decimal | None:
+        """The price in whole units of the currency, which times the quantity as shown is the amount to `unit_nano`.
+
+        Of one price it is that price: the shortest that gives the amount but for what rounding took from it. Of several
+        it is their average.
+        """
+        exact, quantity = self.price_nano, self.quantity
+        if exact is None or not quantity:
+            return None
+        lost = Fraction(3 * self.amounts, 2) / quantity
+        for places in range(2, 7):
+            price = Decimal(round(exact / 10 ** (9 - places))).scaleb(-places)
+            if abs(Fraction(price) * 10**9 - exact) <= lost:
+                return price
+        return _round(exact / 10**9, Fraction(unit_nano, 2 * 10**9) / quantity)
+
+    def shown_quantity(self, unit_nano: int) -> Decimal | None:
+        """The quantity to three decimals, and to as many more as its price needs to be the amount."""
+        if self.quantity is None:
+            return None
+        price = abs(self.price_nano or 0) / unit_nano
+        return _round(self.quantity, min(Fraction(1, 1000), 1 / price if price else 1))
+
     def to_json(self) -> dict[str, Any]:
-        """`count` is in whole units, see `Line.count`."""
+        """`quantity` is in `unit`, rounded as floats are; `count` is exact, in `count_unit`."""
         said: dict[str, Any] = {
-            "kind": self.kind, "what": self.what, "detail": self.detail, "run": self.run_id, "count": self.count,
-            "unit": self.unit, "amount_nano": self.amount_nano,
+            "kind": self.kind, "what": self.what, "detail": self.detail, "run": self.run_id,
+            "quantity": None if self.quantity is None else float(self.quantity), "unit": self.unit,
+            "count": self.count, "count_unit": _SCALE[self.unit][1] if self.unit else "",
+            "amount_nano": self.amount_nano,
         }  # fmt: skip
         if (posted := self.posting) is not None:
             said |= {
@@ -65,7 +96,16 @@ class Line:
         return said
 
 
-_SCALE = dict(UNITS.values())
+_SCALE = {unit: (scale, whole) for unit, scale, whole in UNITS.values()}
+
+
+def _round(value: Fraction, step: Fraction | int) -> Decimal:
+    """To decimals no coarser than `step`, and to three digits at least."""
+    finest = min(step, abs(value) / 100 if value else step)
+    places = 2
+    while Fraction(1, 10**places) > finest and places < _PLACES_MAX:
+        places += 1
+    return Decimal(round(value * 10**places)).scaleb(-places)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

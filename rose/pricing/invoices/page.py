@@ -97,7 +97,7 @@ def shown(invoice: Invoice) -> Shown:
         parts = []
         for lines, of_part in zip(groups, divided(groups, of_kind), strict=True):
             amounts = [_money(whole, places, currency) for whole in divided([[line] for line in lines], of_part)]
-            rows = (_row(line, amount, currency) for line, amount in zip(lines, amounts, strict=True))
+            rows = (_row(line, amount, currency, int(unit)) for line, amount in zip(lines, amounts, strict=True))
             title, says = _heading(invoice, kind, lines[0].run_id)
             parts.append(Part(title=title, says=says, rows=tuple(rows), amount=_money(of_part, places, currency)))
         made[kind] = _money(of_kind, places, currency), tuple(parts)
@@ -127,22 +127,21 @@ def _money(whole: int, places: int, currency: str) -> str:
     return f"{'-' if whole < 0 else ''}{'$' if currency == OWN else currency + ' '}{text}"
 
 
-def _row(line: Line, amount: str, currency: str) -> Row:
+def _row(line: Line, amount: str, currency: str, unit_nano: int) -> Row:
     quantity, price, what, detail = "", "", line.what, line.detail
-    if line.quantity is not None and line.price_nano is not None:
-        quantity = f"{float(line.quantity):,.3f} {line.unit}"
-        price = format_price(line.price_nano, currency)
+    of, for_one = line.shown_quantity(unit_nano), line.shown_price(unit_nano)
+    if of is not None and for_one is not None:
+        quantity, price = f"{of:,f} {line.unit}", format_price(for_one, currency)
     if (posted := line.posting) is not None:
         what = f"{line.what}, of {posted.period.label}"
         detail = f"{line.detail} ({posted.close_id}/{posted.number}, posted {_day(posted.posted_ns)})"
     return Row(what=what, detail=detail, quantity=quantity, price=price, amount=amount)
 
 
-def format_price(nano: Fraction, currency: str) -> str:
-    """A price for one unit, to six decimals, at least to cents."""
-    text = f"{Decimal(round(nano / 1000)).scaleb(-6):,.6f}".rstrip("0")
-    whole, _, decimals = text.partition(".")
-    text = f"{whole}.{decimals:0<2}"
+def format_price(price: Decimal, currency: str) -> str:
+    """A price for one unit, at least to cents."""
+    whole, _, decimals = f"{price:,f}".partition(".")
+    text = f"{whole}.{decimals.rstrip('0'):0<2}"
     return f"${text}" if currency == OWN else f"{currency} {text}"
 
 
