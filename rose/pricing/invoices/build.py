@@ -258,7 +258,9 @@ def _ruled(root: Path, period: Period, charged: _Charged, allow_unverified: bool
         root, period, charged.book, provenance=charged.stamp.provenance, allow_unverified=allow_unverified,
         as_closed_ns=as_closed_ns,
     )  # fmt: skip
-    ruled = rules.of_gathered(root, gathered, allow_unverified=allow_unverified, as_closed_ns=as_closed_ns)
+    ruled = rules.of_gathered(
+        root, gathered, allow_unverified=allow_unverified, as_closed_ns=as_closed_ns, now_us=charged.made_ns // 1000
+    )
     for share in ruled.shares:
         if share.nano:
             yield share.team, Line(kind="shared", what=share.name, amount_nano=share.nano, detail=share.rule)

@@ -179,9 +179,14 @@ class Cost:
 
 
 def ask(
-    root: Path, question: Question, price_book: str | PriceBook | None = None, *, allow_unverified: bool = False
-) -> Cost:  # fmt: skip
-    """Answer a question; `price_book` prices hours that are not closed.
+    root: Path,
+    question: Question,
+    price_book: str | PriceBook | None = None,
+    *,
+    allow_unverified: bool = False,
+    now_us: int | None = None,
+) -> Cost:
+    """Answer a question; `price_book` prices hours that are not closed, and amounts a month are shared up to `now_us`.
 
     Raises PricingError where there is nothing to charge, for more than one provenance (unless one is chosen), for a
     value that no charge of the period has, and for open hours that cannot be priced; PriceBookError; LedgerError.
@@ -202,7 +207,9 @@ def ask(
         gathered = gathering(price_book, grain=grain)
     # Rules are of teams and periods: there is no part of them in another dimension.
     asked_rules = question.by == ("team",) and question.only.keys() <= {"team"}
-    ruled = rules.of_gathered(root, gathered, allow_unverified=allow_unverified) if asked_rules else Ruled()
+    ruled = Ruled()
+    if asked_rules:
+        ruled = rules.of_gathered(root, gathered, allow_unverified=allow_unverified, now_us=now_us)
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         _prepare(connection, question, gathered, grain)

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from rose.clock import utc_us
 from rose.pricing.charges import NothingChargedError
 from rose.pricing.closing import coverage, store
-from rose.pricing.closing.period import Period, month_at
+from rose.pricing.closing.period import Period, hour_text, month_at
 from rose.pricing.closing.records import Posting
+from rose.pricing.money import NS_PER_HOUR
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.spend.credits import Applied, Billed, in_turn
 from rose.pricing.spend.currency import Rate
@@ -85,21 +87,27 @@ class Ruled:
 
 
 def of_gathered(
-    root: Path, gathered: Gathered, *, allow_unverified: bool = False, as_closed_ns: int | None = None
+    root: Path,
+    gathered: Gathered,
+    *,
+    allow_unverified: bool = False,
+    as_closed_ns: int | None = None,
+    now_us: int | None = None,
 ) -> Ruled:
     """What the rules make of a period that was gathered.
 
     A credit that began before is followed from its first day on: hours in between that are not closed are priced by
     the book that prices those of the period, else by that of its last hours. `as_closed_ns` is as for `gather`, of
-    the time before the period. Raises as that does.
+    the time before the period. Amounts a month are of the hours that are over at `now_us`. Raises as that does.
     """
     spans = priced_by(root, gathered)
     if not any(book.shared_cost or book.credit for _, book in spans):
         return Ruled()
-    billed = _billed(gathered.by(*_COLUMNS), spans)
-    earlier = _earlier(root, gathered, spans, allow_unverified, as_closed_ns)
+    until_ns = (utc_us() if now_us is None else now_us) * 1000 // NS_PER_HOUR * NS_PER_HOUR
+    billed = _billed(gathered.by(*_COLUMNS), spans, until_ns)
+    earlier = _earlier(root, gathered, spans, allow_unverified, as_closed_ns, until_ns)
     applied = [row for rows in list(in_turn([*earlier, *billed]))[len(earlier) :] for row in rows]
-    return Ruled(_summed_shares(billed), _summed_credits(applied))
+    return Ruled(tuple(_with_until(_summed_shares(billed), spans, until_ns)), _summed_credits(applied))
 
 
 def priced_by(root: Path, gathered: Gathered) -> list[tuple[Period, PriceBook]]:
@@ -140,14 +148,14 @@ def _months(period: Period) -> Iterable[Period]:
         at_ns = end_ns
 
 
-def _billed(frame: pl.DataFrame, spans: Sequence[tuple[Period, PriceBook]]) -> list[Billed]:
+def _billed(frame: pl.DataFrame, spans: Sequence[tuple[Period, PriceBook]], until_ns: int) -> list[Billed]:
     billed = []
     for span, book in spans:
         rows = coverage.within(frame, span)
         billed.append(
             Billed(
-                book=book, frame=rows, shares=shares(book, rows, span.from_ns, span.to_ns), from_ns=span.from_ns,
-                to_ns=span.to_ns,
+                book=book, frame=rows, shares=shares(book, rows, span.from_ns, span.to_ns, until_ns),
+                from_ns=span.from_ns, to_ns=span.to_ns,
             )
         )  # fmt: skip
     return billed
@@ -159,6 +167,7 @@ def _earlier(
     spans: Sequence[tuple[Period, PriceBook]],
     allow_unverified: bool,
     as_closed_ns: int | None,
+    until_ns: int,
 ) -> list[Billed]:
     """The periods before, from the first day of the oldest credit on that the period still has."""
     begins_ns = gathered.period.from_ns
@@ -182,8 +191,8 @@ def _earlier(
         )  # fmt: skip
     except NothingChargedError:
         # Costs are shared in it all the same.
-        return _billed(gathered.by(*_COLUMNS).clear(), [(month, book) for month in _months(before)])
-    return _billed(charged.by(*_COLUMNS), priced_by(root, charged))
+        return _billed(gathered.by(*_COLUMNS).clear(), [(month, book) for month in _months(before)], until_ns)
+    return _billed(charged.by(*_COLUMNS), priced_by(root, charged), until_ns)
 
 
 def _summed_shares(billed: Iterable[Billed]) -> tuple[Share, ...]:
@@ -192,6 +201,20 @@ def _summed_shares(billed: Iterable[Billed]) -> tuple[Share, ...]:
         key = share.name, share.team, share.rule
         summed[key] = summed.get(key, 0) + share.nano
     return tuple(Share(name, team, nano, rule) for (name, team, rule), nano in sorted(summed.items()))
+
+
+def _with_until(
+    shared: Iterable[Share], spans: Sequence[tuple[Period, PriceBook]], until_ns: int
+) -> Iterator[Share]:  # fmt: skip
+    """The shares, with words for amounts a month of which the period has hours that are still to come."""
+    to_come = {
+        (rule.name, rule.words) for span, book in spans for rule in book.shared_cost
+        if rule.usd_per_month is not None and held(rule, span.from_ns, span.to_ns)[1] > until_ns
+    }  # fmt: skip
+    for share in shared:
+        if any(share.name == name and share.rule.startswith(words) for name, words in to_come):
+            share = dataclasses.replace(share, rule=f"{share.rule}, until now ({hour_text(until_ns)} UTC)")
+        yield share
 
 
 def _summed_credits(applied: Iterable[Applied]) -> tuple[Applied, ...]:

@@ -35,26 +35,31 @@ class Share:
     rule: str
 
 
-def shares(book: PriceBook, frame: pl.DataFrame, from_ns: int, to_ns: int) -> tuple[Share, ...]:
-    """What the book's rules share out over [from_ns, to_ns), UTC, by rule and team.
+def shares(
+    book: PriceBook, frame: pl.DataFrame, from_ns: int, to_ns: int, until_ns: int | None = None
+) -> tuple[Share, ...]:  # fmt: skip
+    """What the book's rules share out over [from_ns, to_ns), UTC, by rule and team; of amounts a month, up to `until_ns`.
 
     `frame` has charges, or sums of them: `hour` (naive UTC), `team`, `bucket` and `cost_nano`. The direct cost of a
     team is that of its charges while the rule holds, less what the rule moves; below zero it counts as none, and where
     no team has any, all teams share alike. `idle` moves idle time wherever it lies, `unallocated` what is of no team
-    and is not moved as idle. Amounts a month sum to what the period has of them, moves to 0.
+    and is not moved as idle. Amounts a month sum to what the period has of them up to then, moves to 0.
     """
     rows = frame.with_columns(pl.col("team").fill_null(UNALLOCATED))
     idle = [rule for rule in book.shared_cost if rule.share_of == "idle"]
     found: list[Share] = []
     for rule in book.shared_cost:
         begin_ns, end_ns = held(rule, from_ns, to_ns)
-        if begin_ns >= end_ns:
+        over_ns = end_ns if rule.usd_per_month is None or until_ns is None else min(end_ns, until_ns)
+        if begin_ns >= over_ns:
             continue
         direct = rows.filter(_in_hours(begin_ns, end_ns))
+        if direct.is_empty() and until_ns is not None and begin_ns >= until_ns:
+            continue
         teams = [team for team in direct["team"].unique().sort() if team != UNALLOCATED]
         moved: dict[str, int] = {}
         if rule.usd_per_month is not None:
-            total = _of_months(rule.usd_per_month, begin_ns, end_ns)
+            total = _of_months(rule.usd_per_month, begin_ns, over_ns)
         else:
             at = _moved(rule, idle)
             moved, direct = cost_by_team(direct.filter(at)), direct.filter(~at)

@@ -157,6 +157,22 @@ def test_a_period_is_the_sum_of_its_months(weeks: Path) -> None:
     assert sum(share.nano for share in made.shares if share.team == "unallocated") == round(300 * USD / 31)
 
 
+def test_what_is_not_over_has_of_a_month_what_went_by(weeks: Path) -> None:
+    book = book_with(PLATFORM, shared("idle", share_of='"idle"', split='"even"'))
+    quarter = Period(T0_NS, T0_NS + 92 * DAY_NS)
+    question, now_us = Question(period=quarter, by=("team",)), (T0_NS + 6 * DAY_NS + DAY_NS // 48) // 1000
+    made = ask(weeks, question, book, now_us=now_us)
+    assert made.total.shared_nano == 60 * USD, "six days of June, and nothing of July and August"
+    assert {share.rule for share in made.ruled.shares} == {
+        "$300 a month, by usage, until now (2026-06-07 UTC)", "idle cost moved, the same for each team"
+    }  # fmt: skip
+    assert ask(weeks, question, book, now_us=quarter.to_ns // 1000).total.shared_nano == 900 * USD
+    over = Question(period=Period(T0_NS, T0_NS + 6 * DAY_NS), by=("team",))
+    assert {share.rule for share in ask(weeks, over, book_with(PLATFORM), now_us=now_us).ruled.shares} == {
+        "$300 a month, by usage"
+    }
+
+
 def test_closing_does_not_change_what_is_shared(weeks: Path) -> None:
     book = book_with(PLATFORM, credit("vendor", "500"))
     week = Period(T0_NS, T0_NS + 7 * DAY_NS)
