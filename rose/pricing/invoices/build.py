@@ -96,6 +96,7 @@ def invoices(
             issuer=book.issuer,
             contact=book.contact,
             later_nano=later.get(team, 0),
+            corrected=not charged.later.is_empty(),
             closed_again_in=charged.again,
         )
         for team in sorted(lines.keys() | later.keys(), key=order)

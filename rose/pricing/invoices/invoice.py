@@ -137,6 +137,8 @@ class Invoice:
     contact: str | None
     #: What was posted to the close since, and is invoiced later.
     later_nano: int = 0
+    #: Whether a correction was posted to the close since, of any team.
+    corrected: bool = field(default=False, compare=False)
     #: Closes that have taken over hours of it since, and charge them anew. Whoever compares invoices compares what is
     #: charged.
     closed_again_in: tuple[str, ...] = field(default=(), compare=False)

@@ -193,6 +193,9 @@ def _rests_on(invoice: Invoice) -> Iterator[tuple[str, str]]:
         later = format_money(invoice.later_nano, stamp.currency)
         where = f"in the charges of {again}; if that was closed later, also " if again else ""
         yield "Posted since", f"{later}, {where}on the invoice of the period in which it was posted"
+    if invoice.corrected and (invoice.of_kind("shared") or invoice.of_kind("credit")):
+        as_closed = "as the period was closed; `rose cost` has them by its corrected charges"
+        yield "Shared costs and credits", as_closed
 
 
 def _words(invoice: Invoice) -> Iterator[tuple[str, str]]:

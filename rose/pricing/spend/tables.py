@@ -69,11 +69,13 @@ def lines(cost: Cost) -> Table:
 
 
 def rules_text(cost: Cost) -> Iterator[str]:
-    """A line for each rule: what it says, and what a credit has left."""
+    """A line for each rule: what it says, and what a credit has left; and where invoices have others."""
     for name, rule in dict.fromkeys((share.name, share.rule) for share in cost.ruled.shares):
         yield f"shared cost {name}: {rule}"
     for name, rest_nano in {row.name: row.rest_nano for row in cost.ruled.credits}.items():
         yield f"credit {name}: {format_money(rest_nano, cost.stamp.currency)} left"
+    if cost.ruled and any(cost.closes.values()):
+        yield "shared costs and credits are by the charges as corrected; invoices keep them as the period was closed"
 
 
 def untagged_terminal(made: Untagged, calendar: Calendar) -> Iterator[Element]:

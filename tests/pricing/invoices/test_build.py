@@ -16,6 +16,7 @@ from rose.pricing.invoices.invoice import Invoice, Kind
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from rose.pricing.spend.cost import Question, ask
+from rose.pricing.spend.tables import rules_text
 from tests.pricing.closing.conftest import DAY_NS, T0_NS, close
 from tests.pricing.invoices.conftest import DAY_NANO, DEARER, DEARER_DAY_NANO, FIRST, FIRST_ID, OURS, SECOND, SECOND_ID
 from tests.pricing.random_ledger import BOOK as RANDOM_BOOK
@@ -166,6 +167,12 @@ def test_shared_costs_and_credits_are_lines_and_all_is_close_with_them(ruled: Pa
     assert {(line.what, line.detail) for line in first.of_kind("shared")} == {
         ("network", "$3000.01 a month, by usage"), ("idle time", "idle cost moved, research 0.7, chat 0.3"),
     }  # fmt: skip
+    says = "`rose cost` has them by its corrected charges"
+    assert says in page.render(first)
+    assert says not in page.render(build.of_team(invoices[SECOND], "research"))
+    for period, corrected in ((FIRST, True), (SECOND, False)):
+        cost = ask(ruled, Question(period=period, by=("team",)))
+        assert any("invoices keep them" in text for text in rules_text(cost)) is corrected
     euros = build.invoices(ruled, FIRST, currency="EUR")
     assert total(euros) == round(total(invoices[FIRST]) * 10_000 / 10_843)
 
