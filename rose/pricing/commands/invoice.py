@@ -45,6 +45,7 @@ def invoice_command(
         from rose.clock import utc_us
         from rose.pricing.invoices import build
         from rose.pricing.invoices import pdf as printing
+        from rose.pricing.invoices.summary import summary
         from rose.pricing.money import PricingError
         from rose.pricing.spend.calendar import calendar_of
         from rose.pricing.spend.currency import OWN
@@ -76,10 +77,13 @@ def invoice_command(
                 files.append([] if path is None else _write(invoice, path, paper if pdf else None, force))
         if as_json:
             data = [_json(invoice, written) for invoice, written in zip(made, files, strict=True)]
-            typer.echo(json.dumps(data if every else data[0], indent=2))
+            whole = {"summary": summary(made).to_json(), "invoices": data}
+            typer.echo(json.dumps(whole if every else data[0], indent=2))
             return
         for invoice, written in zip(made, files, strict=True):
             _say(invoice, written)
+        for line in summary(made).lines if every else ():
+            typer.echo(line)
 
 
 def _check_place(out: Path, *, every: bool, pdf: bool, force: bool) -> None:

@@ -40,11 +40,21 @@ def test_the_invoice_of_a_team_is_a_page(books: Path, tmp_path: Path) -> None:
 def test_every_team_has_a_page_in_a_folder_and_all_sum_to_the_close(books: Path, tmp_path: Path) -> None:
     done = run(books, *SECOND, "--all", "--out", str(tmp_path / "all"), "--json")
     assert done.exit_code == 0, done.output
-    made = json.loads(done.stdout)
+    said = json.loads(done.stdout)
+    made, whole = said["invoices"], said["summary"]
+    assert whole["charges_nano"] == whole["close_nano"] == 2 * DEARER_DAY_NANO
+    assert whole["total_nano"] == sum(invoice["total_nano"] for invoice in made)
+    assert (whole["invoices"], whole["close_id"], whole["invoiced_later_nano"]) == (2, SECOND_ID, -17_280_000_000)
     assert sum(invoice["charges_nano"] for invoice in made) == 2 * DEARER_DAY_NANO
     names = [f"{SECOND_ID}-{team}.html" for team in ("chat", "research")]
     assert sorted(path.name for path in (tmp_path / "all").iterdir()) == names
     assert [Path(invoice["files"][0]["path"]).name for invoice in made] == names
+    texts = run(books, *SECOND, "--all", "--out", str(tmp_path / "all"), "--force").stdout.splitlines()
+    assert texts[-3:] == [
+        "2 invoices: $207.36 = charges $190.08 + corrections of earlier periods $17.28",
+        f"  the close {SECOND_ID}: $190.08",
+        "  posted to it since, on the invoices of the period of the posting: -$17.28",
+    ]
 
 
 def test_json_alone_needs_no_file(books: Path) -> None:
