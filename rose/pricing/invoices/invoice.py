@@ -77,8 +77,8 @@ class Line:
         """The quantity to three decimals, and to as many more as its price needs to be the amount."""
         if self.quantity is None:
             return None
-        price = abs(self.price_nano or 0) / unit_nano
-        return _round(self.quantity, min(Fraction(1, 1000), 1 / price if price else 1))
+        price = abs(self.price_nano or Fraction()) / unit_nano
+        return _round(self.quantity, min(Fraction(1, 1000), 1 / price if price else Fraction(1)))
 
     def to_json(self) -> dict[str, Any]:
         """`quantity` is in `unit`, rounded as floats are; `count` is exact, in `count_unit`."""
@@ -99,7 +99,7 @@ class Line:
 _SCALE = {unit: (scale, whole) for unit, scale, whole in UNITS.values()}
 
 
-def _round(value: Fraction, step: Fraction | int) -> Decimal:
+def _round(value: Fraction, step: Fraction) -> Decimal:
     """To decimals no coarser than `step`, and to three digits at least."""
     finest = min(step, abs(value) / 100 if value else step)
     places = 2
@@ -152,7 +152,7 @@ class Invoice:
         # Two teams may be alike but for what no file's name can have, and one may be called as another is marked.
         plain = name == self.team and not re.search("-([0-9a-f]{8}|[A-Z]{3})$", name)
         mark = "" if plain else hashlib.sha256(self.team.encode()).hexdigest()[:8]
-        return "-".join(filter(None, (of, name, mark, self.rate and self.rate.currency)))
+        return "-".join(filter(None, (of, name, mark, self.rate.currency if self.rate else "")))
 
     @property
     def marks(self) -> tuple[str, ...]:

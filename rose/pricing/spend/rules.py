@@ -212,9 +212,9 @@ def _with_until(
         if rule.usd_per_month is not None and held(rule, span.from_ns, span.to_ns)[1] > until_ns
     }  # fmt: skip
     for share in shared:
-        if any(share.name == name and share.rule.startswith(words) for name, words in to_come):
-            share = dataclasses.replace(share, rule=f"{share.rule}, until now ({hour_text(until_ns)} UTC)")
-        yield share
+        is_cut = any(share.name == name and share.rule.startswith(words) for name, words in to_come)
+        rule = f"{share.rule}, until now ({hour_text(until_ns)} UTC)" if is_cut else share.rule
+        yield dataclasses.replace(share, rule=rule)
 
 
 def _summed_credits(applied: Iterable[Applied]) -> tuple[Applied, ...]:
