@@ -139,8 +139,12 @@ def _charged(
     try:
         book = choice.choose(root, price_book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance)
         made = bill.bill(root, period, book, provenance=provenance, allow_unverified=allow_unverified)
-    except (NothingChargedError, NoPriceBookError):
-        if (corrected := _only_corrected(root, posted, period, price_book, provenance, now_ns)) is None:
+    except (NothingChargedError, NoPriceBookError) as error:
+        corrected = None
+        # What no book prices is not left off.
+        if isinstance(error, NothingChargedError) or not _has_devices(root, period):
+            corrected = _only_corrected(root, posted, period, price_book, provenance, now_ns)
+        if corrected is None:
             raise
         return corrected
     closes = {close_id: posted[close_id][0].period for close_id in made.closes}
@@ -156,6 +160,12 @@ def _charged(
     return _Charged(
         frame=frame, book=book, books=books, stamp=stamp, close=None, made_ns=now_ns, later=frame.clear()
     )  # fmt: skip
+
+
+def _has_devices(root: Path, period: Period) -> bool:
+    with catalog.connect(root) as connection:
+        set_variables(connection, from_ns=period.from_ns, to_ns=period.to_ns)
+        return bool(rows(connection, "closing/provenances"))
 
 
 def _only_corrected(

@@ -15,9 +15,10 @@ from rose.pricing.invoices import build, page
 from rose.pricing.invoices.invoice import Invoice, Kind
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
+from rose.pricing.price_books.choice import NoPriceBookError
 from rose.pricing.spend.cost import Question, ask
 from rose.pricing.spend.tables import rules_text
-from tests.pricing.closing.conftest import DAY_NS, T0_NS, close
+from tests.pricing.closing.conftest import DAY_NS, T0_NS, S, close
 from tests.pricing.invoices.conftest import DAY_NANO, DEARER, DEARER_DAY_NANO, FIRST, FIRST_ID, OURS, SECOND, SECOND_ID
 from tests.pricing.random_ledger import BOOK as RANDOM_BOOK
 from tests.pricing.random_ledger import HOUR_NS, MIDNIGHT_NS, PORTIONS, Made, ledgers
@@ -113,6 +114,20 @@ def test_a_period_without_a_charge_has_the_corrections_that_were_posted_in_it(bo
     assert total(build.invoices(books, later, currency="USD", provenance="live")) == total(made)
     with pytest.raises(PricingError, match="nothing is charged"):
         build.invoices(books, Period(later.to_ns, later.to_ns + DAY_NS))
+
+
+def test_open_charges_that_no_book_prices_are_not_left_off_beside_a_correction(
+    unclosed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ROSE_PRICE_BOOK")
+    root = Path(shutil.copytree(unclosed, tmp_path / "ledger"))
+    close(root, FIRST, OURS, now_us=(FIRST.to_ns + S) // 1000)
+    assert restate(root, FIRST_ID, "dearer", DEARER, now_us=(FIRST.to_ns + DAY_NS) // 1000)
+    with pytest.raises(NoPriceBookError):
+        build.invoices(root, SECOND)
+    later = Period(SECOND.to_ns, SECOND.to_ns + DAY_NS)
+    assert restate(root, FIRST_ID, "cheaper", OURS, now_us=later.from_ns // 1000)
+    assert total(build.invoices(root, later)) == 2 * (DAY_NANO - DEARER_DAY_NANO)
 
 
 RULES = """
