@@ -137,3 +137,16 @@ def test_what_is_wrong_is_named(folder: Path) -> None:
         assert done.exit_code == 2, done.output
         assert says in " ".join(done.output.split()), done.output
         assert "Traceback" not in done.output
+
+
+def test_books_that_this_user_may_not_change_are_named_in_a_line(folder: Path) -> None:
+    lock = folder / "ledger" / "locks" / ".closing.lock"
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+    for arguments in (
+        ("budget", "set", "chat", "100", "--month", "2026-06"),
+        ("restate", CLOSE_ID, "--reason", "late"),
+    ):
+        done = run(folder, "books", *arguments)
+        assert done.exit_code == 2, done.output
+        assert f"cannot lock {lock}: Is a directory" in " ".join(done.output.split()), done.output
