@@ -241,11 +241,17 @@ def set_budget(
     with clear_errors():
         from rose.pricing.closing import period
         from rose.pricing.money import format_usd
+        from rose.pricing.spend import teams
         from rose.pricing.watch import budget
 
-        nano = budget.set_budget(ledger_root(ledger), team, usd, period.of_month(month), by=who)
-        data = {"team": team, "month": month, "budget_nano": nano, "currency": "USD"}
-        _print(as_json, data, lambda: [f"budget of {team} for {month}: {format_usd(nano)}"])
+        root, wanted = ledger_root(ledger), period.of_month(month)
+        before = budget.budgets(root, wanted).get(team)
+        nano = budget.set_budget(root, team, usd, wanted, by=who)
+        data = {"team": team, "month": month, "budget_nano": nano, "replaced_nano": before, "currency": "USD"}
+        replaced = "" if before is None else f", in place of {format_usd(before)}"
+        _print(as_json, data, lambda: [f"budget of {team} for {month}: {format_usd(nano)}{replaced}"])
+        for warning in teams.warnings(root, [team]):
+            typer.secho(f"warning: {warning}", fg=typer.colors.YELLOW, err=True)
 
 
 @budget_app.command("show")

@@ -85,7 +85,12 @@ def test_budgets_on_the_command_line(folder: Path) -> None:
         data(books(folder, "budget", "set", "chat", "900", "--month", "2026-06", "--json"))["budget_nano"]
         == 900 * 10**9
     )
-    (chat,) = data(books(folder, "budget", "show", "--month", "2026-06", "--json"))
+    again = books(folder, "budget", "set", "chat", "800", "--month", "2026-06").output
+    assert "$800.00, in place of $900.00" in again
+    assert "warning" not in again
+    misspelt = books(folder, "budget", "set", "chatt", "5", "--month", "2026-06").output
+    assert "warning: no run of the ledger has the tag team 'chatt'; did you mean 'chat'?" in misspelt
+    chat, _ = data(books(folder, "budget", "show", "--month", "2026-06", "--json"))
     assert (chat["team"], chat["spent"]["value"], chat["closed"]["value"]) == ("chat", 2_768_750_000, 2_768_750_000)
     assert "Budgets of 2026-06" in books(folder, "budget", "show", "--month", "2026-06").output
     assert "no budget is set" in books(folder, "budget", "show").output
