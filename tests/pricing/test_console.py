@@ -10,7 +10,7 @@ from rose.pricing.money import NANO_USD_PER_USD
 from rose.pricing.table import Column, Table
 
 CLOSE = "2026-11-22T14-live-1"
-HEADINGS = ("close", "team", "closed", "corrections in it", "open", "shared", "credits", "total", "device-hours", "why")
+HEADINGS = ("close", "team", "closed", "of it corrections", "open", "shared", "credits", "total", "device-hours", "why")
 TABLE = Table(
     title="Cost",
     columns=(

@@ -54,7 +54,7 @@ def lines(cost: Cost) -> Table:
         parts = (*([line.corrections_nano] if corrected else []), *([line.open_nano] if mixed else []))
         return (*values, *amounts, share, *parts, line.ns, line.tokens)
 
-    amounts = [*(["corrections in it"] if corrected else []), *(["of it open"] if mixed else [])]
+    amounts = [*(["of it corrections"] if corrected else []), *(["of it open"] if mixed else [])]
     return Table(
         title="",
         columns=(
