@@ -49,7 +49,9 @@ def test_the_sheets_are_all_there_and_print_well(values: Any) -> None:
 def test_totals_are_formulas_that_re_add(values: Any, formulas: Any, close_bill: Bill) -> None:
     for table in drilldown.tables(close_bill):
         sheet, last = values[table.name], HEADER_ROW + 1 + len(table.rows)
-        assert [cell.value for cell in sheet[HEADER_ROW]] == [column.name for column in table.columns]
+        assert [cell.value for cell in sheet[HEADER_ROW]] == [
+            column.name + ", hours" * (column.kind == "hours") for column in table.columns
+        ]
         for index, column in enumerate(table.columns):
             if column.kind in SUMMED:
                 cells = [sheet.cell(row, index + 1) for row in range(HEADER_ROW + 1, last)]
