@@ -63,6 +63,7 @@ def close(
 ) -> None:
     """Price a period once more and freeze it: charges, price book, and how far the ledger was."""
     with clear_errors():
+        from rose.ledger.approvals import proposals
         from rose.pricing.closing import close as closing
         from rose.pricing.closing import receipt as receipts
         from rose.pricing.closing import statement, tables
@@ -82,6 +83,12 @@ def close(
         )
         stated, kept = statement.state(made), _receipt(root, receipt)
         _print(as_json, stated.to_json() | kept, lambda: (*tables.statement(stated), *_kept(kept)))
+        if price_book is not None and not proposals.load(root).adopted_book:
+            typer.echo(
+                "Only this close takes its prices from that book: `rose price adopt FILE` has every command price the "
+                "hours that are not closed by it too",
+                err=True,
+            )
 
 
 @books_app.command("restate")

@@ -27,6 +27,7 @@ def closed_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = books(folder, "close", "--from", "2026-06-01", "--to", "2026-06-01T01", "--who", "ann")
     assert done.exit_code == 0, done.output
     assert f"{CLOSE_ID}: 2026-06-01T00:00:00.000000Z to 2026-06-01T01:00:00.000000Z, USD, live" in done.output
+    assert "`rose price adopt FILE` has every command" in done.stderr
     return folder
 
 
