@@ -68,6 +68,17 @@ class LedgerError(UserError):
     """The ledger cannot do what was asked; the message names the folder, file or field and the way out."""
 
 
+class LockError(LedgerError, OSError):
+    """A lock cannot be had where it lies: for who reads on without it an error of the file system, else of the user."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(error.errno, error.strerror, str(path))
+        self._text = f"cannot lock {path}: {error.strerror}; {way_out(error)}"
+
+    def __str__(self) -> str:
+        return self._text
+
+
 def create(root: Path | str) -> Path:
     """Make `root` a ledger, or check that it is one; returns its absolute path.
 
@@ -333,10 +344,17 @@ def others_write(root: Path) -> bool:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `path`, waiting for it; the kernel frees it when the process ends in any way."""
-    # Not those above it: a ledger that was moved away is not begun anew in its old place.
-    path.parent.mkdir(exist_ok=True)
-    with path.open("ab") as file:
+    """Hold an exclusive lock on `path`, waiting for it; the kernel frees it when the process ends in any way.
+
+    Raises LockError where this user may not write it, or the disk refuses.
+    """
+    try:
+        # Not those above it: a ledger that was moved away is not begun anew in its old place.
+        path.parent.mkdir(exist_ok=True)
+        file = path.open("ab")
+    except OSError as error:
+        raise LockError(path, error) from error
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

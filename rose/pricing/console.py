@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.cells import cell_len
@@ -13,26 +13,28 @@ from rich.text import Text
 from rose.ledger.commands.output import visible
 from rose.pricing.table import Element, Mark, Paragraph, Table
 
-#: Widest table, in characters.
+#: Of a table, in characters; wider where it needs to be and the terminal is.
 WIDTH = 100
+#: Of a column: a table of many amounts is rather wider than the terminal.
+_COLUMN_MIN = 6
 _STYLES: dict[Mark | None, str | None] = {None: None, "strong": "bold", "alarm": "bold red"}
 
 
 def show(parts: Iterable[Element], *, spaced: bool = False, console: Console | None = None) -> None:
     """Print a document; where it is `spaced` with an empty line after each part."""
-    console = console or Console(width=WIDTH)
+    console = console or Console(width=max(WIDTH, Console().width))
     for part in parts:
         # Ids and paths stay whole, and a table of many amounts is wider than others.
-        console.print(rendered(part), soft_wrap=isinstance(part, str), crop=False)
+        console.print(rendered(part, console.width), soft_wrap=isinstance(part, str), crop=False)
         if spaced:
             console.print()
 
 
-def rendered(part: Element) -> RenderableType:
+def rendered(part: Element, width: int = WIDTH) -> RenderableType:
     """What rich prints of a part: control characters are written out, and no text is markup."""
     match part:
         case Table():
-            return _table(part)
+            return _table(part, width)
         case Paragraph():
             style = "bold red" if part.alarm else ""
             return Text.assemble((visible(part.lead), "bold"), Text(visible(part.text), style=style))
@@ -40,7 +42,7 @@ def rendered(part: Element) -> RenderableType:
             return Text(visible(part))
 
 
-def _table(table: Table) -> TerminalTable:
+def _table(table: Table, width: int) -> TerminalTable:
     title = f"{table.title}  [{table.terms}]" if table.terms else table.title
     notes = " ".join(table.notes)
     made = TerminalTable(
@@ -48,18 +50,17 @@ def _table(table: Table) -> TerminalTable:
         title_justify="left",
         caption=Text(visible(notes), style="table.caption") if notes else None,
         box=box.SIMPLE_HEAD,
-        width=WIDTH,
         show_header=table.header,
     )
     rows, footer = list(table.texts()), [table.row_text(row) for row in table.footer]
-    for index, column in enumerate(table.columns):
+    cells = [[visible(texts[index]) for texts in (*rows, *footer)] for index in range(len(table.columns))]
+    for column, column_width in zip(table.columns, _widths(table, cells, width), strict=True):
         justify: JustifyMethod = "right" if column.right else "left"
-        # An amount that goes on in the next line is read as a smaller one.
-        amounts = [cell_len(texts[index]) for texts in (*rows, *footer)] if column.kind == "money" else []
         made.add_column(
-            Text(visible(column.name)), justify=justify, overflow="fold", no_wrap=column.whole,
-            min_width=max(amounts, default=None),
-        )  # fmt: skip
+            Text(visible(column.name)), justify=justify, overflow="fold", no_wrap=column.whole, width=column_width
+        )
+    # It spreads to the width of the others.
+    made.width = max(WIDTH, _edges(table) + sum(column.width or 0 for column in made.columns))
     for number, texts in enumerate(rows):
         if table.grouped and number and table.starts_group(number):
             made.add_section()
@@ -68,3 +69,36 @@ def _table(table: Table) -> TerminalTable:
     for texts in footer:
         made.add_row(*(Text(visible(cell)) for cell in texts), style="bold")
     return made
+
+
+def _edges(table: Table) -> int:
+    """Beside its cells a column has a blank on each side, and the table an edge between and beside all of them."""
+    return 3 * len(table.columns) + 1
+
+
+def _widths(table: Table, cells: Sequence[Sequence[str]], width: int) -> list[int]:
+    """The width of each column in a terminal of `width`: the widest wrap, and words break only where they must.
+
+    No amount does: one that goes on in the next line would be read as a smaller one.
+    """
+    natural, words, unbroken = [], [], []
+    for column, texts in zip(table.columns, cells, strict=True):
+        all_texts = [visible(column.name), *texts]
+        kept = column.kind == "money" or column.whole
+        natural.append(max(map(cell_len, all_texts)))
+        words.append(max((cell_len(word) for text in all_texts for word in text.split()), default=1))
+        unbroken.append(max(map(cell_len, texts), default=1) if kept else 1)
+    room = width - _edges(table)
+    least = _capped(words, unbroken, room)
+    return _capped(natural, least, room)
+
+
+def _capped(wanted: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """What is wanted, the widest cut to one width so that all have room, and none below its least."""
+
+    def capped(width: int) -> list[int]:
+        return [max(low, min(want, width)) for want, low in zip(wanted, least, strict=True)]
+
+    return next(
+        (made for width in range(room, _COLUMN_MIN - 1, -1) if sum(made := capped(width)) <= room), capped(_COLUMN_MIN)
+    )

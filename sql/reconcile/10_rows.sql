@@ -18,6 +18,11 @@ SELECT
         CASE WHEN contains(Tags, 'rose/device') AND json_valid(Tags) THEN json_extract_string(Tags, '$."rose/device"') END,
         ''
     ) AS tagged,
+    -- A disk's bytes have the same unit.
+    regexp_matches(
+        concat_ws(' ', ServiceCategory, ServiceSubcategory, ServiceName, ResourceType, SkuId, SkuMeter),
+        'network|transfer|bandwidth|egress|ingress', 'i'
+    ) AS of_network,
     CASE WHEN ConsumedQuantity IS NULL THEN PricingUnit ELSE ConsumedUnit END AS unit,
     amount(coalesce(ConsumedQuantity, PricingQuantity)) AS quantity,
     amount(BilledCost) AS billed, amount(EffectiveCost) AS effective,

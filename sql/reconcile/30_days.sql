@@ -19,11 +19,11 @@ CREATE OR REPLACE TEMP MACRO ns_in(unit) AS
         WHEN regexp_full_match(unit, '([a-z][a-z0-9 ]*-)?seconds?', 'i') THEN 1000000000
         WHEN regexp_full_match(unit, '([a-z][a-z0-9 ]*-)?days?', 'i') THEN 86400000000000
     END;
-CREATE OR REPLACE TEMP MACRO item_of(unit) AS
+CREATE OR REPLACE TEMP MACRO item_of(unit, of_network) AS
     CASE
         WHEN unit IS NULL OR ns_in(unit) IS NOT NULL THEN 'device time'
         WHEN regexp_full_match(unit, '[km]?wh', 'i') THEN 'energy'
-        WHEN regexp_full_match(unit, 'bytes?|[kmgtp]i?b', 'i') THEN 'transfer'
+        WHEN of_network AND regexp_full_match(unit, 'bytes?|[kmgtp]i?b', 'i') THEN 'transfer'
         ELSE 'other'
     END;
 -- A purchase that its usage carries the cost of has no effective cost: it is no charge of a device.
@@ -32,7 +32,7 @@ CREATE OR REPLACE TEMP MACRO is_compared(category, effective) AS
 CREATE OR REPLACE TABLE invoice_day AS
 WITH inside AS (
     SELECT
-        * EXCLUDE (fingerprint, fault), item_of(unit) AS item,
+        * EXCLUDE (fingerprint, fault, of_network), item_of(unit, of_network) AS item,
         is_compared(category, effective) AS compared,
         whole(billed) AS billed_pico, whole(effective) AS effective_pico,
         whole(quantity) * ns_in(unit) // 1000000000000 AS ns,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -104,3 +105,22 @@ def test_a_ledger_of_an_older_version_is_given_an_id_once(tmp_path: Path) -> Non
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(lambda _: layout.give_id(tmp_path), range(8)))) == 1
     assert layout.check(tmp_path) == tmp_path
+
+
+def test_a_lock_that_cannot_be_written_is_named_with_the_way_out(tmp_path: Path) -> None:
+    root = layout.create(tmp_path / "ledger")
+    path = root / "locks" / ".closing.lock"
+    path.mkdir(parents=True)
+    with (
+        pytest.raises(LedgerError, match=rf"^cannot lock {path}: Is a directory; see to its disk$") as refused,
+        layout.locked(path),
+    ):
+        pass
+    # Readers go on without a lock, as they do where anything else cannot be written.
+    assert isinstance(refused.value, OSError)
+    assert (refused.value.errno, refused.value.filename) == (errno.EISDIR, str(path))
+
+
+def test_what_fails_while_a_lock_is_held_is_no_fault_of_the_lock(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), layout.locked(tmp_path / "locks" / "a.lock"):
+        (tmp_path / "none").read_text()

@@ -46,6 +46,8 @@ def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
             # No writer's name begins with a dot.
             with layout.locked(root / "locks" / ".writers.lock"):
                 _append(root, ledger_id, writer, key, by)
+    except layout.LockError:
+        raise
     except LedgerError:
         # A writer must not stop for it.
         return

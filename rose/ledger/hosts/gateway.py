@@ -96,8 +96,11 @@ def serve(
     root = layout.create(root)
     # The views stand before the first event does. A damaged file must not keep what is sound from coming in.
     try:
-        with suppress(LedgerError):
-            catalog.refresh(root)
+        catalog.refresh(root)
+    except layout.LockError:
+        raise
+    except LedgerError:
+        pass
     except OSError as error:
         raise LedgerError(f"cannot replace the catalog of {root}: {error}; {layout.way_out(error)}") from error
     shown = f"[{host}]" if ":" in host else host
@@ -324,11 +327,11 @@ def _errors() -> Iterator[None]:
     """What went wrong, in the words of the ledger: the rest of the message is gRPC's."""
     try:
         yield
-    except LedgerError as error:
-        text = _bounded(str(error))
-        raise flight.FlightServerError(text, text.encode()) from error
     except OSError as error:
         text = f"the gateway's disk refuses it: {error.strerror}"
+        raise flight.FlightServerError(text, text.encode()) from error
+    except LedgerError as error:
+        text = _bounded(str(error))
         raise flight.FlightServerError(text, text.encode()) from error
 
 

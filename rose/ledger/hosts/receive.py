@@ -142,8 +142,11 @@ class Receiver:
         self._unshown.add(writer)
         try:
             # A damaged file, maybe of another writer, must not stop this one: every reader is told of it.
-            with suppress(LedgerError):
-                catalog.refresh(self.root)
+            catalog.refresh(self.root)
+        except layout.LockError:
+            raise
+        except LedgerError:
+            pass
         except OSError as error:
             raise LedgerError(f"cannot replace the catalog of {self.root}: {error}; {layout.way_out(error)}") from error
         self._unshown.discard(writer)

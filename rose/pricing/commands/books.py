@@ -63,6 +63,7 @@ def close(
 ) -> None:
     """Price a period once more and freeze it: charges, price book, and how far the ledger was."""
     with clear_errors():
+        from rose.ledger.approvals import proposals
         from rose.pricing.closing import close as closing
         from rose.pricing.closing import receipt as receipts
         from rose.pricing.closing import statement, tables
@@ -82,6 +83,12 @@ def close(
         )
         stated, kept = statement.state(made), _receipt(root, receipt)
         _print(as_json, stated.to_json() | kept, lambda: (*tables.statement(stated), *_kept(kept)))
+        if price_book is not None and not proposals.load(root).adopted_book:
+            typer.echo(
+                "Only this close takes its prices from that book: `rose price adopt FILE` has every command price the "
+                "hours that are not closed by it too",
+                err=True,
+            )
 
 
 @books_app.command("restate")
@@ -241,11 +248,17 @@ def set_budget(
     with clear_errors():
         from rose.pricing.closing import period
         from rose.pricing.money import format_usd
+        from rose.pricing.spend import teams
         from rose.pricing.watch import budget
 
-        nano = budget.set_budget(ledger_root(ledger), team, usd, period.of_month(month), by=who)
-        data = {"team": team, "month": month, "budget_nano": nano, "currency": "USD"}
-        _print(as_json, data, lambda: [f"budget of {team} for {month}: {format_usd(nano)}"])
+        root, wanted = ledger_root(ledger), period.of_month(month)
+        before = budget.budgets(root, wanted).get(team)
+        nano = budget.set_budget(root, team, usd, wanted, by=who)
+        data = {"team": team, "month": month, "budget_nano": nano, "replaced_nano": before, "currency": "USD"}
+        replaced = "" if before is None else f", in place of {format_usd(before)}"
+        _print(as_json, data, lambda: [f"budget of {team} for {month}: {format_usd(nano)}{replaced}"])
+        for warning in teams.warnings(root, [team]):
+            typer.secho(f"warning: {warning}", fg=typer.colors.YELLOW, err=True)
 
 
 @budget_app.command("show")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,7 +25,12 @@ BookArgument = Annotated[str, typer.Argument(help="A price book TOML file, or th
 
 
 @price_app.command("check")
-def check(file: BookArgument) -> None:
+def check(
+    file: BookArgument,
+    ledger: Annotated[
+        Path | None, typer.Option("--ledger", help="Warn of teams in it that no run of this ledger names.")
+    ] = None,
+) -> None:
     """Validate a price book: every fault with its line and what to do; else what it covers, and gaps as warnings."""
     from rose.pricing.price_books import coverage
     from rose.pricing.price_books.entries import span_of
@@ -37,7 +43,13 @@ def check(file: BookArgument) -> None:
     for table in RULES:
         for entry in book.entries(table):
             typer.echo(f"  {' '.join((table, *entry.key))}: {span_of(*entry.days)}")
-    for warning in coverage.warnings(book):
+    warnings = list(coverage.warnings(book))
+    if ledger is not None:
+        from rose.pricing.spend import teams
+
+        with clear_errors():
+            warnings += teams.warnings(ledger_root(ledger), teams.named_by(book), book)
+    for warning in warnings:
         typer.secho(f"warning: {warning}", fg=typer.colors.YELLOW)
 
 

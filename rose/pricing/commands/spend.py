@@ -114,6 +114,12 @@ def cost_command(
             # Once it has an answer.
             saved_reports.save(root, save, options)
         _print(made.to_json, lambda: tables.csv_text(made), lambda: tables.terminal(made), as_csv, as_json, made.rate)
+        # Who has nothing but what the price book gives may be misspelt there.
+        if only_ruled := [line.values[0] for line in made.lines if made.ruled and not line.ns and not line.cost_nano]:
+            from rose.pricing.spend import teams
+
+            for warning in teams.warnings(root, only_ruled):
+                typer.secho(f"warning: {warning}", fg=typer.colors.YELLOW, err=True)
 
 
 def _check_format(as_csv: bool, as_json: bool) -> None:

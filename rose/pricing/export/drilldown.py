@@ -20,7 +20,7 @@ UNALLOCATED = "unallocated"
 CORRECTIONS, WITH_CORRECTIONS = "corrections", "amortized, with corrections"
 
 
-_HOURS, _AMORTIZED = Column("device-hours", "hours"), Column("amortized", "money")
+_HOURS, _AMORTIZED = Column("device time", "hours"), Column("amortized", "money")
 
 
 def tables(bill: Bill) -> list[Table]:

@@ -117,7 +117,9 @@ class _Book:
 
     def _header(self, sheet: Any, columns: tuple[Column, ...]) -> None:
         for index, column in enumerate(columns):
-            sheet.write_string(_HEADING_ROW, index, column.name, self._head)
+            # Elsewhere a duration has its unit beside it; a number has none.
+            name = f"{column.name}, hours" if column.kind == "hours" else column.name
+            sheet.write_string(_HEADING_ROW, index, name, self._head)
         sheet.freeze_panes(_HEADING_ROW + 1, 0)
         sheet.repeat_rows(_HEADING_ROW)
 

@@ -136,7 +136,7 @@ class PriceBook(Header):
                 return figure
         raise PriceBookError(
             f"price book {self.path} has no [[power]] for device class {device_class!r} and the ledger has no meter "
-            "readings of its devices; add one"
+            f"readings of its devices; add one{self._where}"
         )
 
     def electricity_at(self, ns: int) -> Electricity:
@@ -167,7 +167,7 @@ class PriceBook(Header):
         known = ", ".join(sorted({entry.currency for entry in self.exchange_rate})) or "none"
         raise PriceBookError(
             f"price book {self.path} has no rate of exchange for {currency} on {day_of(ns)} (currencies it has: "
-            f'{known}); add an [[exchange_rate]] with currency = "{currency}" that holds that day'
+            f'{known}); add an [[exchange_rate]] with currency = "{currency}" that holds that day{self._where}'
         )
 
     def change_times_ns(self) -> list[int]:
@@ -188,15 +188,25 @@ class PriceBook(Header):
         said = f"price book {self.path} has no price for device class {device_class!r}"
         if not of_class:
             known = ", ".join(sorted({price.device_class for price in self.device}))
-            raise PriceBookError(f'{said} (it has {known}); add a [[device]] with class = "{device_class}"')
+            raise PriceBookError(
+                f'{said} (it has {known}); add a [[device]] with class = "{device_class}"{self._where}'
+            )
         if not wanted:
             pools = ", ".join(sorted({str(price.pool) for price in of_class}))
             where = "whatever its pool" if pool is None else f"in pool {pool!r}"
-            raise PriceBookError(f"{said} {where} (it has one for pool {pools}); add a [[device]] without a pool")
+            raise PriceBookError(
+                f"{said} {where} (it has one for pool {pools}); add a [[device]] without a pool{self._where}"
+            )
         in_pool = "" if pool is None else f" in pool {pool!r}"
         raise PriceBookError(
             f"{said}{in_pool} on {day_of(ns)}; add a [[device]] whose valid_from and valid_to hold that day"
+            f"{self._where}"
         )
+
+    @property
+    def _where(self) -> str:
+        """Where what the book lacks is to be added: the end of a sentence."""
+        return ", in a copy of the book with a `name` of your own" if self.example else ""
 
     def _at(self, entries: Iterable[E], ns: int, table: str, what: str = "") -> E:
         known = False
@@ -207,7 +217,7 @@ class PriceBook(Header):
         header = f"[[{table}]]" if what or known else f"[{table}]"
         of, on = f" for {what}" if what else "", f" on {day_of(ns)}" if known else ""
         fix = "add one whose valid_from and valid_to hold that day" if known else "add one, 0 if it is free"
-        raise PriceBookError(f"price book {self.path} has no {header}{of}{on}; {fix}")
+        raise PriceBookError(f"price book {self.path} has no {header}{of}{on}; {fix}{self._where}")
 
 
 @functools.cache
@@ -231,7 +241,7 @@ def load(name_or_path: str | Path) -> PriceBook:
     if str(name_or_path) in names:
         file = f"{name_or_path}.toml"
         text = resources.files("rose.pricing.price_books").joinpath(file).read_text("utf-8")
-        return parse(text, f"{name_or_path} (rose/pricing/books/{file})")
+        return parse(text, f"{name_or_path} (rose/pricing/price_books/{file})")
     path = Path(name_or_path).expanduser()
     try:
         return parse(path.read_text(encoding="utf-8-sig"), str(path))

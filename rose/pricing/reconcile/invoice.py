@@ -28,7 +28,7 @@ from rose.pricing.query import records
 REQUIRED = ("BilledCost", "BillingCurrency", "ChargeCategory", "ChargePeriodEnd", "ChargePeriodStart", "EffectiveCost")
 OPTIONAL = (
     "ChargeClass", "ConsumedQuantity", "ConsumedUnit", "InvoiceId", "PricingQuantity", "PricingUnit", "ResourceId",
-    "ResourceType", "SkuId", "Tags",
+    "ResourceType", "ServiceCategory", "ServiceName", "ServiceSubcategory", "SkuId", "SkuMeter", "Tags",
 )  # fmt: skip
 MEMORY = "512MB"
 #: The longest line of a CSV, and the longest header: no row of charges comes near.

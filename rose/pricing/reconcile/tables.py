@@ -39,7 +39,7 @@ def terminal(made: Reconciliation) -> Iterator[Element]:
     if differing:
         shown = differing[:_LINES_SHOWN]
         yield _table("device", stamp.currency, [(_name(line), line, reason(line, made.tolerance)) for line in shown])
-    yield Paragraph(_rest("devices", made.line_count, len(differing), made))
+    yield Paragraph(_rest("lines", made.line_count, len(differing), made))
     days = [day for day in made.days if abs(day.difference_nano) > made.tolerance * abs(day.ledger_nano)]
     if days:
         yield _table("day", stamp.currency, [(str(day.day), day, "") for day in days[:_LINES_SHOWN]])

@@ -178,14 +178,15 @@ def calendar_of(
 ) -> Calendar:
     """The calendar of a reader; a fiscal start that is not given is that of the ledger's price book.
 
-    `asked` are the period and the dimensions as they were written: the book is read only where one is fiscal. Raises
-    PricingError for a zone or month that there is none of, PriceBookError, LedgerError.
+    `asked` are the period and the dimensions as they were written: a book that cannot be read is a fault only where one
+    is fiscal. Raises PricingError for a zone or month that there is none of, PriceBookError, LedgerError.
     """
-    if fiscal_start is None and any(word in text for text in asked for word in _FISCAL_WORDS):
+    if fiscal_start is None:
         try:
             fiscal_start = choice.choose(root, price_book).fiscal_start
         except PriceBookError:
-            raise
+            if any(word in text for text in asked for word in _FISCAL_WORDS):
+                raise
         except PricingError:
             # No book, or several: then none says it.
             pass

@@ -27,7 +27,11 @@ from rose.pricing.query import rows, set_variables
 from rose.pricing.spend.currency import Rate
 
 #: Why sums have no interval.
-NO_INTERVAL = "what is not known of several runs hangs together, so their intervals do not add up to one"
+NO_INTERVAL = (
+    "runs share what is uncertain, such as a price, so the intervals of several do not add up to one of the sum"
+)
+#: Both ends of the cash saved, in the order in which they stand everywhere.
+ENDS = ("if_there_anyway", "if_not")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +79,11 @@ class Saved:
         return replace(self, runs=tuple(runs), rate=rate)
 
     @property
+    def two_ends(self) -> bool:
+        """Whether any cash saved is two amounts."""
+        return any(run.cash_nano is not None and run.cash_nano[0] != run.cash_nano[1] for run in self.runs)
+
+    @property
     def teams(self) -> tuple[str, ...]:
         return tuple(sorted({run.team for run in self.runs}))
 
@@ -94,7 +103,7 @@ class Saved:
         return [run for run in self.runs if team in (None, run.team)]
 
     def to_json(self) -> dict[str, Any]:
-        """Amounts are whole nano-dollars; `cash_saved_nano` are both ends."""
+        """Amounts are whole nano-dollars; `cash_saved_nano` has both ends by `ENDS`."""
         return {
             "period": {"from": utc(self.period.from_ns), "to": utc(self.period.to_ns)},
             "provenance": self.provenance,
@@ -103,14 +112,14 @@ class Saved:
             "example_prices": self.book and self.book.example,
             "verified": self.verified,
             "views": {"capacity_avoided": f"{AMORTIZED}, hypothetical", "cash_saved": MARGINAL},
-            "no_interval": NO_INTERVAL,
+            "no_interval": NO_INTERVAL if len(self.runs) > 1 else None,
             "fleet": summed(self.runs),
             "teams": {team: summed(self.of_team(team)) for team in self.teams},
             "runs": [
                 {
                     "run": run.run_id, "team": run.team, "status": run.status,
                     "capacity_avoided_nano": run.capacity_nano,
-                    "cash_saved_nano": run.cash_nano and list(run.cash_nano), "why": run.why,
+                    "cash_saved_nano": _by_end(run.cash_nano), "why": run.why,
                 }
                 for run in self.runs
             ],
@@ -173,18 +182,21 @@ def summed(runs: Iterable[RunSaved]) -> dict[str, Any]:
     cash = [run.cash_nano for run in every if run.cash_nano is not None]
     return {
         "capacity_avoided_nano": sum(capacity) if capacity else None,
-        "cash_saved_nano": [sum(low for low, _ in cash), sum(high for _, high in cash)] if cash else None,
+        "cash_saved_nano": _by_end((sum(there for there, _ in cash), sum(gone for _, gone in cash)) if cash else None),
         "runs": len(every),
         "runs_unknown": sum(run.capacity_nano is None or run.cash_nano is None for run in every),
     }
 
 
 def cash_text(ends: Sequence[int] | None, currency: str = "USD") -> str:
-    """`$1.20`, or `-$3.00 to $1.20` where it depends on whether the fleet would have been there anyway."""
+    """`$1.20`, or `$1.20 or -$3.00`, in the order of `ENDS`, where it depends on whether the fleet would be there."""
     if ends is None:
         return "not known"
-    low, high = (format_money(end, currency) for end in sorted(ends))
-    return low if low == high else f"{low} to {high}"
+    return " or ".join(dict.fromkeys(format_money(end, currency) for end in ends))
+
+
+def _by_end(ends: tuple[int, int] | None) -> dict[str, int] | None:
+    return None if ends is None else dict(zip(ENDS, ends, strict=True))
 
 
 def _of_run(root: Path, row: dict[str, Any], book: PriceBook, *, allow_unverified: bool) -> RunSaved:

@@ -54,7 +54,7 @@ def lines(cost: Cost) -> Table:
         parts = (*([line.corrections_nano] if corrected else []), *([line.open_nano] if mixed else []))
         return (*values, *amounts, share, *parts, line.ns, line.tokens)
 
-    amounts = [*(["corrections in it"] if corrected else []), *(["of it open"] if mixed else [])]
+    amounts = [*(["of it corrections"] if corrected else []), *(["of it open"] if mixed else [])]
     return Table(
         title="",
         columns=(
@@ -191,8 +191,9 @@ def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
     rows: list[Row] = []
     for team in (None, *saved.teams):
         sums = summed(saved.of_team(team))
+        cash = sums["cash_saved_nano"]
         unknown = f", {sums['runs_unknown']} not known" if sums["runs_unknown"] else ""
-        name, figures = team or "the fleet", amounts_of(sums["cash_saved_nano"], sums["capacity_avoided_nano"])
+        name, figures = team or "the fleet", amounts_of(cash and tuple(cash.values()), sums["capacity_avoided_nano"])
         rows.append((name, "", *figures, f"{sums['runs']}{unknown}"))
         for run in saved.of_team(team) if team else ():
             rows.append((name, run.run_id, *amounts_of(run.cash_nano, run.capacity_nano), _status(run)))
@@ -201,10 +202,12 @@ def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
         title="", columns=columns("team", "run", *amounts, "runs", text=("run",)), rows=tuple(rows), grouped=True,
         marks={0: "strong"},
     )  # fmt: skip
+    two_ends = " Two amounts of cash: if the fleet would have been there anyway, or if it would not."
+    no_interval = f" No interval: {NO_INTERVAL}." if len(saved.runs) > 1 else ""
     yield (
         "Two figures that are never added: cash saved is the bill without borrowing less the bill, below zero where "
-        "borrowing cost more; capacity avoided was on no bill. Two amounts of cash: if the fleet would not, and if it "
-        f"would, have been there anyway. A run counts in the period in which it ended. No interval: {NO_INTERVAL}."
+        f"borrowing cost more; capacity avoided was on no bill.{two_ends if saved.two_ends else ''} A run counts in "
+        f"the period in which it ended.{no_interval}"
     )
     for run in saved.runs:
         if run.why is not None:
@@ -213,10 +216,12 @@ def saved_terminal(saved: Saved, calendar: Calendar) -> Iterator[Element]:
 
 def saved_csv(saved: Saved) -> str:
     """A row for each run; what is not known is an empty cell with the reason."""
+    from rose.pricing.spend.saved import ENDS
+
     written = io.StringIO()
     lines = csv.writer(written, lineterminator="\n")
     lines.writerow([
-        "team", "run", "status", "cash_saved_if_there_anyway", "cash_saved_if_not", "capacity_avoided", "currency",
+        "team", "run", "status", *(f"cash_saved_{end}" for end in ENDS), "capacity_avoided", "currency",
         "example_prices", "why",
     ])  # fmt: skip
     for run in saved.runs:

@@ -71,7 +71,9 @@ def forecast(
             over_share=None if budget_nano is None else float(spent_nano > budget_nano),
         )
     if len(history) < DAYS_MIN:
-        return Forecast(method=f"not enough days: {len(history)} whole days are known, and it takes {DAYS_MIN}")
+        return Forecast(
+            method=f"not enough days: {len(history)} of {DAYS_MIN} are known, each from midnight to midnight UTC"
+        )
     charged = sum(cost != 0 for cost in history.values())
     if charged < CHARGED_MIN:
         return Forecast(

@@ -27,6 +27,7 @@ def closed_made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = books(folder, "close", "--from", "2026-06-01", "--to", "2026-06-01T01", "--who", "ann")
     assert done.exit_code == 0, done.output
     assert f"{CLOSE_ID}: 2026-06-01T00:00:00.000000Z to 2026-06-01T01:00:00.000000Z, USD, live" in done.output
+    assert "`rose price adopt FILE` has every command" in done.stderr
     return folder
 
 
@@ -85,7 +86,12 @@ def test_budgets_on_the_command_line(folder: Path) -> None:
         data(books(folder, "budget", "set", "chat", "900", "--month", "2026-06", "--json"))["budget_nano"]
         == 900 * 10**9
     )
-    (chat,) = data(books(folder, "budget", "show", "--month", "2026-06", "--json"))
+    again = books(folder, "budget", "set", "chat", "800", "--month", "2026-06").output
+    assert "$800.00, in place of $900.00" in again
+    assert "warning" not in again
+    misspelt = books(folder, "budget", "set", "chatt", "5", "--month", "2026-06").output
+    assert "warning: no run of the ledger has the tag team 'chatt'; did you mean 'chat'?" in misspelt
+    chat, _ = data(books(folder, "budget", "show", "--month", "2026-06", "--json"))
     assert (chat["team"], chat["spent"]["value"], chat["closed"]["value"]) == ("chat", 2_768_750_000, 2_768_750_000)
     assert "Budgets of 2026-06" in books(folder, "budget", "show", "--month", "2026-06").output
     assert "no budget is set" in books(folder, "budget", "show").output
@@ -137,3 +143,16 @@ def test_what_is_wrong_is_named(folder: Path) -> None:
         assert done.exit_code == 2, done.output
         assert says in " ".join(done.output.split()), done.output
         assert "Traceback" not in done.output
+
+
+def test_books_that_this_user_may_not_change_are_named_in_a_line(folder: Path) -> None:
+    lock = folder / "ledger" / "locks" / ".closing.lock"
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+    for arguments in (
+        ("budget", "set", "chat", "100", "--month", "2026-06"),
+        ("restate", CLOSE_ID, "--reason", "late"),
+    ):
+        done = run(folder, "books", *arguments)
+        assert done.exit_code == 2, done.output
+        assert f"cannot lock {lock}: Is a directory" in " ".join(done.output.split()), done.output

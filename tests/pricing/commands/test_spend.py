@@ -11,6 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from rose.pricing.commands.price import check
 from rose.pricing.commands.spend import cost_command, forecast_command
 from tests.pricing.closing.conftest import (
     BILL_NANO,
@@ -28,6 +29,7 @@ __all__ = ["fleet", "fleet_made", "half_closed", "half_closed_made", "weeks_made
 
 app = typer.Typer()
 app.command("cost")(cost_command)
+app.command("check")(check)
 app.command("forecast")(forecast_command)
 runner = CliRunner()
 HOUR = ("--period", "2026-06-01T00")
@@ -102,6 +104,23 @@ def test_shared_costs_and_credits_are_columns(folder: Path) -> None:
     assert answer["total"]["total_nano"] == answer["bill_nano"] == BILL_NANO
     assert answer["shared_costs"] == [{"name": "desk", "team": "ops", "nano": 10**9, "rule": "$720 a month, ops 1"}]
     assert answer["credits"] == [{"name": "vendor", "team": "ops", "nano": -(10**9), "rest_nano": 9 * 10**9}]
+
+
+def test_a_team_of_the_price_book_that_no_run_names_is_said(folder: Path) -> None:
+    cited = 'source = "board"\nsource_date = 2026-01-01\n'
+    path = folder / "book.toml"
+    with path.open("a") as book:
+        book.write(f'\n[[credit]]\nname = "vendor"\nusd = 10\nvalid_from = 2026-06-01\nteam = "reserach"\n{cited}')
+    warning = "warning: no run of the ledger has the tag team 'reserach'; did you mean 'research'?"
+    shown = cost(folder, *HOUR, "--json")
+    assert json.loads(shown.stdout)["lines"]
+    assert warning in shown.stderr
+    assert "tag team" not in runner.invoke(app, ["check", str(path)]).output
+    checked = runner.invoke(app, ["check", str(path), "--ledger", str(folder / "ledger")])
+    assert (checked.exit_code, warning in checked.output) == (0, True), checked.output
+    path.write_text(path.read_text().replace("reserach", "research"))
+    assert "tag team" not in runner.invoke(app, ["check", str(path), "--ledger", str(folder / "ledger")]).output
+    assert cost(folder, *HOUR).stderr.count("tag team") == 0
 
 
 def test_what_has_no_team_and_no_tag_is_shown(folder: Path, tmp_path: Path) -> None:

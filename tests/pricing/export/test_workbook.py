@@ -49,7 +49,9 @@ def test_the_sheets_are_all_there_and_print_well(values: Any) -> None:
 def test_totals_are_formulas_that_re_add(values: Any, formulas: Any, close_bill: Bill) -> None:
     for table in drilldown.tables(close_bill):
         sheet, last = values[table.name], HEADER_ROW + 1 + len(table.rows)
-        assert [cell.value for cell in sheet[HEADER_ROW]] == [column.name for column in table.columns]
+        assert [cell.value for cell in sheet[HEADER_ROW]] == [
+            column.name + ", hours" * (column.kind == "hours") for column in table.columns
+        ]
         for index, column in enumerate(table.columns):
             if column.kind in SUMMED:
                 cells = [sheet.cell(row, index + 1) for row in range(HEADER_ROW + 1, last)]
@@ -85,6 +87,7 @@ def test_the_summary_re_adds_every_drill_down(values: Any, formulas: Any, close_
 
 def test_teams_bear_their_corrections(values: Any, close_bill: Bill) -> None:
     header, *rows = values["By team"].iter_rows(min_row=HEADER_ROW, values_only=True)
+    assert header[:2] == ("team", "device time, hours")
     assert header[-2:] == ("corrections", "amortized, with corrections")
     teams, total = {row[0]: row for row in rows[:-1]}, rows[-1]
     restated = pl.concat([part.frame for part in close_bill.parts]).group_by("team").agg(pl.col("cost_nano").sum())
@@ -96,7 +99,7 @@ def test_teams_bear_their_corrections(values: Any, close_bill: Bill) -> None:
 
 def test_without_corrections_teams_have_no_columns_of_them(period_bill: Bill) -> None:
     by_team = drilldown.tables(period_bill)[0]
-    assert [column.name for column in by_team.columns] == ["team", "device-hours", "amortized", "fully loaded"]
+    assert [column.name for column in by_team.columns] == ["team", "device time", "amortized", "fully loaded"]
 
 
 def test_formulas_point_at_the_cells_they_mean(values: Any, formulas: Any) -> None:

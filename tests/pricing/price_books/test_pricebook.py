@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
 from importlib import resources
@@ -184,3 +185,13 @@ def test_a_name_that_is_no_book_lists_those_there_are(tmp_path: Path) -> None:
         pricebook.load(tmp_path / "nowhere.toml")
     with pytest.raises(PriceBookError, match=r"Did you mean `example-rented`\? Give a TOML file, or .* example-owned"):
         pricebook.load("example-rent")
+
+
+def test_what_an_example_lacks_is_added_in_a_copy_and_its_file_is_where_it_says() -> None:
+    with pytest.raises(PriceBookError) as refused:
+        pricebook.load("example").exchange_rate_at("GBP", 0)
+    text = str(refused.value)
+    assert text.endswith('currency = "GBP" that holds that day, in a copy of the book with a `name` of your own')
+    named = re.search(r"\((rose/[^)]*)\)", text)
+    assert named is not None
+    assert (Path(__file__).parents[3] / named[1]).is_file()

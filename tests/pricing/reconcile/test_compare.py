@@ -219,10 +219,21 @@ def test_hours_are_told_from_the_unit(compare: Compare, quantity: str, unit: str
 
 
 @pytest.mark.parametrize(
-    ("unit", "item"), [("GB-Hours", "other"), ("100 Hours", "other"), ("kWh", "energy"), ("GiB", "transfer")]
-)
-def test_what_is_no_device_time_is_an_item_of_its_own(compare: Compare, unit: str, item: str) -> None:
-    made = compare([*whole(), charge("GPU-0", 2, "1.00", "5", ConsumedUnit=unit)])
+    ("unit", "named", "item"),
+    [
+        ("GB-Hours", {}, "other"), ("100 Hours", {}, "other"), ("kWh", {}, "energy"),
+        ("GiB", {"SkuId": "DataTransfer-Out-Bytes"}, "transfer"), ("GB", {"ResourceType": "egress"}, "transfer"),
+        ("GB", {"ServiceCategory": "Networking"}, "transfer"), ("GB", {"SkuMeter": "Bandwidth"}, "transfer"),
+        ("GB", {}, "other"), ("GB", {"SkuId": "disk-standard", "ServiceCategory": "Storage"}, "other"),
+        ("GB-Hours", {"ServiceCategory": "Networking"}, "other"),
+    ],
+)  # fmt: skip
+def test_what_is_no_device_time_is_an_item_of_its_own(
+    compare: Compare, unit: str, named: dict[str, str], item: str
+) -> None:
+    services = {"ServiceCategory": "Compute", "SkuMeter": ""}
+    rows = [row | services for row in whole()]
+    made = compare([*rows, charge("GPU-0", 2, "1.00", "5", ConsumedUnit=unit, **(services | named))])
     assert line(made, "GPU-0", item).effective_nano == NANO
     assert line(made, "GPU-0").difference_nano == 0
     assert (made.not_invoiced == ()) == (item == "transfer")

@@ -87,7 +87,7 @@ def test_json_has_every_line_and_sums_of_them(made: Reconciliation) -> None:
 
 def test_what_agrees_is_one_line(made: Reconciliation) -> None:
     agreed = dataclasses.replace(made, lines=(), days=(), line_count=4)
-    assert "4 of 4 devices agree within 0.5%" in shown(tables.terminal(agreed))
+    assert "4 of 4 lines agree within 0.5%" in shown(tables.terminal(agreed))
 
 
 def test_days_that_follow_one_another_are_one(made: Reconciliation) -> None:

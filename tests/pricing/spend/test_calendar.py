@@ -124,6 +124,7 @@ def test_the_fiscal_year_of_a_reader_who_names_none_is_that_of_the_book(fleet: P
     assert calendar_of(fleet, None, None, book, ["2026-06", "quarter"]).fiscal_start == 2
     assert calendar_of(fleet, None, 4, book, ["last-year"]).fiscal_start == 4
     assert calendar_of(fleet, "Europe/Berlin", None, "example", ["FY2026"]) == Calendar("Europe/Berlin", 1)
+    assert calendar_of(fleet, None, None, book, ["2026-06", "team"]).fiscal_start == 2, "an answer in JSON says it"
     with pytest.raises(PriceBookError, match="cannot read price book"):
         calendar_of(fleet, None, None, "gone.toml", ["FY2026"])
     assert calendar_of(fleet, None, None, "gone.toml", ["2026-06", "team"]).fiscal_start == 1, "nobody needs the book"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import hashlib
 import io
 import json
@@ -16,7 +17,7 @@ from rose.pricing.money import PricingError
 from rose.pricing.price_books.choice import NoPriceBookError
 from rose.pricing.spend import tables
 from rose.pricing.spend.calendar import Calendar
-from rose.pricing.spend.saved import Saved, saved, summed
+from rose.pricing.spend.saved import ENDS, Saved, saved, summed
 from tests.pricing.closing.conftest import DAY_NS, T0_NS
 from tests.pricing.conftest import OURS, WriteLedger, printed, us
 
@@ -84,7 +85,7 @@ def test_two_figures_of_a_run_are_those_of_its_comparison_and_what_is_not_known_
     assert new.why
     fleet = summed(fleet_saved.runs)
     assert fleet == {
-        "capacity_avoided_nano": run.capacity_nano, "cash_saved_nano": list(run.cash_nano),
+        "capacity_avoided_nano": run.capacity_nano, "cash_saved_nano": dict(zip(ENDS, run.cash_nano, strict=True)),
         "runs": 2, "runs_unknown": 1,
     }  # fmt: skip
     assert summed(fleet_saved.of_team("research"))["cash_saved_nano"] is None, "not known is not 0"
@@ -99,3 +100,20 @@ def test_as_a_table_and_as_csv(fleet_saved: Saved) -> None:
     assert (run["run"], run["currency"]) == ("run", "USD")
     assert (new["cash_saved_if_not"], new["capacity_avoided"]) == ("", "")
     assert new["why"]
+
+
+def test_both_ends_of_cash_stand_in_one_order_and_are_named_where_there_are_two(fleet_saved: Saved) -> None:
+    run = dataclasses.replace(fleet_saved.runs[0], cash_nano=(-3 * 10**9, 10**9))
+    two = dataclasses.replace(fleet_saved, runs=(run,))
+    text = printed(tables.saved_terminal(two, Calendar()))
+    assert "-$3.00 or $1.00" in text
+    assert "Two amounts of cash: if the fleet would have been there anyway, or if it would not." in text
+    (row,) = csv.DictReader(io.StringIO(tables.saved_csv(two)))
+    assert (row["cash_saved_if_there_anyway"], row["cash_saved_if_not"]) == ("-3.000000000", "1.000000000")
+    ends = {"if_there_anyway": -3 * 10**9, "if_not": 10**9}
+    assert two.to_json()["fleet"]["cash_saved_nano"] == two.to_json()["runs"][0]["cash_saved_nano"] == ends
+    one = dataclasses.replace(two, runs=(dataclasses.replace(run, cash_nano=(10**9, 10**9)),))
+    assert "Two amounts" not in printed(tables.saved_terminal(one, Calendar()))
+    # One run is no sum.
+    assert "No interval" not in text
+    assert (one.to_json()["no_interval"], "do not add up" in str(fleet_saved.to_json()["no_interval"])) == (None, True)

@@ -19,7 +19,7 @@ def test_forecasts_are_shown_with_the_fleet_first(fleet: Path) -> None:
     text = printed(tables.forecasts(budget.expected(fleet, june, BOOK, now_us=NEXT_DAY_US)))
     assert "What 2026-06 will have cost [amortized; USD, live] team spent forecast 95% interval" in text
     assert "the fleet $3.87 - - chat $2.77 - - research $1.10 - -" in text
-    assert "not enough days: 1 whole days are known, and it takes 28" in text
+    assert "not enough days: 1 of 28 are known, each from midnight to midnight UTC" in text
 
 
 def test_budgets_are_shown_with_their_method(fleet: Path) -> None:
@@ -29,7 +29,7 @@ def test_budgets_are_shown_with_their_method(fleet: Path) -> None:
     text = printed(tables.budgets(budget.show(fleet, june, BOOK, now_us=NEXT_DAY_US)))
     assert "Budgets of 2026-06 [amortized; USD, live]" in text
     assert "chat $1.00 $2.77 $0.00 -$1.77 - - -" in text
-    assert "not enough days: 1 whole days are known, and it takes 28; no charge at all: nobody" in text
+    assert "not enough days: 1 of 28 are known, each from midnight to midnight UTC; no charge at all: nobody" in text
 
 
 def test_days_that_stand_out_are_shown_with_their_driver() -> None:

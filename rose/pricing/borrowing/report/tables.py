@@ -24,7 +24,9 @@ def price(document: PriceDocument) -> Iterator[Element]:
     rows = []
     for name, term in document.terms.items():
         basis = term.in_all.basis
-        rests_on = term.rests_on if basis in term.rests_on else f"{basis}: {term.rests_on}"
+        # What is confounded was not measured, whatever it was counted from.
+        named = basis in term.rests_on or term.rests_on.startswith("confounded")
+        rests_on = term.rests_on if named else f"{basis}: {term.rests_on}"
         rows.append((_plain(name), term.in_all.text, term.in_all.short_interval, term.per_device_hour.text, rests_on))
     borrowed = f"{document.borrowed.text} borrowed" + (f"; {total.rests_on}" if total.rests_on else "")
     footer: list[Row] = [("m", total.in_all.text, total.in_all.short_interval, total.per_device_hour.text, borrowed)]

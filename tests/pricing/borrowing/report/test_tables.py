@@ -28,6 +28,8 @@ def test_meters_are_shown_where_there_are_any(sample: Path, write_ledger: Any) -
     write_ledger(made, root=sample, writer="meters")
     text = printed(tables.price(marginal.build(sample, "run")))
     assert "Power meters" in text
+    assert "confounded: leases were never withheld" in text
+    assert "measured: confounded" not in text
     assert "+200.0 W" in text
     # Four minutes are too few for an interval of power, and so for one of energy.
     assert "+200.0 W -" in text

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from rose.pricing import console
+from rose.pricing.money import NANO_USD_PER_USD
+from rose.pricing.table import Column, Table
+
+CLOSE = "2026-11-22T14-live-1"
+HEADINGS = ("close", "team", "closed", "of it corrections", "open", "shared", "credits", "total", "device-hours", "why")
+TABLE = Table(
+    title="Cost",
+    columns=(
+        Column("close"), Column("team"), *(Column(name, "money") for name in HEADINGS[2:8]),
+        Column("device-hours", "hours"), Column("why"),
+    ),
+    rows=(
+        (CLOSE, "research", *(12_345 * NANO_USD_PER_USD,) * 6, 10**15, "rates were dearer than expected on that day"),
+    ),
+)  # fmt: skip
+
+
+def shown(table: Table, width: int) -> str:
+    terminal = Console(width=width, file=io.StringIO())
+    console.show([table], console=terminal)
+    assert isinstance(terminal.file, io.StringIO)
+    return terminal.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [145, 160])
+def test_no_name_and_no_heading_breaks_inside_a_word_where_there_is_room(width: int) -> None:
+    text = shown(TABLE, width)
+    for word in (CLOSE, "research", "$12,345.00", "corrections", "device-hours", "expected"):
+        assert word in text, text
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_where_there_is_no_room_amounts_stay_whole_and_the_longest_names_break() -> None:
+    made = Table(title="", columns=(Column("run"), Column("team"), Column("cost", "money")),
+                 rows=(("r" * 300, "research", 12_345 * NANO_USD_PER_USD),))  # fmt: skip
+    text = shown(made, 100)
+    assert "research" in text and "$12,345.00" in text  # noqa: PT018
+    assert max(map(len, text.splitlines())) == 100
+
+
+def test_a_table_is_as_wide_as_the_terminal_only_where_it_needs_to_be(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for columns, width in (("160", 160), ("60", 100)):
+        monkeypatch.setenv("COLUMNS", columns)
+        console.show([TABLE])
+        assert capsys.readouterr().out == shown(TABLE, width)
+    small = Table(title="", columns=(Column("team"),), rows=(("a",),))
+    assert {len(line) for line in shown(small, 160).splitlines()} == {100}
