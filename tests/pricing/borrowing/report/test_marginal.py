@@ -12,6 +12,7 @@ from rose.pricing.borrowing.report import marginal, tables
 from rose.pricing.borrowing.scale_down import Span
 from rose.pricing.document import to_json
 from rose.pricing.money import PricingError
+from rose.pricing.table import Table
 from tests.pricing.conftest import printed
 
 EXAMPLE = resources.files("rose.pricing.price_books").joinpath("example.toml").read_text("utf-8")
@@ -78,9 +79,10 @@ def test_a_span_of_a_device_that_lends_nothing_is_refused(sample: Path) -> None:
 
 
 def test_the_tables_say_what_each_term_rests_on(sample: Path, every_term: Path) -> None:
-    text = printed(tables.price(marginal.build(sample, "run", every_term, by_lease=True)))
+    parts = list(tables.price(marginal.build(sample, "run", every_term, by_lease=True)))
+    cells = [cell for part in parts if isinstance(part, Table) for row in part.texts() for cell in row]
+    assert any("413 W from idle to full load, assumed" in cell for cell in cells)
+    text = printed(parts)
     assert "[marginal; USD, replay, EXAMPLE PRICES, not yours]" in text
-    # The rest stands in the next line, beside what the interval has there.
-    assert "413 W from idle to full" in text
     assert "no lease" in text
     assert "`rose borrow decide` records them" in text
