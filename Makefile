@@ -7,8 +7,8 @@ BIN := $(VENV)/bin
 
 # Real processes on a busy host: what fails is run once more by itself, and said, and fails if it fails again.
 define tested
-$(BIN)/python -m pytest tests $(1) $(2) || { echo "Once more, what failed, by itself:"; \
-	$(BIN)/python -m pytest tests $(1) --last-failed --last-failed-no-failures none; }
+$(BIN)/python -m pytest $(1) $(2) || { echo "Once more, what failed, by itself:"; \
+	$(BIN)/python -m pytest $(1) --last-failed --last-failed-no-failures none; }
 endef
 
 .PHONY: demo test check dashboard gpu-kit format clean
@@ -17,8 +17,8 @@ demo: $(READY)  ## a live co-serving deployment on this machine's CPU, then its 
 	@$(BIN)/rose demo
 
 test: $(READY)  ## the whole test suite, a short live deployment among it
-	@$(call tested,-m "not live",--numprocesses auto --dist loadfile --no-loadscope-reorder)
-	@$(call tested,-m live,)
+	@$(call tested,tests -m "not live",--numprocesses auto --dist loadfile --no-loadscope-reorder)
+	@$(call tested,tests/runtime tests/benchmarks -m live,)
 
 check: $(READY)  ## formatting, lint, types, and who may import whom
 	@$(BIN)/ruff format --check .

@@ -76,3 +76,11 @@ def test_no_file_is_too_long_to_read():
 def test_every_module_with_code_says_what_it_is():
     trees = {relative(path): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES if path.suffix == ".py"}
     assert [name for name, tree in trees.items() if tree.body and not ast.get_docstring(tree)] == []
+
+
+def test_live_tests_lie_where_the_makefile_looks_for_them():
+    mark = "mark" + ".live"
+    live = {relative(path) for path in (ROOT / "tests").rglob("*.py") if mark in path.read_text(encoding="utf-8")}
+    assert live
+    assert {name for name in live if not name.startswith(("tests/runtime/", "tests/benchmarks/"))} == set()
+    assert "tests/runtime tests/benchmarks -m live" in (ROOT / "Makefile").read_text(encoding="utf-8")
