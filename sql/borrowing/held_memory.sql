@@ -1,5 +1,6 @@
 -- KV memory that rollout engines held on serving devices while nothing was lent, by stretch between price changes. Only a
 -- pool of fixed size (`budget`) stays where no lease needs it; `byte_ns` is NULL where an engine did not say how large.
+-- Reads the tables `stretch` and `lease_span`, which `lease_spans` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0; SET VARIABLE price_changes = []::BIGINT[];
 WITH stay AS (
     SELECT
@@ -27,20 +28,6 @@ life AS (
     WHERE s.pool = 'serving' AND action = 'started' AND c.t1_ns > c.t0_ns
       AND memory_mechanism LIKE '%budget' AND memory_mechanism NOT LIKE 'leased+%'
 ),
-held AS (
-    SELECT
-        device_id, epoch_ns(granted_at) AS t0_ns,
-        coalesce(epoch_ns(closed_at), least(epoch_ns(expires_at), getvariable('period_end_ns'))) AS t1_ns
-    FROM lease
-    WHERE run_id = getvariable('run_id') AND granted_at IS NOT NULL
-),
-edge AS (
-    SELECT list_concat([0], getvariable('price_changes')::BIGINT[], [9223372036854775807]) AS edges
-),
-stretch AS (
-    SELECT n - 1 AS segment, edges[n] AS from_ns, edges[n + 1] AS to_ns
-    FROM edge, unnest(range(1, len(edges))) AS numbers(n)
-),
 part AS (
     SELECT engine_id, device_id, kv_bytes, segment, greatest(t0_ns, from_ns) AS t0_ns, least(t1_ns, to_ns) AS t1_ns
     FROM life JOIN stretch ON t0_ns < to_ns AND from_ns < t1_ns
@@ -48,7 +35,8 @@ part AS (
 leased AS (
     SELECT p.engine_id, p.device_id, p.t0_ns, p.segment, sum(least(h.t1_ns, p.t1_ns) - greatest(h.t0_ns, p.t0_ns)) AS ns
     FROM part AS p
-    JOIN held AS h ON h.device_id = p.device_id AND h.t0_ns < p.t1_ns AND p.t0_ns < h.t1_ns AND h.t0_ns < h.t1_ns
+    JOIN lease_span AS h USING (device_id, segment)
+    WHERE h.t0_ns < p.t1_ns AND p.t0_ns < h.t1_ns
     GROUP BY ALL
 )
 SELECT

@@ -1,6 +1,14 @@
--- When serving devices were leased, cut where prices change: [t0_ns, t1_ns). An open lease counts up to its expiry or
--- `period_end_ns`. The class is NULL for a device that the ledger does not know.
+-- The stretches between price changes, `stretch`, and when serving devices were leased, cut at these, `lease_span`:
+-- [t0_ns, t1_ns). An open lease counts up to its expiry or `period_end_ns`. The class is NULL for a device that the
+-- ledger does not know.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE period_end_ns = 0; SET VARIABLE price_changes = []::BIGINT[];
+CREATE OR REPLACE TEMP TABLE stretch AS
+WITH edge AS (
+    SELECT list_concat([0], getvariable('price_changes')::BIGINT[], [9223372036854775807]) AS edges
+)
+SELECT n - 1 AS segment, edges[n] AS from_ns, edges[n + 1] AS to_ns
+FROM edge, unnest(range(1, len(edges))) AS numbers(n);
+
 CREATE OR REPLACE TEMP TABLE lease_span AS
 WITH class AS (
     SELECT device_id, device_class, CASE WHEN lag(joined_ns) OVER device IS NULL THEN 0 ELSE joined_ns END AS since_ns
@@ -13,13 +21,6 @@ held AS (
         coalesce(epoch_ns(closed_at), least(epoch_ns(expires_at), getvariable('period_end_ns'))) AS t1_ns
     FROM lease
     WHERE run_id = getvariable('run_id') AND granted_at IS NOT NULL
-),
-edge AS (
-    SELECT list_concat([0], getvariable('price_changes')::BIGINT[], [9223372036854775807]) AS edges
-),
-stretch AS (
-    SELECT n - 1 AS segment, edges[n] AS from_ns, edges[n + 1] AS to_ns
-    FROM edge, unnest(range(1, len(edges))) AS numbers(n)
 )
 SELECT
     h.lease_id, h.device_id, c.device_class, s.segment,
