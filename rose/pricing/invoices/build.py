@@ -233,31 +233,20 @@ def _charges(frame: pl.DataFrame) -> Iterator[tuple[str, Line]]:
 
 
 def _corrections(root: Path, period: Period, charged: _Charged) -> Iterator[tuple[str, Line]]:
-    """Team and line of what was posted within a period to hours before it, by posting and bucket.
-
-    Hours that another close had taken over by then are corrected there.
-    """
+    """Team and line of what was posted within a period to hours before it, by posting and bucket."""
     posted = {
         close_id: own for close_id, own in postings(root).items()
         if charged.close is None or own[0].posted_ns <= charged.close.posted_ns
     }  # fmt: skip
-    for close_id, counted in coverage.counting(posted, charged.stamp.provenance).items():
-        for posting in posted[close_id][1:]:
-            before = [part for part in counted if part.from_ns < period.from_ns]
-            if not before or not period.from_ns <= posting.posted_ns < period.to_ns:
-                continue
-            frozen = sums.frozen(root, posting)
-            frame = pl.concat(
-                coverage.within(frozen, Period(part.from_ns, min(part.to_ns, period.from_ns))) for part in before
+    for posting, before in coverage.corrections_in(posted, period, charged.stamp.provenance):
+        frozen = sums.frozen(root, posting)
+        frame = pl.concat(coverage.within(frozen, part) for part in before)
+        summed = frame.with_columns(_team()).group_by("team", "bucket").agg(pl.col("cost_nano").sum())
+        for team, bucket, nano in summed.filter(pl.col("cost_nano") != 0).sort("team", "bucket").iter_rows():
+            yield (
+                team,
+                Line(kind="correction", what=bucket, amount_nano=nano, detail=posting.reason or "", posting=posting),
             )
-            summed = frame.with_columns(_team()).group_by("team", "bucket").agg(pl.col("cost_nano").sum())
-            for team, bucket, nano in summed.filter(pl.col("cost_nano") != 0).sort("team", "bucket").iter_rows():
-                yield (
-                    team,
-                    Line(
-                        kind="correction", what=bucket, amount_nano=nano, detail=posting.reason or "", posting=posting
-                    ),
-                )
 
 
 def _ruled(root: Path, period: Period, charged: _Charged, allow_unverified: bool) -> Iterator[tuple[str, Line]]:
