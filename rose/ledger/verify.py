@@ -104,7 +104,7 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
         finally:
             # Whoever interrupts it waits for the file that is being read, and not for the rest.
             pool.shutdown(cancel_futures=True)
-            # What is done with the files is kept for more of them: some 300 MB that whoever goes on to price would miss.
+            # Some 300 MB are kept for more files otherwise, and whoever goes on to price would miss them.
             pa.default_memory_pool().release_unused()
         edited, moved = views.faults(root, seen)
         folder = [*_folder(root, expected, seen), *edited]

@@ -17,6 +17,7 @@ from rose.pricing.audit import book_tables
 from rose.pricing.closing import approval, coverage, store
 from rose.pricing.closing.close import settle
 from rose.pricing.closing.records import Posting, budgets, postings
+from rose.pricing.invoices import register
 from rose.pricing.money import PricingError
 from rose.pricing.spend import sums
 
@@ -64,6 +65,7 @@ def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
         pass
     try:
         problems += approval.faults(root, posted)
+        problems += register.faults(root, posted)
         problems += book_tables.faults(root, posted, budgets(root))
     except LedgerError as error:
         problems.append(str(error))
