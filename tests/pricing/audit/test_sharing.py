@@ -39,7 +39,7 @@ def test_the_charge_of_a_shared_hour_says_with_whom_and_re_adds(write_ledger: An
     assert found.faults == []
     (shared,) = [step for step in found.steps if step.title == "shared"]
     assert "1 h 00 min 00 s of the hour, some of it together with x of run other" in shared.says
-    assert shared.sums[0].said == 2500 * S
+    assert shared.sums[0].charged == 2500 * S
     assert any("the run's part, 2,500,000,000,000 of 3,600,000,000,000 ns" in step.says for step in found.steps)
     closed = close.close(root, Period(T0_NS, T0_NS + 2 * H), BOOK, with_open_runs=True)
     (booked,) = explain_closed(root, asked, closed.close_id)
