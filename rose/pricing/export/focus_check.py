@@ -59,7 +59,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Report:
     """What a file holds. `totals` are nano-dollars: `billed`, `effective`, `purchased`, and `bucket/...` of each."""
 
     rows: int
@@ -79,7 +79,7 @@ class Found:
         }
 
 
-def check(path: Path, charges_nano: Mapping[str, int] | None = None) -> Found:
+def check(path: Path, charges_nano: Mapping[str, int] | None = None) -> Report:
     """Check a FOCUS file of ours, Parquet or CSV; against the charges it was made from too, where they are given.
 
     `charges_nano` are nano-dollars by bucket. Raises PricingError for a file that cannot be read as what it is called.
@@ -91,7 +91,7 @@ def check(path: Path, charges_nano: Mapping[str, int] | None = None) -> Found:
     with duckdb.connect() as connection, tempfile.TemporaryDirectory(prefix="rose-focus-") as folder:
         try:
             if faults := _of_columns(_columns(connection, path)):
-                return Found(0, {}, faults)
+                return Report(0, {}, faults)
             if path.suffix == ".csv":
                 # Every rule reads the rows again, and reading text takes longest.
                 stored = Path(folder) / "focus.parquet"
@@ -107,7 +107,7 @@ def check(path: Path, charges_nano: Mapping[str, int] | None = None) -> Found:
 
 def _check(
     connection: duckdb.DuckDBPyConnection, charges_nano: Mapping[str, int] | None, faults: tuple[Fault, ...]
-) -> Found:
+) -> Report:
     connection.execute(sql.read("export/amounts.sql"))
     faults += _of_rows(connection) + _of_duplicates(connection) + _of_balance(connection)
     sums = _records(connection, "focus_sums")
@@ -125,7 +125,7 @@ def _check(
         "purchased": sum(int(row["billed"] or 0) for row in sums if row["bucket"] is None),
         **{f"bucket/{bucket}": nano for bucket, nano in buckets.items()},
     }
-    return Found(sum(int(row["rows"]) for row in sums), totals, faults)
+    return Report(sum(int(row["rows"]) for row in sums), totals, faults)
 
 
 def _columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, str]:
