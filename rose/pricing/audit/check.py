@@ -50,7 +50,7 @@ def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
     if against:
         problems += [f"ledger: {problem}" for problem in continuation.check(report, against).problems]
     try:
-        posted = [posting for of in postings(root).values() for posting in of]
+        posted = [posting for own in postings(root).values() for posting in own]
     except PricingError as error:
         return Check(0, 0, 0, (*problems, str(error)))
     for posting in posted:
@@ -92,10 +92,10 @@ def _foreign(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
 
 def _watermarks(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
     """Segments that were priced and are no longer part of the ledger's chain."""
-    there = {writer: set(_chain(root, writer)) for writer in layout.writers(root)}
+    chains = {writer: set(_chain(root, writer)) for writer in layout.writers(root)}
     for posting in posted:
         for writer, (seq, sha256) in posting.watermark.items():
-            if sha256 not in there.get(writer, set()):
+            if sha256 not in chains.get(writer, set()):
                 yield (
                     f"{posting.name} was priced from writer {writer!r} up to seq {seq}, whose segment {sha256[:12]} "
                     "is not in the ledger any more: its history is another one now"

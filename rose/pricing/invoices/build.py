@@ -126,8 +126,8 @@ def _charged(
     posted = postings(root)
     same = [first for first, *_ in posted.values() if first.period == period and provenance in (None, first.provenance)]
     if same:
-        of = bill.one_provenance({first.provenance for first in same}, provenance, period)
-        closed = store.read(root, next(first.close_id for first in same if first.provenance == of))
+        own_provenance = bill.one_provenance({first.provenance for first in same}, provenance, period)
+        closed = store.read(root, next(first.close_id for first in same if first.provenance == own_provenance))
         if not closed.verified:
             _refuse_unverified(closed.close_id, allow_unverified)
         close = closed.posted[0]
@@ -186,11 +186,11 @@ def _only_corrected(
     # What the corrections were priced by, where nobody names a book.
     book = choice.choose(root, price_book) if price_book else store.book_of(root, within[-1])
     facts = dataclasses.replace(BookFacts.from_book(book), example=any(posting.book.example for posting in within))
-    of = bill.one_provenance({posting.provenance for posting in within}, provenance, period)
+    own_provenance = bill.one_provenance({posting.provenance for posting in within}, provenance, period)
     frame = sums.frozen(root, within[-1]).clear()
     charged = _Charged(
         frame=frame, book=book, books=(), close=None, made_ns=now_ns, later=frame,
-        stamp=Stamp(from_ns=period.from_ns, to_ns=period.to_ns, provenance=of, book=facts, verified=True),
+        stamp=Stamp(from_ns=period.from_ns, to_ns=period.to_ns, provenance=own_provenance, book=facts, verified=True),
     )  # fmt: skip
     return charged if any(_corrections(root, period, charged)) else None
 
@@ -224,10 +224,10 @@ def _charges(frame: pl.DataFrame) -> Iterator[tuple[str, Line]]:
     )
     for row in summed.iter_rows(named=True):
         kind = row["kind"]
-        of = (row["device_class"], row["pool"] and f"{row['pool']} pool", row["commitment"])
+        device = (row["device_class"], row["pool"] and f"{row['pool']} pool", row["commitment"])
         yield row["team"], Line(
             kind="charge", what=row["bucket"], amount_nano=row["cost_nano"], run_id=row["run_id"],
-            detail=row["route"] or ", ".join(filter(None, of)), count=row[_COUNTS[kind]], unit=UNITS[kind][0],
+            detail=row["route"] or ", ".join(filter(None, device)), count=row[_COUNTS[kind]], unit=UNITS[kind][0],
             amounts=row["amounts"],
         )  # fmt: skip
 

@@ -96,9 +96,9 @@ def test_every_portion_counts_once_and_gives_what_the_whole_gives(
         again = shutil.copytree(root, tmp_path / f"copy-{n}")
         (again / state.STATE).unlink()
         assert charges.price(again, BOOK).frame.equals(so_far.frame)
-    found, expected = charges.price(root, BOOK).frame, charges.price(whole, BOOK).frame
+    stepwise, expected = charges.price(root, BOOK).frame, charges.price(whole, BOOK).frame
     # Written by the same writer in the same order, the events have the same places.
-    assert found.equals(expected)
+    assert stepwise.equals(expected)
 
 
 def test_a_retried_event_counts_once_also_in_another_portion(

@@ -47,8 +47,8 @@ def test_the_invoice_of_a_team_is_a_page(root: Path, tmp_path: Path) -> None:
 def test_every_team_has_a_page_in_a_folder_and_all_sum_to_the_close(root: Path, tmp_path: Path) -> None:
     done = run(root, *SECOND, "--all", "--out", str(tmp_path / "all"), "--json")
     assert done.exit_code == 0, done.output
-    said = json.loads(done.stdout)
-    made, whole = said["invoices"], said["summary"]
+    document = json.loads(done.stdout)
+    made, whole = document["invoices"], document["summary"]
     assert whole["charges_nano"] == whole["close_nano"] == 2 * DEARER_DAY_NANO
     assert whole["total_nano"] == sum(invoice["total_nano"] for invoice in made)
     assert (whole["invoices"], whole["close_id"], whole["invoiced_later_nano"]) == (2, SECOND_ID, -17_280_000_000)

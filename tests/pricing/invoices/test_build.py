@@ -186,7 +186,7 @@ source_date = 2026-05-01
 def ruled(unclosed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both periods closed by a book with rules; the first one corrected after the second was closed."""
     root = Path(shutil.copytree(unclosed, tmp_path_factory.mktemp("ruled") / "ledger"))
-    book, dearer = (pricebook.parse(of.text + RULES, "ruled.toml") for of in (OURS, DEARER))
+    book, dearer = (pricebook.parse(plain.text + RULES, "ruled.toml") for plain in (OURS, DEARER))
     for period in (FIRST, SECOND):
         close(root, period, book, now_us=(period.to_ns + DAY_NS) // 1000)
     assert restate(root, FIRST_ID, "dearer", dearer, now_us=(SECOND.to_ns + 2 * DAY_NS) // 1000)
