@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from rose.client.errors import ClientError, RunEndedError, RunTakenError
+from rose.client.errors import ClientError, RunEndedError, RunExpiredError, RunTakenError
 
 #: How long a controller that is away or has no room is tried again.
 AWAY_S = 120.0
@@ -48,7 +48,9 @@ def refusal(url: str, status: int, answer: Any) -> ClientError:
     if status == 401:
         return ClientError(f"the controller at {url} wants its token: give `token` (`gateway.token` of its fleet file)")
     if status == 409 and "taken over" in text:
-        return RunTakenError(f"{text}; open_run(..., resume=...) takes it back")
-    if status in (404, 410):
+        return RunTakenError(text)
+    if status == 409 and "has expired" in text:
+        return RunExpiredError(text)
+    if status == 404 or (status == 409 and "is closed" in text):
         return RunEndedError(f"the controller at {url} refused: {text}")
     return ClientError(f"the controller at {url} refused: {text}")

@@ -27,3 +27,9 @@ class RunEndedError(ClientError):
     """The controller has no such run, or it is closed."""
 
     exit_code: ClassVar[int] = 1
+
+
+class RunExpiredError(ClientError):
+    """The controller did not hear of the run for too long, and nobody took it over: it can be resumed."""
+
+    exit_code: ClassVar[int] = 1

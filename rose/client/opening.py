@@ -73,6 +73,7 @@ def open_run(
     answer = call(url, "POST", "/runs", message, token=token, away_s=away_s)
     return Run(
         RunAddress(url=url, run_id=answer["run_id"], fence=answer["fence"], token=token, away_s=away_s),
+        message,
         version=answer.get("version"),
         last_step=answer.get("step"),
         expires_s=answer.get("expires_s", expires_s),

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from rose.client.address import RunAddress
 from rose.client.background import BackgroundLoop
 from rose.client.control import call
-from rose.client.errors import ClientError, ControllerAwayError, RunEndedError, RunTakenError
+from rose.client.errors import ClientError, ControllerAwayError, RunEndedError, RunExpiredError, RunTakenError
 from rose.client.generation import Generation, Part
 from rose.client.turns import TurnClient
 from rose.client.verdicts import judged
@@ -56,6 +57,7 @@ class Run:
     def __init__(
         self,
         address: RunAddress,
+        opened: Mapping[str, Any],
         *,
         version: int | None,
         last_step: int | None,
@@ -63,7 +65,7 @@ class Run:
         folder: Path | None,
         host: str | None,
     ) -> None:
-        self.address = address
+        self.address, self._opened = address, opened
         self.version, self.last_step = version, last_step
         self._expires_s = expires_s
         self._folder, self._host = folder, host
@@ -71,7 +73,7 @@ class Run:
         self._origin: WeightOrigin | None = None
         self._background: BackgroundLoop | None = None
         self._turns: TurnClient | None = None
-        self._lock = threading.Lock()
+        self._lock, self._resuming = threading.Lock(), threading.Lock()
         self._left = threading.Event()
         #: Why the run is this client's no more.
         self._lost: ClientError | None = None
@@ -181,7 +183,7 @@ class Run:
             version = max(-1 if known is None else known for known in (latest, self.version)) + 1
         if latest != version:
             origin.publish(version, tensors)
-        message = {"fence": self.fence, "version": version, "url": origin.url, "token": origin.token}
+        message = {"version": version, "url": origin.url, "token": origin.token}
         self._call("POST", "/versions", message)
         self.version = version
         return version
@@ -193,7 +195,7 @@ class Run:
         `event_id`, or else its step, its trajectory, or its trajectory and verifier."""
         messages = [_message(event) for event in events]
         for first in range(0, len(messages), EVENTS_MAX):
-            self._call("POST", "/events", {"fence": self.fence, "events": messages[first : first + EVENTS_MAX]})
+            self._call("POST", "/events", {"events": messages[first : first + EVENTS_MAX]})
         for event in events:
             if isinstance(event, Step):
                 self.last_step = event.step
@@ -214,7 +216,7 @@ class Run:
             return
         try:
             if self._lost is None:
-                message = {"fence": self.fence, "outcome": outcome, "reason": reason}
+                message = {"outcome": outcome, "reason": reason}
                 self._call("DELETE", "", {name: value for name, value in message.items() if value is not None})
         finally:
             self.leave()
@@ -248,34 +250,52 @@ class Run:
     # ------------------------------------------------------------------ inside
 
     def _call(self, method: str, path: str, message: Mapping[str, Any]) -> dict[str, Any]:
-        self.check()
-        address = self.address
-        try:
-            return call(
-                address.url,
-                method,
-                f"/runs/{address.run_id}{path}",
-                message,
-                token=address.token,
-                away_s=address.away_s,
-                going_on=lambda: self._lost is None,
-            )
-        except (RunTakenError, RunEndedError) as error:
-            self._lost = error
-            raise
+        """A call in this client's name, which has the newest fence as far as it knows."""
+        while True:
+            self.check()
+            address = self.address
+            try:
+                return call(
+                    address.url,
+                    method,
+                    f"/runs/{address.run_id}{path}",
+                    {"fence": address.fence, **message},
+                    token=address.token,
+                    away_s=address.away_s,
+                    going_on=lambda: self._lost is None,
+                )
+            except (RunTakenError, RunEndedError) as error:
+                if self.address.fence == address.fence:
+                    self._lost = error
+                    raise
+            except RunExpiredError:
+                self._resume(address.fence, address.away_s)
 
     def _renew(self) -> None:
-        """Keep the run open. A controller that is away is asked again at the next turn: what the trainer itself wants
-        of it says so in time."""
-        address = self.address
-        message = {"fence": address.fence, "expires_s": self._expires_s}
+        """Keep the run open. A controller that is away is asked again the next time: what the trainer itself wants of
+        it says in the end that it is."""
         while not self._left.wait(self._expires_s / _RENEWALS) and self._lost is None:
+            address = self.address
+            message = {"fence": address.fence, "expires_s": self._expires_s}
             try:
                 call(address.url, "POST", f"/runs/{address.run_id}/renew", message, token=address.token)
             except (RunTakenError, RunEndedError) as error:
-                self._lost = error
+                if self.address.fence == address.fence:
+                    self._lost = error
+            except RunExpiredError:
+                with suppress(ClientError):
+                    self._resume(address.fence, 0.0)
             except ClientError:
                 pass
+
+    def _resume(self, fence: int, away_s: float) -> None:
+        """Go on with the run, which expired while this client, whose fence is the newest, was not heard."""
+        with self._resuming:
+            address = self.address
+            if address.fence == fence:
+                message = {**self._opened, "resume": address.run_id}
+                answer = call(address.url, "POST", "/runs", message, token=address.token, away_s=away_s)
+                self.address = replace(address, fence=answer["fence"])
 
     def _turn_client(self) -> tuple[TurnClient, BackgroundLoop]:
         self.check()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rose.client.address import BUSY, PAUSE_MAX_S, PAUSE_MIN_S, RunAddress, refusal
 from rose.client.control import away
-from rose.client.errors import ClientError, ControllerAwayError
+from rose.client.errors import ClientError, ControllerAwayError, RunExpiredError
 from rose.client.generation import Generation, GenerationLost, Part, attempts_of
 
 if TYPE_CHECKING:
@@ -159,7 +159,9 @@ class TurnClient:
         if status in _TURN_LOST and isinstance(answer, dict) and "rose" in answer:
             raise GenerationLost(str(answer["error"]), attempts_of(answer))
         if status != 200:
-            raise refusal(self.address.url, status, answer)
+            error = refusal(self.address.url, status, answer)
+            # Whoever opened the run resumes it.
+            raise _AwayError(str(error), 0.0) if isinstance(error, RunExpiredError) else error
 
 
 class _AwayError(Exception):
