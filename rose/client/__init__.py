@@ -11,12 +11,12 @@ It imports torch only where weights are published, and neither Ray nor SGLang.
 from __future__ import annotations
 
 from rose.client.address import RunAddress
-from rose.client.errors import ClientError, ControllerAwayError, RunEndedError, RunTakenError
+from rose.client.errors import ClientError, ControllerAwayError, RunEndedError, RunExpiredError, RunTakenError
 from rose.client.generation import Attempt, Generation, GenerationLost, Part
 from rose.client.opening import open_run
 from rose.client.run import Run
 from rose.client.turns import TurnClient
-from rose.client.verdicts import judged
+from rose.client.verdicts import judged, step_over
 from rose.events import Step, Trajectory, Verdict
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Run",
     "RunAddress",
     "RunEndedError",
+    "RunExpiredError",
     "RunTakenError",
     "Step",
     "Trajectory",
@@ -36,4 +37,5 @@ __all__ = [
     "Verdict",
     "judged",
     "open_run",
+    "step_over",
 ]

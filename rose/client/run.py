@@ -111,6 +111,7 @@ class Run:
         sampling: Mapping[str, Any] | None = None,
         *,
         group_id: str | None = None,
+        group_ids: Sequence[str] | None = None,
         step: int | None = None,
         trajectory_ids: Sequence[str] | None = None,
         version_min: int | None = None,
@@ -118,7 +119,8 @@ class Run:
         progress: Progress | None = show_progress,
     ) -> list[Generation]:
         """One turn for each prompt, in their order; a prompt is a list of token ids, `sampling` SGLang's
-        `sampling_params`. All are of one group if `group_id` names it. Blocks; `progress` is told every two seconds.
+        `sampling_params`. All are of the group `group_id`, or each of its own in `group_ids`. Blocks; `progress` is told
+        every two seconds.
 
         Raises what `TurnClient.turn` raises, of the first turn that fails; the others are given up.
         """
@@ -130,13 +132,13 @@ class Run:
         client, loop = self._turn_client()
         limit = asyncio.Semaphore(turns_max)
 
-        async def one(prompt: Sequence[int], name: str) -> Generation:
+        async def one(prompt: Sequence[int], name: str, group: str | None) -> Generation:
             async with limit:
                 return await client.turn(
-                    prompt, sampling, trajectory_id=name, group_id=group_id, step=step, turn=0, version_min=version_min
+                    prompt, sampling, trajectory_id=name, group_id=group, step=step, turn=0, version_min=version_min
                 )
 
-        pending = [loop.submit(one(prompt, name)) for prompt, name in zip(prompts, names, strict=True)]
+        pending = [loop.submit(one(*labels)) for labels in zip(prompts, names, groups, strict=True)]
         waiting, told = set(pending), time.monotonic()
         try:
             while waiting:

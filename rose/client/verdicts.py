@@ -1,12 +1,13 @@
-"""The events of turns that are whole trajectories, which is most of what trainers with verifiable rewards generate."""
+"""The events of steps whose trajectories are one turn each, as trainers with verifiable rewards mostly play them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rose.client.errors import ClientError
 from rose.client.generation import Generation
-from rose.events import Trajectory, Verdict
+from rose.events import Step, Trajectory, Verdict
 
 
 def judged(
@@ -65,3 +66,36 @@ def judged(
             ),
         ]
     return events
+
+
+def step_over(
+    step: int,
+    generations: Sequence[Generation],
+    rewards: Sequence[float],
+    *,
+    threshold: float = 1.0,
+    policy_version: int,
+    loss: float | None = None,
+    rollout_ns: int,
+    train_ns: int,
+    publish_ns: int,
+) -> Step:
+    """A step that is over; `policy_version` is the version that it published. Times are nanoseconds, one after the
+    other."""
+    return Step(
+        step=step,
+        policy_version=policy_version,
+        groups=len({generation.group_id for generation in generations}),
+        trajectories=len(generations),
+        trajectories_accepted=sum(reward >= threshold for reward in rewards),
+        reward_mean=sum(rewards) / max(1, len(rewards)),
+        loss=loss if loss is not None and math.isfinite(loss) else None,
+        entropy=None,
+        kl=None,
+        grad_norm=None,
+        tokens_trained=sum(len(generation.output_ids) for generation in generations),
+        rollout_ns=rollout_ns,
+        train_ns=train_ns,
+        sync_ns=publish_ns,
+        total_ns=rollout_ns + train_ns + publish_ns,
+    )
