@@ -5,7 +5,6 @@ on the host's cores, and hands over to the class that does the work. Importing t
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,13 +14,15 @@ from typing import TYPE_CHECKING
 
 from rose.clock import Anchor, monotonic_ns
 from rose.config import ServingConfig, TaskConfig, TrafficConfig, TrainingConfig
-from rose.events import Step
 from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.agent import AgentSpec, DeviceAgent
 from rose.runtime.coserving.leasing import lease_id_of
-from rose.runtime.coserving.page import ArbiterPage, Party, Span
+from rose.runtime.coserving.page import ArbiterPage
 from rose.runtime.notices import AgentReport, DeathWatch
+from rose.runtime.rollout.groups import GroupSpec
 from rose.runtime.rollout.trajectory import Trajectory
+from rose.runtime.training.reporting import StepReport, StepTimes, step_event, verdicts
+from rose.runtime.training.train_time import TrainTime
 
 if TYPE_CHECKING:
     from rose.runtime.training.trainer import StepStats
@@ -113,15 +114,6 @@ class GatewayActor(Pinged):
         await self._gateway.stop()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GroupSpec:
-    """Trajectories to play from one starting state."""
-
-    group_id: str
-    map_seed: int
-    size: int
-
-
 class RolloutActor(Pinged):
     """Environment workers: plays groups of trajectories against the gateway."""
 
@@ -200,17 +192,6 @@ class RolloutActor(Pinged):
         self._writer.close()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepReport:
-    """What the RL loop tells the user of a step."""
-
-    version: int
-    accepted: int
-    trajectories: int
-    loss: float
-    train_ns: int
-
-
 class TrainerActor(Pinged):
     """The trainer and its weight store. Writes its time to the page of the device it runs on: a GPU, or, with `gpu`
     None, the host's cores.
@@ -229,8 +210,7 @@ class TrainerActor(Pinged):
     ) -> None:
         os.environ["OMP_NUM_THREADS"] = str(training.threads)
         self._writer = place.settle("trainer")
-        self._page_path = page
-        self._page: ArbiterPage | None = None
+        self._train_time = TrainTime(page)
         if gpu is None:
             from rose.runtime.engines.cpu import install
 
@@ -268,13 +248,10 @@ class TrainerActor(Pinged):
         made for already, it is not made again."""
         began = monotonic_ns()
         if self._last is None or self._last[0] != step:
-            if self._page is None:
-                self._page = ArbiterPage.attach(self._page_path, Party.TRAINER)
-            self._page.open_span(Party.TRAINER, Span.TRAIN, began)
-            stats = self._trainer.update(trajectories)
-            self._last = (step, stats)
-            self._trainer.save(self._state, step, stats)
-            self._page.close_span(Party.TRAINER, monotonic_ns())
+            with self._train_time.span():
+                stats = self._trainer.update(trajectories)
+                self._last = (step, stats)
+                self._trainer.save(self._state, step, stats)
         return StepReport(
             version=self._trainer.version,
             accepted=sum(trajectory.correct for trajectory in trajectories),
@@ -293,46 +270,19 @@ class TrainerActor(Pinged):
         total_ns: int,
     ) -> None:
         """Record the step and the verdicts: all of its parts are known now."""
-        from rose.runtime.rollout.agent import verdict
-
         assert self._last is not None
         assert self._last[0] == step, f"the last update was for step {self._last[0]}, not {step}"
         stats = self._last[1]
-        stale = set(stats.stale)
-        for trajectory in trajectories:
-            self._writer.record(verdict(trajectory, stale=trajectory.trajectory_id in stale))
-        self._writer.record(
-            Step(
-                policy_version=self._trainer.version,
-                step=step,
-                groups=len({trajectory.group_id for trajectory in trajectories}),
-                trajectories=len(trajectories),
-                trajectories_accepted=sum(trajectory.correct for trajectory in trajectories),
-                reward_mean=sum(trajectory.reward for trajectory in trajectories) / max(1, len(trajectories)),
-                # An update that diverged is no reason to stop the run that has to show it.
-                loss=_finite(stats.loss),
-                entropy=_finite(stats.entropy),
-                kl=_finite(stats.kl),
-                grad_norm=_finite(stats.grad_norm),
-                tokens_trained=stats.tokens_trained,
-                rollout_ns=rollout_ns,
-                train_ns=train_ns,
-                sync_ns=sync_ns,
-                total_ns=total_ns,
-            ),
-            # With the verdicts before it: the loop goes on, and never asks for this step again.
-            durable=True,
-        )
+        for event in verdicts(stats, trajectories):
+            self._writer.record(event)
+        times = StepTimes(rollout_ns=rollout_ns, train_ns=train_ns, sync_ns=sync_ns, total_ns=total_ns)
+        # With the verdicts before it: the loop goes on, and never asks for this step again.
+        self._writer.record(step_event(step, stats, trajectories, times), durable=True)
 
     def stop(self) -> None:
         self._publisher.wait()
         self._server.stop()
         self._writer.close()
-
-
-def _finite(value: float | None) -> float | None:
-    """None for what is no number."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 class TrafficActor(Pinged):

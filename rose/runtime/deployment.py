@@ -22,7 +22,7 @@ from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.scheduler import Scheduler
 from rose.ledger.writer import LedgerWriter
 from rose.runtime import actors, preflight, run_folder
-from rose.runtime.actors import BACKGROUND_NICE, TRAINER_NICE, Place, StepReport
+from rose.runtime.actors import BACKGROUND_NICE, TRAINER_NICE, Place
 from rose.runtime.cluster import Cluster
 from rose.runtime.coserving.agent import AgentSpec
 from rose.runtime.coserving.lease_file import LeaseFile
@@ -38,6 +38,7 @@ from rose.runtime.serving import ServingEngines
 from rose.runtime.supervision import Part, Supervisor
 from rose.runtime.traffic.trace import FittedTrace, fit, open_trace
 from rose.runtime.training import warm_start
+from rose.runtime.training.reporting import StepReport
 
 _STOP_TIMEOUT_S = 30.0
 

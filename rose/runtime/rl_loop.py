@@ -17,12 +17,13 @@ from typing import Any
 
 from rose.clock import monotonic_ns
 from rose.config import TrainingConfig
-from rose.runtime.actors import GroupSpec, StepReport
 from rose.runtime.cluster import DeploymentError
+from rose.runtime.rollout.groups import GroupSpec, groups_of
 from rose.runtime.rollout.trajectory import Trajectory
 from rose.runtime.scheduling.client import ControlClient
 from rose.runtime.scheduling.messages import StepRequest
 from rose.runtime.supervision import Call, Part, Supervisor
+from rose.runtime.training.reporting import StepReport
 
 _PROGRESS_S = 5.0
 #: The gateway is told of the step this often, and forgets one that it was not told of for so long.
@@ -116,14 +117,7 @@ class RlLoop:
         """Have the rollouts of a step played. Their staleness counts from the version that will be trained on them."""
         training, workers = self.training, self.parts.rollouts
         version_min = max(0, step - training.staleness_max)
-        groups = [
-            GroupSpec(
-                group_id=f"{self.run_id}-s{step}-g{index}",
-                map_seed=training.seed * 1_000_003 + step * 1_009 + index,
-                size=training.group_size,
-            )
-            for index in range(training.groups_per_step)
-        ]
+        groups = groups_of(step, training, self.run_id)
 
         def arguments(share: list[GroupSpec]) -> Callable[[int], tuple[object, ...]]:
             # What a worker had played when it died is in the ledger: the trajectories played again have other names.

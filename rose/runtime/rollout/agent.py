@@ -8,57 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from rose import events
+from rose.client.generation import Attempt, Generate, GenerationLost
+from rose.client.generation import Generation as Generation  # noqa: PLC0414 - what a `Generate` returns
 from rose.runtime.rollout.frozenlake import Episode
 from rose.runtime.rollout.trajectory import Trajectory
 
 #: The environment itself says whether the goal was reached, so its verdict is ground truth.
 VERIFIER = "frozenlake-goal"
 THRESHOLD = 1.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Attempt:
-    """One engine's work on a turn. `prompt_tokens` includes the turn's tokens that earlier attempts kept."""
-
-    engine_id: str
-    device_id: str
-    lease_id: str | None
-    outcome: Literal["completed", "preempted", "failed"]
-    placement: str
-    policy_version: int
-    prompt_tokens: int
-    cached_tokens: int
-    output_tokens: int
-    queue_ns: int
-    duration_ns: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Generation:
-    """The tokens of one turn, over all its attempts; `logprobs` and `versions` are per output token."""
-
-    output_ids: list[int]
-    logprobs: list[float]
-    versions: list[int]
-    attempts: Sequence[Attempt]
-
-
-class GenerationLost(Exception):  # noqa: N818 - a turn is lost, as in the ledger's outcome "lost"
-    """A turn could not be completed on any engine; `attempts` are those that were made."""
-
-    def __init__(self, message: str, attempts: Sequence[Attempt] = ()) -> None:
-        super().__init__(message)
-        self.attempts = attempts
-
-
-class Generate(Protocol):
-    """Generates one turn. Raises GenerationLost when the turn cannot be completed anywhere."""
-
-    async def __call__(self, input_ids: list[int], *, trajectory_id: str, turn: int) -> Generation: ...
 
 
 async def run_trajectory(
@@ -71,13 +31,11 @@ async def run_trajectory(
     trainer_version: Callable[[], int],
     record: events.Record,
 ) -> Trajectory:
-    """Play `episode` to its end and record a `Turn` per attempt and one `Trajectory`.
+    """`play` an episode and record a `Turn` per attempt and one `Trajectory`.
 
     The verdict is left to `verdict`, recorded once the trainer took or dropped the trajectory, so that each
-    trajectory has exactly one. A lost turn ends the trajectory with outcome "lost", keeping the turns before it.
+    trajectory has exactly one.
     """
-    began_ns = time.monotonic_ns()
-    outcome: Literal["finished", "truncated", "lost"] | None = None
 
     def record_attempts(attempts: Sequence[Attempt], turn: int, answer_tokens: int) -> None:
         for number, attempt in enumerate(attempts):
@@ -104,17 +62,43 @@ async def run_trajectory(
                 )
             )
 
+    trajectory = await play(
+        episode, generate, trajectory_id=trajectory_id, group_id=group_id, step=step, attempted=record_attempts
+    )
+    record(trajectory_event(trajectory, trainer_version()))
+    return trajectory
+
+
+def _ignore(_attempts: Sequence[Attempt], _turn: int, _answer_tokens: int) -> None:
+    pass
+
+
+async def play(
+    episode: Episode,
+    generate: Generate,
+    *,
+    trajectory_id: str,
+    group_id: str,
+    step: int,
+    attempted: Callable[[Sequence[Attempt], int, int], None] = _ignore,
+) -> Trajectory:
+    """Play `episode` to its end. `attempted` gets each turn's attempts, its number and its answer tokens.
+
+    A lost turn ends the trajectory with outcome "lost", keeping the turns before it.
+    """
+    began_ns = time.monotonic_ns()
+    outcome: Literal["finished", "truncated", "lost"] | None = None
     while not episode.done:
         turn = episode.turns
         try:
             generation = await generate(episode.prompt_ids(), trajectory_id=trajectory_id, turn=turn)
         except GenerationLost as lost:
-            record_attempts(lost.attempts, turn, 0)
+            attempted(lost.attempts, turn, 0)
             outcome = "lost"
             break
         result = episode.apply(generation.output_ids, generation.logprobs, generation.versions)
-        record_attempts(generation.attempts, turn, result.answer_tokens)
-    trajectory = Trajectory(
+        attempted(generation.attempts, turn, result.answer_tokens)
+    return Trajectory(
         trajectory_id=trajectory_id,
         group_id=group_id,
         step=step,
@@ -130,23 +114,24 @@ async def run_trajectory(
         answer_tokens=episode.answer_tokens,
         duration_ns=time.monotonic_ns() - began_ns,
     )
-    record(
-        events.Trajectory(
-            trajectory_id=trajectory_id,
-            policy_version=trajectory.version,
-            group_id=group_id,
-            step=step,
-            task=trajectory.task,
-            outcome=trajectory.outcome,
-            turns=trajectory.turns,
-            prompt_tokens=trajectory.prompt_tokens,
-            output_tokens=trajectory.output_tokens,
-            answer_tokens=trajectory.answer_tokens,
-            staleness=trajectory.staleness(trainer_version()),
-            duration_ns=trajectory.duration_ns,
-        )
+
+
+def trajectory_event(trajectory: Trajectory, trainer_version: int) -> events.Trajectory:
+    """What the ledger keeps of a trajectory; `trainer_version` is of the weights that learn from it."""
+    return events.Trajectory(
+        trajectory_id=trajectory.trajectory_id,
+        policy_version=trajectory.version,
+        group_id=trajectory.group_id,
+        step=trajectory.step,
+        task=trajectory.task,
+        outcome=trajectory.outcome,
+        turns=trajectory.turns,
+        prompt_tokens=trajectory.prompt_tokens,
+        output_tokens=trajectory.output_tokens,
+        answer_tokens=trajectory.answer_tokens,
+        staleness=trajectory.staleness(trainer_version),
+        duration_ns=trajectory.duration_ns,
     )
-    return trajectory
 
 
 def verdict(trajectory: Trajectory, *, stale: bool) -> events.Verdict:

@@ -7,13 +7,13 @@ import random
 import time
 import urllib.error
 import urllib.request
-from dataclasses import fields
 from typing import Any
 
 import aiohttp
 from pydantic import BaseModel
 
-from rose.runtime.rollout.agent import Attempt, Generation, GenerationLost
+from rose.client.address import authorization
+from rose.client.generation import Generation, GenerationLost, attempts_of
 from rose.runtime.scheduling.messages import (
     Heartbeat,
     HeartbeatReply,
@@ -27,8 +27,6 @@ RETRY_S = 30.0
 #: Between two tries, drawn anew each time: clients of a gateway that comes back do not all return at once.
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.1, 1.0
 _FULL = 429
-
-_ATTEMPT_FIELDS = tuple(field.name for field in fields(Attempt))
 
 
 class ControlClient:
@@ -51,7 +49,7 @@ class ControlClient:
         request = urllib.request.Request(
             self._url + path,
             data=message.model_dump_json().encode(),
-            headers={"Content-Type": "application/json", **auth_header(self._token)},
+            headers={"Content-Type": "application/json", **authorization(self._token)},
         )
         with urllib.request.urlopen(request, timeout=self._timeout_s + hold_s) as response:
             body: bytes = response.read()
@@ -86,13 +84,13 @@ class GenerateClient:
         }
         answer = await self._post(body)
         if "error" in answer:
-            raise GenerationLost(str(answer["error"]), _attempts(answer))
+            raise GenerationLost(str(answer["error"]), attempts_of(answer))
         meta = answer["meta_info"]
         return Generation(
             output_ids=answer["output_ids"],
             logprobs=[float(item[0]) for item in meta["output_token_logprobs"]],
             versions=meta["rose"]["versions"],
-            attempts=_attempts(meta),
+            attempts=attempts_of(meta),
         )
 
     async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +99,7 @@ class GenerateClient:
             sent = time.monotonic()
             try:
                 async with self._session.post(
-                    f"{self._url}/generate", json=body, headers=auth_header(self._token)
+                    f"{self._url}/generate", json=body, headers=authorization(self._token)
                 ) as response:
                     answer: dict[str, Any] = await response.json()
                 if response.status != _FULL:
@@ -118,12 +116,3 @@ class GenerateClient:
             if now - away_since >= RETRY_S:
                 raise GenerationLost(reason)
             await asyncio.sleep(random.uniform(_PAUSE_MIN_S, _PAUSE_MAX_S))  # noqa: S311 - no secret
-
-
-def auth_header(token: str | None) -> dict[str, str]:
-    return {} if token is None else {"Authorization": f"Bearer {token}"}
-
-
-def _attempts(answer: dict[str, Any]) -> list[Attempt]:
-    records = (answer.get("rose") or {}).get("attempts", [])
-    return [Attempt(**{name: record[name] for name in _ATTEMPT_FIELDS}) for record in records]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -52,6 +53,8 @@ class Trainer:
     def __init__(self, checkpoint: Path, training: TrainingConfig, device: torch.device | str = "cpu") -> None:
         self.policy = Policy.load(checkpoint, device)
         self.version = 0
+        #: What was kept beside the update that it goes on from.
+        self.note = ""
         self._training = training
         # A long memory of squared gradients: over a few dozen updates a short one lets noise walk parameters that carry
         # no signal, and the policy forgets the form of a turn.
@@ -105,18 +108,22 @@ class Trainer:
             duration_ns=time.monotonic_ns() - began_ns,
         )
 
-    def save(self, path: Path, step: int, stats: StepStats) -> None:
+    def save(self, path: Path, step: int, stats: StepStats, note: str = "") -> None:
         """Keep all that the next update depends on in the file `path`, whole or not at all; `step` and `stats` are of
-        the last one."""
+        the last one, `note` is for whoever resumes."""
         state = {
             "version": self.version,
             "policy": self.policy.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "step": step,
             "stats": asdict(stats),
+            "note": note,
         }
         partial = path.with_suffix(".partial")
-        torch.save(state, partial)
+        with partial.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
         partial.replace(path)
 
     def resume(self, path: Path) -> tuple[int, StepStats]:
@@ -127,6 +134,7 @@ class Trainer:
         self.version = state["version"]
         self.policy.load_state_dict(state["policy"])
         self._optimizer.load_state_dict(state["optimizer"])
+        self.note = state.get("note", "")
         return state["step"], StepStats(**state["stats"])
 
     def _optimise(self, samples: Sequence[tuple[Trajectory, float]]) -> tuple[Tensor, float]:

@@ -1,0 +1,60 @@
+"""REINFORCE with a group's mean as baseline, in plain PyTorch on a fleet: plain_loop.py URL CHECKPOINT [STEPS]."""
+
+import sys
+from time import monotonic_ns
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from rose import client
+
+SAMPLING = {"temperature": 1.0, "max_new_tokens": 8}
+GROUPS = {"a": [1, 2, 3], "b": [4, 5, 6], "c": [7, 8, 9]}
+SIZE = 8
+
+
+def reward(output_ids: list[int]) -> float:
+    """The verifier: it likes even tokens."""
+    return sum(token % 2 == 0 for token in output_ids) / max(1, len(output_ids))
+
+
+def loss_of(model: torch.nn.Module, generation: client.Generation, advantage: float) -> torch.Tensor:
+    """The policy gradient of one generation's tokens."""
+    made = torch.tensor(generation.output_ids)
+    ids = torch.cat([torch.tensor(generation.prompt_ids), made])
+    logits = model(ids[None]).logits[0, -len(made) - 1 : -1]
+    return -advantage * torch.log_softmax(logits, -1).gather(1, made[:, None]).mean()
+
+
+def main(url: str, checkpoint: str, steps: int = 4) -> None:
+    """Train for `steps` steps; the checkpoint is the fleet's rollout model."""
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def publish() -> int:
+        return run.publish({name: tensor.bfloat16() for name, tensor in model.named_parameters()})
+
+    with client.open_run(url, name="plain-loop", team="research", model="frozenlake-tiny", staleness_max=0) as run:
+        publish()
+        for step in range(steps):
+            began = monotonic_ns()
+            prompts = [prompt for prompt in GROUPS.values() for _ in range(SIZE)]
+            groups = [f"{run.run_id}-{step}-{name}" for name in GROUPS for _ in range(SIZE)]
+            generations = run.generate(prompts, SAMPLING, group_ids=groups, step=step)
+            rewards = [reward(generation.output_ids) for generation in generations]
+            run.judge(generations, rewards, verifier="even", threshold=0.5, task="even-tokens")
+            rolled = monotonic_ns()
+            means = [sum(rewards[at : at + SIZE]) / SIZE for at in range(0, len(rewards), SIZE) for _ in range(SIZE)]
+            loss = sum(map(lambda *of: loss_of(model, of[0], of[1] - of[2]), generations, rewards, means)) / len(rewards)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            trained = monotonic_ns()
+            times = {"policy_version": publish(), "publish_ns": monotonic_ns() - trained}
+            times |= {"rollout_ns": rolled - began, "train_ns": trained - rolled, "loss": float(loss)}
+            run.record(client.step_over(step, generations, rewards, threshold=0.5, **times))
+            print(f"step {step}: mean reward {sum(rewards) / len(rewards):.3f}, version {run.version}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))

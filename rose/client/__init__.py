@@ -1,0 +1,41 @@
+"""What a trainer imports: a run on a fleet that is already there.
+
+    with rose.client.open_run("http://127.0.0.1:30100", name="grpo", model="frozenlake-tiny") as run:
+        run.publish(dict(model.named_parameters()))
+        generations = run.generate(prompts, {"max_new_tokens": 16}, group_id="g0", step=0)
+        run.judge(generations, rewards, verifier="unit-tests")
+
+It imports torch only where weights are published, and neither Ray nor SGLang.
+"""
+
+from __future__ import annotations
+
+from rose.client.address import RunAddress
+from rose.client.errors import ClientError, ControllerAwayError, RunEndedError, RunExpiredError, RunTakenError
+from rose.client.generation import Attempt, Generation, GenerationLost, Part
+from rose.client.opening import open_run
+from rose.client.run import Run
+from rose.client.turns import TurnClient
+from rose.client.verdicts import judged, step_over
+from rose.events import Step, Trajectory, Verdict
+
+__all__ = [
+    "Attempt",
+    "ClientError",
+    "ControllerAwayError",
+    "Generation",
+    "GenerationLost",
+    "Part",
+    "Run",
+    "RunAddress",
+    "RunEndedError",
+    "RunExpiredError",
+    "RunTakenError",
+    "Step",
+    "Trajectory",
+    "TurnClient",
+    "Verdict",
+    "judged",
+    "open_run",
+    "step_over",
+]

@@ -1,0 +1,87 @@
+"""A run's weights, served from the trainer's own process. The one part of the client that needs torch."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from rose.client.errors import ClientError
+
+if TYPE_CHECKING:
+    import torch
+
+#: Where the store of a folder was served last: an engine that is on its way there finds it again.
+_ORIGIN = "origin.json"
+
+
+class WeightOrigin:
+    """The versions in `folder` and their server at `host`. Use `close` when no engine fetches any more."""
+
+    def __init__(self, folder: Path, host: str) -> None:
+        try:
+            from rose.runtime.transfer.publisher import Publisher
+            from rose.runtime.transfer.server import StoreServer
+            from rose.runtime.transfer.store import VersionStore
+        except ModuleNotFoundError as error:
+            raise ClientError(f"publishing weights needs {error.name}: install rose-serving[runtime]") from None
+        folder.mkdir(parents=True, exist_ok=True)
+        self._store = VersionStore(folder / "versions")
+        self._publisher = Publisher(self._store)
+        port, self.token = _last(folder / _ORIGIN)
+        try:
+            self._server = StoreServer(self._store, host, port, self.token).start()
+        except OSError:
+            try:
+                self._server = StoreServer(self._store, host, 0, self.token).start()
+            except OSError as error:
+                raise ClientError(f"host {host!r} cannot be bound ({error.strerror}): give an address of this host")
+        self.url = self._server.url
+        _keep(folder / _ORIGIN, urlsplit(self.url).port or 0, self.token)
+
+    def latest(self) -> int | None:
+        """The newest version in the folder; None if there is none."""
+        return self._store.latest()
+
+    def publish(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Returns once `version` can be fetched; the tensors may change then. Raises TransferError."""
+        self._publisher.publish(version, {name: tensor.detach().cpu() for name, tensor in tensors.items()})
+
+    def close(self) -> None:
+        """Finish what is being written, and serve no more."""
+        self._publisher.wait()
+        self._server.stop()
+
+
+def address_towards(url: str) -> str:
+    """The address of this host that the server at `url` sees. Raises ClientError if there is no way there."""
+    parts = urlsplit(url)
+    try:
+        found = socket.getaddrinfo(parts.hostname, parts.port or 80, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, there = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(there)
+            here: str = probe.getsockname()[0]
+    except OSError as error:
+        raise ClientError(f"url {url!r} cannot be reached ({error.strerror}): correct it") from None
+    return here
+
+
+def _last(path: Path) -> tuple[int, str]:
+    """The port and the token of the last server; a free port and a new token if there was none."""
+    with suppress(OSError, ValueError, KeyError):
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        return int(kept["port"]), str(kept["token"])
+    return 0, secrets.token_urlsafe(32)
+
+
+def _keep(path: Path, port: int, token: str) -> None:
+    partial = path.with_suffix(".partial")
+    partial.touch(mode=0o600)
+    partial.write_text(json.dumps({"port": port, "token": token}), encoding="utf-8")
+    partial.replace(path)

@@ -1,0 +1,338 @@
+"""An RL run as its trainer has it: open, generate, publish, record, close."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import suppress
+from dataclasses import fields, replace
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from rose.client.address import RunAddress
+from rose.client.background import BackgroundLoop
+from rose.client.control import call
+from rose.client.errors import ClientError, ControllerAwayError, RunEndedError, RunExpiredError, RunTakenError
+from rose.client.generation import Generation, Part
+from rose.client.turns import TurnClient
+from rose.client.verdicts import judged
+from rose.events import Event, Step, Trajectory, Verdict
+
+if TYPE_CHECKING:
+    import torch
+
+    from rose.client.publishing import WeightOrigin
+
+#: Turns of one `generate` under way at once at most, and how often it says how far it is.
+TURNS_MAX = 256
+PROGRESS_S = 2.0
+#: Events in one call at most.
+EVENTS_MAX = 500
+#: A run is renewed so often before it would expire.
+_RENEWALS = 4
+
+Progress = Callable[[int, int], None]
+
+
+def show_progress(done: int, total: int) -> None:
+    """Say on stderr how many turns of a `generate` are done."""
+    print(f"rose: {done} of {total} turns", file=sys.stderr, flush=True)
+
+
+class Run:
+    """An open run; `open_run` makes one. As a context manager it is closed at the end: failed if an exception ends it,
+    but left for a newer client if one took it over. Its methods may be called from any thread.
+
+    `version` is the newest that was published, None before the first; `last_step` the last step that was recorded.
+    """
+
+    def __init__(
+        self,
+        address: RunAddress,
+        opened: Mapping[str, Any],
+        *,
+        version: int | None,
+        last_step: int | None,
+        expires_s: float,
+        folder: Path | None,
+        host: str | None,
+    ) -> None:
+        self.address, self._opened = address, opened
+        self.version, self.last_step = version, last_step
+        self._expires_s = expires_s
+        self._folder, self._host = folder, host
+        self._own_folder: str | None = None
+        self._origin: WeightOrigin | None = None
+        self._background: BackgroundLoop | None = None
+        self._turns: TurnClient | None = None
+        self._lock, self._resuming = threading.Lock(), threading.Lock()
+        self._left = threading.Event()
+        #: Why the run is this client's no more.
+        self._lost: ClientError | None = None
+        self._renewing = threading.Thread(target=self._renew, name="rose-renew", daemon=True)
+        self._renewing.start()
+
+    @property
+    def run_id(self) -> str:
+        """Its name in the ledger, and what `open_run(..., resume=...)` takes."""
+        return self.address.run_id
+
+    @property
+    def fence(self) -> int:
+        """This client's number among those that had the run."""
+        return self.address.fence
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, (RunTakenError, RunEndedError, ControllerAwayError)):
+            self.leave()
+        elif error is None or isinstance(error, (KeyboardInterrupt, SystemExit)):
+            self.close(reason=None if error is None else "stopped")
+        else:
+            self.close("failed", f"{type(error).__name__}: {error}")
+
+    # ------------------------------------------------------------------ turns
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Mapping[str, Any] | None = None,
+        *,
+        group_id: str | None = None,
+        group_ids: Sequence[str] | None = None,
+        step: int | None = None,
+        trajectory_ids: Sequence[str] | None = None,
+        version_min: int | None = None,
+        turns_max: int = TURNS_MAX,
+        progress: Progress | None = show_progress,
+    ) -> list[Generation]:
+        """One turn for each prompt, in their order; a prompt is a list of token ids, `sampling` SGLang's
+        `sampling_params`. All are of the group `group_id`, or each of its own in `group_ids`. Blocks; `progress` is told
+        every two seconds.
+
+        Raises what `TurnClient.turn` raises, of the first turn that fails; the others are given up.
+        """
+        if trajectory_ids is not None and len(trajectory_ids) != len(prompts):
+            raise ClientError(
+                f"trajectory_ids has {len(trajectory_ids)} names for {len(prompts)} prompts: one for each"
+            )
+        names = trajectory_ids or [uuid.uuid4().hex for _ in prompts]
+        client, loop = self._turn_client()
+        limit = asyncio.Semaphore(turns_max)
+
+        async def one(prompt: Sequence[int], name: str, group: str | None) -> Generation:
+            async with limit:
+                return await client.turn(
+                    prompt, sampling, trajectory_id=name, group_id=group, step=step, turn=0, version_min=version_min
+                )
+
+        pending = [loop.submit(one(*labels)) for labels in zip(prompts, names, groups, strict=True)]
+        waiting, told = set(pending), time.monotonic()
+        try:
+            while waiting:
+                done, waiting = wait(waiting, timeout=PROGRESS_S, return_when=FIRST_COMPLETED)
+                for future in done:
+                    future.result()
+                if progress is not None and waiting and time.monotonic() - told >= PROGRESS_S:
+                    told = time.monotonic()
+                    progress(len(pending) - len(waiting), len(pending))
+        finally:
+            for future in waiting:
+                future.cancel()
+        return [future.result() for future in pending]
+
+    async def turn(
+        self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Any
+    ) -> Generation:
+        """One turn; arguments and errors of `TurnClient.turn`. May be awaited in any event loop."""
+        client, loop = self._turn_client()
+        return await asyncio.wrap_future(loop.submit(client.turn(input_ids, sampling, **labels)))
+
+    async def stream(
+        self, input_ids: Sequence[int], sampling: Mapping[str, Any] | None = None, **labels: Any
+    ) -> AsyncIterator[Part]:
+        """One turn as its tokens are made; arguments and errors of `TurnClient.stream`."""
+        client, loop = self._turn_client()
+        async for part in loop.iterate(client.stream(input_ids, sampling, **labels)):
+            yield part
+
+    # ------------------------------------------------------------------ weights
+
+    def publish(self, tensors: Mapping[str, torch.Tensor], version: int | None = None) -> int:
+        """Publish weights under the names of the model's checkpoint; returns their version, by default the next one.
+
+        Returns once engines can fetch them, which they do by themselves; the tensors may change then. A `version` that
+        was published from this folder already is not written again: engines are told anew where it is.
+
+        Raises TransferError, RunTakenError, RunEndedError, ControllerAwayError.
+        """
+        self.check()
+        origin = self._weights()
+        latest = origin.latest()
+        if version is None:
+            version = max(-1 if known is None else known for known in (latest, self.version)) + 1
+        if latest != version:
+            origin.publish(version, tensors)
+        message = {"version": version, "url": origin.url, "token": origin.token}
+        self._call("POST", "/versions", message)
+        self.version = version
+        return version
+
+    # ------------------------------------------------------------------ the ledger
+
+    def record(self, *events: Trajectory | Verdict | Step) -> None:
+        """Have events recorded in the run's name; returns once they are. Recorded twice, an event counts once: by its
+        `event_id`, or else its step, its trajectory, or its trajectory and verifier."""
+        messages = [_message(event) for event in events]
+        for first in range(0, len(messages), EVENTS_MAX):
+            self._call("POST", "/events", {"events": messages[first : first + EVENTS_MAX]})
+        for event in events:
+            if isinstance(event, Step):
+                self.last_step = event.step
+
+    def judge(self, generations: Sequence[Generation], rewards: Sequence[float], *, verifier: str, **more: Any) -> None:
+        """Record what a verifier says of turns that are whole trajectories; arguments of `rose.client.judged`."""
+        version = 0 if self.version is None else self.version
+        self.record(*judged(generations, rewards, verifier=verifier, trainer_version=version, **more))
+
+    # ------------------------------------------------------------------ its end
+
+    def close(self, outcome: Literal["ended", "failed"] = "ended", reason: str | None = None) -> None:
+        """Say that the run is over, and free what it has here. Safe to call twice.
+
+        Raises ControllerAwayError if nobody could be told: the run then expires by itself.
+        """
+        if self._left.is_set():
+            return
+        try:
+            if self._lost is None:
+                message = {"outcome": outcome, "reason": reason}
+                self._call("DELETE", "", {name: value for name, value in message.items() if value is not None})
+        finally:
+            self.leave()
+
+    def leave(self) -> None:
+        """Go without a word to the controller: the run expires by itself, and can be resumed. Safe to call twice."""
+        self._left.set()
+        with self._lock:
+            background, self._background = self._background, None
+            origin, self._origin = self._origin, None
+            own_folder, self._own_folder = self._own_folder, None
+        if background is not None:
+            assert self._turns is not None
+            background.submit(self._turns.__aexit__(None, None, None)).result()
+            background.close()
+        if origin is not None:
+            origin.close()
+        if own_folder is not None:
+            shutil.rmtree(own_folder, ignore_errors=True)
+        if threading.current_thread() is not self._renewing:
+            self._renewing.join()
+
+    def check(self) -> None:
+        """Raise RunTakenError or RunEndedError if the controller has said that the run is this client's no more, and
+        ClientError if it was closed or left here."""
+        if self._lost is not None:
+            raise self._lost
+        if self._left.is_set():
+            raise ClientError(f"run {self.run_id} was closed by this client: open it again with resume={self.run_id!r}")
+
+    # ------------------------------------------------------------------ inside
+
+    def _call(self, method: str, path: str, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A call in this client's name, which has the newest fence as far as it knows."""
+        while True:
+            self.check()
+            address = self.address
+            try:
+                return call(
+                    address.url,
+                    method,
+                    f"/runs/{address.run_id}{path}",
+                    {"fence": address.fence, **message},
+                    token=address.token,
+                    away_s=address.away_s,
+                    going_on=lambda: self._lost is None,
+                )
+            except (RunTakenError, RunEndedError) as error:
+                if self.address.fence == address.fence:
+                    self._lost = error
+                    raise
+            except RunExpiredError:
+                self._resume(address.fence, address.away_s)
+
+    def _renew(self) -> None:
+        """Keep the run open. A controller that is away is asked again the next time: what the trainer itself wants of
+        it says in the end that it is."""
+        while not self._left.wait(self._expires_s / _RENEWALS) and self._lost is None:
+            address = self.address
+            message = {"fence": address.fence, "expires_s": self._expires_s}
+            try:
+                call(address.url, "POST", f"/runs/{address.run_id}/renew", message, token=address.token)
+            except (RunTakenError, RunEndedError) as error:
+                if self.address.fence == address.fence:
+                    self._lost = error
+            except RunExpiredError:
+                with suppress(ClientError):
+                    self._resume(address.fence, 0.0)
+            except ClientError:
+                pass
+
+    def _resume(self, fence: int, away_s: float) -> None:
+        """Go on with the run, which expired while this client, whose fence is the newest, was not heard."""
+        with self._resuming:
+            address = self.address
+            if address.fence == fence:
+                message = {**self._opened, "resume": address.run_id}
+                answer = call(address.url, "POST", "/runs", message, token=address.token, away_s=away_s)
+                self.address = replace(address, fence=answer["fence"])
+
+    def _turn_client(self) -> tuple[TurnClient, BackgroundLoop]:
+        self.check()
+        with self._lock:
+            if self._background is None:
+                self._background, self._turns = BackgroundLoop(), TurnClient(self.address)
+                self._background.submit(self._turns.__aenter__()).result()
+            assert self._turns is not None
+            return self._turns, self._background
+
+    def _weights(self) -> WeightOrigin:
+        with self._lock:
+            if self._origin is None:
+                from rose.client.publishing import WeightOrigin, address_towards
+
+                host = address_towards(self.address.url) if self._host is None else self._host
+                if self._folder is None:
+                    self._own_folder = tempfile.mkdtemp(prefix="rose-weights-")
+                self._origin = WeightOrigin(Path(self._folder or self._own_folder or ""), host)
+            return self._origin
+
+
+def _message(event: Event) -> dict[str, Any]:
+    """An event as the controller is sent it."""
+    if not isinstance(event, (Trajectory, Verdict, Step)):
+        raise ClientError(f"a client records trajectory, verdict and step events, no {event.kind!r}")
+    event = replace(event, event_id=event.event_id or _event_id(event))
+    values = {field.name: getattr(event, field.name) for field in fields(event)}
+    return {"kind": event.kind, **{name: value for name, value in values.items() if value is not None}}
+
+
+def _event_id(event: Trajectory | Verdict | Step) -> str:
+    """What it is among the events of its run and kind, so that it is the same whoever sends it again."""
+    if isinstance(event, Step):
+        return f"step-{event.step}"
+    if event.trajectory_id is None:
+        return uuid.uuid4().hex
+    return event.trajectory_id if isinstance(event, Trajectory) else f"{event.trajectory_id}/{event.verifier}"

@@ -1,0 +1,256 @@
+"""Turns of a run over asyncio: whole, or as they are made."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rose.client.address import BUSY, PAUSE_MAX_S, PAUSE_MIN_S, RunAddress, refusal
+from rose.client.control import away
+from rose.client.errors import ClientError, ControllerAwayError, RunExpiredError
+from rose.client.generation import Generation, GenerationLost, Part, attempts_of
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_CONNECT_S = 5.0
+#: Answers that are about the turn, and not about who asks or for which run.
+_TURN_LOST = frozenset({400, 503})
+
+
+class TurnClient:
+    """Generates turns of the run at `address`; an async context manager, of one event loop.
+
+    A turn whose answer does not come is sent again under the same key, for `address.away_s`: a controller that has it,
+    or has just completed it, answers that one, and one that was started again takes it anew.
+    """
+
+    def __init__(self, address: RunAddress) -> None:
+        self.address = address
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        import aiohttp
+
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
+            headers=self.address.headers,
+            # A turn of a hundred thousand tokens with their log probabilities is one line of the stream.
+            read_bufsize=1 << 20,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._session is not None
+        await self._session.close()
+
+    async def turn(
+        self,
+        input_ids: Sequence[int],
+        sampling: Mapping[str, Any] | None = None,
+        *,
+        trajectory_id: str | None = None,
+        group_id: str | None = None,
+        step: int | None = None,
+        turn: int | None = None,
+        version_min: int | None = None,
+    ) -> Generation:
+        """One turn, whole. `sampling` is SGLang's `sampling_params`; `version_min` is the oldest policy version that
+        may make a token, by default what the run's staleness bound allows.
+
+        Raises GenerationLost with what the controller said when the turn could not be completed anywhere,
+        ControllerAwayError, RunTakenError, RunEndedError, and ClientError for a request that it refused.
+        """
+        body = _body(input_ids, sampling, trajectory_id, group_id, step, turn, version_min)
+        tries = _Tries(self.address)
+        while True:
+            try:
+                return self._whole(await self._post(body), body)
+            except _AwayError as error:
+                await tries.pause(error)
+
+    async def stream(
+        self,
+        input_ids: Sequence[int],
+        sampling: Mapping[str, Any] | None = None,
+        *,
+        trajectory_id: str | None = None,
+        group_id: str | None = None,
+        step: int | None = None,
+        turn: int | None = None,
+        version_min: int | None = None,
+    ) -> AsyncIterator[Part]:
+        """One turn as its tokens are made; the last part has the whole `generation`. Arguments and errors of `turn`.
+
+        A stream that breaks off is taken up again where it was.
+        """
+        body = {**_body(input_ids, sampling, trajectory_id, group_id, step, turn, version_min), "stream": True}
+        tries = _Tries(self.address)
+        told = 0
+        while True:
+            try:
+                answer: dict[str, Any] | None = None
+                async for answer in self._chunks(body):
+                    part = _tail(answer, told)
+                    if part.output_ids:
+                        told += len(part.output_ids)
+                        tries.begin()
+                        yield part
+                if answer is None or "rose" not in answer["meta_info"]:
+                    raise _AwayError("the stream broke off", 0.0)
+            except _AwayError as error:
+                await tries.pause(error)
+            else:
+                yield Part(output_ids=[], logprobs=[], versions=[], generation=self._whole(answer, body))
+                return
+
+    def _whole(self, answer: dict[str, Any], body: dict[str, Any]) -> Generation:
+        labels, part = body["rose"], _tail(answer, 0)
+        return Generation(
+            output_ids=part.output_ids,
+            logprobs=part.logprobs,
+            versions=part.versions,
+            attempts=attempts_of(answer["meta_info"]),
+            prompt_ids=body["input_ids"],
+            trajectory_id=labels["trajectory_id"],
+            group_id=labels.get("group_id"),
+            step=labels.get("step"),
+        )
+
+    async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
+        async with self._request(body) as response:
+            answer = await response.json()
+        self._check(response.status, answer)
+        result: dict[str, Any] = answer
+        return result
+
+    async def _chunks(self, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """The server-sent events of a turn: each says all that is made until then."""
+        async with self._request(body) as response:
+            if response.content_type != "text/event-stream":
+                self._check(response.status, await response.json())
+                raise ClientError(
+                    f"{self.address.base}/generate streams {response.content_type!r}, no server-sent events"
+                )
+            async for line in response.content:
+                text = line.strip()
+                if text.startswith(b"data:") and (data := text[5:].strip()) != b"[DONE]":
+                    answer = json.loads(data)
+                    if "error" in answer:
+                        raise GenerationLost(str(answer["error"]), attempts_of(answer))
+                    yield answer
+
+    def _request(self, body: dict[str, Any]) -> _Request:
+        assert self._session is not None, "`async with` opens it"
+        return _Request(self._session, f"{self.address.base}/generate", body)
+
+    def _check(self, status: int, answer: Any) -> None:
+        if status in BUSY:
+            raise _AwayError(str(answer.get("error") if isinstance(answer, dict) else status), 0.0)
+        if status in _TURN_LOST and isinstance(answer, dict) and "rose" in answer:
+            raise GenerationLost(str(answer["error"]), attempts_of(answer))
+        if status != 200:
+            error = refusal(self.address.url, status, answer)
+            # Whoever opened the run resumes it.
+            raise _AwayError(str(error), 0.0) if isinstance(error, RunExpiredError) else error
+
+
+class _AwayError(Exception):
+    """No answer came; `held_s` is how long one was waited for."""
+
+    def __init__(self, reason: str, held_s: float) -> None:
+        super().__init__(reason)
+        self.held_s = held_s
+
+
+class _Request:
+    """A POST whose failures on the way are `_AwayError`."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> None:
+        self._call = session.post(url, json=body)
+        self._sent = time.monotonic()
+
+    async def __aenter__(self) -> aiohttp.ClientResponse:
+        try:
+            return await self._call.__aenter__()
+        except Exception as error:
+            raise self._away(error) from None
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._call.__aexit__(kind, error, trace)
+        if error is not None:
+            raise self._away(error) from None
+
+    def _away(self, error: BaseException) -> BaseException:
+        import aiohttp
+
+        if not isinstance(error, (aiohttp.ClientError, OSError, json.JSONDecodeError)):
+            return error
+        broke = not isinstance(error, (aiohttp.ClientConnectorError, TimeoutError))
+        return _AwayError(str(error) or type(error).__name__, time.monotonic() - self._sent if broke else 0.0)
+
+
+class _Tries:
+    """How long a controller has been away from one turn."""
+
+    def __init__(self, address: RunAddress) -> None:
+        self._address = address
+        self._away_since: float | None = None
+
+    def begin(self) -> None:
+        """It answers."""
+        self._away_since = None
+
+    async def pause(self, error: _AwayError) -> None:
+        """Wait for the next try. Raises ControllerAwayError when there is to be none."""
+        now = time.monotonic()
+        # One that died in the middle of a turn is away from now on, not since the one before it was.
+        if self._away_since is None or error.held_s > PAUSE_MAX_S:
+            self._away_since = now
+        if now - self._away_since >= self._address.away_s:
+            raise ControllerAwayError(away(self._address.url, self._address.away_s, str(error)))
+        await asyncio.sleep(random.uniform(PAUSE_MIN_S, PAUSE_MAX_S))  # noqa: S311 - no secret
+
+
+def _body(
+    input_ids: Sequence[int],
+    sampling: Mapping[str, Any] | None,
+    trajectory_id: str | None,
+    group_id: str | None,
+    step: int | None,
+    turn: int | None,
+    version_min: int | None,
+) -> dict[str, Any]:
+    labels = {
+        "trajectory_id": trajectory_id or uuid.uuid4().hex,
+        "group_id": group_id,
+        "step": step,
+        "turn": turn,
+        "version_min": version_min,
+        "key": uuid.uuid4().hex,
+    }
+    return {
+        "input_ids": list(input_ids),
+        "sampling_params": dict(sampling or {}),
+        "rose": {name: value for name, value in labels.items() if value is not None},
+    }
+
+
+def _tail(answer: dict[str, Any], told: int) -> Part:
+    """What is in an answer beyond the first `told` tokens."""
+    meta = answer["meta_info"]
+    ids: list[int] = answer.get("output_ids") or []
+    logprobs = [float(item[0]) for item in (meta.get("output_token_logprobs") or [])[told:]]
+    versions: list[int] = ((meta.get("rose") or {}).get("versions") or [])[told:]
+    return Part(output_ids=ids[told:], logprobs=logprobs, versions=versions)

@@ -1,0 +1,132 @@
+"""What a trainer keeps of its run, so that one that was killed at any moment goes on from its last update.
+
+    run.json         which run it is, and the tables it was begun with
+    trainer.pt       policy, optimiser, and what the last update gave; written before its version is published
+    step.json        the last step's event, written before it is recorded
+    weights/         the published versions
+    lock             held by the trainer that is at work
+
+Each file is replaced whole. What is recorded again after a restart is byte for byte what was recorded before, and
+counts once.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from rose.config import TaskConfig, TrainingConfig
+from rose.errors import UserError
+from rose.events import Step, Verdict
+
+if TYPE_CHECKING:
+    from rose.runtime.training.trainer import StepStats, Trainer
+
+#: What a resumed run may have otherwise: it is the same learning.
+_MAY_DIFFER = {"steps", "threads"}
+
+
+class CheckpointError(UserError):
+    """The folder is another trainer's, another run's, or holds none."""
+
+
+class Checkpoint:
+    """The folder of one trainer, locked until `close`. Raises CheckpointError if another process has it."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.folder = folder
+        self._lock = _locked(folder / "lock")
+
+    @property
+    def weights(self) -> Path:
+        """The folder to publish from."""
+        return self.folder / "weights"
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def run_id(self) -> str | None:
+        """The run that lies here; None if none was begun."""
+        kept = self._read("run.json")
+        return None if kept is None else str(kept["run_id"])
+
+    def begin(self, run_id: str, task: TaskConfig, training: TrainingConfig) -> None:
+        """Note which run this is."""
+        self._write("run.json", {"run_id": run_id, "task": task.model_dump(), "training": training.model_dump()})
+
+    def check_same(self, task: TaskConfig, training: TrainingConfig) -> None:
+        """Raise CheckpointError naming the first field in which the run was begun otherwise."""
+        kept = self._read("run.json") or {}
+        for table, now in (("task", task.model_dump()), ("training", training.model_dump())):
+            before = kept.get(table, now)
+            for field in now.keys() - _MAY_DIFFER:
+                if before.get(field, now[field]) != now[field]:
+                    raise CheckpointError(
+                        f"{table}.{field} is {now[field]!r} and the run in {self.folder} was begun with "
+                        f"{before[field]!r}: set it back, or begin another run in another folder"
+                    )
+
+    def tables(self) -> tuple[TaskConfig, TrainingConfig] | None:
+        """Those that the run was begun with."""
+        kept = self._read("run.json")
+        if kept is None:
+            return None
+        return TaskConfig.model_validate(kept["task"]), TrainingConfig.model_validate(kept["training"])
+
+    # ------------------------------------------------------------------ updates
+
+    def save_update(self, trainer: Trainer, step: int, stats: StepStats, verdicts: list[Verdict], event: Step) -> None:
+        """Keep an update, and what is to be recorded of it; `event` lacks what is only known once it is published."""
+        pending = {"verdicts": [asdict(verdict) for verdict in verdicts], "step": asdict(event)}
+        trainer.save(self.folder / "trainer.pt", step, stats, json.dumps(pending))
+
+    def load_update(self, trainer: Trainer) -> tuple[list[Verdict], Step] | None:
+        """Bring a trainer to the last update that was kept, and say what was to be recorded of it; None: there was
+        none."""
+        path = self.folder / "trainer.pt"
+        if not path.exists():
+            return None
+        trainer.resume(path)
+        pending = json.loads(trainer.note)
+        return [Verdict(**verdict) for verdict in pending["verdicts"]], Step(**pending["step"])
+
+    def save_step(self, event: Step) -> None:
+        """Keep the event of a step that is published."""
+        self._write("step.json", asdict(event))
+
+    def load_step(self, step: int) -> Step | None:
+        """The event of that step, if it was published."""
+        kept = self._read("step.json")
+        return None if kept is None or kept["step"] != step else Step(**kept)
+
+    def _read(self, name: str) -> dict[str, Any] | None:
+        try:
+            kept: dict[str, Any] = json.loads((self.folder / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise CheckpointError(f"{self.folder / name} is damaged ({error}): begin another run in another folder")
+        return kept
+
+    def _write(self, name: str, content: dict[str, Any]) -> None:
+        partial = self.folder / f"{name}.partial"
+        with partial.open("w", encoding="utf-8") as file:
+            json.dump(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(self.folder / name)
+
+
+def _locked(path: Path) -> IO[str]:
+    file = path.open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise CheckpointError(f"another trainer works in {path.parent}: end it first, or take another folder") from None
+    return file

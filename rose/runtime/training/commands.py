@@ -1,0 +1,75 @@
+"""`rose train`: the built-in FrozenLake loop, as a client of a fleet that is already there."""
+
+from __future__ import annotations
+
+import json
+import signal
+import tempfile
+from contextlib import ExitStack
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rose.errors import UserError
+
+if TYPE_CHECKING:
+    from rose.events import Step
+
+
+def train_command(
+    url: Annotated[str, typer.Option(help="The fleet's controller, such as http://127.0.0.1:30100.")],
+    token: Annotated[str | None, typer.Option(envvar="ROSE_GATEWAY_TOKEN", help="The controller's token.")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="A fleet file: task, training, rollout and tags are used.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="Name of the run, in the ledger and on screens.")] = "frozenlake",
+    team: Annotated[str | None, typer.Option(help="Who pays; the file's tag `team` if left out.")] = None,
+    steps: Annotated[int | None, typer.Option(help="RL steps to run.", min=1)] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="Folder to keep the run in after each update.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --checkpoint.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Processes that play trajectories.", min=1)] = None,
+    device: Annotated[
+        str | None, typer.Option(help="The fleet's device on this host that the trainer works on and is charged for.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON on stdout for each step.")] = False,
+) -> None:
+    """Train the built-in FrozenLake policy on a fleet; Ctrl-C ends it, and --resume goes on from the last update."""
+    from rose import config as configuration
+    from rose.runtime.training.train import TrainError, TrainOptions, train
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with ExitStack() as stack:
+            if resume and checkpoint is None:
+                raise TrainError("--resume needs --checkpoint, the folder that the run was kept in")
+            fleet = None if config is None else configuration.load(config)
+            options = TrainOptions(
+                url=url,
+                token=token,
+                name=name,
+                team=team or (None if fleet is None else fleet.tags.get("team")),
+                fleet=fleet,
+                folder=checkpoint or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rose-train-"))),
+                kept=checkpoint is not None,
+                resume=resume,
+                steps=steps,
+                workers=workers,
+                device=device,
+            )
+            train(options, lambda text: typer.echo(text, err=True), _print_step if as_json else _ignore)
+    except UserError as error:
+        typer.secho(f"rose: {error}", fg=typer.colors.RED, err=True)
+        raise typer.Exit(error.exit_code) from None
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+        raise typer.Exit(130) from None
+
+
+def _print_step(event: Step) -> None:
+    typer.echo(json.dumps({field.name: getattr(event, field.name) for field in fields(event)}))
+
+
+def _ignore(_event: Step) -> None:
+    pass

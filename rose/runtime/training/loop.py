@@ -1,0 +1,223 @@
+"""The built-in RL loop: rollouts, an update, a version, step after step, as a client of a fleet.
+
+Steps overlap as far as staleness allows. The update of step k makes version k + 1 of version k, so the rollouts of step
+k may begin as soon as version k - `staleness_max` is published: with 0 once the step before is over, with 1 while it
+is trained. Engines take a version by themselves; each turn says how old its weights may be.
+
+What is kept of an update is kept before its version is published, and what is recorded of a step only after: a loop
+that is killed at any moment makes no update twice, and publishes and records what it had not.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from rose.client import Run, Trajectory
+from rose.clock import monotonic_ns
+from rose.config import TrainingConfig
+from rose.events import Step, Verdict
+from rose.runtime.rollout.agent import trajectory_event
+from rose.runtime.rollout.groups import groups_of
+from rose.runtime.rollout.trajectory import Trajectory as PlayedTrajectory
+from rose.runtime.rollout.worker import Game, Played
+from rose.runtime.rollout.workers import Workers
+from rose.runtime.training.checkpoint import Checkpoint, CheckpointError
+from rose.runtime.training.reporting import StepTimes, step_event, step_line, verdicts
+from rose.runtime.training.train_time import TrainTime
+from rose.runtime.training.trainer import Trainer
+
+_WAIT_S = 0.2
+_PROGRESS_S = 5.0
+#: Trajectories are recorded so often, or when their step is trained.
+_RECORD_S = 1.0
+
+
+@dataclass(slots=True)
+class _Rollouts:
+    """The rollouts of one step, which the update from version `step` will take."""
+
+    step: int
+    games: int
+    began_ns: int
+    ended_ns: int | None = None
+    trajectories: list[PlayedTrajectory] = field(default_factory=list)
+
+    @property
+    def complete(self) -> bool:
+        return len(self.trajectories) == self.games
+
+
+@dataclass(frozen=True, slots=True)
+class _Updated:
+    """What an update left to record, and the time that its publication took."""
+
+    verdicts: list[Verdict]
+    step: Step
+    publish_ns: int
+
+
+class TrainLoop:
+    """`run` plays the steps that are left. `say` is told of progress, `done` of each step that is over."""
+
+    def __init__(
+        self,
+        run: Run,
+        training: TrainingConfig,
+        trainer: Trainer,
+        workers: Workers,
+        checkpoint: Checkpoint,
+        *,
+        train_time: TrainTime,
+        nice: int,
+        say: Callable[[str], None],
+        done: Callable[[Step], None],
+    ) -> None:
+        self._run, self._training, self._trainer = run, training, trainer
+        self._workers, self._checkpoint, self._train_time = workers, checkpoint, train_time
+        self._say, self._done = say, done
+        # The update gives way to what feeds engines; the thread that tends workers and the run does not.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rose-train", initializer=_give_way, initargs=(nice,))
+        #: Trajectories of a client before this one that were not trained are in the ledger under other names.
+        self._prefix = run.run_id if run.fence <= 1 else f"{run.run_id}-r{run.fence}"
+        self._rollouts: dict[int, _Rollouts] = {}
+        self._unrecorded: list[Trajectory] = []
+        self._recorded = self._said = time.monotonic()
+
+    def run(self) -> None:
+        """Play the steps that are left. Raises what the run's client and its workers raise, and CheckpointError."""
+        try:
+            self._begin()
+            while self._trainer.version < self._training.steps:
+                self._run_step(self._trainer.version)
+        finally:
+            self._thread.shutdown(cancel_futures=True)
+
+    def _begin(self) -> None:
+        """Go on from the last update: publish its version if that was not done, and record what was not recorded."""
+        kept = self._checkpoint.load_update(self._trainer)
+        version = self._trainer.version
+        if self._run.version is not None and self._run.version > version:
+            raise CheckpointError(
+                f"{self._checkpoint.folder} is at version {version} and run {self._run.run_id} at {self._run.version}: "
+                "this is not the run's last checkpoint"
+            )
+        publish_ns = self._publish()
+        if kept is not None:
+            self._say(f"going on after step {kept[1].step + 1} of {self._training.steps}")
+            self._finish(_Updated(*kept, publish_ns))
+
+    def _run_step(self, step: int) -> None:
+        """The rest of the step's rollouts, and its update, while later steps are played."""
+        for number in range(step, min(step + self._training.staleness_max + 1, self._training.steps)):
+            if number not in self._rollouts:
+                self._play(number)
+        rollouts = self._rollouts[step]
+        while not rollouts.complete:
+            self._tend(_WAIT_S)
+        del self._rollouts[step]
+        # They are in the ledger before anything says that they were trained.
+        self._record_trajectories()
+        updating = self._thread.submit(self._update, rollouts)
+        while not updating.done():
+            self._tend(_WAIT_S, updating)
+        self._finish(updating.result(), rollouts)
+
+    def _play(self, step: int) -> None:
+        """Have the rollouts of a step played. Their staleness counts from the version that will be trained on them."""
+        games = [
+            Game(
+                trajectory_id=f"{group.group_id}-{number}",
+                group_id=group.group_id,
+                map_seed=group.map_seed,
+                number=number,
+            )
+            for group in groups_of(step, self._training, self._prefix)
+            for number in range(group.size)
+        ]
+        self._rollouts[step] = _Rollouts(step, len(games), monotonic_ns())
+        self._workers.play(step, max(0, step - self._training.staleness_max), games)
+
+    def _tend(self, timeout_s: float, beside: Future[_Updated] | None = None) -> None:
+        """Take what workers have played, have it recorded, and say how far it is."""
+        self._run.check()
+        for played in self._workers.collect(timeout_s if beside is None else min(timeout_s, _WAIT_S / 4)):
+            self._take(played)
+        now = time.monotonic()
+        if now - self._recorded >= _RECORD_S:
+            self._record_trajectories()
+        if now - self._said >= _PROGRESS_S and beside is None:
+            self._said = now
+            step, rollouts = min(self._rollouts.items())
+            self._say(f"step {step + 1}: {len(rollouts.trajectories)} of {rollouts.games} trajectories")
+
+    def _take(self, played: Played) -> None:
+        trajectory = played.trajectory
+        rollouts = self._rollouts[trajectory.step]
+        rollouts.trajectories.append(trajectory)
+        self._unrecorded.append(trajectory_event(trajectory, trajectory.step))
+        if rollouts.complete:
+            rollouts.ended_ns = monotonic_ns()
+
+    def _record_trajectories(self) -> None:
+        self._recorded = time.monotonic()
+        if self._unrecorded:
+            self._run.record(*self._unrecorded)
+            self._unrecorded.clear()
+
+    # ------------------------------------------------------------------ in the trainer's thread
+
+    def _update(self, rollouts: _Rollouts) -> _Updated:
+        """One update, kept and then published."""
+        began_ns = monotonic_ns()
+        # In one order however they ended, so that an update depends on what was played alone.
+        trajectories = sorted(rollouts.trajectories, key=lambda trajectory: _place(trajectory.trajectory_id))
+        with self._train_time.span():
+            stats = self._trainer.update(trajectories)
+            times = StepTimes(
+                rollout_ns=(rollouts.ended_ns or began_ns) - rollouts.began_ns,
+                train_ns=monotonic_ns() - began_ns,
+                sync_ns=0,
+                total_ns=monotonic_ns() - rollouts.began_ns,
+            )
+            updated = _Updated(
+                verdicts(stats, trajectories), step_event(rollouts.step, stats, trajectories, times), publish_ns=0
+            )
+            self._checkpoint.save_update(self._trainer, rollouts.step, stats, updated.verdicts, updated.step)
+        return replace(updated, publish_ns=self._publish())
+
+    def _publish(self) -> int:
+        """Have engines brought to the trainer's version; returns how long that took here."""
+        began_ns = monotonic_ns()
+        self._run.publish(self._trainer.weights(), self._trainer.version)
+        return monotonic_ns() - began_ns
+
+    # ------------------------------------------------------------------ what is told of a step
+
+    def _finish(self, updated: _Updated, rollouts: _Rollouts | None = None) -> None:
+        """Record a step that is published, and its verdicts."""
+        event = self._checkpoint.load_step(updated.step.step)
+        if event is None:
+            publish_ns = updated.publish_ns
+            event = replace(updated.step, sync_ns=publish_ns, total_ns=updated.step.total_ns + publish_ns)
+            self._checkpoint.save_step(event)
+        self._run.record(*updated.verdicts, event)
+        if rollouts is not None:
+            tokens = sum(trajectory.output_tokens for trajectory in rollouts.trajectories)
+            self._say(step_line(event, self._training.steps, tokens, f"v{event.policy_version} published"))
+        self._done(event)
+
+
+def _place(trajectory_id: str) -> tuple[str, ...]:
+    """Of a trajectory in its step, whichever try at it this is."""
+    return tuple(part.zfill(6) for part in trajectory_id.partition("~")[0].split("-"))
+
+
+def _give_way(nice: int) -> None:
+    """Of this thread alone, and of those that it starts."""
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, nice)

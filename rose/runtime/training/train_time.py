@@ -1,0 +1,58 @@
+"""A trainer's time on a device of the fleet, told to the device's page: its account then has it as `train`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rose.clock import monotonic_ns
+from rose.errors import UserError
+from rose.runtime.coserving.page import ArbiterPage, Party, Span
+
+
+class NoPageError(UserError):
+    """The device has no page on this host."""
+
+
+class TrainTime:
+    """Writes spans to the page at `path`, which is attached to at the first one; None: tells nobody."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._page: ArbiterPage | None = None
+
+    @contextmanager
+    def span(self) -> Iterator[None]:
+        """What is done inside is training. Raises PageError or OSError if there is no page there."""
+        if self._path is None:
+            yield
+            return
+        if self._page is not None and self._page.replaced():
+            self._page.close()
+            self._page = None
+        if self._page is None:
+            self._page = ArbiterPage.attach(self._path, Party.TRAINER)
+        self._page.open_span(Party.TRAINER, Span.TRAIN, monotonic_ns())
+        try:
+            yield
+        finally:
+            self._page.close_span(Party.TRAINER, monotonic_ns())
+
+
+def page_of(device_id: str) -> Path:
+    """The page of a device of this host whose agent is at work. Raises NoPageError naming those there are."""
+    from rose.runtime.coserving.attaching import pages_in_use
+
+    folders = dict.fromkeys((Path("/dev/shm"), Path(tempfile.gettempdir())))
+    pages = [Path(use.page) for folder in folders for use in pages_in_use(folder) if use.agent]
+    named = [page for page in pages if page.parent.name == device_id]
+    if len(named) == 1:
+        return named[0]
+    if named:
+        raise NoPageError(f"device {device_id!r} is on {len(named)} fleets of this host: {', '.join(map(str, named))}")
+    devices = ", ".join(sorted({page.parent.name for page in pages})) or "none"
+    raise NoPageError(
+        f"no agent on this host has a device {device_id!r} (there is {devices}): correct the name, or train elsewhere"
+    )
