@@ -8,6 +8,7 @@ from typing import Any
 
 from rose.runtime.scheduling.messages import GenerateRequest
 from rose.runtime.scheduling.workers import WorkerTable
+from rose.runtime.weight_version import parse_name
 
 #: An engine that took a turn off does not get it again for this long, or until it has another lease.
 AVOID_NS = 1_000_000_000
@@ -91,7 +92,8 @@ def token_versions(meta: dict[str, Any], tokens: int) -> list[int]:
     """The policy version of each token, from SGLang's spans; an engine that was never updated reports "default"."""
     versions = [0] * tokens
     for span in meta.get("weight_versions") or []:
-        number = int(span["version"]) if str(span["version"]).isdigit() else 0
+        known = parse_name(str(span["version"]))
+        number = 0 if known is None else known[1]
         for index in range(int(span["start"]), min(int(span["end"]), tokens)):
             versions[index] = number
     return versions
