@@ -9,6 +9,7 @@ from typing import Any
 
 from rose.runtime.scheduling.messages import GenerateRequest, TurnLabels
 from rose.runtime.scheduling.workers import WorkerTable
+from rose.runtime.weight_version import parse_name
 
 #: An engine that took a turn off does not get it again for this long, or until it has another lease.
 AVOID_NS = 1_000_000_000
@@ -120,8 +121,8 @@ def token_versions(meta: dict[str, Any], tokens: int) -> list[int]:
     """
     versions = [0] * tokens
     for span in meta.get("weight_versions") or []:
-        name = str(span["version"]).rpartition("/")[2]
-        number = int(name) if name.isdigit() else 0
+        known = parse_name(str(span["version"]))
+        number = 0 if known is None else known[1]
         for index in range(int(span["start"]), min(int(span["end"]), tokens)):
             versions[index] = number
     return versions
