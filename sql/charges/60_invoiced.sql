@@ -17,12 +17,12 @@ leased AS (
 ),
 transfer AS (
     SELECT
-        unit, hour, hour // 24 AS day, lease_id, route, policy_version, sum(bytes) AS bytes,
+        unit, hour, hour // 24 AS day, lease_id, rl_run_id, route, policy_version, sum(bytes) AS bytes,
         CASE WHEN min(writer) = max(writer) THEN min(writer) END AS writer,
         CASE WHEN min(writer) = max(writer) THEN min(seq) END AS first_seq,
         CASE WHEN min(writer) = max(writer) THEN max(seq) END AS last_seq
     FROM leased
-    GROUP BY unit, hour, day, lease_id, route, policy_version
+    GROUP BY unit, hour, day, lease_id, rl_run_id, route, policy_version
 ),
 energy AS (
     SELECT
