@@ -60,7 +60,9 @@ while :; do sleep 1000 || true; done
 def missing() -> str | None:
     """Why this machine cannot have hosts; None if it can."""
     probe = ["unshare", *_USER, "--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "sh", "-c"]
-    script = "mount --make-rprivate / && mount -t tmpfs x /mnt && mount -t proc p /proc && ip link add switch type bridge"
+    script = (
+        "mount --make-rprivate / && mount -t tmpfs x /mnt && mount -t proc p /proc && ip link add switch type bridge"
+    )
     try:
         done = subprocess.run([*probe, script], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
