@@ -22,6 +22,7 @@ from rose.pricing.commands.reconcile import reconcile_command
 from rose.pricing.commands.spend import cost_command, forecast_command, saved_command
 from rose.pricing.jobs import planned
 from rose.runtime.coserving.commands import attach_command, detach_command
+from rose.runtime.service.commands import fleet_app
 from rose.runtime.training.commands import train_command
 from rose.runtime.transfer.commands import weights_app
 
@@ -70,6 +71,7 @@ app.command("explain")(explain_command)
 app.add_typer(export_app, name="export")
 app.add_typer(weights_app, name="weights")
 app.command("train")(train_command)
+app.add_typer(fleet_app, name="fleet", hidden=True)
 app.command("attach")(attach_command)
 app.command("detach")(detach_command)
 

@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -49,6 +49,30 @@ Share = Annotated[float, Field(ge=0, le=1)]
 TagName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,100}$")]
 
 
+class HostConfig(Section):
+    name: str = Field(
+        description="The host's name, on screens and before the names of its ledger writers.",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,30}$",
+    )
+    address: str | None = Field(
+        default=None,
+        description="IP address of its Ray node, by which the other hosts reach it. Left out where there is one host, "
+        "and where `resource` finds it.",
+        pattern=r"^[0-9A-Fa-f.:]+$",
+    )
+    resource: str | None = Field(
+        default=None,
+        description="A custom resource that its Ray node alone has, where addresses change, as in Kubernetes.",
+        min_length=1,
+    )
+    cores: list[Annotated[int, Field(ge=0)]] = Field(
+        default_factory=list,
+        description="CPU cores for what is no device's: agents, controller, HTTP. Left out: those that serve nothing.",
+    )
+    zone: str = Field(default="", description="Availability zone, by which the ledger prices traffic between hosts.")
+    region: str = Field(default="", description="Region, likewise.")
+
+
 class DeviceConfig(Section):
     id: str = Field(description="The device's name in the ledger and on screens.", min_length=1)
     pool: Literal["serving", "rollout"] = Field(
@@ -65,6 +89,10 @@ class DeviceConfig(Section):
         le=AMOUNT_MAX,
         description="KV-cache memory of the device, in bytes, that serving and rollouts share. On a GPU each of the "
         "two has a pool of its own, of up to this size.",
+    )
+    host: str | None = Field(
+        default=None,
+        description="Name of the host that it is on, as in its `[[host]]` table; may be left out where there is one.",
     )
     serving_url: str | None = Field(
         default=None,
@@ -294,6 +322,15 @@ class FleetConfig(Section):
     seconds_max: PositiveFloat | None = Field(
         default=None, description="Stop cleanly after this many seconds, whatever step it is at."
     )
+    state: PathText = Field(
+        default=Path("~/.local/state/rose"),
+        description="Folder on each host for what a fleet remembers of itself, beside the ledger, and for its logs.",
+    )
+    hosts: list[HostConfig] = Field(
+        default_factory=list,
+        description="The hosts of a fleet on several, as `[[host]]` tables in place of `host`; the first has the "
+        "controller and the ledger.",
+    )
     device: list[DeviceConfig] = Field(description="The devices, at least one of each pool.", min_length=1)
     serving: ServingConfig = Field(default_factory=ServingConfig, description="The serving engine.")
     rollout: RolloutConfig = Field(default_factory=RolloutConfig, description="The rollout engines.")
@@ -302,6 +339,14 @@ class FleetConfig(Section):
     task: TaskConfig = Field(default_factory=TaskConfig, description="What the policy learns.")
     training: TrainingConfig = Field(default_factory=TrainingConfig, description="The RL loop.")
     gateway: GatewayConfig = Field(default_factory=GatewayConfig, description="The rollout gateway.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tables_of_hosts(cls, data: Any) -> Any:
+        """A file's `[[host]]` tables are the field `hosts`: `host` is the name of a fleet's one host."""
+        if isinstance(data, dict) and isinstance(data.get("host"), list) and "hosts" not in data:
+            return {**{name: value for name, value in data.items() if name != "host"}, "hosts": data["host"]}
+        return data
 
     @model_validator(mode="after")
     def _can_run(self) -> FleetConfig:

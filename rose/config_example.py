@@ -8,12 +8,16 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
-from rose.config import DeviceConfig, FleetConfig, Section
+from rose.config import DeviceConfig, FleetConfig, HostConfig, Section
 
 _EXAMPLE_HEAD = """\
 # A fleet for `rose up -c fleet.toml`. Every field is here with its default; a line that begins with `#` and holds a
 # field leaves that field out. Check a file with `rose config check fleet.toml`.
 """
+
+_EXAMPLE_HOSTS = """
+# {description}
+{table}"""
 
 _EXAMPLE_DEVICES = """
 # One table for each device. This one lends what serving leaves of GPU 0 ...
@@ -32,7 +36,7 @@ def example() -> str:
     scalars: list[str] = []
     for name, field in FleetConfig.model_fields.items():
         section = field.annotation
-        if name == "device":
+        if name in ("device", "hosts"):
             continue
         if isinstance(section, type) and issubclass(section, Section):
             tables.append(f"\n# {field.description}\n[{name}]\n{_fields(section, {})}")
@@ -41,7 +45,17 @@ def example() -> str:
     devices = _EXAMPLE_DEVICES.format(
         serving=_fields(DeviceConfig, serving), rollout=_fields(DeviceConfig, rollout, explained=False)
     )
-    return _EXAMPLE_HEAD + "\n" + "".join(scalars) + devices + "".join(tables)
+    return _EXAMPLE_HEAD + "\n" + "".join(scalars) + _hosts() + devices + "".join(tables)
+
+
+def _hosts() -> str:
+    """A table of a host, left out as a whole: a fleet on one host needs none."""
+    description = FleetConfig.model_fields["hosts"].description or ""
+    table = "[[host]]\n" + _fields(HostConfig, {"name": "rack-1", "address": "10.0.0.1"})
+    lines = [line if line.startswith("#") else f"# {line}" for line in table.splitlines()]
+    return _EXAMPLE_HOSTS.format(
+        description="\n# ".join(textwrap.wrap(f"hosts: {description}", 116)), table="".join(f"{line}\n" for line in lines)
+    )
 
 
 def _fields(section: type[Section], values: dict[str, object], *, explained: bool = True) -> str:

@@ -18,6 +18,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 def check(config: FleetConfig) -> None:
     """Raises ValueError naming the fields that do not go together, their values, and what to do."""
     _check_names(config)
+    _check_hosts(config)
     _check_hardware(config)
     _check_ranks(config)
     _check_ports(config)
@@ -27,25 +28,53 @@ def _check_names(config: FleetConfig) -> None:
     ids = [device.id for device in config.device]
     if len(set(ids)) != len(ids):
         raise ValueError(f"device ids must differ, got {ids}")
-    urls = [device.serving_url for device in config.device if device.serving_url]
+    urls = [(device.host, device.serving_url) for device in config.device if device.serving_url]
     if len(set(urls)) != len(urls):
-        raise ValueError(f"each device has a serving_url of its own, got {urls}")
+        raise ValueError(f"each device has a serving_url of its own, got {[url for _, url in urls]}")
+
+
+def _check_hosts(config: FleetConfig) -> None:
+    names = [host.name for host in config.hosts]
+    for field, values in (
+        ("name", names),
+        ("address", [host.address for host in config.hosts if host.address]),
+        ("resource", [host.resource for host in config.hosts if host.resource]),
+    ):
+        if len(set(values)) != len(values):
+            raise ValueError(f"each host has a {field} of its own, got {values}")
+    for device in config.device:
+        if device.host is None and len(names) > 1:
+            raise ValueError(f"device {device.id!r} names no host, and there are {len(names)}: set `host` to one of them")
+        if device.host is not None and device.host not in (names or [config.host]):
+            known = f"there is no [[host]] of that name among {names}" if names else "there is no [[host]] table"
+            raise ValueError(f"device {device.id!r} is on host {device.host!r}, and {known}: add one")
+    if len(names) < 2:
+        return
+    for host in config.hosts:
+        if host.address is None and host.resource is None:
+            raise ValueError(f"host {host.name!r} has neither `address` nor `resource`: the others cannot find it")
+    if config.gateway.host in _LOOPBACK:
+        raise ValueError(
+            f"gateway.host is {config.gateway.host!r}, which the other hosts do not reach: set it to the address of "
+            f"{names[0]!r} or to 0.0.0.0, and set `token`"
+        )
 
 
 def _check_hardware(config: FleetConfig) -> None:
-    gpus: dict[int, str] = {}
+    gpus: dict[tuple[str | None, int], str] = {}
     for device in config.device:
-        if device.gpu is not None and (other := gpus.setdefault(device.gpu, device.id)) != device.id:
+        if device.gpu is not None and (other := gpus.setdefault((device.host, device.gpu), device.id)) != device.id:
             raise ValueError(
                 f"device.gpu: {other!r} and {device.id!r} both have {device.gpu}. Make them one device of pool "
                 "'serving', which serving and rollouts share, or give one another gpu"
             )
-    owners: dict[int, str] = {}
+    owners: dict[tuple[str | None, int], str] = {}
     for device in config.device:
         for core in device.cores if device.gpu is None else ():
-            if core in owners:
-                raise ValueError(f"core {core} belongs to both {owners[core]!r} and {device.id!r}: change `cores`")
-            owners[core] = device.id
+            if (device.host, core) in owners:
+                owner = owners[device.host, core]
+                raise ValueError(f"core {core} belongs to both {owner!r} and {device.id!r}: change `cores`")
+            owners[device.host, core] = device.id
     pools = {device.pool for device in config.device}
     if pools != {"serving", "rollout"}:
         missing = sorted({"serving", "rollout"} - pools)
@@ -68,18 +97,20 @@ def _check_ranks(config: FleetConfig) -> None:
 
 
 def _check_ports(config: FleetConfig) -> None:
-    fields: dict[int, str] = {}
-    for field, port in _named_ports(config):
-        if port > _PORT_MAX:
-            raise ValueError(f"{field} is {port}, and the last port is {_PORT_MAX}: begin lower")
-        if (other := fields.setdefault(port, field)) != field:
-            raise ValueError(f"{other} and {field} are both port {port}: change one of them")
+    for host in [host.name for host in config.hosts] or [None]:
+        fields: dict[int, str] = {}
+        for field, port in _named_ports(config, host):
+            if port > _PORT_MAX:
+                raise ValueError(f"{field} is {port}, and the last port is {_PORT_MAX}: begin lower")
+            if (other := fields.setdefault(port, field)) != field:
+                raise ValueError(f"{other} and {field} are both port {port}: change one of them")
 
 
-def _named_ports(config: FleetConfig) -> Iterator[tuple[str, int]]:
-    """The ports of this host that the file names, and the fields that do: serving devices count up from the first."""
-    serving = [device for device in config.device if device.pool == "serving"]
-    for number, device in enumerate(serving):
+def _named_ports(config: FleetConfig, host: str | None) -> Iterator[tuple[str, int]]:
+    """The ports of a host that the file names, and the fields that do: serving devices count up from the first."""
+    first = not config.hosts or host == config.hosts[0].name
+    ours = [device for device in config.device if len(config.hosts) < 2 or device.host == host]
+    for number, device in enumerate(device for device in ours if device.pool == "serving"):
         if device.serving_url is not None:
             url = urlsplit(device.serving_url)
             if url.hostname in _LOOPBACK:
@@ -87,5 +118,5 @@ def _named_ports(config: FleetConfig) -> Iterator[tuple[str, int]]:
         elif config.serving.port is not None:
             counted = f" + {number}, of device {device.id!r}," if number else ""
             yield f"serving.port{counted}", config.serving.port + number
-    if config.gateway.port is not None:
+    if config.gateway.port is not None and first:
         yield "gateway.port", config.gateway.port

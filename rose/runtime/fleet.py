@@ -49,6 +49,8 @@ class FleetPlan:
     serving_model: Path
     rollout_model: Path
     gateway_url: str
+    #: Where the controller reaches rollout engines if it is on another host; None: by loopback.
+    address: str | None = None
     #: The socket of the fork server that engines start from, if there is one.
     fork_server: Path | None = None
     #: Bytes that were free on GPUs before the run, by device id.
@@ -144,7 +146,8 @@ class FleetPlan:
             engine_id=f"{device.id}-rollout",
             model=str(self.rollout_model),
             model_name=config.model,
-            port=free_port(),
+            address=self.address or "127.0.0.1",
+            port=free_port(self.address or "127.0.0.1"),
             any_port=True,
             max_total_tokens=self.memory.rollout_tokens(device),
             plugin=PluginSettings(

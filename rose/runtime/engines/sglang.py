@@ -72,10 +72,17 @@ class EngineSpec:
     fork_server: Path | None = None
     any_port: bool = False
     orphan_s: float | None = None
+    #: What it listens on: loopback, or the address by which another host's controller reaches it.
+    address: str = "127.0.0.1"
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://[{self.address}]:{self.port}" if ":" in self.address else f"http://{self.address}:{self.port}"
 
     def elsewhere(self) -> EngineSpec | None:
         """The same on another port; None if it has to be on this one."""
-        return dataclasses.replace(self, port=ports.free_port()) if self.any_port else None
+        return dataclasses.replace(self, port=ports.free_port(self.address)) if self.any_port else None
 
 
 def require_free_port(port: int, what: str, host: str = "127.0.0.1") -> None:
@@ -102,7 +109,7 @@ class EngineProcess:
 
     def __init__(self, spec: EngineSpec) -> None:
         self.spec = spec
-        self.url = f"http://127.0.0.1:{spec.port}"
+        self.url = spec.url
         self._process: subprocess.Popen[bytes] | ForkedProcess | DetachedProcess | None = None
         self._killed = False
         self._segments = leftovers.Segments(spec.log)
@@ -122,12 +129,13 @@ class EngineProcess:
         kills it then. One with `orphan_s` outlives both.
         """
         spec = self.spec
-        require_free_port(spec.port, f"engine {spec.engine_id}")
+        require_free_port(spec.port, f"engine {spec.engine_id}", spec.address)
         spec.log.parent.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, **self._environment()}
         leftovers.shift_logs(spec.log)
         self._segments.remove()
-        with spec.log.open("wb") as log:
+        # To append, so that a log that was emptied while it ran begins anew.
+        with spec.log.open("ab") as log:
             if spec.fork_server is not None:
                 try:
                     self._process = fork_engine(
@@ -267,7 +275,7 @@ class EngineProcess:
             f"--model-path={spec.model}",
             # What the ledger calls it: a folder of this machine means nothing to its readers.
             f"--served-model-name={spec.model_name}",
-            "--host=127.0.0.1",
+            f"--host={spec.address}",
             f"--port={spec.port}",
             f"--max-total-tokens={spec.max_total_tokens}",
             "--skip-server-warmup",

@@ -1,0 +1,123 @@
+"""What a fleet has once: its controller, and the gateway of its ledger, each a named actor on the first host."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from rose.config import FleetConfig
+from rose.errors import UserError
+from rose.ledger.hosts import gateway as ledger_gateway
+from rose.runtime.actors import BACKGROUND_NICE
+from rose.runtime.service.logs import log_to
+
+_AGAIN_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ControllerPlan:
+    """What the controller is told. `state`: its folder, which it finds again when it is started again."""
+
+    config: FleetConfig
+    run_id: str
+    port: int
+    state: Path
+    cores: tuple[int, ...] = ()
+
+
+class ControllerActor:
+    """The controller on Ray. It is asked how it is in a thread of its own, so that a busy loop is no dead one."""
+
+    def __init__(self, plan: ControllerPlan) -> None:
+        self._plan = plan
+        self._doing = "starting"
+        self._stopped = threading.Event()
+        self._say = log_to(plan.state / "logs" / "controller.log")
+        self._loop = asyncio.new_event_loop()
+        self._ending = asyncio.Event()
+        self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._run()], name="controller")
+        self._thread.daemon = True
+        self._thread.start()
+
+    def report(self) -> tuple[str, int]:
+        """(what it is at, or nothing when it answers; its pid)"""
+        return self._doing, os.getpid()
+
+    def stop(self) -> None:
+        """Answer what is open, and let go of the port."""
+        self._loop.call_soon_threadsafe(self._ending.set)
+        self._thread.join(10.0)
+
+    async def _run(self) -> None:
+        from rose.runtime.scheduling.gateway import Gateway
+
+        plan = self._plan
+        if plan.cores:
+            os.sched_setaffinity(0, plan.cores)
+        os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
+        config = plan.config.gateway
+        while not self._ending.is_set():
+            gateway = Gateway(config.host, plan.port, config.token, plan.config.coserving.policy)
+            try:
+                await gateway.start()
+            except (OSError, UserError) as error:
+                self._doing = f"cannot listen on {config.host}:{plan.port}: {error}"
+                self._say(self._doing)
+                await gateway.stop()
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            self._doing = ""
+            self._say(f"listening on {config.host}:{plan.port}")
+            await self._ending.wait()
+            await gateway.stop()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CentralPlan:
+    """What the gateway of a ledger is told. `tokens`: the file of the tokens that it lets in."""
+
+    ledger: Path
+    host: str
+    port: int
+    tokens: Path
+    state: Path
+
+
+class CentralActor:
+    """The ledger's gateway on Ray, to which the other hosts send their events."""
+
+    def __init__(self, plan: CentralPlan) -> None:
+        self._plan = plan
+        self._doing = "starting"
+        self._ending = threading.Event()
+        self._say = log_to(plan.state / "logs" / "ledger-gateway.log")
+        self._thread = threading.Thread(target=self._run, name="ledger-gateway", daemon=True)
+        self._thread.start()
+
+    def report(self) -> tuple[str, int]:
+        """As the controller's."""
+        return self._doing, os.getpid()
+
+    def stop(self) -> None:
+        self._ending.set()
+        self._thread.join(10.0)
+
+    def _run(self) -> None:
+        plan = self._plan
+        while not self._ending.is_set():
+            try:
+                with ExitStack() as stack:
+                    serving = ledger_gateway.serve(
+                        plan.ledger, plan.host, plan.port, tokens_file=plan.tokens, warn=self._say
+                    )
+                    self._say(f"listening at {stack.enter_context(serving)}")
+                    self._doing = ""
+                    self._ending.wait()
+            except (OSError, UserError) as error:
+                self._doing = str(error)
+                self._say(self._doing)
+                self._ending.wait(_AGAIN_S)

@@ -1,0 +1,126 @@
+"""The Ray cluster that carries a fleet: joined, never owned; its actors outlive who made them, and are found by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import Any
+
+from rose.runtime.cluster import DeploymentError, PartDiedError
+from rose.runtime.service.local_ray import ENVIRONMENT
+
+#: Enough to be told apart, and so little that any number of actors fit on a host.
+_SHARE = 0.001
+_ENVIRONMENT = {name: ENVIRONMENT[name] for name in ("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO",)}
+
+
+class UnreachableError(Exception):
+    """An actor cannot be asked now: its host is away, or it is being started again."""
+
+
+class Fabric:
+    """One Ray cluster, seen from a process that has joined it."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+
+    def join(self, address: str) -> None:
+        """Join the cluster at `address` from one of its hosts. Raises DeploymentError if there is none."""
+        # Read when Ray is imported. That a process died is in Ray's logs, and whoever watches it says so.
+        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^A worker died or was killed")
+        import ray
+
+        # Ray takes over the signals of the process that joins it; they are the user's.
+        ours = threading.current_thread() is threading.main_thread()
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if ours else {}
+        try:
+            # No `num_cpus`: a cluster that is there has what it has.
+            ray.init(
+                address=address,
+                namespace=self._namespace,
+                log_to_driver=False,
+                logging_level="ERROR",
+                configure_logging=True,
+            )
+        except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+            raise DeploymentError(
+                f"no Ray cluster can be joined at {address} from this host: {str(error).splitlines()[0]}. Start one here "
+                f"(`ray start --address={address}`), or leave `--address` out for one of this host's own"
+            ) from None
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    @property
+    def node_address(self) -> str:
+        """IP address of the Ray node that this process is on."""
+        import ray
+
+        address: str = ray.util.get_node_ip_address()
+        return address
+
+    def nodes(self) -> set[str]:
+        """What the nodes that are there can be told by: `node:ADDRESS` and their custom resources."""
+        import ray
+
+        return {name for node in ray.nodes() if node["Alive"] for name in node["Resources"]}
+
+    def find(self, name: str) -> Any | None:
+        """The actor of this name; None if there is none, or it is gone for good."""
+        import ray
+
+        try:
+            return ray.get_actor(name, namespace=self._namespace)
+        except ValueError:
+            return None
+
+    def place(self, name: str, cls: type, *arguments: object, resource: str, threads: int = 4) -> Any:
+        """The actor of this name; one of `cls` is started if there is none. It runs on the node that has `resource`,
+        waits for it while it is away, and is started again whenever it ends, until it is ended by `end`."""
+        import ray
+
+        options = {
+            "name": name,
+            "namespace": self._namespace,
+            "lifetime": "detached",
+            "get_if_exists": True,
+            "max_restarts": -1,
+            "max_concurrency": threads,
+            "num_cpus": 0,
+            "resources": {resource: _SHARE},
+            "runtime_env": {"env_vars": _ENVIRONMENT},
+        }
+        return ray.remote(cls).options(**options).remote(*arguments)
+
+    def ask(self, actor: Any, method: str, *arguments: object, timeout_s: float) -> Any:
+        """What a method of an actor returns. Raises what it raises, UnreachableError, and PartDiedError if the actor is
+        gone for good."""
+        return self.answer(getattr(actor, method).remote(*arguments), timeout_s)
+
+    def answer(self, call: Any, timeout_s: float) -> Any:
+        """As `ask`, of a call that was made."""
+        import ray
+
+        try:
+            return ray.get(call, timeout=timeout_s)
+        except ray.exceptions.RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, Exception) else error) from None
+        except ray.exceptions.GetTimeoutError:
+            raise UnreachableError(f"it did not answer within {timeout_s:.0f} s") from None
+        except ray.exceptions.ActorUnavailableError:
+            raise UnreachableError("it is being started again, or its host is away") from None
+        except ray.exceptions.RayActorError as error:
+            raise PartDiedError(str(error)) from None
+
+    def end(self, actor: Any) -> None:
+        """End an actor for good, wherever it is."""
+        import ray
+
+        ray.kill(actor, no_restart=True)
+
+    def leave(self) -> None:
+        """Go from the cluster. What was placed on it stays."""
+        import ray
+
+        ray.shutdown()

@@ -1,0 +1,140 @@
+"""A Ray of one host's own, for a fleet that is given none to join: it goes on when the command that started it ends.
+
+Who knows its token may run programs on it, so it has one that is in a file of this user's alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from rose.runtime.cluster import DeploymentError
+
+_START_TIMEOUT_S = 120.0
+_STOP_GRACE_S = 5.0
+_RECORD, _TOKEN = "ray.json", "ray.token"
+#: Sockets lie in it, and their paths have room for 107 characters.
+_TEMPORARY = Path("/tmp")
+
+#: What actors and their hosts need of a Ray; whoever starts one by hand sets it there (see docs/fleet.md).
+ENVIRONMENT = {
+    # Actors have a niceness of their own; Ray would start them with 15, from which not everybody may go back.
+    "RAY_worker_niceness": "0",
+    # It would hide the GPUs from actors that ask it for none, and with them from the engines that they start.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # A host that is gone is known to be after five seconds.
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "2000",
+    # Logs of 64 MB at most, four of each.
+    "RAY_ROTATION_MAX_BYTES": str(64 << 20),
+    "RAY_ROTATION_BACKUP_COUNT": "4",
+}
+
+
+def start(folder: Path) -> str:
+    """Start a Ray that remembers itself in `folder`, and return its address. Raises DeploymentError with its output."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _write_secret(folder / _TOKEN, secrets.token_hex(32))
+    use_token(folder)
+    temporary = _temporary(folder)
+    command = [
+        str(Path(sys.executable).with_name("ray")),
+        "start",
+        "--head",
+        "--port=0",
+        f"--temp-dir={temporary}",
+        "--include-dashboard=false",
+        "--disable-usage-stats",
+        f"--num-cpus={len(os.sched_getaffinity(0))}",
+    ]
+    try:
+        done = subprocess.run(
+            command,
+            env={**os.environ, **ENVIRONMENT},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_START_TIMEOUT_S,
+            check=False,
+        )
+        output = done.stdout + done.stderr
+        if done.returncode == 0:
+            address = (temporary / "ray_current_cluster").read_text().strip()
+            (folder / _RECORD).write_text(json.dumps({"address": address}))
+            return address
+    except (OSError, subprocess.TimeoutExpired) as error:
+        output = str(error)
+    stop(folder)
+    raise DeploymentError(f"Ray did not start. `{' '.join(command)}` says:\n{output.strip()[-2000:]}")
+
+
+def find(folder: Path) -> str | None:
+    """The address of the Ray that was started with this folder, if it runs."""
+    try:
+        address: str = json.loads((folder / _RECORD).read_text())["address"]
+    except (OSError, ValueError, KeyError):
+        return None
+    names = {_name(process) for process in _processes(folder)}
+    if not {"gcs_server", "raylet"} <= names:
+        return None
+    use_token(folder)
+    return address
+
+
+def stop(folder: Path) -> None:
+    """End the Ray that was started with this folder, and every process on it. Others on this host go on."""
+    processes = _processes(folder)
+    for process in list(processes):
+        with suppress(psutil.Error):
+            processes += process.children(recursive=True)
+    for process in processes:
+        with suppress(psutil.Error):
+            process.terminate()
+    _, left = psutil.wait_procs(processes, _STOP_GRACE_S)
+    for process in left:
+        with suppress(psutil.Error):
+            process.kill()
+    (folder / _RECORD).unlink(missing_ok=True)
+
+
+def use_token(folder: Path) -> None:
+    """Have this process's Ray send the token of this folder's, if it has one: to be called before Ray is imported."""
+    if (folder / _TOKEN).exists():
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ["RAY_AUTH_TOKEN_PATH"] = str(folder / _TOKEN)
+
+
+def _temporary(folder: Path) -> Path:
+    return _TEMPORARY / f"rose-ray-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}"
+
+
+def _processes(folder: Path) -> list[psutil.Process]:
+    """Those of this user's that were told of its folder: Ray's own servers."""
+    temporary, ours = str(_temporary(folder)), []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if any(temporary in word for word in process.cmdline()) and process.uids().real == os.getuid():
+                ours.append(process)
+    return ours
+
+
+def _name(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return Path(process.cmdline()[0]).name
+    return ""
+
+
+def _write_secret(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.unlink(missing_ok=True)
+    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    partial.replace(path)

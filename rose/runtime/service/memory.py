@@ -1,0 +1,77 @@
+"""What a fleet remembers of itself from one start to the next, in one file of its state folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rose.config import FleetConfig
+from rose.runtime.service.places import state_folder
+
+_FILE = "fleet.json"
+
+
+@dataclass(slots=True)
+class Remembered:
+    """A fleet run: from the first `rose up` to `rose down`, however often its parts are started in between."""
+
+    run_id: str
+    url: str = ""
+    port: int | None = None
+    #: Of the ledger's gateway, and the secrets of the hosts there.
+    central_port: int | None = None
+    tokens: dict[str, str] = field(default_factory=dict)
+    #: The ledger has heard that the run began.
+    recorded: bool = False
+    #: Its hosts by name, as they are told to be.
+    hosts: list[str] = field(default_factory=list)
+    stopping: bool = False
+
+
+class FleetMemory:
+    """The file, replaced as a whole. It holds secrets: nobody else may read it."""
+
+    def __init__(self, config: FleetConfig) -> None:
+        self.folder = state_folder(config)
+        self._name = config.name
+
+    def read(self) -> Remembered | None:
+        """What is remembered of the fleet run that goes on; None if none does."""
+        try:
+            stored = json.loads((self.folder / _FILE).read_text())
+            return Remembered(**stored)
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def begin(self) -> Remembered:
+        """The fleet run that goes on, or a new one."""
+        remembered = self.read()
+        if remembered is None:
+            remembered = Remembered(run_id=f"{self._name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
+            self.write(remembered)
+        return remembered
+
+    def write(self, remembered: Remembered) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        partial = self.folder / f".{_FILE}.partial"
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(json.dumps(asdict(remembered), indent=1))
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(self.folder / _FILE)
+
+    def forget(self) -> None:
+        """The run has ended."""
+        (self.folder / _FILE).unlink(missing_ok=True)
+
+
+def last_url(folder: Path) -> str | None:
+    """Where the controller of the fleet with this state folder answers, if this host has it."""
+    try:
+        url: str = json.loads((folder / _FILE).read_text())["url"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return url or None

@@ -1,0 +1,220 @@
+"""`python -m rose.runtime.service.owner STATE`: serving engines of ROSE's own, run as their owner would run them.
+
+For devices whose fleet file names no `serving_url`: a demo, a host that serves nobody yet. The process is nobody's
+child: controller, agents and Ray come and go, and serving goes on until it is told to stop. What it serves is
+attached to like any other server.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from rose.clock import Anchor
+from rose.config import FleetConfig
+from rose.errors import UserError
+from rose.runtime import preflight
+from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.engines import leftovers, models
+from rose.runtime.engines.forkserver import ForkServer
+from rose.runtime.fleet import FleetPlan
+from rose.runtime.memory_plan import MemoryPlan
+from rose.runtime.service.logs import log_to
+from rose.runtime.service.places import HostPlan
+from rose.runtime.serving import ServingDevice, ServingEngines
+
+_PLAN, _RECORD, _LOCK = "serving.plan.json", "serving.json", "serving.lock"
+_LOOK_S = 0.5
+_AGAIN_S = 5.0
+_STOP_TIMEOUT_S = 40.0
+
+
+def served(plan: HostPlan) -> bool:
+    """Whether the host has serving engines of ROSE's own to run."""
+    return any(device.pool == "serving" and device.serving_url is None for device in plan.own.device)
+
+
+def ensure(plan: HostPlan) -> dict[str, str]:
+    """Have the host's owner process run, and return the URLs of the devices' engines that answer by now."""
+    record = _record(plan.state)
+    if record is None:
+        plan.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        told = {"config": plan.config.model_dump(mode="json"), "host": plan.host, "run_id": plan.run_id}
+        partial = plan.state / f".{_PLAN}.partial"
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(json.dumps(told))
+        partial.replace(plan.state / _PLAN)
+        # Forked off: whoever ends this process and its children, as Ray does, has none of it.
+        command = ["setsid", "--fork", sys.executable, "-m", __name__, str(plan.state)]
+        subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        return {}
+    urls: dict[str, str] = record["urls"]
+    return urls
+
+
+def failure(plan: HostPlan) -> str | None:
+    """Why engines do not serve, if they do not."""
+    record = _record(plan.state)
+    return None if record is None or not record["failures"] else "; ".join(record["failures"].values())
+
+
+def fork_server(plan: HostPlan) -> Path | None:
+    """Where rollout engines on CPU cores can be forked from as well."""
+    record = _record(plan.state)
+    return None if record is None or record["fork_server"] is None else Path(record["fork_server"])
+
+
+def stop(plan: HostPlan) -> None:
+    """End the owner process and its engines; returns when they are gone."""
+    record = _record(plan.state)
+    if record is None:
+        return
+    with suppress(psutil.Error):
+        process = psutil.Process(record["pid"])
+        process.terminate()
+        process.wait(_STOP_TIMEOUT_S)
+
+
+def _record(state: Path) -> dict[str, Any] | None:
+    """What the owner process that runs says of itself; None if none does."""
+    try:
+        record: dict[str, Any] = json.loads((state / _RECORD).read_text())
+        if psutil.Process(record["pid"]).create_time() != record["started"]:
+            return None
+    except (OSError, ValueError, KeyError, psutil.Error):
+        return None
+    return record
+
+
+class _Owner:
+    """The process. Each device has a thread, which its engine lives and dies with."""
+
+    def __init__(self, plan: HostPlan) -> None:
+        self._plan = plan
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._urls: dict[str, str] = {}
+        self._failures: dict[str, str] = {}
+        self._fork_server: ForkServer | None = None
+        self._say = log_to(plan.logs / "serving-owner.log")
+
+    def run(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: self._stopping.set())
+        self._write()
+        own = self._plan.own
+        if any(device.gpu is None for device in own.device):
+            socket = self._plan.memory / "engines"
+            socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._fork_server = ForkServer.start(socket, self._plan.logs / "forkserver.log")
+        devices = [device.id for device in own.device if device.pool == "serving" and device.serving_url is None]
+        threads = [threading.Thread(target=self._serve, args=[device_id]) for device_id in devices]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self._fork_server is not None:
+            self._fork_server.stop()
+
+    def _serve(self, device_id: str) -> None:
+        """Keep one device's engine until it is time to stop."""
+        while not self._stopping.is_set():
+            engines: ServingEngines | None = None
+            try:
+                engines = ServingEngines([self._device(device_id)], say=self._say)
+                engines.launch()
+                engines.wait_ready(self._tend)
+                self._tell(device_id, engines.url(device_id), None)
+                while not self._stopping.wait(_LOOK_S):
+                    engines.check()
+            except KeyboardInterrupt:
+                pass
+            except (UserError, OSError) as error:
+                self._say(f"{device_id}: {error}")
+                self._tell(device_id, None, f"{device_id}: {error}")
+                self._stopping.wait(_AGAIN_S)
+            finally:
+                if engines is not None:
+                    engines.stop()
+
+    def _device(self, device_id: str) -> ServingDevice:
+        plan, own = self._plan, self._plan.own
+        cache = own.cache.expanduser()
+        memory = MemoryPlan(
+            config=own,
+            serving_model=models.resolve(own.serving.model, cache, self._say),
+            rollout_model=models.resolve(own.rollout.model, cache, self._say),
+        )
+        fleet = FleetPlan(
+            config=own,
+            run_id=plan.run_id,
+            anchor=Anchor.take(),
+            folder=plan.memory,
+            logs=plan.logs,
+            serving_model=memory.serving_model,
+            rollout_model=memory.rollout_model,
+            gateway_url="",
+            fork_server=None if self._fork_server is None else self._fork_server.path,
+            free_bytes=preflight.check_gpus(memory),
+        )
+        device = fleet.serving(next(device for device in own.device if device.id == device_id))
+        assert device is not None
+        assert device.spec is not None
+        # As an owner's server starts: attached to no page, and to be attached by whoever has one.
+        spec = replace(device.spec, plugin=PluginSettings("serving", None))
+        if (former := self._urls.get(device_id)) is not None:
+            spec = replace(spec, port=int(former.rsplit(":", 1)[1]))
+        return replace(device, url=f"http://127.0.0.1:{spec.port}", spec=spec)
+
+    def _tend(self) -> None:
+        if self._stopping.is_set():
+            raise KeyboardInterrupt
+
+    def _tell(self, device_id: str, url: str | None, why_not: str | None) -> None:
+        with self._lock:
+            if url is not None:
+                self._urls[device_id] = url
+            self._failures.pop(device_id, None)
+            if why_not is not None:
+                self._failures[device_id] = why_not
+            self._write()
+
+    def _write(self) -> None:
+        told = {
+            "pid": os.getpid(),
+            "started": psutil.Process().create_time(),
+            "urls": {name: url for name, url in self._urls.items() if name not in self._failures},
+            "failures": self._failures,
+            "fork_server": None if self._fork_server is None else str(self._fork_server.path),
+        }
+        partial = self._plan.state / f".{_RECORD}.partial"
+        partial.write_text(json.dumps(told))
+        partial.replace(self._plan.state / _RECORD)
+
+
+def main() -> None:
+    state = Path(sys.argv[1])
+    with (state / _LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        told = json.loads((state / _PLAN).read_text())
+        config = FleetConfig.model_validate_json(json.dumps(told["config"]))
+        leftovers.remove_unused()
+        _Owner(HostPlan(config=config, host=told["host"], run_id=told["run_id"], controller_url="")).run()
+
+
+if __name__ == "__main__":
+    main()

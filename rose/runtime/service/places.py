@@ -1,0 +1,87 @@
+"""The hosts of a fleet: which devices each has, what it is told, and where its files lie. Pure: nothing is looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rose.config import DeviceConfig, FleetConfig, HostConfig
+from rose.runtime import run_folder
+
+
+def hosts(config: FleetConfig) -> list[HostConfig]:
+    """The fleet's hosts, the first with its controller and ledger; one where the file names none."""
+    return list(config.hosts) or [HostConfig(name=config.host or "host")]
+
+
+def devices(config: FleetConfig, host: str) -> list[DeviceConfig]:
+    """The devices on a host, each with its host's name."""
+    first = hosts(config)[0].name
+    # With one host none need name it, and one that does may say what `host` says.
+    if len(config.hosts) < 2:
+        return [device.model_copy(update={"host": first}) for device in config.device] if host == first else []
+    return [device for device in config.device if device.host == host]
+
+
+def resource(host: HostConfig, node_address: str) -> str:
+    """What a Ray node has that is this host, and no other: it has it again when it comes back. `node_address`: where
+    the host is if the file does not say."""
+    return host.resource or f"node:{host.address or node_address}"
+
+
+def namespace(config: FleetConfig) -> str:
+    """The Ray namespace of the fleet's actors."""
+    return f"rose-{config.name}"
+
+
+def state_folder(config: FleetConfig) -> Path:
+    """What a fleet remembers, on each of its hosts; on the first one, its controller's state and where it is."""
+    return config.state.expanduser().absolute() / config.name
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Central:
+    """The gateway of the ledger that a host sends its events to, and its token there."""
+
+    url: str
+    token: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostPlan:
+    """What a host is told: the fleet's configuration, which of its hosts it is, and where the others are.
+
+    `address`: where its engines are reached from the controller's host; None on that host itself. `central`: None
+    where the ledger folder is the ledger; else the folder is a spool.
+    """
+
+    config: FleetConfig
+    host: str
+    run_id: str
+    controller_url: str
+    address: str | None = None
+    central: Central | None = None
+
+    @property
+    def own(self) -> FleetConfig:
+        """The configuration with this host's devices alone, and its name before those of its writers."""
+        named = self.host if self.config.hosts else self.config.host
+        return self.config.model_copy(update={"device": devices(self.config, self.host), "host": named, "hosts": []})
+
+    @property
+    def state(self) -> Path:
+        return state_folder(self.config) / self.host
+
+    @property
+    def logs(self) -> Path:
+        return self.state / "logs"
+
+    @property
+    def ledger(self) -> Path:
+        return self.config.ledger.expanduser().resolve()
+
+    @property
+    def memory(self) -> Path:
+        """The folder for pages and staged weights. It has the fleet's name and not a run's, so that engines find their
+        page again whoever started them, and when."""
+        return run_folder.base() / f"rose-fleet-{self.config.name}-{self.host}"

@@ -1,0 +1,129 @@
+"""`rose up` and `rose down`, from where they are typed: what they start goes on without them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rose.config import FleetConfig
+from rose.errors import UserError
+from rose.runtime.cluster import DeploymentError, PartDiedError
+from rose.runtime.fleet import recorded_config
+from rose.runtime.service import local_ray, places
+from rose.runtime.service.fabric import Fabric, UnreachableError
+from rose.runtime.service.keeper import KEEPER, FleetState, Keeper
+
+_LOOK_S = 0.5
+_ANSWER_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 180.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Fleet:
+    """A fleet whose keeper was found or started."""
+
+    config: FleetConfig
+    fabric: Fabric
+    keeper: Any
+
+    def state(self) -> FleetState:
+        """How it is. Raises DeploymentError if its keeper does not answer."""
+        try:
+            state: FleetState = self.fabric.ask(self.keeper, "state", timeout_s=_ANSWER_TIMEOUT_S)
+        except (UnreachableError, PartDiedError) as error:
+            raise DeploymentError(f"the keeper of fleet {self.config.name!r} cannot be asked: {error}") from None
+        return state
+
+    def wait_ready(self, say: Say, tend: Callable[[], None] = lambda: None) -> FleetState:
+        """Return once every part is at work; says meanwhile what each is at."""
+        shown: dict[str, str] = {}
+        while not (state := self.state()).ready:
+            _show(state, shown, say)
+            tend()
+            time.sleep(_LOOK_S)
+        _show(state, shown, say)
+        return state
+
+
+def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, Any] | None = None) -> Fleet:
+    """Find the fleet that runs, or start it: on the Ray cluster at `address`, or on one of this host's own.
+
+    `make_host` are further arguments of the hosts' actors. Raises UserError.
+    """
+    folder = places.state_folder(config)
+    if address is None:
+        if len(config.hosts) > 1:
+            raise UserError(
+                f"fleet {config.name!r} has {len(config.hosts)} hosts: give the Ray cluster that they are in by --address"
+            )
+        address = local_ray.find(folder)
+        if address is None:
+            say("starting Ray")
+            address = local_ray.start(folder)
+    fabric = Fabric(places.namespace(config))
+    fabric.join(address)
+    first = places.hosts(config)[0]
+    keeper = fabric.find(KEEPER)
+    if keeper is None:
+        resource = places.resource(first, fabric.node_address)
+        if resource not in fabric.nodes():
+            raise DeploymentError(
+                f"no Ray node has {resource!r}, by which host {first.name!r} is known: start Ray there, with "
+                f"`ray start --address={address}`, or correct its `address` or `resource`"
+            )
+        arguments = (config, first.address or fabric.node_address, make_host)
+        keeper = fabric.place(KEEPER, Keeper, *arguments, resource=resource)
+    else:
+        say(f"fleet {config.name!r} runs: what is well is left as it is")
+        if fabric.ask(keeper, "config", timeout_s=_ANSWER_TIMEOUT_S) != recorded_config(config):
+            say("its fleet file has changed since: `rose fleet down` and up again makes that hold")
+    return Fleet(config, fabric, keeper)
+
+
+def down(config: FleetConfig, address: str | None, say: Say) -> bool:
+    """End the fleet, in the order that leaves the ledger whole; a Ray of its own ends with it. Returns whether one ran.
+
+    Raises DeploymentError if it does not end.
+    """
+    folder = places.state_folder(config)
+    address = address or local_ray.find(folder)
+    if address is None:
+        local_ray.stop(folder)
+        return False
+    fabric = Fabric(places.namespace(config))
+    fabric.join(address)
+    try:
+        keeper = fabric.find(KEEPER)
+        if keeper is None:
+            return False
+        _stop(Fleet(config, fabric, keeper), say)
+        fabric.end(keeper)
+        return True
+    finally:
+        fabric.leave()
+        local_ray.stop(folder)
+
+
+def _stop(fleet: Fleet, say: Say) -> None:
+    fleet.fabric.ask(fleet.keeper, "stop", timeout_s=_ANSWER_TIMEOUT_S)
+    deadline_s = time.monotonic() + _STOP_TIMEOUT_S
+    shown: dict[str, str] = {}
+    while not (state := fleet.state()).stopped:
+        _show(state, shown, say)
+        if time.monotonic() > deadline_s:
+            raise DeploymentError(f"fleet {fleet.config.name!r} did not stop within {_STOP_TIMEOUT_S:.0f} s: try again")
+        time.sleep(_LOOK_S)
+    _show(state, shown, say)
+
+
+def _show(state: FleetState, shown: dict[str, str], say: Say) -> None:
+    """Say what is new about the parts."""
+    for part in state.parts:
+        text = part.doing or "is at work"
+        if shown.get(part.name) != text:
+            shown[part.name] = text
+            say(f"{part.name}: {text}")

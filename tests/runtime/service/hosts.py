@@ -1,0 +1,237 @@
+"""Hosts on one machine: each with a network, processes, memory, a disk and a clock of its own, joined by a switch.
+
+A host is a set of kernel namespaces. It reaches the others by their addresses and by nothing else: what it can write
+to is its own, and the machine's files are there to be read only. A host that is killed loses its processes and its
+memory, as by a power cut, and keeps its disk, `/srv`. Needs `unshare` and root, or user namespaces.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).parents[3]
+#: What a host has of its own in place of the machine's, all of it in memory.
+_PRIVATE = ("/dev/shm", "/tmp", "/var/tmp", "/run")
+_SUBNET = "10.77.0"
+_AS_USER = os.geteuid() != 0
+_USER = ["--user", "--map-root-user"] if _AS_USER else []
+_START_TIMEOUT_S = 20.0
+
+#: The first process of a host: it collects those that nobody waits for.
+_INIT = r"""
+set -e
+mount -n --make-rprivate /
+mount -n --bind "$DISK" /srv
+for folder in $PRIVATE; do
+  if [ -L "$folder" ]; then continue; fi
+  mount -n -t tmpfs -o mode=1777 tmpfs /mnt
+  for kept in $KEPT; do
+    case "$kept" in "$folder"/*)
+      mkdir -p "/mnt/${kept#"$folder"/}"
+      mount -n --bind "$kept" "/mnt/${kept#"$folder"/}"
+      mount -n -o remount,bind,ro "/mnt/${kept#"$folder"/}";;
+    esac
+  done
+  mount -n --move /mnt "$folder"
+done
+mount -n -o remount,bind,ro /
+mount -n -t proc proc /proc
+hostname "$NAME"
+ip link set lo up
+mkdir -p /srv/home
+cd "$ROOT"
+echo ready > /srv/.booted
+while :; do sleep 1000 || true; done
+"""
+
+
+@functools.cache
+def missing() -> str | None:
+    """Why this machine cannot have hosts; None if it can."""
+    probe = ["unshare", *_USER, "--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "sh", "-c"]
+    script = (
+        "mount --make-rprivate / && mount -t tmpfs x /mnt && mount -t proc p /proc && ip link add switch type bridge"
+    )
+    try:
+        done = subprocess.run([*probe, script], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"namespaces cannot be made here: {error}"
+    return None if done.returncode == 0 else f"namespaces cannot be made here: {done.stderr.strip()}"
+
+
+@dataclass(eq=False)
+class Host:
+    """One of them. `clock_ahead_s`: its monotonic clock is ahead of the machine's, as if it had run for longer."""
+
+    network: Network
+    number: int
+    disk: Path
+    clock_ahead_s: int = 0
+    _unshare: subprocess.Popen[bytes] | None = None
+    _init: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"host-{self.number}"
+
+    @property
+    def address(self) -> str:
+        return f"{_SUBNET}.{self.number}"
+
+    @property
+    def up(self) -> bool:
+        return self._unshare is not None and self._unshare.poll() is None
+
+    def boot(self) -> None:
+        """Start it, or start it again with the disk that it had."""
+        assert not self.up
+        booted = self.disk / ".booted"
+        booted.unlink(missing_ok=True)
+        clock = ["--time", f"--monotonic={self.clock_ahead_s}"] if self.clock_ahead_s else []
+        environment = {
+            **os.environ,
+            "DISK": str(self.disk),
+            "PRIVATE": " ".join(_PRIVATE),
+            "KEPT": " ".join({str(ROOT), sys.prefix, sys.base_prefix}),
+            "NAME": self.name,
+            "ROOT": str(ROOT),
+        }
+        spaces = ["--net", "--mount", "--pid", "--uts", "--ipc", *clock]
+        with (self.disk / "boot.log").open("w") as log:
+            self._unshare = subprocess.Popen(
+                [*self.network.inside(), "unshare", *spaces, "--fork", "--kill-child", "bash", "-c", _INIT],
+                env=environment,
+                stderr=log,
+            )
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not booted.exists():
+            assert self.up and time.monotonic() < deadline, f"{self.name}: {(self.disk / 'boot.log').read_text()}"
+            time.sleep(0.02)
+        children = Path(f"/proc/{self._unshare.pid}/task/{self._unshare.pid}/children").read_text().split()
+        self._init = int(children[0])
+        port = f"port{self.number}"
+        self.network.ip(f"link add {port} type veth peer name eth0 netns {self._init}")
+        self.network.ip(f"link set {port} master switch up")
+        self.call("ip", "addr", "add", f"{self.address}/24", "dev", "eth0")
+        self.call("ip", "link", "set", "eth0", "up")
+
+    def command(self, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> list[str]:
+        """What runs a program there: from the checkout, with this Python's environment and a home of its own."""
+        given = {
+            "HOME": "/srv/home",
+            "TMPDIR": "/tmp",
+            "PYTHONPATH": str(ROOT),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **(environment or {}),
+        }
+        user = ["--user", "--preserve-credentials"] if _AS_USER else []
+        clock = ["--time"] if self.clock_ahead_s else []
+        spaces = ["--mount", "--net", "--pid", "--uts", "--ipc", *clock]
+        settings = [f"{name}={value}" for name, value in given.items()]
+        enter = ["nsenter", "--target", str(self._init), *user, *spaces]
+        return [*enter, "env", f"--chdir={ROOT}", *settings, *arguments]
+
+    def call(self, *arguments: str, timeout_s: float = 120.0, **environment: str) -> str:
+        """Run a program there to its end and return what it printed. Raises CalledProcessError with its errors."""
+        done = subprocess.run(
+            self.command(arguments, environment), capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+        if done.returncode:
+            shown = shlex.join(arguments)[:300]
+            raise AssertionError(f"{self.name}: {shown} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+        return done.stdout
+
+    def python(self, program: str, *arguments: str, timeout_s: float = 120.0, **environment: str) -> str:
+        return self.call(sys.executable, "-c", program, *arguments, timeout_s=timeout_s, **environment)
+
+    def start(self, *arguments: str, output: IO[str] | int, **environment: str) -> subprocess.Popen[str]:
+        """Start a program there that goes on; it ends with the host at the latest."""
+        return subprocess.Popen(
+            self.command(arguments, environment), stdout=output, stderr=subprocess.STDOUT, text=True,
+            stdin=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+
+    def processes(self) -> list[str]:
+        """Command lines of what runs there."""
+        return self.call("ps", "-eo", "args", "--no-headers").splitlines()
+
+    def kill(self) -> None:
+        """End all of it at once, without a word to anybody."""
+        assert self._unshare is not None
+        with suppress(ProcessLookupError):
+            os.kill(self._init, signal.SIGKILL)
+        self._unshare.wait(_START_TIMEOUT_S)
+        # The kernel takes a network away some time after its last process.
+        with suppress(AssertionError):
+            self.network.ip(f"link del port{self.number}")
+
+    def unplug(self) -> None:
+        """Cut its line to the switch: it hears of nobody, and nobody of it."""
+        self.network.ip(f"link set port{self.number} down")
+
+    def plug_in(self) -> None:
+        """Mend the line that `unplug` cut."""
+        self.network.ip(f"link set port{self.number} up")
+
+
+@dataclass(eq=False)
+class Network:
+    """A switch and the hosts that are plugged into it. Use it as a context manager: at its end all of them end.
+
+    `folder` holds the hosts' disks.
+    """
+
+    folder: Path
+    hosts: list[Host] = field(default_factory=list)
+    _switch: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Network:
+        self._switch = subprocess.Popen(["unshare", *_USER, "--net", "sleep", "infinity"])
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        own = os.stat("/proc/self/ns/net").st_ino
+        while os.stat(f"/proc/{self._switch.pid}/ns/net").st_ino == own:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        self.ip("link add switch type bridge")
+        self.ip("link set switch up")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for host in self.hosts:
+            if host.up:
+                host.kill()
+        assert self._switch is not None
+        self._switch.kill()
+        self._switch.wait()
+
+    def add(self, *, clock_ahead_s: int = 0) -> Host:
+        """Boot one more host."""
+        disk = self.folder / f"disk-{len(self.hosts) + 1}"
+        disk.mkdir(parents=True)
+        host = Host(self, len(self.hosts) + 1, disk, clock_ahead_s)
+        self.hosts.append(host)
+        host.boot()
+        return host
+
+    def inside(self) -> list[str]:
+        """What runs a program where the switch is."""
+        assert self._switch is not None
+        user = ["--user", "--preserve-credentials"] if _AS_USER else []
+        return ["nsenter", "--target", str(self._switch.pid), *user, "--net"]
+
+    def ip(self, command: str) -> None:
+        done = subprocess.run(
+            [*self.inside(), "ip", *command.split()], capture_output=True, text=True, timeout=20, check=False
+        )
+        assert done.returncode == 0, f"ip {command}: {done.stderr}"
