@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rose.clock import utc_us
+from rose.runtime.scheduling.messages import Target
 
 #: An engine stays wanted for this long after it was last wanted: turns of a trajectory follow one another, and a device
 #: that is given back in between is missed a moment later.
@@ -17,15 +18,22 @@ DEVICES_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Device time wanted of engines, in nanoseconds and never 0, and the RL step that it is for."""
+    """Device time wanted of engines, in nanoseconds and never 0, the RL step that it is for, and what they are to hold.
+
+    `drained`: nothing is to be lent. `train_run_id` is the run that trains on the device.
+    """
 
     step: int | None = None
     engines_ns: Mapping[str, int] = field(default_factory=dict)
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    drained: bool = False
+    train_run_id: str | None = None
 
     def differs(self, before: Wanted) -> bool:
-        """Whether somebody who knows `before` needs to know: other engines, another step, or twice the time."""
+        """Whether somebody who knows `before` needs to know: anything else is wanted, or twice the time."""
         return (
-            self.step != before.step
+            (self.step, self.drained, self.train_run_id) != (before.step, before.drained, before.train_run_id)
+            or self.targets != before.targets
             or self.engines_ns.keys() != before.engines_ns.keys()
             or any(value >= 2 * before.engines_ns[engine] for engine, value in self.engines_ns.items())
         )

@@ -1,4 +1,4 @@
-"""What agents and the gateway say to each other: JSON over HTTP, validated where it arrives."""
+"""What agents, clients and the controller say to each other: JSON over HTTP, validated where it arrives."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+ID_LENGTH_MAX = 256
+
 
 class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Report(BaseModel):
+    """Fields of a later version are ignored: agents and controller are replaced one after the other."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class SamplingParams(BaseModel):
@@ -28,8 +36,14 @@ class TurnLabels(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True, coerce_numbers_to_str=True)
 
     trajectory_id: str | None = None
-    #: The oldest weights that the turn may be generated with, beside the bound of the open step.
-    version_min: int = Field(default=0, ge=0)
+    #: The oldest weights that the turn may be generated with; None: what the run's staleness bound allows.
+    version_min: int | None = Field(default=None, ge=0)
+    #: What the turn is in the ledger. None: the number of turns that the trajectory had before, for `turn`.
+    group_id: str | None = Field(default=None, min_length=1, max_length=ID_LENGTH_MAX)
+    step: int | None = Field(default=None, ge=0)
+    turn: int | None = Field(default=None, ge=0)
+    #: A turn of the run that comes again with its key is the same turn, and made once.
+    key: str | None = Field(default=None, min_length=1, max_length=ID_LENGTH_MAX)
 
 
 class GenerateRequest(BaseModel):
@@ -42,7 +56,7 @@ class GenerateRequest(BaseModel):
     sampling_params: SamplingParams | None = None
     rose: TurnLabels | None = None
     #: The answer comes whole. What would change its form is refused rather than ignored.
-    stream: Literal[False] | None = None
+    stream: bool | None = None
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -51,7 +65,13 @@ class GenerateRequest(BaseModel):
         return {"max_new_tokens": given.max_new_tokens, **given.model_dump(exclude_unset=True)}
 
 
-class EngineReport(Message):
+class PlainGenerateRequest(GenerateRequest):
+    """A turn of no run, whose answer comes whole."""
+
+    stream: Literal[False] | None = None
+
+
+class EngineReport(Report):
     """One rollout engine, as its agent sees it at a heartbeat."""
 
     engine_id: str = Field(min_length=1)
@@ -64,9 +84,20 @@ class EngineReport(Message):
     lease_id: str | None
     lease_left_ns: int | None
     slack_ok: bool
+    #: The run whose weights it holds; None: weights that belong to no run.
+    run_id: str | None = None
+    #: Why it is not at its target, if it was tried.
+    failed: str | None = None
 
 
-class Heartbeat(Message):
+class ClockReading(Report):
+    """Both clocks of a host, read at once."""
+
+    monotonic_ns: int
+    utc_ns: int
+
+
+class Heartbeat(Report):
     """Sent by a device's agent; `engines` is all its rollout engines.
 
     It is answered as soon as what is wanted of them differs from answer number `seen`, or after `hold_s`.
@@ -76,19 +107,37 @@ class Heartbeat(Message):
     engines: list[EngineReport]
     seen: int = 0
     hold_s: float = Field(default=0.0, ge=0, le=10)
+    #: Why nothing of the device is lent.
+    fault: str | None = None
+    host: str | None = None
+    clock: ClockReading | None = None
 
 
-class HeartbeatReply(Message):
-    """What the gateway wants of a device. A lease that is not named in `renew` is not renewed.
+class Target(Report):
+    """What an engine must hold: a version of a run's weights, and where they are fetched."""
+
+    run_id: str
+    version: int
+    url: str
+    token: str | None = Field(default=None, repr=False)
+
+
+class HeartbeatReply(Report):
+    """What the controller wants of a device. A lease that is not named in `renew` is not renewed.
 
     `wanted_ns` is the device time expected to be wanted of each engine; absent or 0, nothing is wanted. `step` is the
-    RL step that is open, if one is.
+    RL step that turns are made for, if they say one. An engine that `targets` does not name stays as it is.
     """
 
     seq: int
     renew: list[str]
     wanted_ns: dict[str, int]
     step: int | None
+    targets: dict[str, Target] = {}
+    #: Nothing of the device may be lent.
+    drained: bool = False
+    #: The run that trains on the device.
+    train_run_id: str | None = None
 
 
 class PreemptRequest(Message):
@@ -110,3 +159,70 @@ class StepRequest(Message):
     step: int = Field(ge=0)
     version_min: int = Field(ge=0)
     expires_s: float = Field(gt=0, le=3600)
+
+
+EXPIRES_S_MAX = 3600.0
+Expiry = Annotated[float, Field(gt=0, le=EXPIRES_S_MAX, allow_inf_nan=False)]
+
+
+class OpenRun(Message):
+    """A client opens a run, or takes it up again with `resume`: then what is given here holds from now on."""
+
+    name: str = Field(min_length=1, max_length=ID_LENGTH_MAX)
+    #: The fleet's rollout model.
+    model: str = Field(min_length=1)
+    team: str | None = Field(default=None, min_length=1)
+    tags: dict[str, str] = {}
+    task: str | None = None
+    #: How many versions a turn's weights may be behind the newest, where the turn says nothing else.
+    staleness_max: int = Field(default=1, ge=0)
+    #: Its share of engines beside that of other runs of the same priority.
+    weight: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
+    #: Runs of a higher one are served first.
+    priority: int = Field(default=0, ge=-1000, le=1000)
+    #: Not heard of for so long, it ends.
+    expires_s: Expiry = 60.0
+    trainer_device: str | None = Field(default=None, min_length=1)
+    resume: str | None = Field(default=None, min_length=1)
+
+
+class OpenedRun(Report):
+    """`version` is the newest that was published, `step` the last that was recorded; None: none was."""
+
+    run_id: str
+    fence: int
+    version: int | None
+    step: int | None
+    url: str
+    expires_s: float
+
+
+class RenewRun(Message):
+    fence: int = Field(ge=1)
+    expires_s: Expiry | None = None
+
+
+class PublishVersion(Message):
+    """The weights of a version can be fetched at `url`, with `token` if one is given."""
+
+    fence: int = Field(ge=1)
+    version: int = Field(ge=0)
+    url: str = Field(min_length=1)
+    token: str | None = Field(default=None, repr=False)
+
+
+class RunEvents(Message):
+    """Events of the run, each with its `kind`, an `event_id` and the fields of its kind."""
+
+    fence: int = Field(ge=1)
+    events: list[dict[str, Any]] = Field(min_length=1, max_length=10_000)
+
+
+class CloseRun(Message):
+    fence: int = Field(ge=1)
+    outcome: Literal["ended", "failed"] = "ended"
+    reason: str | None = None
+
+
+class DrainDevice(Message):
+    reason: str | None = None

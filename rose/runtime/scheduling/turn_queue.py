@@ -47,7 +47,7 @@ class TurnQueue:
     def __init__(self, table: WorkerTable, trajectories: Trajectories, place: Place) -> None:
         self._table, self._trajectories, self._place = table, trajectories, place
         self._waiting: list[_Waiting] = []
-        #: The bound of the open step; a turn may have a stricter one.
+        #: The bound of the open step, for turns of no run; a turn may have a stricter one.
         self.version_min = 0
 
     def __len__(self) -> int:
@@ -81,18 +81,23 @@ class TurnQueue:
         """Place what can be placed. Called whenever a worker changed, a turn came or an engine may be tried again."""
         if not self._waiting:
             return
-        facts = {worker.engine_id: worker for worker in self._table.facts(now_ns)}
+        engines: dict[str | None, dict[str, WorkerFacts]] = {}
         # Room only shrinks meanwhile, so what fits nowhere for one turn fits nowhere for the next of its kind.
-        nowhere: set[tuple[int, frozenset[str]]] = set()
+        nowhere: set[tuple[str | None, int, frozenset[str]]] = set()
         rest: list[_Waiting] = []
         for waiting in self._waiting:
             turn = waiting.turn
             if waiting.placed.done():
                 continue
-            kind = (max(turn.version_min, self.version_min), turn.avoids(self._table, now_ns))
+            run_id = turn.run_id
+            if (facts := engines.get(run_id)) is None:
+                facts = engines[run_id] = {facts.engine_id: facts for facts in self._table.serving(run_id, now_ns)}
+            version_min = turn.version_min if run_id is not None else max(turn.version_min, self.version_min)
+            kind = (run_id, version_min, turn.avoids(self._table, now_ns))
             placement = Placement(None, "queue")
             if kind not in nowhere:
-                placement = self._place(TurnFacts(self._trajectories.engine(turn.trajectory_id), *kind), facts.values())
+                prefix = self._trajectories.engine(turn.trajectory)
+                placement = self._place(TurnFacts(prefix, *kind[1:]), facts.values())
             if placement.engine_id is None:
                 nowhere.add(kind)
                 waiting.queued = True
@@ -103,7 +108,7 @@ class TurnQueue:
             facts[placement.engine_id] = replace(chosen, in_flight=chosen.in_flight + 1)
             reason = "queue" if waiting.queued else placement.reason
             waiting.placed.set_result(
-                Placed(worker, _take_room(turn, worker, kind[0], now_ns), reason, now_ns - waiting.since_ns)
+                Placed(worker, _take_room(turn, worker, version_min, now_ns), reason, now_ns - waiting.since_ns)
             )
         self._waiting = rest
 
@@ -115,6 +120,7 @@ def _take_room(turn: Turn, worker: Worker, version_min: int, now_ns: int) -> InF
         kv_tokens=len(turn.request.input_ids) + int(turn.request.sampling["max_new_tokens"]),
         placed_ns=now_ns,
         lease_id=worker.report.lease_id,
+        run_id=turn.run_id,
         version_min=version_min,
     )
     worker.in_flight[item.request_id] = item

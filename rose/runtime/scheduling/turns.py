@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-from rose.runtime.scheduling.messages import GenerateRequest
+from rose.runtime.scheduling.messages import GenerateRequest, TurnLabels
 from rose.runtime.scheduling.workers import WorkerTable
-from rose.runtime.weight_version import parse_name
 
 #: An engine that took a turn off does not get it again for this long, or until it has another lease.
 AVOID_NS = 1_000_000_000
@@ -24,6 +24,12 @@ class Turn:
     request: GenerateRequest
     trajectory_id: str
     arrived_ns: int
+    #: Which turn of its trajectory it is, from 0.
+    number: int = 0
+    #: The run that it is of; None: of none.
+    run_id: str | None = None
+    #: The oldest weights that it may be made with.
+    version_min: int = 0
     output_ids: list[int] = field(default_factory=list)
     logprobs: list[list[object]] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
@@ -31,16 +37,35 @@ class Turn:
     waited_ns: int = 0
     on_engines_ns: int = 0
     backoff_s: float = BACKOFF_FIRST_S
+    #: Set, and another put in its place, when it has more tokens.
+    news: asyncio.Event = field(default_factory=asyncio.Event)
     _left: dict[str, tuple[str | None, int]] = field(default_factory=dict)
 
     @classmethod
-    def begin(cls, request: GenerateRequest, now_ns: int) -> Turn:
-        labels = request.rose
-        return cls(request, (labels and labels.trajectory_id) or uuid.uuid4().hex, now_ns)
+    def begin(cls, request: GenerateRequest, now_ns: int, run_id: str | None = None, version_min: int = 0) -> Turn:
+        """`version_min` holds where the request says none."""
+        labels = request.rose or TurnLabels()
+        return cls(
+            request,
+            labels.trajectory_id or uuid.uuid4().hex,
+            now_ns,
+            run_id=run_id,
+            version_min=version_min if labels.version_min is None else labels.version_min,
+        )
 
     @property
-    def version_min(self) -> int:
-        return 0 if self.request.rose is None else self.request.rose.version_min
+    def trajectory(self) -> str:
+        """What no other run's trajectory is called."""
+        return self.trajectory_id if self.run_id is None else f"{self.run_id}/{self.trajectory_id}"
+
+    @property
+    def key(self) -> str | None:
+        """What a run's client calls it; turns of no run have none."""
+        return None if self.run_id is None else self.labels.key
+
+    @property
+    def labels(self) -> TurnLabels:
+        return self.request.rose or TurnLabels()
 
     @property
     def input_ids(self) -> list[int]:
@@ -89,11 +114,23 @@ class Turn:
 
 
 def token_versions(meta: dict[str, Any], tokens: int) -> list[int]:
-    """The policy version of each token, from SGLang's spans; an engine that was never updated reports "default"."""
+    """The policy version of each token, from SGLang's spans: `7`, or `RUN/7` where weights are of a run.
+
+    An engine that was never updated reports "default".
+    """
     versions = [0] * tokens
     for span in meta.get("weight_versions") or []:
-        known = parse_name(str(span["version"]))
-        number = 0 if known is None else known[1]
+        name = str(span["version"]).rpartition("/")[2]
+        number = int(name) if name.isdigit() else 0
         for index in range(int(span["start"]), min(int(span["end"]), tokens)):
             versions[index] = number
     return versions
+
+
+def foreign_run(meta: dict[str, Any], run_id: str | None) -> str | None:
+    """The run whose weights made one of the tokens, if it is another one than the turn's."""
+    for span in meta.get("weight_versions") or []:
+        name, slash, _ = str(span["version"]).rpartition("/")
+        if slash and name != run_id and int(span["end"]) > int(span["start"]):
+            return name
+    return None

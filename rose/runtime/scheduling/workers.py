@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,8 @@ class InFlight:
     kv_tokens: int
     placed_ns: int
     lease_id: str | None = None
+    #: The run that the turn is of.
+    run_id: str | None = None
     #: The oldest weights that the turn may be made with.
     version_min: int = 0
     #: The call to the engine, once it was made.
@@ -50,12 +53,24 @@ class Worker:
     pace_turns: float = 0.0
     #: When a turn was completed here last.
     completed_ns: int = 0
+    #: The run whose turns it takes, since when, and how long it then took until it held that run's weights.
+    assigned: str | None = None
+    assigned_ns: int = 0
+    switch_ns: int = 0
+    drained: bool = False
 
     @property
     def lease_id(self) -> str | None:
         """The lease that turns may be placed under."""
         lease_id = self.report.lease_id
         return None if lease_id == self.withdrawn_lease_id else lease_id
+
+    def serves(self, run_id: str | None) -> bool:
+        """Whether it takes turns of that run now: it is assigned to it, and holds its weights. None: of no run."""
+        return self.assigned == run_id == self.report.run_id and not self.drained
+
+    def assign(self, run_id: str | None, now_ns: int) -> None:
+        self.assigned, self.assigned_ns = run_id, now_ns
 
     def overdue_ns(self, now_ns: int) -> int:
         return now_ns - self.due_ns
@@ -103,6 +118,12 @@ class WorkerTable:
     def __contains__(self, engine_id: str) -> bool:
         return engine_id in self._workers
 
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(self._workers.values())
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
     def hear(self, heartbeat: Heartbeat, now_ns: int) -> None:
         """Take up what an agent reports; it is to be heard of again once its poll may have been answered."""
         due_ns = now_ns + int(heartbeat.hold_s * 1e9)
@@ -111,6 +132,8 @@ class WorkerTable:
             if worker is None:
                 self._workers[report.engine_id] = Worker(report, now_ns, due_ns)
             else:
+                if report.run_id == worker.assigned != worker.report.run_id:
+                    worker.switch_ns = now_ns - worker.assigned_ns
                 worker.report, worker.heard_ns, worker.due_ns = report, now_ns, due_ns
                 worker.suspected = worker.suspected and not report.alive
 
@@ -124,6 +147,10 @@ class WorkerTable:
     def facts(self, now_ns: int) -> list[WorkerFacts]:
         return [worker.facts(now_ns) for worker in self._workers.values()]
 
+    def serving(self, run_id: str | None, now_ns: int) -> list[WorkerFacts]:
+        """The engines that take turns of the run."""
+        return [worker.facts(now_ns) for worker in self._workers.values() if worker.serves(run_id)]
+
     def unleased(self, heartbeat: Heartbeat) -> list[tuple[Worker, InFlight]]:
         """Turns on a borrowed engine that has no lease any more, not yet taken off."""
         return [
@@ -136,17 +163,18 @@ class WorkerTable:
 
     def stalled(self, now_ns: int) -> list[tuple[Worker, InFlight]]:
         """Turns that would be done by now on another engine, which has room for them."""
-        running = [
-            RunningTurn(item.request_id, engine_id, item.version_min, now_ns - item.placed_ns)
-            for engine_id, worker in self._workers.items()
-            if worker.report.borrowed
-            for item in worker.in_flight.values()
-            if not item.taken_off
+        running: dict[str | None, list[RunningTurn]] = {}
+        for engine_id, worker in self._workers.items():
+            if worker.report.borrowed and worker.serves(worker.assigned):
+                for item in worker.in_flight.values():
+                    if not item.taken_off:
+                        turn = RunningTurn(item.request_id, engine_id, item.version_min, now_ns - item.placed_ns)
+                        running.setdefault(worker.assigned, []).append(turn)
+        return [
+            (worker := self._workers[turn.engine_id], worker.in_flight[turn.request_id])
+            for run_id, turns in running.items()
+            for turn in stalled(turns, self.serving(run_id, now_ns))
         ]
-        if not running:
-            return []
-        chosen = stalled(running, self.facts(now_ns))
-        return [(worker := self._workers[turn.engine_id], worker.in_flight[turn.request_id]) for turn in chosen]
 
     def lost(self, now_ns: int) -> list[InFlight]:
         """Turns on engines whose agent has been silent for too long. Forgets engines that nobody speaks for."""

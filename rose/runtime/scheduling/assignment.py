@@ -1,0 +1,87 @@
+"""Which engine works for which run, as the controller keeps to `rose.runtime.policy.sharing`."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from rose.runtime.policy.sharing import EngineFacts, RunFacts, assign, serve
+from rose.runtime.scheduling.load import Load
+from rose.runtime.scheduling.messages import Target
+from rose.runtime.scheduling.runs.registry import Runs
+from rose.runtime.scheduling.workers import SILENCE_MAX_NS, InFlight, Worker, WorkerTable
+
+
+class Assignment:
+    """Assigns engines of the table to open runs. Times are monotonic nanoseconds, given by the caller."""
+
+    def __init__(self, table: WorkerTable, runs: Runs, loads: defaultdict[str | None, Load]) -> None:
+        self._table, self._runs, self._loads = table, runs, loads
+        self._served: dict[str, float] = {}
+        self._served_ns: int | None = None
+
+    def update(self, now_ns: int) -> list[tuple[Worker, InFlight]]:
+        """Assign anew; returns the turns that must leave the engine that they are on."""
+        runs = {
+            run.run_id: RunFacts(
+                run.run_id,
+                self._loads[run.run_id].peak(now_ns),
+                run.facts.weight,
+                run.facts.priority,
+                self._served.get(run.run_id, 0.0),
+            )
+            for run in self._runs
+            if run.is_open and run.facts.version is not None
+        }
+        if not runs and all(worker.assigned is None for worker in self._table):
+            return []
+        usable = [worker for worker in self._table if _usable(worker, now_ns)]
+        engines = [
+            EngineFacts(
+                worker.report.engine_id,
+                worker.report.capacity,
+                worker.assigned or worker.report.run_id,
+                worker.assigned_ns,
+                worker.switch_ns,
+            )
+            for worker in usable
+        ]
+        self._serve(runs, usable, now_ns)
+        chosen = assign(engines, runs.values(), now_ns)
+        leaving: list[tuple[Worker, InFlight]] = []
+        for worker in self._table:
+            # One that cannot be used now stays with its run, for as long as there is that run.
+            kept = worker.assigned if worker.assigned in runs else None
+            run_id = chosen.get(worker.report.engine_id) if _usable(worker, now_ns) else kept
+            if run_id != worker.assigned:
+                worker.assign(run_id, now_ns)
+                leaving += [(worker, item) for item in worker.in_flight.values() if item.run_id != run_id]
+        return [(worker, item) for worker, item in leaving if not item.taken_off]
+
+    def target(self, worker: Worker) -> Target | None:
+        """What the engine is to hold; None: what it holds. Other runs' turns leave it first."""
+        if worker.assigned is None or worker.drained:
+            return None
+        facts = self._runs.get(worker.assigned).facts
+        if facts.version is None or facts.url is None:
+            return None
+        if any(item.run_id != worker.assigned for item in worker.in_flight.values()):
+            return None
+        return Target(run_id=facts.run_id, version=facts.version, url=facts.url, token=facts.token)
+
+    def _serve(self, runs: dict[str, RunFacts], usable: list[Worker], now_ns: int) -> None:
+        weights = {run.run_id: run.weight for run in runs.values() if run.turns}
+        slots: defaultdict[str, int] = defaultdict(int)
+        for worker in usable:
+            if worker.assigned is not None:
+                slots[worker.assigned] += worker.report.capacity
+        elapsed_ns = 0 if self._served_ns is None else now_ns - self._served_ns
+        self._served, self._served_ns = serve(self._served, slots, weights, elapsed_ns), now_ns
+
+
+def _usable(worker: Worker, now_ns: int) -> bool:
+    return (
+        worker.report.alive
+        and worker.report.capacity > 0
+        and not worker.drained
+        and worker.overdue_ns(now_ns) < SILENCE_MAX_NS
+    )

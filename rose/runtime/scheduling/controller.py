@@ -1,0 +1,371 @@
+"""The controller: which engines there are, which runs want them, and where every turn goes. It knows no HTTP.
+
+A turn that is preempted keeps the tokens it has and goes on elsewhere. An engine that fails is avoided and the turn
+tried again; an engine that refuses a turn (4xx) has the last word. Prefixes of old weights are kept apart from new
+ones by the engine itself. Turns of a run go only to engines that are assigned to it and hold its weights; turns of no
+run to those that are assigned to none.
+
+Turns that wait or run are what makes the controller want devices; when there are none, it wants none. Nothing that was
+asked for lasts without being asked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rose.clock import monotonic_ns, utc_us
+from rose.errors import UserError, did_you_mean
+from rose.events import Record
+from rose.runtime.policy.demand import DemandFacts, wanted_ns
+from rose.runtime.policy.policies import POLICIES
+from rose.runtime.scheduling.assignment import Assignment
+from rose.runtime.scheduling.demand import Answers, Demand, Wanted
+from rose.runtime.scheduling.devices import Devices
+from rose.runtime.scheduling.engine_calls import EngineCalls
+from rose.runtime.scheduling.load import Load
+from rose.runtime.scheduling.messages import (
+    CloseRun,
+    Heartbeat,
+    HeartbeatReply,
+    OpenRun,
+    PreemptReply,
+    PreemptRequest,
+    PublishVersion,
+    RunEvents,
+    StepRequest,
+    Target,
+)
+from rose.runtime.scheduling.runs.answers import AnswerStore
+from rose.runtime.scheduling.runs.recorder import Recorder
+from rose.runtime.scheduling.runs.registry import Run, Runs
+from rose.runtime.scheduling.runs.state import State
+from rose.runtime.scheduling.trajectories import Trajectories
+from rose.runtime.scheduling.turn_queue import TurnQueue
+from rose.runtime.scheduling.turn_service import TurnService
+from rose.runtime.scheduling.workers import Worker, WorkerTable
+
+#: How often it is looked after what only time changes.
+TICK_S = 0.1
+
+
+class UnknownDeviceError(UserError):
+    """No device of that id has reported here."""
+
+
+class UnknownEngineError(UserError):
+    """No engine of that id has reported here."""
+
+
+class Controller:
+    """State and decisions; `start` and `stop` inside a running loop. One asyncio loop, no locks.
+
+    `policy` names one of `rose.runtime.policy.policies.POLICIES`: its `place` puts turns on engines. `model` is the
+    fleet's rollout model; None: any. `state` is the folder of what is kept; None: nothing is. `record` is a ledger
+    writer's, for events of runs; None: nothing is recorded. `devices` are those that the fleet is to have.
+
+    Raises StateError if the state cannot be read.
+    """
+
+    def __init__(
+        self,
+        policy: str = "rose",
+        *,
+        model: str | None = None,
+        state: Path | None = None,
+        record: Record | None = None,
+        fleet_run_id: str | None = None,
+        devices: Sequence[str] = (),
+    ) -> None:
+        now_ns = monotonic_ns()
+        self.policy, self.model, self.fleet_run_id = policy, model, fleet_run_id
+        self.expected_devices = tuple(devices)
+        self.workers = WorkerTable()
+        self.devices = Devices()
+        self._state = State(state)
+        self.answers = AnswerStore(state)
+        self.recorder = Recorder(record, self._state, fleet_run_id)
+        self.runs = Runs(self._state, now_ns, model=model, records=record is not None)
+        self.drained = self._state.drained()
+        self.loads: defaultdict[str | None, Load] = defaultdict(Load)
+        self.trajectories = Trajectories()
+        self.queue = TurnQueue(self.workers, self.trajectories, POLICIES[policy].place)
+        self._assignment = Assignment(self.workers, self.runs, self.loads)
+        self._step: tuple[StepRequest, int] | None = None  # and when it expires
+        self._demand = Demand()
+        self._wanted = Wanted()
+        self._polls = Answers()
+        self._news = asyncio.Event()
+        self._engines: EngineCalls | None = None
+        self.turns: TurnService | None = None
+        self._ticking: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    async def start(self) -> None:
+        """Record what was not recorded before the last process of this state died, and look after time."""
+        self._engines = EngineCalls()
+        self.turns = TurnService(self._engines, self.queue, self.trajectories, self.answers, self.recorder, self.moved)
+        self.recorder.catch_up(self.answers.events_json())
+        self._ticking = asyncio.create_task(self._tick())
+
+    def release_polls(self) -> None:
+        """Answer every heartbeat that waits, and hold none from now on."""
+        self._stopping = True
+        self.tell()
+
+    async def stop(self) -> None:
+        """Give up turns. What is kept stays for the next one."""
+        self.release_polls()
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+        if self.turns is not None:
+            await self.turns.close()
+        if self._engines is not None:
+            await self._engines.close()
+        await self.recorder.close()
+        self.answers.close()
+        self._state.close()
+
+    # ------------------------------------------------------------------ runs
+
+    def open_run(self, request: OpenRun) -> Run:
+        run = self.runs.open(request, monotonic_ns())
+        self._changed()
+        return run
+
+    def renew(self, run_id: str, fence: int, expires_s: float | None) -> Run:
+        return self.runs.renew(run_id, fence, monotonic_ns(), expires_s)
+
+    def publish(self, run_id: str, request: PublishVersion) -> Run:
+        run = self.runs.publish(run_id, request, monotonic_ns())
+        self._changed()
+        return run
+
+    async def record(self, run_id: str, request: RunEvents) -> None:
+        """Record a client's events. Raises EventRefusedError for the first that is none, and then records none."""
+        run = self.runs.hear(run_id, monotonic_ns(), request.fence)
+        step = await self.recorder.record(run_id, request.events)
+        if step is not None:
+            self.runs.reach_step(run, step)
+
+    def close_run(self, run_id: str, request: CloseRun) -> Run:
+        run = self.runs.close(run_id, request.fence, request.outcome, request.reason)
+        self._changed()
+        return run
+
+    def _changed(self) -> None:
+        """What runs there are, or what they have published."""
+        self.recorder.record_due()
+        self.pass_time(monotonic_ns())
+
+    # ------------------------------------------------------------------ devices
+
+    async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
+        """Answers once what is wanted of the device differs from what its agent has seen, or after its `hold_s`."""
+        assert self._engines is not None
+        now = monotonic_ns()
+        deadline = now + int(heartbeat.hold_s * 1e9)
+        self.devices.hear(heartbeat, now, utc_us() * 1000)
+        self.workers.hear(heartbeat, now)
+        self._adopt(heartbeat, now)
+        for worker, item in self.workers.unleased(heartbeat):
+            self._engines.take_off_later(worker, item)
+        self.queue.dispatch(now)
+        self._assess(now)
+        try:
+            while not self._polls.due(heartbeat.device_id, heartbeat.seen, wanted := self._wanted_of(heartbeat)):
+                left_s = (deadline - monotonic_ns()) / 1e9
+                if left_s <= 0 or self._stopping:
+                    break
+                try:
+                    await asyncio.wait_for(self._news.wait(), left_s)
+                except TimeoutError:
+                    break
+        finally:
+            self.workers.answered(heartbeat, monotonic_ns())
+        wanted = self._wanted_of(heartbeat)
+        workers = [self.workers[report.engine_id] for report in heartbeat.engines]
+        return HeartbeatReply(
+            seq=self._polls.give(heartbeat.device_id, heartbeat.seen, wanted),
+            renew=[
+                worker.lease_id
+                for worker in workers
+                if worker.lease_id is not None and worker.report.engine_id in wanted.engines_ns
+            ],
+            wanted_ns=dict(wanted.engines_ns),
+            step=wanted.step,
+            targets=dict(wanted.targets),
+            drained=wanted.drained,
+            train_run_id=wanted.train_run_id,
+        )
+
+    def _adopt(self, heartbeat: Heartbeat, now_ns: int) -> None:
+        """Engines that were not known before stay with the run whose weights they hold."""
+        drained = heartbeat.device_id in self.drained
+        live = {run.run_id for run in self.runs if run.is_open}
+        for report in heartbeat.engines:
+            worker = self.workers[report.engine_id]
+            worker.drained = drained
+            if worker.assigned is None and worker.assigned_ns == 0 and report.run_id in live:
+                worker.assign(report.run_id, now_ns)
+
+    def _wanted_of(self, heartbeat: Heartbeat) -> Wanted:
+        """What is wanted of the engines that an agent reports."""
+        times = self._wanted.engines_ns
+        workers = [self.workers[report.engine_id] for report in heartbeat.engines]
+        step = None if self._step is None else self._step[0].step
+        for worker in workers:
+            if worker.assigned is not None and worker.report.engine_id in times:
+                step = self.loads[worker.assigned].step
+        trainers = [run.run_id for run in self.runs if run.is_open and run.facts.trainer_device == heartbeat.device_id]
+        return Wanted(
+            step,
+            {
+                worker.report.engine_id: times[worker.report.engine_id]
+                for worker in workers
+                if worker.report.engine_id in times
+            },
+            {
+                worker.report.engine_id: target
+                for worker in workers
+                if (target := self._assignment.target(worker)) is not None
+            },
+            heartbeat.device_id in self.drained,
+            trainers[-1] if trainers else None,
+        )
+
+    async def preempt(self, request: PreemptRequest) -> PreemptReply:
+        """Take turns off an engine; returns once it was asked to give them up. Raises UnknownEngineError."""
+        assert self._engines is not None
+        if request.engine_id not in self.workers:
+            raise UnknownEngineError(f"no engine {request.engine_id!r} has reported here")
+        worker = self.workers[request.engine_id]
+        if request.kv_tokens is None:
+            # Nothing new is placed there until its agent reports another lease.
+            worker.withdrawn_lease_id = worker.report.lease_id
+        chosen = self.workers.youngest(request.engine_id, request.kv_tokens)
+        await self._engines.take_off(worker, chosen)
+        return PreemptReply(requests=len(chosen), kv_tokens=sum(item.kv_tokens for item in chosen))
+
+    def drain(self, device_id: str, reason: str | None) -> None:
+        """Lend nothing of the device until `undrain`, also after a restart. Raises UnknownDeviceError."""
+        self._check_device(device_id)
+        self._state.drain(device_id, reason)
+        self.drained[device_id] = reason
+        self._drains_changed()
+
+    def undrain(self, device_id: str) -> None:
+        self._check_device(device_id)
+        self._state.undrain(device_id)
+        self.drained.pop(device_id, None)
+        self._drains_changed()
+
+    def _check_device(self, device_id: str) -> None:
+        known = {device.device_id for device in self.devices} | self.drained.keys() | set(self.expected_devices)
+        if device_id not in known:
+            raise UnknownDeviceError(f"there is no device {device_id!r}{did_you_mean(device_id, known)}")
+
+    def _drains_changed(self) -> None:
+        assert self._engines is not None
+        for worker in self.workers:
+            worker.drained = worker.report.device_id in self.drained
+            if worker.drained:
+                for item in worker.in_flight.values():
+                    if not item.taken_off:
+                        self._engines.take_off_later(worker, item)
+        self.pass_time(monotonic_ns())
+        self.tell()
+
+    @property
+    def wanted_ns(self) -> Mapping[str, int]:
+        """Device time wanted of engines, by their ids."""
+        return self._wanted.engines_ns
+
+    def target(self, worker: Worker) -> Target | None:
+        """What the engine is to hold; None: what it holds."""
+        return self._assignment.target(worker)
+
+    # ------------------------------------------------------------------ time and demand
+
+    def set_step(self, step: StepRequest) -> None:
+        """An RL step of no run is open."""
+        now = monotonic_ns()
+        self._step = (step, now + int(step.expires_s * 1e9))
+        self.pass_time(now)
+
+    def moved(self, run_id: str | None) -> None:
+        """A turn of the run came in, or left its engine."""
+        now_ns = monotonic_ns()
+        if run_id is not None and not any(worker.assigned == run_id for worker in self.workers):
+            self._assign(now_ns)
+        if not self._wanted.engines_ns:
+            self._assess(now_ns)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.pass_time(monotonic_ns())
+
+    def pass_time(self, now_ns: int) -> None:
+        """What only time changes: what expires, agents that fall silent, engines that may be tried again."""
+        if self._step is not None and self._step[1] <= now_ns:
+            self._step = None
+        self.queue.version_min = 0 if self._step is None else self._step[0].version_min
+        for run_id, load in self.loads.items():
+            if run_id is not None and load.turns:
+                # Its client holds a connection open.
+                self.runs.get(run_id).heard_ns = now_ns
+        if self.runs.expire(now_ns):
+            self.recorder.record_due()
+        self.devices.forget(now_ns)
+        for item in self.workers.lost(now_ns):
+            if item.call is not None:
+                item.call.cancel()
+        self._assign(now_ns)
+        self.queue.dispatch(now_ns)
+        # With turns that wait, nobody has room; those that run are moved once it is others that are idle.
+        if self._engines is not None and not len(self.queue):
+            for worker, item in self.workers.stalled(now_ns):
+                self._engines.take_off_later(worker, item)
+        self._assess(now_ns)
+
+    def _assign(self, now_ns: int) -> None:
+        leaving = self._assignment.update(now_ns)
+        assert self._engines is not None or not leaving
+        for worker, item in leaving:
+            if self._engines is not None:
+                self._engines.take_off_later(worker, item)
+
+    def _assess(self, now_ns: int) -> None:
+        """Look anew at what is wanted, and wake the polls if that changed."""
+        engines_ns: dict[str, int] = {}
+        for run_id, load in self.loads.items():
+            if load.turns:
+                bound = self.queue.version_min if run_id is None else 0
+                facts = DemandFacts(
+                    turns=len(load.turns),
+                    turn_ns=load.expected_ns,
+                    follow_share=self.trajectories.follow_share,
+                    version_min=max(bound, load.version_min),
+                )
+                engines_ns |= wanted_ns(facts, self.workers.serving(run_id, now_ns))
+        wanted = Wanted(
+            None if self._step is None else self._step[0].step,
+            self._demand.assess(engines_ns, now_ns),
+            {
+                worker.report.engine_id: target
+                for worker in self.workers
+                if (target := self._assignment.target(worker)) is not None
+            },
+        )
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self.tell()
+
+    def tell(self) -> None:
+        """Have every poll look again."""
+        self._news.set()
+        self._news = asyncio.Event()

@@ -1,0 +1,80 @@
+"""Devices as their agents report them, and how far the clocks of their hosts are off."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rose.runtime.scheduling.messages import ClockReading, Heartbeat
+
+#: Readings that an offset is taken from: of those, one was delayed least.
+_READINGS = 16
+#: A host's clock was set when it moved by more than this against the host's monotonic one.
+_STEP_NS = 5_000_000
+#: A device that was not heard of for so long is forgotten.
+FORGET_NS = 3600 * 1_000_000_000
+
+
+@dataclass(slots=True)
+class Device:
+    """Times are monotonic nanoseconds of the controller."""
+
+    device_id: str
+    heard_ns: int
+    due_ns: int
+    host: str | None = None
+    #: Why its agent lends nothing.
+    fault: str | None = None
+    engine_ids: tuple[str, ...] = ()
+    #: How often its host's clock was set.
+    clock_steps: int = 0
+    _utc_minus_monotonic_ns: int | None = None
+    _offsets_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_READINGS))
+
+    @property
+    def clock_offset_ns(self) -> int | None:
+        """The host's UTC minus the controller's, less than it is by what the quickest of the last messages took."""
+        return max(self._offsets_ns, default=None)
+
+    def read_clock(self, reading: ClockReading, utc_ns: int) -> None:
+        anchor_ns = reading.utc_ns - reading.monotonic_ns
+        before_ns, self._utc_minus_monotonic_ns = self._utc_minus_monotonic_ns, anchor_ns
+        if before_ns is not None and abs(anchor_ns - before_ns) > _STEP_NS:
+            self.clock_steps += 1
+            self._offsets_ns.clear()
+        self._offsets_ns.append(reading.utc_ns - utc_ns)
+
+
+class Devices:
+    """All devices that were heard of, by id."""
+
+    def __init__(self) -> None:
+        self._devices: dict[str, Device] = {}
+
+    def __iter__(self) -> Iterator[Device]:
+        return iter(self._devices.values())
+
+    def __contains__(self, device_id: str) -> bool:
+        return device_id in self._devices
+
+    def __getitem__(self, device_id: str) -> Device:
+        return self._devices[device_id]
+
+    def hear(self, heartbeat: Heartbeat, now_ns: int, utc_ns: int) -> Device:
+        due_ns = now_ns + int(heartbeat.hold_s * 1e9)
+        device = self._devices.get(heartbeat.device_id)
+        if device is None:
+            device = self._devices[heartbeat.device_id] = Device(heartbeat.device_id, now_ns, due_ns)
+        device.heard_ns, device.due_ns = now_ns, due_ns
+        device.host, device.fault = heartbeat.host, heartbeat.fault
+        device.engine_ids = tuple(report.engine_id for report in heartbeat.engines)
+        if heartbeat.clock is not None:
+            device.read_clock(heartbeat.clock, utc_ns)
+        return device
+
+    def forget(self, now_ns: int) -> None:
+        """Those that nobody speaks for any more."""
+        for device_id, device in list(self._devices.items()):
+            if now_ns - device.due_ns > FORGET_NS:
+                del self._devices[device_id]

@@ -1,0 +1,61 @@
+"""Turns over HTTP, in the fields of SGLang's `/generate`: whole, or as server-sent events while they are made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+from rose.clock import monotonic_ns
+from rose.runtime.scheduling.controller import Controller
+from rose.runtime.scheduling.gateway.answers import failure
+from rose.runtime.scheduling.messages import GenerateRequest, PlainGenerateRequest
+from rose.runtime.scheduling.turn_service import Outcome, so_far
+from rose.runtime.scheduling.turns import Turn
+
+#: Turns at once at most; beyond it a caller is told to come back.
+TURNS_MAX = 10_000
+
+
+def routes(controller: Controller) -> list[web.RouteDef]:
+    async def generate_plain(request: web.Request) -> web.StreamResponse:
+        return await _answer(controller, request, PlainGenerateRequest.model_validate_json(await request.read()), None)
+
+    async def generate(request: web.Request) -> web.StreamResponse:
+        wanted = GenerateRequest.model_validate_json(await request.read())
+        return await _answer(controller, request, wanted, request.match_info["run_id"])
+
+    return [web.post("/generate", generate_plain), web.post("/runs/{run_id}/generate", generate)]
+
+
+async def _answer(
+    controller: Controller, request: web.Request, wanted: GenerateRequest, run_id: str | None
+) -> web.StreamResponse:
+    now_ns = monotonic_ns()
+    version_min = 0 if run_id is None else controller.runs.hear(run_id, now_ns).version_min
+    turns = sum(len(load.turns) for load in controller.loads.values())
+    if turns >= TURNS_MAX:
+        return failure(429, f"{turns} turns wait already; try again later")
+    turn = Turn.begin(wanted, now_ns, run_id, version_min)
+    load = controller.loads[run_id]
+    assert controller.turns is not None
+    if wanted.stream:
+        return await _stream(request, controller.turns.stream(turn, load))
+    outcome = await controller.turns.generate(turn, load)
+    return web.Response(body=outcome.body, status=outcome.status, content_type="application/json")
+
+
+async def _stream(request: web.Request, parts: AsyncIterator[Turn | Outcome]) -> web.StreamResponse:
+    """Each event holds all that was made so far, as SGLang's do."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    async for part in parts:
+        if not response.prepared:
+            # What ends before its first token is answered as if it came whole.
+            if isinstance(part, Outcome) and part.status != 200:
+                return web.Response(body=part.body, status=part.status, content_type="application/json")
+            await response.prepare(request)
+        body = part.body if isinstance(part, Outcome) else json.dumps(so_far(part)).encode()
+        await response.write(b"data: " + body + b"\n\n")
+    await response.write(b"data: [DONE]\n\n")
+    return response

@@ -1,0 +1,98 @@
+"""The controller's figures in Prometheus' text format, gathered when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from rose.clock import monotonic_ns
+from rose.runtime.scheduling.status import missing, run_status
+
+if TYPE_CHECKING:
+    from rose.runtime.scheduling.controller import Controller
+
+#: Turns of no run.
+_NO_RUN = ""
+
+
+def exposition(controller: Controller) -> tuple[bytes, str]:
+    """(text, content type)."""
+    registry = CollectorRegistry()
+    registry.register(_Figures(controller))
+    ProcessCollector(registry=registry)
+    return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+class _Figures(Collector):
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._turns()
+        yield from self._runs()
+        yield from self._engines()
+        yield from self._devices()
+        ready = GaugeMetricFamily("rose_controller_ready", "Whether nothing is missing.")
+        ready.add_metric([], not missing(self._controller, monotonic_ns()))
+        yield ready
+
+    def _turns(self) -> Iterator[Metric]:
+        waiting = GaugeMetricFamily("rose_turns", "Turns that are queued or in flight.", labels=["run"])
+        turns = CounterMetricFamily("rose_turns", "Turns that ended.", labels=["run", "outcome"])
+        tokens = CounterMetricFamily("rose_output_tokens", "Tokens of completed turns.", labels=["run"])
+        attempts = CounterMetricFamily("rose_attempts", "Attempts at turns.", labels=["run", "outcome"])
+        for run_id, load in self._controller.loads.items():
+            run = run_id or _NO_RUN
+            waiting.add_metric([run], len(load.turns))
+            turns.add_metric([run, "completed"], load.completed)
+            turns.add_metric([run, "failed"], load.failed)
+            tokens.add_metric([run], load.tokens)
+            for outcome, count in load.attempts.items():
+                attempts.add_metric([run, outcome], count)
+        yield from (waiting, turns, tokens, attempts)
+
+    def _runs(self) -> Iterator[Metric]:
+        version = GaugeMetricFamily("rose_run_version", "The newest version that a run published.", labels=["run"])
+        engines = GaugeMetricFamily("rose_run_engines", "Engines that are assigned to a run.", labels=["run"])
+        for run in self._controller.runs:
+            if run.is_open:
+                shown = run_status(self._controller, run)
+                if shown["version"] is not None:
+                    version.add_metric([run.run_id], shown["version"])
+                engines.add_metric([run.run_id], len(shown["engines"]))
+        yield from (version, engines)
+
+    def _engines(self) -> Iterator[Metric]:
+        labels = ["device", "engine"]
+        alive = GaugeMetricFamily("rose_engine_alive", "Whether a rollout engine takes turns.", labels=labels)
+        leased = GaugeMetricFamily("rose_engine_leased", "Whether it has a lease.", labels=labels)
+        held = GaugeMetricFamily("rose_engine_policy_version", "The version that it holds.", labels=labels)
+        running = GaugeMetricFamily("rose_engine_turns", "Turns that it runs.", labels=labels)
+        now_ns = monotonic_ns()
+        for worker in self._controller.workers:
+            names, facts = [worker.report.device_id, worker.report.engine_id], worker.facts(now_ns)
+            alive.add_metric(names, facts.alive)
+            leased.add_metric(names, worker.report.lease_id is not None)
+            held.add_metric(names, facts.policy_version)
+            running.add_metric(names, facts.in_flight)
+        yield from (alive, leased, held, running)
+
+    def _devices(self) -> Iterator[Metric]:
+        silent = GaugeMetricFamily("rose_device_heard_seconds", "Since its agent was heard of.", labels=["device"])
+        drained = GaugeMetricFamily("rose_device_drained", "Whether it is drained.", labels=["device"])
+        offset = GaugeMetricFamily(
+            "rose_device_clock_offset_seconds", "Its host's clock, less ours.", labels=["device"]
+        )
+        now_ns = monotonic_ns()
+        for device in self._controller.devices:
+            name = [device.device_id]
+            silent.add_metric(name, (now_ns - device.heard_ns) / 1e9)
+            drained.add_metric(name, device.device_id in self._controller.drained)
+            if device.clock_offset_ns is not None:
+                offset.add_metric(name, device.clock_offset_ns / 1e9)
+        yield from (silent, drained, offset)

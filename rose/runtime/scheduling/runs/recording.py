@@ -1,0 +1,96 @@
+"""Events that the controller records: the turns that it sees, the beginning and end of runs, and what clients send."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from rose import events
+from rose.clock import utc_us
+from rose.errors import UserError
+from rose.ledger import rows
+from rose.ledger.layout import LedgerError
+from rose.runtime.scheduling.turns import Turn
+
+#: What a client may record of its run.
+CLIENT_KINDS: dict[str, type[events.Event]] = {
+    kind.kind: kind for kind in (events.Trajectory, events.Verdict, events.Step)
+}
+
+
+class EventRefusedError(UserError):
+    """An event that a client sent is none that it may record."""
+
+
+def client_event(run_id: str, given: Mapping[str, Any]) -> events.Event:
+    """The event of the run that a client describes. Raises EventRefusedError, naming kind, field and value."""
+    kind = given.get("kind")
+    if kind not in CLIENT_KINDS:
+        raise EventRefusedError(f"kind is {kind!r}; a client records {', '.join(sorted(CLIENT_KINDS))}")
+    if not isinstance(given.get("event_id"), str) or not given["event_id"]:
+        raise EventRefusedError(
+            f"event_id is {given.get('event_id')!r}; give each {kind} an id of its own, so that it counts once"
+        )
+    if given.get("run_id") not in (None, run_id):
+        raise EventRefusedError(f"run_id is {given['run_id']!r}; this is run {run_id!r}")
+    try:
+        event = _make(CLIENT_KINDS[kind], {**given, "run_id": run_id}, strict=True)
+        rows.encode(event)
+    except (TypeError, ValueError, LedgerError) as error:
+        raise EventRefusedError(f"{kind} {given['event_id']!r}: {error}")
+    return event
+
+
+def run_event(due: Mapping[str, Any], fleet_run_id: str | None) -> events.Event:
+    """The event of a run that began or ended, from what `runs.state` kept of it."""
+    return _make(
+        events.Run,
+        {
+            **{name: value for name, value in due.items() if name not in ("kind", "tags")},
+            "tags_json": json.dumps(due["tags"], sort_keys=True),
+            "fleet_run_id": fleet_run_id,
+        },
+    )
+
+
+def turn_fields(turn: Turn, fleet_run_id: str | None) -> list[dict[str, Any]]:
+    """The fields of the turn's events, one for each attempt: JSON, of which `turn_event` makes the same event again."""
+    labels = turn.labels
+    at_us, made = utc_us(), uuid.uuid4().hex
+    return [
+        {
+            "at_us": at_us,
+            "event_id": f"{made}/{number}",
+            "run_id": turn.run_id,
+            "fleet_run_id": fleet_run_id,
+            "trajectory_id": turn.trajectory_id,
+            "group_id": labels.group_id,
+            "step": labels.step,
+            "turn": turn.number,
+            "attempt": number,
+            "answer_tokens": None,
+            **{name: attempt[name] for name in _ATTEMPT_FIELDS},
+        }
+        for number, attempt in enumerate(turn.attempts)
+    ]
+
+
+def turn_event(values: Mapping[str, Any]) -> events.Event:
+    return _make(events.Turn, values)
+
+
+_ATTEMPT_FIELDS = (
+    "engine_id", "device_id", "lease_id", "policy_version", "placement", "outcome", "prompt_tokens", "cached_tokens",
+    "output_tokens", "queue_ns", "duration_ns",
+)  # fmt: skip
+
+
+def _make(kind: type[events.Event], values: Mapping[str, Any], *, strict: bool = False) -> events.Event:
+    """Raises ValueError for a field that the kind does not have, if `strict`."""
+    known = {field.name for field in fields(kind)}
+    if strict and (unknown := values.keys() - known - {"kind", "run_id"}):
+        raise ValueError(f"it has no field {', '.join(sorted(unknown))}")
+    return kind(**{name: value for name, value in values.items() if name in known})

@@ -1,0 +1,211 @@
+"""RL runs as the controller knows them: opened, renewed, taken over, published for, expired and closed.
+
+A run has one client at a time, which its fence names: resuming a run raises the fence, and the client before is
+refused from then on. Every change is on disk before it is answered.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from rose.clock import utc_us
+from rose.errors import UserError, did_you_mean
+from rose.runtime.scheduling.messages import OpenRun, PublishVersion
+from rose.runtime.scheduling.runs.state import RunFacts, State
+
+NOT_HEARD = "not heard of"
+_NAME_LENGTH_MAX = 40
+
+
+class UnknownRunError(UserError):
+    """No run of that id was opened here, or it was closed too long ago."""
+
+
+class RunRefusedError(UserError):
+    """What is asked does not fit how the run stands."""
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """`facts` are kept; when the run was heard of is not: whoever restarts gives each run its time anew."""
+
+    facts: RunFacts
+    heard_ns: int
+
+    @property
+    def run_id(self) -> str:
+        return self.facts.run_id
+
+    @property
+    def is_open(self) -> bool:
+        return self.facts.state == "open"
+
+    @property
+    def version_min(self) -> int:
+        """The oldest weights of a turn that does not say."""
+        return max(0, (self.facts.version or 0) - self.facts.staleness_max)
+
+    def left_ns(self, now_ns: int) -> int:
+        """Until it expires; at least 0."""
+        return max(0, self.heard_ns + int(self.facts.expires_s * 1e9) - now_ns)
+
+
+class Runs:
+    """All runs, by id. Times are monotonic nanoseconds, given by the caller.
+
+    `model` is the fleet's rollout model; None: any. With `records`, the beginning and end of each run is put on the
+    list of events that are due. Methods raise UnknownRunError, RunRefusedError, and StateError if the disk refuses.
+    """
+
+    def __init__(self, state: State, now_ns: int, *, model: str | None = None, records: bool = False) -> None:
+        self._state, self._model, self._records = state, model, records
+        self._runs = {facts.run_id: Run(facts, now_ns) for facts in state.runs()}
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs.values())
+
+    def get(self, run_id: str) -> Run:
+        run = self._runs.get(run_id)
+        if run is None:
+            live = [run.run_id for run in self if run.facts.state != "closed"]
+            raise UnknownRunError(f"there is no run {run_id!r}{did_you_mean(run_id, live)}")
+        return run
+
+    def hear(self, run_id: str, now_ns: int, fence: int | None = None) -> Run:
+        """The open run, which is heard of now. With `fence`, it must be the newest."""
+        run = self.get(run_id)
+        facts = run.facts
+        if fence is not None:
+            _check_fence(run, fence)
+        if facts.state == "expired":
+            raise RunRefusedError(
+                f"run {run_id!r} has expired: it was not heard of for {facts.expires_s:g} s; resume it"
+            )
+        if not run.is_open:
+            raise RunRefusedError(f"run {run_id!r} is closed ({facts.outcome}); resume it, or open another")
+        run.heard_ns = now_ns
+        return run
+
+    def open(self, request: OpenRun, now_ns: int) -> Run:
+        if self._model is not None and request.model != self._model:
+            raise RunRefusedError(f"model is {request.model!r}; this fleet's rollout model is {self._model!r}")
+        if request.resume is not None:
+            return self._resume(self.get(request.resume), request, now_ns)
+        opened_us = utc_us()
+        facts = RunFacts(run_id=_new_id(request.name), opened_us=opened_us, **request.model_dump(exclude={"resume"}))
+        run = Run(facts, now_ns)
+        self._state.keep(facts, self._due(facts, "started", opened_us))
+        self._runs[facts.run_id] = run
+        return run
+
+    def _resume(self, run: Run, request: OpenRun, now_ns: int) -> Run:
+        before = run.facts
+        if request.team not in (None, before.team):
+            raise RunRefusedError(f"team is {request.team!r}; run {run.run_id!r} was opened for {before.team!r}")
+        facts = replace(
+            before,
+            state="open",
+            fence=before.fence + 1,
+            staleness_max=request.staleness_max,
+            weight=request.weight,
+            priority=request.priority,
+            expires_s=request.expires_s,
+            trainer_device=request.trainer_device,
+            closed_us=None,
+            outcome=None,
+            reason=None,
+        )
+        due = [] if run.is_open else self._due(facts, "started", utc_us(), "resumed")
+        self._change(run, facts, due)
+        run.heard_ns = now_ns
+        return run
+
+    def renew(self, run_id: str, fence: int, now_ns: int, expires_s: float | None = None) -> Run:
+        run = self.hear(run_id, now_ns, fence)
+        if expires_s not in (None, run.facts.expires_s):
+            self._change(run, replace(run.facts, expires_s=expires_s))
+        return run
+
+    def publish(self, run_id: str, request: PublishVersion, now_ns: int) -> Run:
+        """The newest version is this one, once it is on disk. The same one again changes nothing."""
+        run = self.hear(run_id, now_ns, request.fence)
+        facts = run.facts
+        if (request.version, request.url) == (facts.version, facts.url) and request.token == facts.token:
+            return run
+        if facts.version is not None and request.version <= facts.version:
+            # A client that was resumed serves what it had published from another address.
+            if request.version == facts.version and request.url != facts.url:
+                self._change(run, replace(facts, url=request.url, token=request.token))
+                return run
+            raise RunRefusedError(
+                f"version is {request.version}; run {run_id!r} has published {facts.version} and wants a newer one"
+            )
+        self._change(run, replace(facts, version=request.version, url=request.url, token=request.token))
+        return run
+
+    def reach_step(self, run: Run, step: int) -> None:
+        """A step was recorded."""
+        if run.facts.step is None or step > run.facts.step:
+            self._change(run, replace(run.facts, step=step))
+
+    def close(self, run_id: str, fence: int, outcome: Literal["ended", "failed"], reason: str | None) -> Run:
+        """The same again changes nothing."""
+        run = self.get(run_id)
+        _check_fence(run, fence)
+        if run.facts.state != "closed":
+            self._end(run, "closed", outcome, reason)
+        return run
+
+    def expire(self, now_ns: int) -> list[Run]:
+        """Ends the runs that were not heard of for too long, and returns them."""
+        late = [run for run in self if run.is_open and run.left_ns(now_ns) == 0]
+        for run in late:
+            self._end(run, "expired", "ended", NOT_HEARD)
+        return late
+
+    def _end(
+        self, run: Run, state: Literal["expired", "closed"], outcome: Literal["ended", "failed"], reason: str | None
+    ) -> None:
+        closed_us = utc_us()
+        was_open = run.is_open
+        facts = replace(run.facts, state=state, outcome=outcome, reason=reason, closed_us=closed_us)
+        self._change(run, facts, self._due(facts, outcome, closed_us, reason) if was_open else [])
+
+    def _change(self, run: Run, facts: RunFacts, due: list[dict[str, Any]] | None = None) -> None:
+        self._state.keep(facts, due or [])
+        run.facts = facts
+
+    def _due(self, facts: RunFacts, action: str, at_us: int, reason: str | None = None) -> list[dict[str, Any]]:
+        """The run's event, as `recording.event_of` takes it."""
+        if not self._records:
+            return []
+        return [
+            {
+                "kind": "run",
+                "event_id": f"{facts.run_id}/{facts.fence}/{action}",
+                "run_id": facts.run_id,
+                "at_us": at_us,
+                "action": action,
+                "name": facts.name,
+                "tags": facts.tags | ({} if facts.team is None else {"team": facts.team}),
+                "reason": reason,
+            }
+        ]
+
+
+def _check_fence(run: Run, fence: int) -> None:
+    if fence != run.facts.fence:
+        raise RunRefusedError(
+            f"run {run.run_id!r} was taken over by a newer client: its fence is {run.facts.fence}, not {fence}; "
+            "resume the run to take it back"
+        )
+
+
+def _new_id(name: str) -> str:
+    """An id that can stand in a path, a version's name and a ledger."""
+    plain = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:_NAME_LENGTH_MAX].lower()
+    return f"{plain or 'run'}-{uuid.uuid4().hex[:12]}"

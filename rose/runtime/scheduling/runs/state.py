@@ -1,0 +1,154 @@
+"""What the controller must know again after it died: runs, drained devices, and ledger events not yet recorded."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from rose.errors import UserError
+
+FILE = "controller.sqlite"
+#: Closed runs that are remembered; those that were opened first are forgotten first.
+CLOSED_MAX = 1000
+
+RunState = Literal["open", "expired", "closed"]
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS run (run_id TEXT PRIMARY KEY, state TEXT NOT NULL, opened_us INTEGER NOT NULL,
+    facts_json TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS drained (device_id TEXT PRIMARY KEY, reason TEXT) STRICT;
+CREATE TABLE IF NOT EXISTS due (number INTEGER PRIMARY KEY AUTOINCREMENT, event_json TEXT NOT NULL) STRICT;
+"""
+
+
+class StateError(UserError):
+    """The state folder cannot be read or written."""
+
+    exit_code = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class RunFacts:
+    """A run as it is kept. Times are UTC microseconds; None: not known, or not yet."""
+
+    run_id: str
+    name: str
+    model: str
+    opened_us: int
+    team: str | None = None
+    task: str | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+    state: RunState = "open"
+    #: The number of the client that may publish: an older one was taken over.
+    fence: int = 1
+    staleness_max: int = 1
+    weight: float = 1.0
+    priority: int = 0
+    expires_s: float = 60.0
+    trainer_device: str | None = None
+    #: The newest version that was published, and where it is fetched.
+    version: int | None = None
+    url: str | None = None
+    token: str | None = field(default=None, repr=False)
+    #: The last step that was recorded.
+    step: int | None = None
+    closed_us: int | None = None
+    outcome: Literal["ended", "failed"] | None = None
+    reason: str | None = None
+
+
+class State:
+    """A SQLite file in `folder`, made if there is none; None keeps everything in memory.
+
+    What a method wrote is on disk when it returns. Raises StateError, naming the file, if the disk refuses.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.path = None if folder is None else folder / FILE
+        try:
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._connection = sqlite3.connect(":memory:" if self.path is None else self.path, isolation_level=None)
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = FULL")
+            self._connection.executescript(_TABLES)
+            if self.path is not None:
+                # Tokens of version stores are in it.
+                self.path.chmod(0o600)
+        except (OSError, sqlite3.Error) as error:
+            raise self._refused(error)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def runs(self) -> list[RunFacts]:
+        """All runs that are remembered, in the order in which they were opened."""
+        rows = self._read("SELECT facts_json FROM run ORDER BY opened_us, run_id")
+        known = {field.name for field in fields(RunFacts)}  # a later version may have kept more
+        kept = [json.loads(facts) for (facts,) in rows]
+        return [RunFacts(**{name: value for name, value in facts.items() if name in known}) for facts in kept]
+
+    def keep(self, run: RunFacts, due: Iterable[dict[str, Any]] = ()) -> None:
+        """Write a run as it is now, and events that must be recorded for it: both or neither."""
+        with self._writing() as connection:
+            connection.execute(
+                "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)",
+                (run.run_id, run.state, run.opened_us, json.dumps(asdict(run))),
+            )
+            connection.executemany("INSERT INTO due (event_json) VALUES (?)", [(json.dumps(event),) for event in due])
+            connection.execute(
+                "DELETE FROM run WHERE state = 'closed' AND run_id NOT IN"
+                " (SELECT run_id FROM run WHERE state = 'closed' ORDER BY opened_us DESC LIMIT ?)",
+                (CLOSED_MAX,),
+            )
+
+    def due(self) -> list[tuple[int, dict[str, Any]]]:
+        """(number, event) of what is to be recorded yet, oldest first."""
+        rows = self._read("SELECT number, event_json FROM due ORDER BY number")
+        return [(number, json.loads(event)) for number, event in rows]
+
+    def recorded(self, number: int) -> None:
+        """The event of that number is in the ledger."""
+        with self._writing() as connection:
+            connection.execute("DELETE FROM due WHERE number = ?", (number,))
+
+    def drained(self) -> dict[str, str | None]:
+        """The devices that are drained, and why."""
+        return dict(self._read("SELECT device_id, reason FROM drained"))
+
+    def drain(self, device_id: str, reason: str | None) -> None:
+        with self._writing() as connection:
+            connection.execute("INSERT OR REPLACE INTO drained VALUES (?, ?)", (device_id, reason))
+
+    def undrain(self, device_id: str) -> None:
+        with self._writing() as connection:
+            connection.execute("DELETE FROM drained WHERE device_id = ?", (device_id,))
+
+    def _read(self, query: str) -> list[Any]:
+        try:
+            return self._connection.execute(query).fetchall()
+        except sqlite3.Error as error:
+            raise self._refused(error)
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                # A commit that failed for want of room may have been undone already.
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise self._refused(error)
+
+    def _refused(self, error: Exception) -> StateError:
+        return StateError(f"the controller's state at {self.path} cannot be read or written: {error}; see to its disk")

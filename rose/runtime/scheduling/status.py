@@ -1,0 +1,178 @@
+"""What the fleet is doing, for people and programs that ask."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rose.clock import monotonic_ns
+from rose.runtime.scheduling.devices import Device
+from rose.runtime.scheduling.runs.registry import Run
+from rose.runtime.scheduling.workers import SILENCE_MAX_NS, Worker
+
+if TYPE_CHECKING:
+    from rose.runtime.scheduling.controller import Controller
+
+
+def status(controller: Controller, now_ns: int) -> dict[str, Any]:
+    """Devices with their engines and why nothing is lent, leases, runs, and what is missing. Durations in seconds."""
+    return {
+        "fleet_run_id": controller.fleet_run_id,
+        "model": controller.model,
+        "policy": controller.policy,
+        "missing": missing(controller, now_ns),
+        "devices": [_device(controller, device, now_ns) for device in controller.devices],
+        "leases": [
+            {
+                "lease_id": worker.report.lease_id,
+                "device_id": worker.report.device_id,
+                "engine_id": worker.report.engine_id,
+                "run_id": worker.assigned,
+                "left_s": _seconds(worker.facts(now_ns).lease_left_ns),
+            }
+            for worker in controller.workers
+            if worker.report.lease_id is not None
+        ],
+        "runs": [run_status(controller, run) for run in controller.runs if run.facts.state != "closed"],
+    }
+
+
+def run_status(controller: Controller, run: Run) -> dict[str, Any]:
+    """How a run stands; nothing secret is in it."""
+    facts = run.facts
+    in_flight = sum(item.run_id == facts.run_id for worker in controller.workers for item in worker.in_flight.values())
+    load = controller.loads.get(facts.run_id)
+    turns = 0 if load is None else len(load.turns)
+    return {
+        "run_id": facts.run_id,
+        "name": facts.name,
+        "team": facts.team,
+        "tags": facts.tags,
+        "task": facts.task,
+        "model": facts.model,
+        "state": facts.state,
+        "outcome": facts.outcome,
+        "reason": facts.reason,
+        "version": facts.version,
+        "step": facts.step,
+        "fence": facts.fence,
+        "staleness_max": facts.staleness_max,
+        "weight": facts.weight,
+        "priority": facts.priority,
+        "trainer_device": facts.trainer_device,
+        "turns_queued": max(0, turns - in_flight),
+        "turns_in_flight": in_flight,
+        "turns_completed": 0 if load is None else load.completed,
+        "tokens": 0 if load is None else load.tokens,
+        "engines": [worker.report.engine_id for worker in controller.workers if worker.assigned == facts.run_id],
+        "opened_us": facts.opened_us,
+        "closed_us": facts.closed_us,
+        "expires_in_s": _seconds(run.left_ns(monotonic_ns())) if run.is_open else None,
+    }
+
+
+def missing(controller: Controller, now_ns: int) -> list[str]:
+    """What the fleet lacks to be ready, in words; empty: nothing."""
+    silent = [device for device in controller.devices if now_ns - device.due_ns > SILENCE_MAX_NS]
+    known = {device.device_id for device in controller.devices}
+    lacking = [
+        f"device {name}: its agent has not reported" for name in controller.expected_devices if name not in known
+    ]
+    if not known and not lacking:
+        lacking.append("no agent has reported")
+    lacking += [
+        f"device {device.device_id}: its agent was not heard of for {(now_ns - device.heard_ns) / 1e9:.0f} s"
+        for device in silent
+    ]
+    if len(controller.workers) and not any(facts.alive for facts in controller.workers.facts(now_ns)):
+        lacking.append("no rollout engine is alive")
+    lacking += [reason for reason in (controller.answers.failure, controller.recorder.failure) if reason is not None]
+    return lacking
+
+
+def workers(controller: Controller, now_ns: int) -> list[dict[str, Any]]:
+    """Every rollout engine, as routing sees it."""
+    return [
+        {
+            "engine_id": facts.engine_id,
+            "alive": facts.alive,
+            "borrowed": facts.borrowed,
+            "policy_version": facts.policy_version,
+            "in_flight": facts.in_flight,
+            "capacity": facts.capacity,
+            "lease_left_ns": facts.lease_left_ns,
+            "slack_ok": facts.slack_ok,
+        }
+        for facts in controller.workers.facts(now_ns)
+    ]
+
+
+def _device(controller: Controller, device: Device, now_ns: int) -> dict[str, Any]:
+    table = [controller.workers[engine_id] for engine_id in device.engine_ids if engine_id in controller.workers]
+    return {
+        "device_id": device.device_id,
+        "host": device.host,
+        "heard_s_ago": _seconds(now_ns - device.heard_ns),
+        "drained": device.device_id in controller.drained,
+        "drain_reason": controller.drained.get(device.device_id),
+        "fault": device.fault,
+        "not_lent": _not_lent(controller, device, table, now_ns),
+        "clock_offset_ns": device.clock_offset_ns,
+        "clock_steps": device.clock_steps,
+        "engines": [_engine(controller, worker, now_ns) for worker in table],
+    }
+
+
+def _engine(controller: Controller, worker: Worker, now_ns: int) -> dict[str, Any]:
+    facts = worker.facts(now_ns)
+    target = controller.target(worker)
+    return {
+        "engine_id": facts.engine_id,
+        "alive": facts.alive,
+        "borrowed": facts.borrowed,
+        "run_id": worker.report.run_id,
+        "policy_version": facts.policy_version,
+        "assigned_run_id": worker.assigned,
+        "target_version": None if target is None else target.version,
+        "failed": worker.report.failed,
+        "in_flight": facts.in_flight,
+        "capacity": facts.capacity,
+        "lease_id": worker.report.lease_id,
+        "lease_left_s": _seconds(facts.lease_left_ns),
+        "slack_ok": facts.slack_ok,
+    }
+
+
+def _not_lent(controller: Controller, device: Device, table: list[Worker], now_ns: int) -> str | None:
+    """Why no turn can run on the device, in words; None: one can, or it is nobody's to lend."""
+    if device.device_id in controller.drained:
+        reason = controller.drained[device.device_id]
+        return "drained" if reason is None else f"drained: {reason}"
+    if device.fault is not None:
+        return device.fault
+    if not table:
+        return "it has no rollout engine"
+    if now_ns - device.due_ns > SILENCE_MAX_NS:
+        return "its agent is silent"
+    reasons = [reason for worker in table if (reason := _idle(controller, worker, now_ns)) is not None]
+    return "; ".join(reasons) if len(reasons) == len(table) else None
+
+
+def _idle(controller: Controller, worker: Worker, now_ns: int) -> str | None:
+    report = worker.report
+    if not report.alive or worker.suspected:
+        return f"engine {report.engine_id} is not alive"
+    if report.failed is not None:
+        return f"engine {report.engine_id}: {report.failed}"
+    if worker.assigned != report.run_id and worker.assigned is not None:
+        return f"engine {report.engine_id} is brought to run {worker.assigned}"
+    if worker.assigned is None and report.run_id is not None:
+        return "no run wants it"
+    if report.borrowed and worker.lease_id is None:
+        return "nothing is wanted of it" if report.engine_id not in controller.wanted_ns else "it has no lease yet"
+    if not report.slack_ok:
+        return "serving leaves it no slack"
+    return None
+
+
+def _seconds(ns: int | None) -> float | None:
+    return None if ns is None else round(ns / 1e9, 3)

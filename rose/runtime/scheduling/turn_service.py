@@ -1,0 +1,229 @@
+"""Turns from when they come in until they are answered: placed as often as it takes, and made once for each key."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from array import array
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rose.clock import monotonic_ns
+from rose.errors import UserError
+from rose.runtime.scheduling.engine_calls import EngineCalls
+from rose.runtime.scheduling.load import Load
+from rose.runtime.scheduling.runs.answers import AnswerStore, Kept
+from rose.runtime.scheduling.runs.recorder import Recorder
+from rose.runtime.scheduling.runs.recording import turn_fields
+from rose.runtime.scheduling.trajectories import Trajectories
+from rose.runtime.scheduling.turn_queue import QUEUE_MAX_S, TurnQueue
+from rose.runtime.scheduling.turns import Turn
+
+#: A turn with a key goes on for so long after its client went away: it may come back for it.
+KEY_GRACE_S = 10.0
+
+
+class KeyReusedError(UserError):
+    """The key is that of another turn of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the client of a turn is answered: 200 with an answer, 400 if an engine refused it, 503 if it got nowhere."""
+
+    status: int
+    body: bytes
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A turn with a key, and how many wait for it."""
+
+    turn: Turn
+    digest: bytes
+    making: asyncio.Task[Outcome]
+    waiting: int = 0
+
+
+class TurnService:
+    """Make it, and close it, inside a running loop. `moved` is told of each turn that comes in or leaves an engine."""
+
+    def __init__(
+        self,
+        engines: EngineCalls,
+        queue: TurnQueue,
+        trajectories: Trajectories,
+        answers: AnswerStore,
+        recorder: Recorder,
+        moved: Callable[[str | None], None],
+    ) -> None:
+        self._engines, self._queue, self._trajectories = engines, queue, trajectories
+        self._answers, self._recorder, self._moved = answers, recorder, moved
+        self._open: dict[tuple[str, str], _Open] = {}
+        self._tasks: set[asyncio.Task[Outcome]] = set()
+
+    async def close(self) -> None:
+        """Give up the turns that nobody waits for."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def generate(self, turn: Turn, load: Load) -> Outcome:
+        """The turn's outcome. Without a key, it ends with whoever waits for it. Raises KeyReusedError."""
+        if turn.key is None:
+            return await self._make(turn, load)
+        found = self._find(turn, load)
+        if isinstance(found, Outcome):
+            return found
+        return await self._wait(found)
+
+    async def stream(self, turn: Turn, load: Load) -> AsyncIterator[Turn | Outcome]:
+        """The turn whenever it has more tokens, and its outcome at last. Raises KeyReusedError."""
+        found = self._find(turn, load)
+        if isinstance(found, Outcome):
+            yield found
+            return
+        found.waiting += 1
+        try:
+            while not found.making.done():
+                news = asyncio.ensure_future(found.turn.news.wait())
+                await asyncio.wait({found.making, news}, return_when=asyncio.FIRST_COMPLETED)
+                news.cancel()
+                if not found.making.done():
+                    yield found.turn
+            yield found.making.result()
+        finally:
+            self._leave(found)
+
+    def _find(self, turn: Turn, load: Load) -> _Open | Outcome:
+        """The turn as it is being made, or what came of it; else it is begun."""
+        digest = _digest(turn)
+        name = (turn.run_id or "", turn.key or turn.trajectory + str(id(turn)))
+        opened = self._open.get(name)
+        if opened is None and turn.key is not None:
+            kept = self._answers.find(*name)
+            if kept is not None:
+                _check(turn, digest, kept.digest)
+                return Outcome(200, kept.answer)
+        if opened is None:
+            making = asyncio.create_task(self._make(turn, load, digest))
+            opened = self._open[name] = _Open(turn, digest, making)
+            self._tasks.add(making)
+            making.add_done_callback(self._tasks.discard)
+            making.add_done_callback(lambda _: self._open.pop(name, None))
+        _check(turn, digest, opened.digest)
+        return opened
+
+    async def _wait(self, opened: _Open) -> Outcome:
+        opened.waiting += 1
+        try:
+            return await asyncio.shield(opened.making)
+        finally:
+            self._leave(opened)
+
+    def _leave(self, opened: _Open) -> None:
+        opened.waiting -= 1
+        if opened.waiting == 0 and not opened.making.done():
+            grace_s = 0.0 if opened.turn.key is None else KEY_GRACE_S
+            asyncio.get_running_loop().call_later(grace_s, _give_up, opened)
+
+    async def _make(self, turn: Turn, load: Load, digest: bytes = b"") -> Outcome:
+        now = monotonic_ns()
+        number = self._trajectories.begin(turn.trajectory)
+        turn.number = number if turn.labels.turn is None else turn.labels.turn
+        load.begin(turn, now)
+        self._moved(turn.run_id)
+        status = 503
+        try:
+            status, answer = await self._run(turn, load)
+        finally:
+            load.end(turn)
+            if status != 200:
+                load.failed += 1
+                self._recorder.record_turn(self._record_fields(turn))
+        body = _dump(answer)
+        if status == 200:
+            attempts = self._record_fields(turn)
+            if turn.key is not None and turn.run_id is not None:
+                await self._answers.keep(Kept(turn.run_id, turn.key, digest, body, _dump(attempts)))
+            self._recorder.record_turn(attempts)
+        return Outcome(status, body)
+
+    async def _run(self, turn: Turn, load: Load) -> tuple[int, dict[str, Any]]:
+        """Place the turn, as often as it takes, until it is complete, an engine refuses it or it gets nowhere."""
+        while (placed := await self._queue.place(turn)) is not None:
+            engine_id = placed.worker.report.engine_id
+            result = await self._engines.attempt(turn, placed)
+            now = monotonic_ns()
+            turn.attempts.append(result.attempt)
+            turn.on_engines_ns += result.attempt["duration_ns"]
+            # Room on an engine became free.
+            self._queue.dispatch(now)
+            if placed.worker.assigned != turn.run_id:
+                self._moved(turn.run_id)
+            if result.refusal is not None:
+                return 400, _failure(f"engine {engine_id} refused the turn: {result.refusal}", turn)
+            if result.answer is not None and turn.take(
+                result.answer, completed=result.attempt["outcome"] == "completed"
+            ):
+                result.attempt["outcome"] = "completed"
+                load.complete(turn)
+                self._trajectories.completed(turn.trajectory, engine_id)
+                return 200, _completion(turn, result.answer)
+            if result.answer is not None:
+                turn.leave(engine_id, placed.item.lease_id, now)
+            if not result.attempt["output_tokens"]:
+                await asyncio.sleep(turn.pause_s())
+        return 503, _failure(f"no rollout engine got on with the turn within {QUEUE_MAX_S:.0f} s", turn)
+
+    def _record_fields(self, turn: Turn) -> list[dict[str, Any]]:
+        """Turns of no run are recorded by those who play them."""
+        return [] if turn.run_id is None else turn_fields(turn, self._recorder.fleet_run_id)
+
+
+def _give_up(opened: _Open) -> None:
+    if opened.waiting == 0:
+        opened.making.cancel()
+
+
+def _digest(turn: Turn) -> bytes:
+    prompt = hashlib.blake2b(array("Q", turn.request.input_ids).tobytes(), digest_size=16)
+    prompt.update(repr(sorted(turn.request.sampling.items(), key=lambda item: item[0])).encode())
+    return prompt.digest()
+
+
+def _check(turn: Turn, digest: bytes, before: bytes) -> None:
+    if digest != before:
+        raise KeyReusedError(f"key {turn.key!r} is that of another turn of run {turn.run_id!r}; give each its own")
+
+
+def _completion(turn: Turn, answer: dict[str, Any]) -> dict[str, Any]:
+    """The last engine's answer, with the tokens of all attempts."""
+    meta: dict[str, Any] = answer["meta_info"]
+    meta["output_token_logprobs"] = turn.logprobs
+    meta["completion_tokens"] = len(turn.output_ids)
+    meta["prompt_tokens"] = len(turn.request.input_ids)
+    meta["rose"] = {"attempts": turn.attempts, "versions": turn.versions}
+    return {"output_ids": turn.output_ids, "meta_info": meta}
+
+
+def _failure(message: str, turn: Turn) -> dict[str, Any]:
+    return {"error": message, "rose": {"attempts": turn.attempts}}
+
+
+def _dump(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+def so_far(turn: Turn) -> dict[str, Any]:
+    """An answer with the tokens that there are, of a turn that is not complete."""
+    meta = {
+        "finish_reason": None,
+        "output_token_logprobs": turn.logprobs,
+        "completion_tokens": len(turn.output_ids),
+        "prompt_tokens": len(turn.request.input_ids),
+        "rose": {"attempts": turn.attempts, "versions": turn.versions},
+    }
+    return {"output_ids": turn.output_ids, "meta_info": meta}
