@@ -191,14 +191,30 @@ def check_rose(arguments: list[str]) -> None:
 
 
 def check_gateway_call(words: list[str]) -> None:
-    from rose.runtime.scheduling import gateway
+    from rose.runtime.scheduling import messages
+    from rose.runtime.scheduling.gateway import Gateway
 
+    bodies = {
+        "generate": messages.GenerateRequest,
+        "runs": messages.OpenRun,
+        "renew": messages.RenewRun,
+        "versions": messages.PublishVersion,
+        "events": messages.RunEvents,
+        "drain": messages.DrainDevice,
+    }
     (url,) = (word for word in words if word.startswith("http"))
     path = "/" + url.split("/", 3)[3]
-    assert f'"{path}", self.' in Path(gateway.__file__).read_text(encoding="utf-8"), f"the gateway has no {path}"
-    body = json.loads(words[words.index("-d") + 1])
-    assert isinstance(body["input_ids"], list)
-    assert set(body) <= {"input_ids", "sampling_params", "rose"}
+    method = words[words.index("-X") + 1] if "-X" in words else "POST" if "-d" in words else "GET"
+    routes = Gateway("127.0.0.1", 0).application().router.resources()
+    assert any(
+        route.get_info().get("path") == path or re.fullmatch(route.get_info().get("pattern", "$^"), path)
+        for route in routes
+    ), f"the gateway has no {path}"
+    if "-d" in words:
+        model = messages.CloseRun if method == "DELETE" else bodies[path.rpartition("/")[2]]
+        given = json.loads(words[words.index("-d") + 1])
+        model.model_validate(given)
+        assert set(given) <= set(model.model_fields)
 
 
 def make_targets() -> set[str]:

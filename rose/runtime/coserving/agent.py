@@ -36,6 +36,7 @@ from rose.runtime.coserving.leasing import Leasing
 from rose.runtime.coserving.meter import DeviceMeter
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.coserving.rollout_engine import RolloutEngine
+from rose.runtime.coserving.target import Target
 from rose.runtime.coserving.withholding import Withholding, rules
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
 from rose.runtime.policy.kv import KvMemory
@@ -154,7 +155,14 @@ class DeviceAgent:
         self._serving = ServingWatch(spec, self._page, self._note)
         self._step_times = StepTimeWatch(spec, self._page, self._note)
         self._meter = DeviceMeter(spec.device, self._note, spec.anchor, coserving.meter_s)
-        self._lives = EngineLives(spec, self._accountant, self._note, changed=self._act, take_out=self._take_out)
+        self._lives = EngineLives(
+            spec,
+            self._accountant,
+            self._note,
+            swaps=lambda: self._page.get(Party.ROLLOUT, Field.SWAPS),
+            changed=self._act,
+            take_out=self._take_out,
+        )
         self._engine: RolloutEngine | None = None
         if spec.rollout is not None:
             scheduling = partial(self._page.alive, Party.ROLLOUT)
@@ -211,7 +219,7 @@ class DeviceAgent:
 
         None where there is no rollout engine; one that is being started comes up with that version.
         """
-        return self._lives.bring_to(version, url, token, step)
+        return self._lives.bring_to(Target("", version, url, token), step)
 
     def check(self) -> str | None:
         """Why nothing is lent although it is wanted, or a dedicated engine does nothing, after the device's name. None

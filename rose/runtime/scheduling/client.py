@@ -10,13 +10,13 @@ import urllib.request
 from typing import Any
 
 import aiohttp
+from pydantic import BaseModel
 
 from rose.client.address import authorization
 from rose.client.generation import Generation, GenerationLost, attempts_of
 from rose.runtime.scheduling.messages import (
     Heartbeat,
     HeartbeatReply,
-    Message,
     PreemptReply,
     PreemptRequest,
     StepRequest,
@@ -45,7 +45,7 @@ class ControlClient:
     def set_step(self, request: StepRequest) -> None:
         self._post("/step", request)
 
-    def _post(self, path: str, message: Message, hold_s: float = 0.0) -> bytes:
+    def _post(self, path: str, message: BaseModel, hold_s: float = 0.0) -> bytes:
         request = urllib.request.Request(
             self._url + path,
             data=message.model_dump_json().encode(),

@@ -135,7 +135,7 @@ class TurnService:
         turn.number = number if turn.labels.turn is None else turn.labels.turn
         load.begin(turn, now)
         self._moved(turn.run_id)
-        status, answer = 503, {}
+        status = 503
         try:
             status, answer = await self._run(turn, load)
         finally:

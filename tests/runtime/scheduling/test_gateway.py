@@ -3,106 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 from aiohttp import web
 
-from rose.runtime.coserving.asking import TAKEN, asked
 from rose.runtime.engines.ports import free_port
 from rose.runtime.policy import routing
 from rose.runtime.rollout.agent import GenerationLost
 from rose.runtime.scheduling import client as client_module
 from rose.runtime.scheduling import demand, turn_queue, turns, workers
 from rose.runtime.scheduling.client import GenerateClient
-from rose.runtime.scheduling.gateway import Gateway
-from rose.runtime.scheduling.messages import EngineReport, Heartbeat, PreemptRequest, StepRequest
-
-
-class FakeEngine:
-    """Makes one token each `pause_s`: the count of tokens in the prompt so far. Aborts as SGLang does."""
-
-    def __init__(self, pause_s=0.0, version="default"):
-        self.pause_s, self.version = pause_s, version
-        self.requests, self.aborted, self.running = [], set(), set()
-
-    async def generate(self, request):
-        body = await request.json()
-        if question := asked(body["rid"]):
-            self.aborted.add(question[1])
-            return web.json_response({"meta_info": {"finish_reason": {"type": "abort", "message": TAKEN}}})
-        self.requests.append(body)
-        made = []
-        self.running.add(body["rid"])
-        try:
-            while len(made) < body["sampling_params"]["max_new_tokens"] and body["rid"] not in self.aborted:
-                await asyncio.sleep(self.pause_s)
-                made.append(len(body["input_ids"]) + len(made))
-        finally:
-            self.running.discard(body["rid"])
-        reason = "abort" if body["rid"] in self.aborted else "length"
-        return web.json_response(
-            {
-                "output_ids": made,
-                "meta_info": {
-                    "finish_reason": {"type": reason},
-                    "cached_tokens": 1,
-                    "output_token_logprobs": [[-0.5, token, None] for token in made],
-                    "weight_versions": [{"version": self.version, "start": 0, "end": len(made)}],
-                },
-            }
-        )
-
-
-@asynccontextmanager
-async def serve(engine):
-    app = web.Application()
-    app.add_routes([web.post("/generate", engine.generate)])
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    port = free_port()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        await runner.cleanup()
-
-
-@asynccontextmanager
-async def gateway(token=None, *, policy="rose", port=None):
-    port = port or free_port()
-    server = Gateway("127.0.0.1", port, token, policy)
-    await server.start()
-    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", headers=headers) as session:
-        try:
-            yield session, f"http://127.0.0.1:{port}"
-        finally:
-            await server.stop()
-
-
-def report(url, engine_id="e0", **changes):
-    fields = {
-        "engine_id": engine_id,
-        "device_id": f"device-of-{engine_id}",
-        "url": url,
-        "borrowed": False,
-        "alive": True,
-        "capacity": 8,
-        "policy_version": 0,
-        "lease_id": None,
-        "lease_left_ns": None,
-        "slack_ok": True,
-    }
-    return EngineReport(**{**fields, **changes})
-
-
-async def beat(session, *reports, seen=0, hold_s=0.0):
-    body = Heartbeat(device_id="d", engines=list(reports), seen=seen, hold_s=hold_s).model_dump_json()
-    async with session.post("/heartbeat", data=body) as response:
-        return await response.json()
+from rose.runtime.scheduling.messages import PreemptRequest, StepRequest
+from tests.runtime.scheduling.stand_ins import FakeEngine, beat, gateway, post, report, serve
 
 
 class BrokenEngine(FakeEngine):
@@ -115,11 +28,6 @@ class BrokenEngine(FakeEngine):
     async def generate(self, request):
         self.requests.append(await request.json())
         return web.Response(status=self.status, text=self.body)
-
-
-async def post(session, path, body):
-    async with session.post(path, data=body if isinstance(body, str) else json.dumps(body)) as response:
-        return response.status, await response.json()
 
 
 def test_a_turn_comes_back_with_tokens_and_where_they_were_made():

@@ -1,0 +1,169 @@
+"""Stand-ins for the gateway's tests: engines that answer as SGLang does, and agents that do as they are asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import aiohttp
+from aiohttp import web
+
+from rose.runtime.coserving.asking import TAKEN, asked
+from rose.runtime.engines.ports import free_port
+from rose.runtime.scheduling.gateway import Gateway
+from rose.runtime.scheduling.messages import EngineReport, Heartbeat
+
+
+class FakeEngine:
+    """Makes one token each `pause_s`: the count of tokens in the prompt so far. Aborts as SGLang does."""
+
+    def __init__(self, pause_s=0.0, version="default"):
+        self.pause_s, self.version = pause_s, version
+        self.requests, self.aborted, self.running = [], set(), set()
+
+    async def generate(self, request):
+        body = await request.json()
+        if question := asked(body["rid"]):
+            self.aborted.add(question[1])
+            return web.json_response({"meta_info": {"finish_reason": {"type": "abort", "message": TAKEN}}})
+        self.requests.append(body)
+        made = []
+        self.running.add(body["rid"])
+        try:
+            while len(made) < body["sampling_params"]["max_new_tokens"] and body["rid"] not in self.aborted:
+                await asyncio.sleep(self.pause_s)
+                made.append(len(body["input_ids"]) + len(made))
+        finally:
+            self.running.discard(body["rid"])
+        reason = "abort" if body["rid"] in self.aborted else "length"
+        return web.json_response(
+            {
+                "output_ids": made,
+                "meta_info": {
+                    "finish_reason": {"type": reason},
+                    "cached_tokens": 1,
+                    "output_token_logprobs": [[-0.5, token, None] for token in made],
+                    "weight_versions": [{"version": self.version, "start": 0, "end": len(made)}],
+                },
+            }
+        )
+
+
+@asynccontextmanager
+async def serve(engine):
+    app = web.Application()
+    app.add_routes([web.post("/generate", engine.generate)])
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    port = free_port()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def gateway(token=None, *, policy="rose", port=None, **options):
+    port = port or free_port()
+    server = Gateway("127.0.0.1", port, token, policy, **options)
+    await server.start()
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", headers=headers) as session:
+        try:
+            yield session, f"http://127.0.0.1:{port}"
+        finally:
+            await server.stop()
+
+
+def report(url, engine_id="e0", **changes):
+    fields = {
+        "engine_id": engine_id,
+        "device_id": f"device-of-{engine_id}",
+        "url": url,
+        "borrowed": False,
+        "alive": True,
+        "capacity": 8,
+        "policy_version": 0,
+        "lease_id": None,
+        "lease_left_ns": None,
+        "slack_ok": True,
+    }
+    return EngineReport(**{**fields, **changes})
+
+
+async def beat(session, *reports, seen=0, hold_s=0.0, device_id="d", **fields):
+    body = Heartbeat(device_id=device_id, engines=list(reports), seen=seen, hold_s=hold_s, **fields).model_dump_json()
+    async with session.post("/heartbeat", data=body) as response:
+        return await response.json()
+
+
+async def call(session, method, path, body=None):
+    """(status, answer)"""
+    data = body if isinstance(body, str | None) else json.dumps(body)
+    async with session.request(method, path, data=data) as response:
+        return response.status, await response.json()
+
+
+async def post(session, path, body):
+    return await call(session, "POST", path, body)
+
+
+async def open_run(session, name="grpo", **fields):
+    status, opened = await post(session, "/runs", {"name": name, "model": "tiny", **fields})
+    assert status == 200, opened
+    return opened
+
+
+async def publish(session, opened, version=0, url="http://store", **fields):
+    body = {"fence": opened["fence"], "version": version, "url": url, **fields}
+    return await post(session, f"/runs/{opened['run_id']}/versions", body)
+
+
+class FakeAgent:
+    """Reports one engine to the gateway again and again, and brings it to its targets after `sync_s`."""
+
+    def __init__(self, session, engine, url, engine_id="e0", *, sync_s=0.0, **changes):
+        self._session, self.engine, self._sync_s = session, engine, sync_s
+        self._fields = {"url": url, "engine_id": engine_id, **changes}
+        self.reply, self.targets, self.seen = {}, [], 0
+
+    async def beat(self, hold_s=0.0):
+        self.reply = await beat(
+            self._session, report(**self._fields), seen=self.seen, hold_s=hold_s, device_id=self.device_id
+        )
+        self.seen = self.reply["seq"]
+        target = self.reply["targets"].get(self._fields["engine_id"])
+        if target is not None and (not self.targets or self.targets[-1] != target):
+            self.targets.append(target)
+            await asyncio.sleep(self._sync_s)
+            self._fields |= {"run_id": target["run_id"], "policy_version": target["version"]}
+            self.engine.version = f"{target['run_id']}/{target['version']}"
+
+    @property
+    def device_id(self):
+        return f"device-of-{self._fields['engine_id']}"
+
+    async def run(self):
+        while True:
+            await self.beat(0.5)
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def fleet(session, count=1, *, pause_s=0.0, **options):
+    """Engines and their agents, who heartbeat while this lasts."""
+    async with AsyncExitStack() as stack:
+        agents = []
+        for number in range(count):
+            engine = FakeEngine(pause_s)
+            url = await stack.enter_async_context(serve(engine))
+            agents.append(FakeAgent(session, engine, url, f"e{number}", **options))
+        beating = [asyncio.create_task(agent.run()) for agent in agents]
+        try:
+            yield agents
+        finally:
+            for task in beating:
+                task.cancel()
+            await asyncio.gather(*beating, return_exceptions=True)

@@ -1,0 +1,36 @@
+"""Runs over HTTP: opened, published for, generated through, and closed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.runtime.scheduling.stand_ins import call, fleet, gateway, open_run, post, publish
+
+
+def test_a_run_is_opened_published_for_generated_through_and_closed():
+    async def scenario():
+        async with gateway(model="tiny") as (session, url), fleet(session) as (agent,):
+            status, answer = await post(session, "/runs", {"name": "grpo", "model": "other"})
+            assert (status, "'other'" in answer["error"], "'tiny'" in answer["error"]) == (409, True, True)
+            opened = await open_run(session, team="research", tags={"project": "x"})
+            assert (opened["version"], opened["fence"]) == (None, 1)
+            assert opened["url"] == f"{url}/runs/{opened['run_id']}"
+            assert await publish(session, opened, 3) == (200, {})
+            body = {"input_ids": [1, 2], "sampling_params": {"max_new_tokens": 2}, "rose": {"trajectory_id": "t"}}
+            status, answer = await post(session, f"{opened['url']}/generate", body)
+            assert (status, answer["output_ids"]) == (200, [2, 3])
+            assert answer["meta_info"]["rose"]["versions"] == [3, 3]
+            assert [target["version"] for target in agent.targets] == [3]
+            status, shown = await call(session, "GET", f"/runs/{opened['run_id']}")
+            assert (shown["state"], shown["team"], shown["version"], shown["engines"]) == (
+                "open",
+                "research",
+                3,
+                ["e0"],
+            )
+            close = {"fence": 1, "outcome": "ended"}
+            assert await call(session, "DELETE", f"/runs/{opened['run_id']}", close) == (200, {})
+            status, answer = await post(session, f"{opened['url']}/generate", body)
+            assert (status, "closed" in answer["error"]) == (409, True)
+
+    asyncio.run(scenario())
