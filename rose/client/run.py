@@ -316,7 +316,8 @@ class Run:
                 host = address_towards(self.address.url) if self._host is None else self._host
                 if self._folder is None:
                     self._own_folder = tempfile.mkdtemp(prefix="rose-weights-")
-                self._origin = WeightOrigin(Path(self._folder or self._own_folder or ""), host)
+                folder = self._folder or Path(self._own_folder or "")
+                self._origin = WeightOrigin(folder, host, run_id=self.run_id, fence=self.fence)
             return self._origin
 
 

@@ -13,6 +13,7 @@ from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.client import ControlClient
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
+from rose.runtime.transfer.receiver import Receiver
 
 MODEL = "frozenlake-tiny"
 
@@ -59,11 +60,28 @@ class Engine:
         return web.json_response({"output_ids": made, "meta_info": meta})
 
 
+class Fetching:
+    """For an engine's `fetch`: stages what a target names as an agent does, from what it holds of that run."""
+
+    def __init__(self, folder):
+        self.folder, self.held = folder, {}
+        self.fetched = []
+
+    def __call__(self, target):
+        # The same weights under a version that was held before, or it is refused as having drifted.
+        have = self.held.get(target.run_id)
+        staged = Receiver(target.url, target.token, self.folder / target.run_id).fetch(
+            target.version, have if have != target.version else None
+        )
+        self.held[target.run_id] = target.version
+        self.fetched.append((target.run_id, target.version, {m.run_id for m in staged.manifests}))
+
+
 class Fleet:
     """`stop` and `start` are those of the controller alone; what it keeps is in `folder`."""
 
-    def __init__(self, folder, engines, record=None, token=None, port=None):
-        self.folder, self.engines, self.record, self.token = folder, engines, record, token
+    def __init__(self, folder, engines, record=None, token=None, port=None, model=MODEL):
+        self.folder, self.engines, self.record, self.token, self.model = folder, engines, record, token, model
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.gateway = None
@@ -92,7 +110,7 @@ class Fleet:
     def start(self):
         async def start():
             self.gateway = Gateway(
-                "127.0.0.1", self.port, self.token, model=MODEL, state=self.folder, record=self.record,
+                "127.0.0.1", self.port, self.token, model=self.model, state=self.folder, record=self.record,
                 fleet_run_id="fleet",
             )  # fmt: skip
             await self.gateway.start()
