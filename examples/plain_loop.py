@@ -45,7 +45,9 @@ def main(url: str, checkpoint: str, steps: int = 4) -> None:
             run.judge(generations, rewards, verifier="even", threshold=0.5, task="even-tokens")
             rolled = monotonic_ns()
             means = [sum(rewards[at : at + SIZE]) / SIZE for at in range(0, len(rewards), SIZE) for _ in range(SIZE)]
-            loss = sum(map(lambda *of: loss_of(model, of[0], of[1] - of[2]), generations, rewards, means)) / len(rewards)
+            loss = sum(map(lambda *of: loss_of(model, of[0], of[1] - of[2]), generations, rewards, means)) / len(
+                rewards
+            )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

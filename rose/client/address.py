@@ -11,8 +11,8 @@ from rose.client.errors import ClientError, RunEndedError, RunExpiredError, RunT
 AWAY_S = 120.0
 #: Between two tries, drawn anew each time: clients of a controller that comes back do not all return at once.
 PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 1.0
-#: It is there but cannot answer now: too many turns, or something between it and here.
-BUSY = frozenset({429, 502, 504})
+#: It is there but cannot answer now: too many turns, a disk that refuses, or something between it and here.
+BUSY = frozenset({429, 502, 503, 504})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,9 +21,10 @@ _ORIGIN = "origin.json"
 
 
 class WeightOrigin:
-    """The versions in `folder` and their server at `host`. Use `close` when no engine fetches any more."""
+    """The versions of a run in `folder` and their server at `host`. `fence` is the publisher's number: the folder of
+    another run, or of a newer publisher, is refused. `close` it when no engine fetches any more."""
 
-    def __init__(self, folder: Path, host: str) -> None:
+    def __init__(self, folder: Path, host: str, *, run_id: str, fence: int) -> None:
         try:
             from rose.runtime.transfer.publisher import Publisher
             from rose.runtime.transfer.server import StoreServer
@@ -31,7 +32,7 @@ class WeightOrigin:
         except ModuleNotFoundError as error:
             raise ClientError(f"publishing weights needs {error.name}: install rose-serving[runtime]") from None
         folder.mkdir(parents=True, exist_ok=True)
-        self._store = VersionStore(folder / "versions")
+        self._store = VersionStore(folder / "versions", run_id=run_id, fence=fence)
         self._publisher = Publisher(self._store)
         port, self.token = _last(folder / _ORIGIN)
         try:

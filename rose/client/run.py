@@ -119,16 +119,16 @@ class Run:
         progress: Progress | None = show_progress,
     ) -> list[Generation]:
         """One turn for each prompt, in their order; a prompt is a list of token ids, `sampling` SGLang's
-        `sampling_params`. All are of the group `group_id`, or each of its own in `group_ids`. Blocks; `progress` is told
-        every two seconds.
+        `sampling_params`. All are of the group `group_id`, or each of its own in `group_ids`. Blocks; `progress` is
+        told every two seconds.
 
         Raises what `TurnClient.turn` raises, of the first turn that fails; the others are given up.
         """
-        if trajectory_ids is not None and len(trajectory_ids) != len(prompts):
-            raise ClientError(
-                f"trajectory_ids has {len(trajectory_ids)} names for {len(prompts)} prompts: one for each"
-            )
+        for field, given in (("trajectory_ids", trajectory_ids), ("group_ids", group_ids)):
+            if given is not None and len(given) != len(prompts):
+                raise ClientError(f"{field} has {len(given)} names for {len(prompts)} prompts: give one for each")
         names = trajectory_ids or [uuid.uuid4().hex for _ in prompts]
+        groups = group_ids or [group_id] * len(prompts)
         client, loop = self._turn_client()
         limit = asyncio.Semaphore(turns_max)
 
@@ -316,7 +316,8 @@ class Run:
                 host = address_towards(self.address.url) if self._host is None else self._host
                 if self._folder is None:
                     self._own_folder = tempfile.mkdtemp(prefix="rose-weights-")
-                self._origin = WeightOrigin(Path(self._folder or self._own_folder or ""), host)
+                folder = self._folder or Path(self._own_folder or "")
+                self._origin = WeightOrigin(folder, host, run_id=self.run_id, fence=self.fence)
             return self._origin
 
 
@@ -325,8 +326,8 @@ def _message(event: Event) -> dict[str, Any]:
     if not isinstance(event, (Trajectory, Verdict, Step)):
         raise ClientError(f"a client records trajectory, verdict and step events, no {event.kind!r}")
     event = replace(event, event_id=event.event_id or _event_id(event))
-    values = {field.name: getattr(event, field.name) for field in fields(event)}
-    return {"kind": event.kind, **{name: value for name, value in values.items() if value is not None}}
+    values = {field.name: (getattr(event, field.name), field.default) for field in fields(event)}
+    return {"kind": event.kind, **{name: value for name, (value, default) in values.items() if value != default}}
 
 
 def _event_id(event: Trajectory | Verdict | Step) -> str:

@@ -42,8 +42,6 @@ class TurnClient:
             connector=aiohttp.TCPConnector(limit=0),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
             headers=self.address.headers,
-            # A turn of a hundred thousand tokens with their log probabilities is one line of the stream.
-            read_bufsize=1 << 20,
         )
         return self
 
@@ -105,7 +103,7 @@ class TurnClient:
                         told += len(part.output_ids)
                         tries.begin()
                         yield part
-                if answer is None or "rose" not in answer["meta_info"]:
+                if answer is None or not answer["meta_info"].get("finish_reason"):
                     raise _AwayError("the stream broke off", 0.0)
             except _AwayError as error:
                 await tries.pause(error)
@@ -141,23 +139,26 @@ class TurnClient:
                 raise ClientError(
                     f"{self.address.base}/generate streams {response.content_type!r}, no server-sent events"
                 )
-            async for line in response.content:
-                text = line.strip()
-                if text.startswith(b"data:") and (data := text[5:].strip()) != b"[DONE]":
-                    answer = json.loads(data)
-                    if "error" in answer:
-                        raise GenerationLost(str(answer["error"]), attempts_of(answer))
-                    yield answer
+            text = b""
+            # Not by lines, whose length a reader bounds: a turn of a hundred thousand tokens is one.
+            async for more in response.content.iter_any():
+                *whole, text = (text + more).split(b"\n")
+                for line in whole:
+                    if line.startswith(b"data:") and (data := line[5:].strip()) != b"[DONE]":
+                        answer = json.loads(data)
+                        if "error" in answer:
+                            raise GenerationLost(str(answer["error"]), attempts_of(answer))
+                        yield answer
 
     def _request(self, body: dict[str, Any]) -> _Request:
         assert self._session is not None, "`async with` opens it"
         return _Request(self._session, f"{self.address.base}/generate", body)
 
     def _check(self, status: int, answer: Any) -> None:
-        if status in BUSY:
-            raise _AwayError(str(answer.get("error") if isinstance(answer, dict) else status), 0.0)
         if status in _TURN_LOST and isinstance(answer, dict) and "rose" in answer:
             raise GenerationLost(str(answer["error"]), attempts_of(answer))
+        if status in BUSY:
+            raise _AwayError(str(answer.get("error") if isinstance(answer, dict) else status), 0.0)
         if status != 200:
             error = refusal(self.address.url, status, answer)
             # Whoever opened the run resumes it.

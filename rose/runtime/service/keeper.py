@@ -29,7 +29,7 @@ from rose.runtime.actors import writer_name
 from rose.runtime.cluster import PartDiedError
 from rose.runtime.engines.ports import free_port
 from rose.runtime.fleet import recorded_config
-from rose.runtime.service import places
+from rose.runtime.service import local_ray, places
 from rose.runtime.service.controller import CentralActor, CentralPlan, ControllerActor, ControllerPlan
 from rose.runtime.service.fabric import Fabric, UnreachableError
 from rose.runtime.service.host import HostActor, HostReport
@@ -69,6 +69,11 @@ class FleetState:
     def ready(self) -> bool:
         return bool(self.parts) and all(part.ready for part in self.parts)
 
+    @property
+    def answering(self) -> bool:
+        """Whether the controller is there for clients."""
+        return any(part.name == _CONTROLLER and part.ready for part in self.parts)
+
 
 @dataclass(slots=True, eq=False)
 class _Part:
@@ -89,8 +94,15 @@ class _Part:
 class Keeper:
     """The actor. All that it does is done by one thread; `state` may be asked at any time."""
 
-    def __init__(self, config: FleetConfig, first_address: str, make_host: dict[str, Any] | None = None) -> None:
-        """`first_address` is where the first host is; `make_host` are further arguments of the hosts' actors."""
+    def __init__(
+        self,
+        config: FleetConfig,
+        first_address: str,
+        make_host: dict[str, Any] | None = None,
+        lives_with: int | None = None,
+    ) -> None:
+        """`first_address` is where the first host is; `make_host` are further arguments of the hosts' actors.
+        `lives_with` is the process that the fleet ends with, if it does."""
         self._config, self._first_address = config, first_address
         self._make_host = make_host or {}
         self._memory = FleetMemory(config)
@@ -103,6 +115,10 @@ class Keeper:
         self._fault = ""
         self._upkeep: Scheduler | None = None
         self._writer: LedgerWriter | None = None
+        self._lives_with: psutil.Process | None = None
+        if lives_with is not None:
+            with suppress(psutil.NoSuchProcess):
+                self._lives_with = psutil.Process(lives_with)
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         self._thread.start()
 
@@ -136,8 +152,13 @@ class Keeper:
             for part in self._parts:
                 self._look(part)
             self._stopping.wait(_LOOK_S)
+            if self._lives_with is not None and not self._lives_with.is_running():
+                self._say(f"process {self._lives_with.pid}, which this fleet lives with, has ended")
+                break
         self._end()
         self._stopped = True
+        if not self._stopping.is_set():
+            local_ray.stop_later(self._memory.folder)
 
     def _begin(self) -> None:
         config, hosts = self._config, places.hosts(self._config)

@@ -105,6 +105,12 @@ def stop(folder: Path) -> None:
     (folder / _RECORD).unlink(missing_ok=True)
 
 
+def stop_later(folder: Path) -> None:
+    """`stop`, by a process that is none of this Ray's: from inside one of its actors."""
+    command = ["setsid", "--fork", sys.executable, "-m", __name__, str(folder)]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
 def use_token(folder: Path) -> None:
     """Have this process's Ray send the token of this folder's, if it has one: to be called before Ray is imported."""
     if (folder / _TOKEN).exists():
@@ -138,3 +144,7 @@ def _write_secret(path: Path, text: str) -> None:
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
     partial.replace(path)
+
+
+if __name__ == "__main__":
+    stop(Path(sys.argv[1]))

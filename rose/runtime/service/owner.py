@@ -59,8 +59,13 @@ def ensure(plan: HostPlan) -> dict[str, str]:
         command = ["setsid", "--fork", sys.executable, "-m", __name__, str(plan.state)]
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         return {}
-    urls: dict[str, str] = record["urls"]
-    return urls
+    return dict(record["urls"])
+
+
+def urls(plan: HostPlan) -> dict[str, str]:
+    """Where the engines answer that the owner process runs, by device; none if it does not run."""
+    record = _record(plan.state)
+    return {} if record is None else dict(record["urls"])
 
 
 def failure(plan: HostPlan) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,4 +85,6 @@ class HostPlan:
     def memory(self) -> Path:
         """The folder for pages and staged weights. It has the fleet's name and not a run's, so that engines find their
         page again whoever started them, and when."""
-        return run_folder.base() / f"rose-fleet-{self.config.name}-{self.host}"
+        # Fleets of one name on one host keep their state in different folders.
+        where = hashlib.sha256(str(self.state).encode()).hexdigest()[:8]
+        return run_folder.base() / f"rose-fleet-{self.config.name}-{self.host}-{where}"

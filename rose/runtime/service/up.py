@@ -48,11 +48,26 @@ class Fleet:
         _show(state, shown, say)
         return state
 
+    def wait_answering(self, tend: Callable[[], None] = lambda: None) -> FleetState:
+        """Return once the controller answers, which clients may then speak to."""
+        while not (state := self.state()).answering:
+            tend()
+            time.sleep(_LOOK_S)
+        return state
 
-def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, Any] | None = None) -> Fleet:
+
+def up(
+    config: FleetConfig,
+    address: str | None,
+    say: Say,
+    make_host: dict[str, Any] | None = None,
+    *,
+    lives_with: int | None = None,
+) -> Fleet:
     """Find the fleet that runs, or start it: on the Ray cluster at `address`, or on one of this host's own.
 
-    `make_host` are further arguments of the hosts' actors. Raises UserError.
+    `make_host` are further arguments of the hosts' actors. `lives_with` is a process of this host, after whose end,
+    however it ends, the fleet goes down by itself. Raises UserError.
     """
     folder = places.state_folder(config)
     if address is None:
@@ -75,7 +90,7 @@ def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, 
                 f"no Ray node has {resource!r}, by which host {first.name!r} is known: start Ray there, with "
                 f"`ray start --address={address}`, or correct its `address` or `resource`"
             )
-        arguments = (config, first.address or fabric.node_address, make_host)
+        arguments = (config, first.address or fabric.node_address, make_host, lives_with)
         keeper = fabric.place(KEEPER, Keeper, *arguments, resource=resource)
     else:
         say(f"fleet {config.name!r} runs: what is well is left as it is")

@@ -1,0 +1,179 @@
+"""`rose demo`: a fleet of this machine's own, with replayed traffic, and the built-in trainer as its client.
+
+It is `rose up`, `rose traffic`, `rose train` and `rose down` in one command, each the same process as when it is typed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from rose.config import FleetConfig
+from rose.runtime import preflight
+from rose.runtime.cluster import DeploymentError
+from rose.runtime.service import places
+from rose.runtime.service.memory import FleetMemory
+from rose.runtime.service.up import Fleet, down, up
+
+#: The trainer loads while the fleet starts, and then waits for so long that it is ready.
+READY_S = 600.0
+_LOOK_S = 0.2
+_END_S = 30.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How it ended. `stopped` says that the user or the time limit ended it before its last step."""
+
+    run_id: str
+    steps: int = 0
+    stopped: bool = False
+
+
+def run(config: FleetConfig, say: Callable[[str], None], stopping: threading.Event) -> Outcome:
+    """From checks to a fleet that is down; `stopping` ends it at the next opportunity.
+
+    Raises PreflightError before anything was started, DeploymentError if a part fails.
+    """
+    preflight.check(config)
+    if FleetMemory(config).read() is not None:
+        _end_former(config, say)
+    deadline = None if config.seconds_max is None else time.monotonic() + config.seconds_max
+
+    def tend() -> None:
+        if stopping.is_set() or (deadline is not None and time.monotonic() > deadline):
+            raise KeyboardInterrupt
+
+    with ExitStack() as stack:
+        file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rose-demo-"))) / "fleet.json"
+        file.write_text(config.model_dump_json())
+        fleet = up(config, None, say, lives_with=os.getpid())
+        outcome = Outcome("")
+        try:
+            state = fleet.wait_answering(tend)
+            outcome.run_id = state.run_id
+            trainer = stack.enter_context(_child("the trainer", _train_command(config, state.url, file), say))
+            fleet.wait_ready(say, tend)
+            if config.traffic.trace != "none":
+                command = [sys.executable, "-m", "rose.runtime.service.traffic", str(file)]
+                stack.enter_context(_child("the traffic", command, lambda _: None))
+            _follow(trainer, fleet, outcome, tend)
+        except KeyboardInterrupt:
+            outcome.stopped = True
+        finally:
+            with _deaf(say):
+                stack.close()
+                down(config, None, say)
+    return outcome
+
+
+def _end_former(config: FleetConfig, say: Callable[[str], None]) -> None:
+    """End what a demo left that was killed together with its Ray; one that runs is another's."""
+    folder = places.state_folder(config)
+    say(f"a fleet {config.name!r} in {folder} was not ended: ending it first")
+    down(config, None, say)
+
+
+def _train_command(config: FleetConfig, url: str, file: Path) -> list[str]:
+    team = config.tags.get("team")
+    return [
+        *(sys.executable, "-m", "rose.cli", "train", "--url", url, "--config", str(file), "--json"),
+        *("--wait", str(READY_S)),
+        *("--device", next(device.id for device in config.device if device.pool == "rollout")),
+        *(() if team is None else ("--team", team)),
+    ]
+
+
+def _follow(trainer: _Child, fleet: Fleet, outcome: Outcome, tend: Callable[[], None]) -> None:
+    """Until the trainer is done; counts its steps. Raises DeploymentError if it fails, and what `tend` raises."""
+    looked_s = time.monotonic()
+    while True:
+        code = trainer.process.poll()
+        outcome.steps = len(trainer.lines)
+        if code is not None:
+            trainer.reader.join()
+            outcome.steps = len(trainer.lines)
+            if code:
+                raise DeploymentError(f"the trainer ended with exit code {code}: what it said above says why")
+            return
+        tend()
+        if time.monotonic() - looked_s > 1.0:
+            looked_s = time.monotonic()
+            fleet.state()
+        time.sleep(_LOOK_S)
+
+
+@dataclass(slots=True)
+class _Child:
+    process: subprocess.Popen[str]
+    reader: threading.Thread
+    #: Of stdout, each the JSON of something that is done.
+    lines: list[str]
+
+
+@contextmanager
+def _child(name: str, command: list[str], say: Callable[[str], None]) -> Iterator[_Child]:
+    """A process of this command's own session: Ctrl-C is for us, who end it. What it says on stderr is said."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    lines: list[str] = []
+
+    def read_out() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            with suppress(ValueError):
+                json.loads(line)
+                lines.append(line)
+
+    def read_errors() -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            say(line.rstrip())
+
+    reader = threading.Thread(target=read_out, name=f"{name}'s steps", daemon=True)
+    reader.start()
+    threading.Thread(target=read_errors, name=f"{name}'s words", daemon=True).start()
+    try:
+        yield _Child(process, reader, lines)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        process.wait()
+
+
+@contextmanager
+def _deaf(say: Callable[[str], None]) -> Iterator[None]:
+    """While the fleet goes down, so that its ledger is whole, another Ctrl-C changes nothing."""
+
+    def answer(_number: int, _frame: object) -> None:
+        say("the fleet is going down already: its leases and accounts are being closed")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, answer) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

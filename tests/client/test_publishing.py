@@ -1,0 +1,70 @@
+"""Weights published by a run's client, fetched as engines fetch them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from rose import client
+from rose.runtime.transfer.errors import TransferError
+from tests.client.fleet import MODEL, Engine, Fetching, fleet
+
+
+def weights(seed):
+    torch.manual_seed(seed)
+    return {"a.weight": torch.nn.Parameter(torch.randn(64, 8)), "b.weight": torch.randn(8).bfloat16()}
+
+
+def test_engines_fetch_each_version_and_it_names_its_run(tmp_path):
+    fetching = Fetching(tmp_path / "staging")
+    with (
+        fleet(tmp_path / "state", Engine(fetch=fetching)) as there,
+        client.open_run(there.url, name="n", model=MODEL, folder=tmp_path / "weights") as run,
+    ):
+        for version in range(3):
+            assert run.publish(weights(version)) == version
+            # Only an engine that holds it makes the turn.
+            (generation,) = run.generate([[1]], {"max_new_tokens": 1}, version_min=version)
+            assert generation.versions == [version]
+    assert fetching.fetched == [(run.run_id, version, {run.run_id}) for version in range(3)]
+
+
+def test_a_resumed_client_serves_what_was_published_where_it_was(tmp_path):
+    with fleet(tmp_path / "state", Engine(fetch=Fetching(tmp_path / "staging"))) as there:
+        fields = {"name": "n", "model": MODEL, "folder": tmp_path / "weights"}
+        first = client.open_run(there.url, **fields)
+        first.publish(weights(0))
+        origin = (first._origin.url, first._origin.token)
+        first.leave()
+        with client.open_run(there.url, resume=first.run_id, **fields) as second:
+            assert second.publish(weights(0), version=0) == 0
+            assert (second._origin.url, second._origin.token) == origin
+            assert second.publish(weights(1)) == 1
+            with pytest.raises(TransferError, match=r"version 0 is not newer"):
+                second.publish(weights(2), version=0)
+            # A client that does not know yet that it was taken over cannot write beside its successor either.
+            third = client.open_run(there.url, resume=first.run_id, **fields)
+            third.publish(weights(2))
+            with pytest.raises(TransferError, match="taken over by a newer publisher"):
+                second._origin.publish(3, weights(3))
+            third.close()
+            second.leave()
+    assert json.loads((tmp_path / "weights" / "origin.json").read_text())["token"] == origin[1]
+    assert (tmp_path / "weights" / "origin.json").stat().st_mode & 0o077 == 0
+
+
+def test_another_run_s_folder_is_refused(tmp_path):
+    with fleet(tmp_path / "state") as there:
+        with client.open_run(there.url, name="one", model=MODEL, folder=tmp_path / "weights") as one:
+            one.publish(weights(0))
+        with client.open_run(there.url, name="two", model=MODEL, folder=tmp_path / "weights") as two:
+            with pytest.raises(TransferError, match="give each run a folder of its own"):
+                two.publish(weights(0), version=5)
+
+
+def test_a_host_that_is_not_this_one_s_is_named(tmp_path):
+    with fleet(tmp_path) as there, client.open_run(there.url, name="n", model=MODEL, host="203.0.113.7") as run:
+        with pytest.raises(client.ClientError, match=r"host '203\.0\.113\.7' cannot be bound"):
+            run.publish(weights(0))

@@ -1,0 +1,200 @@
+"""A run against the real controller; engines are small servers, and nothing publishes torch's tensors."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from rose import client
+from rose.events import Turn
+from tests.client.fleet import MODEL, Engine, fleet
+
+
+class Recorded:
+    """As a ledger writer's `record`."""
+
+    def __init__(self):
+        self.events = []
+
+    def __call__(self, event, *, durable=None):
+        self.events.append(event)
+
+    def of(self, kind):
+        return [event for event in self.events if event.kind == kind]
+
+
+class Announced:
+    """Stands for the trainer's weight server: a version is published as soon as it is announced."""
+
+    url, token = "http://127.0.0.1:9", "secret"
+
+    def __init__(self):
+        self.newest = None
+
+    def latest(self):
+        return self.newest
+
+    def publish(self, version, tensors):
+        self.newest = version
+
+    def close(self):
+        pass
+
+
+def open_run(fleet, **more):
+    run = client.open_run(
+        fleet.url, **{"name": "grpo", "team": "research", "model": MODEL, "token": fleet.token, **more}
+    )
+    run._origin = Announced()
+    return run
+
+
+def test_prompts_come_back_as_generations_in_their_order(tmp_path):
+    recorded, engine = Recorded(), Engine()
+    with fleet(tmp_path, engine, record=recorded) as there, open_run(there) as run:
+        assert run.publish({}) == 0
+        generations = run.generate([[1], [1, 2], [1, 2, 3]], {"max_new_tokens": 2}, group_id="g0", step=0)
+        assert [generation.output_ids for generation in generations] == [[1, 2], [2, 3], [3, 4]]
+        assert generations[1].logprobs == [-0.5, -0.5]
+        assert generations[1].versions == [0, 0]
+        assert (generations[2].prompt_ids, generations[2].group_id) == ([1, 2, 3], "g0")
+        run.judge(generations, [0.0, 1.0, 1.0], verifier="tests", threshold=0.5)
+        assert run.publish({}) == 1
+        step = client.step_over(
+            0, generations, [0.0, 1.0, 1.0], policy_version=1, rollout_ns=5, train_ns=6, publish_ns=7
+        )
+        run.record(step)
+        run.record(step)
+        assert engine.held[0] == (run.run_id, 0)
+    turns, verdicts = recorded.of("turn"), recorded.of("verdict")
+    assert {turn.run_id for turn in turns} == {run.run_id}
+    assert [(turn.group_id, turn.step, turn.answer_tokens) for turn in turns] == [("g0", 0, None)] * 3
+    assert [verdict.accepted for verdict in verdicts] == [False, True, True]
+    assert {trajectory.trajectory_id for trajectory in recorded.of("trajectory")} == {
+        generation.trajectory_id for generation in generations
+    }
+    assert {event.event_id for event in recorded.of("step")} == {"step-0"}
+    assert [event.action for event in recorded.of("run")] == ["started", "ended"]
+    assert all(isinstance(turn, Turn) for turn in turns)
+
+
+def test_a_turn_is_awaited_and_streamed_in_the_caller_s_loop(tmp_path):
+    async def scenario(run):
+        generation = await run.turn([7], {"max_new_tokens": 3}, trajectory_id="t", turn=0)
+        parts = [part async for part in run.stream([7, 1, 2, 3], {"max_new_tokens": 2}, trajectory_id="t", turn=1)]
+        return generation, parts
+
+    with fleet(tmp_path) as there, open_run(there) as run:
+        run.publish({})
+        generation, parts = asyncio.run(scenario(run))
+    assert generation.output_ids == [1, 2, 3]
+    assert [token for part in parts for token in part.output_ids] == [4, 5]
+    assert parts[-1].generation.output_ids == [4, 5]
+    assert parts[-1].generation.versions == [0, 0]
+
+
+def test_turns_wait_for_a_controller_that_is_away_and_are_made_once(tmp_path):
+    engine = Engine(pause_s=0.5)
+    with fleet(tmp_path, engine) as there, open_run(there) as run:
+        run.publish({})
+        threading.Timer(0.3, there.stop).start()
+        threading.Timer(0.6, there.start).start()
+        (generation,) = run.generate([[1, 2]], {"max_new_tokens": 2})
+        assert generation.output_ids == [2, 3]
+        assert run.publish({}) == 1  # the new one knows the run
+
+
+def test_a_controller_that_stays_away_is_given_up_with_what_to_do(tmp_path):
+    with fleet(tmp_path) as there:
+        run = open_run(there, away_s=0.3)
+        run.publish({})
+        there.stop()
+        with pytest.raises(client.ControllerAwayError, match=r"did not answer for 0 s.*resume"):
+            run.generate([[1]], {"max_new_tokens": 1})
+        with pytest.raises(client.ControllerAwayError, match=there.url):
+            run.publish({})
+        run.leave()
+
+
+def test_a_newer_client_of_a_run_takes_it_over(tmp_path):
+    with fleet(tmp_path) as there, open_run(there) as first:
+        first.publish({})
+        with open_run(there, resume=first.run_id) as second:
+            assert (second.run_id, second.version, second.last_step) == (first.run_id, 0, None)
+            assert second.fence > first.fence
+            with pytest.raises(client.RunTakenError, match=f"{first.run_id}.*taken over"):
+                first.publish({})
+            with pytest.raises(client.RunTakenError):
+                first.check()
+            second._origin.newest = 0
+            assert second.publish({}) == 1
+
+
+def test_a_run_that_expired_unheard_is_resumed_by_its_own_client(tmp_path):
+    with fleet(tmp_path) as there, open_run(there) as run:
+        run.publish({})
+        fence = run.fence
+        facts = there.gateway.controller.runs.get(run.run_id)
+
+        async def expire():
+            facts.heard_ns -= int(3600e9)
+            there.gateway.controller.pass_time(time.monotonic_ns())
+
+        there.call(expire())
+        assert facts.facts.state == "expired"
+        assert run.publish({}) == 1
+        assert run.fence == fence + 1
+        assert run.generate([[1]], {"max_new_tokens": 1})
+
+
+def test_a_run_is_renewed_while_its_trainer_is_busy(tmp_path):
+    with fleet(tmp_path) as there, open_run(there, expires_s=0.4) as run:
+        time.sleep(1.0)
+        assert there.gateway.controller.runs.get(run.run_id).is_open
+
+
+def test_a_run_is_closed_with_what_ended_it(tmp_path):
+    recorded = Recorded()
+    with fleet(tmp_path, record=recorded) as there:
+        with pytest.raises(ValueError, match="no such reward"), open_run(there):
+            raise ValueError("no such reward")
+        with open_run(there) as left:
+            left.leave()
+    reasons = [(event.action, event.reason) for event in recorded.of("run")]
+    assert reasons == [("started", None), ("failed", "ValueError: no such reward"), ("started", None)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"url": "127.0.0.1:30100"}, "url '127.0.0.1:30100' must be the controller's root"),
+        ({"name": " "}, "name ' ' is empty"),
+        ({"staleness_max": -1}, "staleness_max -1 must be 0 or more"),
+        ({"weight": 0.0}, "weight 0.0 must be above 0"),
+        ({"model": "another"}, "'another'.*'frozenlake-tiny'"),
+        ({"resume": "nobody"}, "there is no run 'nobody'"),
+        ({"token": "wrong"}, "wants its token"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_value(tmp_path, change, message):
+    with fleet(tmp_path, token="right") as there:
+        fields = {"name": "n", "model": MODEL, "token": "right"} | change
+        with pytest.raises(client.ClientError, match=message):
+            client.open_run(fields.pop("url", there.url), **fields)
+
+
+def test_what_cannot_be_recorded_or_judged_is_refused_here(tmp_path):
+    with fleet(tmp_path) as there, open_run(there) as run:
+        run.publish({})
+        generations = run.generate([[1]], {"max_new_tokens": 1})
+        with pytest.raises(client.ClientError, match="group_id None and step None"):
+            run.judge(generations, [1.0], verifier="v")
+        with pytest.raises(client.ClientError, match="rewards has 2 values for 1 generations"):
+            run.judge(generations, [1.0, 2.0], verifier="v")
+        with pytest.raises(client.ClientError, match="trajectory_ids has 1 names for 2 prompts"):
+            run.generate([[1], [2]], trajectory_ids=["a"])
+        with pytest.raises(client.ClientError, match="max_new_tokens"):
+            run.generate([[1]], {"max_new_tokens": -1})
