@@ -355,7 +355,7 @@ class FleetConfig(Section):
 
 
 def load(path: Path) -> FleetConfig:
-    """Read and validate a fleet file.
+    """Read and validate a fleet file: TOML, or JSON if its name ends so.
 
     Raises ConfigError naming the file, every wrong field with its value, and what to do.
     """
@@ -370,6 +370,11 @@ def load(path: Path) -> FleetConfig:
 
 def parse(text: str, source: str) -> FleetConfig:
     """Validate the text of a fleet file; `source` names it in errors. Raises ConfigError."""
+    if source.endswith(".json"):
+        try:
+            return FleetConfig.model_validate_json(text)
+        except ValidationError as error:
+            raise ConfigError(f"config {source}:\n{explain(error)}")
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -428,6 +433,7 @@ def demo(
             "tags": {"team": "research", "serving_team": "chat"},
             "price_book": "example",
             "ledger": ledger,
+            "state": ledger / "logs",
             "seconds_max": seconds_max,
             "device": [
                 {"id": "serving-0", "pool": "serving", "cores": [cores[0]], **device},

@@ -9,6 +9,7 @@ from typing import Any
 
 from rose.runtime.scheduling.messages import GenerateRequest, TurnLabels
 from rose.runtime.scheduling.workers import WorkerTable
+from rose.runtime.weight_version import parse_name
 
 #: An engine that took a turn off does not get it again for this long, or until it has another lease.
 AVOID_NS = 1_000_000_000

@@ -12,7 +12,8 @@ from pathlib import Path
 from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.ledger.hosts import gateway as ledger_gateway
-from rose.runtime.actors import BACKGROUND_NICE
+from rose.ledger.writer import LedgerWriter
+from rose.runtime.actors import BACKGROUND_NICE, writer_name
 from rose.runtime.service.logs import log_to
 
 _AGAIN_S = 2.0
@@ -26,7 +27,12 @@ class ControllerPlan:
     run_id: str
     port: int
     state: Path
+    host: str = ""
     cores: tuple[int, ...] = ()
+
+    @property
+    def ledger(self) -> Path:
+        return self.config.ledger.expanduser().resolve()
 
 
 class ControllerActor:
@@ -61,19 +67,38 @@ class ControllerActor:
         os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
         config = plan.config.gateway
         while not self._ending.is_set():
-            gateway = Gateway(config.host, plan.port, config.token, plan.config.coserving.policy)
+            try:
+                writer = LedgerWriter.open(plan.ledger, writer_name(plan.host, "controller"), plan.run_id)
+            except (OSError, UserError) as error:
+                self._doing = f"cannot write to {plan.ledger}: {error}"
+                self._say(self._doing)
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            gateway = Gateway(
+                config.host,
+                plan.port,
+                config.token,
+                plan.config.coserving.policy,
+                model=plan.config.rollout.model,
+                state=plan.state / "controller",
+                record=writer.record,
+                fleet_run_id=plan.run_id,
+                devices=[device.id for device in plan.config.device],
+            )
             try:
                 await gateway.start()
             except (OSError, UserError) as error:
                 self._doing = f"cannot listen on {config.host}:{plan.port}: {error}"
                 self._say(self._doing)
                 await gateway.stop()
+                writer.close()
                 await asyncio.sleep(_AGAIN_S)
                 continue
             self._doing = ""
             self._say(f"listening on {config.host}:{plan.port}")
             await self._ending.wait()
             await gateway.stop()
+            writer.close()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -201,6 +201,7 @@ class Keeper:
             run_id=remembered.run_id,
             port=remembered.port,
             state=self._memory.folder,
+            host=host.name if self._config.hosts else self._config.host,
             cores=tuple(host.cores),
         )
         return self._part(_CONTROLLER, host, ControllerActor, plan)

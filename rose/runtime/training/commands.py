@@ -33,6 +33,9 @@ def train_command(
     device: Annotated[
         str | None, typer.Option(help="The fleet's device on this host that the trainer works on and is charged for.")
     ] = None,
+    wait: Annotated[
+        float, typer.Option(help="Wait for so many seconds until the fleet is ready, and begin then.", min=0)
+    ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON on stdout for each step.")] = False,
 ) -> None:
     """Train the built-in FrozenLake policy on a fleet; Ctrl-C ends it, and --resume goes on from the last update."""
@@ -57,6 +60,7 @@ def train_command(
                 steps=steps,
                 workers=workers,
                 device=device,
+                wait_s=wait,
             )
             train(options, lambda text: typer.echo(text, err=True), _print_step if as_json else _ignore)
     except UserError as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rose import client
+from rose.client.readiness import wait_ready
 from rose.config import DeviceConfig, FleetConfig, RolloutConfig, TaskConfig, TrainingConfig
 from rose.errors import UserError, did_you_mean
 from rose.events import Step
@@ -45,6 +46,8 @@ class TrainOptions:
     steps: int | None
     workers: int | None
     device: str | None
+    #: For how long a fleet that is being started is waited for, in seconds.
+    wait_s: float = 0.0
 
 
 def train(options: TrainOptions, say: Callable[[str], None], done: Callable[[Step], None]) -> str:
@@ -54,7 +57,7 @@ def train(options: TrainOptions, say: Callable[[str], None], done: Callable[[Ste
     Raises UserError of many kinds, each saying what to do.
     """
     device = _device(options)
-    page = None if options.device is None else page_of(options.device)
+    page = None if options.device is None or options.wait_s else page_of(options.device)
     if device is not None:
         _keep_off_serving(options.fleet)
     with ExitStack() as stack:
@@ -99,6 +102,9 @@ def train(options: TrainOptions, say: Callable[[str], None], done: Callable[[Ste
             checkpoint.begin(run.run_id, task, training)
         setting = Setting(address=run.address, task=task, temperature=training.temperature, nice=WORKER_NICE)
         workers = stack.enter_context(Workers(setting, options.workers or task.workers, say))
+        if options.wait_s:
+            wait_ready(options.url, options.token, options.wait_s, say)
+            page = None if options.device is None else page_of(options.device)
         loop = TrainLoop(
             run,
             training,
