@@ -1,16 +1,17 @@
 """REINFORCE with a group's mean as baseline, in plain PyTorch on a fleet: plain_loop.py URL CHECKPOINT [STEPS]."""
 
+import operator
 import sys
+from pathlib import Path
 from time import monotonic_ns
 
 import torch
-from transformers import AutoModelForCausalLM
 
 from rose import client
+from rose.runtime.training.policy_model import Policy  # any module with the checkpoint's parameter names will do
 
 SAMPLING = {"temperature": 1.0, "max_new_tokens": 8}
-GROUPS = {"a": [1, 2, 3], "b": [4, 5, 6], "c": [7, 8, 9]}
-SIZE = 8
+GROUPS, SIZE = {"a": [1, 2, 3], "b": [4, 5, 6], "c": [7, 8, 9]}, 8
 
 
 def reward(output_ids: list[int]) -> float:
@@ -18,17 +19,15 @@ def reward(output_ids: list[int]) -> float:
     return sum(token % 2 == 0 for token in output_ids) / max(1, len(output_ids))
 
 
-def loss_of(model: torch.nn.Module, generation: client.Generation, advantage: float) -> torch.Tensor:
-    """The policy gradient of one generation's tokens."""
+def loss_of(model: Policy, generation: client.Generation, advantage: float) -> torch.Tensor:
     made = torch.tensor(generation.output_ids)
     ids = torch.cat([torch.tensor(generation.prompt_ids), made])
-    logits = model(ids[None]).logits[0, -len(made) - 1 : -1]
+    logits = model.lm_head(model(ids[None]))[0, -len(made) - 1 : -1]
     return -advantage * torch.log_softmax(logits, -1).gather(1, made[:, None]).mean()
 
 
 def main(url: str, checkpoint: str, steps: int = 4) -> None:
-    """Train for `steps` steps; the checkpoint is the fleet's rollout model."""
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    model = Policy.load(Path(checkpoint))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
     def publish() -> int:
@@ -45,17 +44,15 @@ def main(url: str, checkpoint: str, steps: int = 4) -> None:
             run.judge(generations, rewards, verifier="even", threshold=0.5, task="even-tokens")
             rolled = monotonic_ns()
             means = [sum(rewards[at : at + SIZE]) / SIZE for at in range(0, len(rewards), SIZE) for _ in range(SIZE)]
-            loss = sum(map(lambda *of: loss_of(model, of[0], of[1] - of[2]), generations, rewards, means)) / len(
-                rewards
-            )
+            parts = zip(generations, map(operator.sub, rewards, means), strict=True)
+            loss = torch.stack([loss_of(model, generation, advantage) for generation, advantage in parts]).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             trained = monotonic_ns()
-            times = {"policy_version": publish(), "publish_ns": monotonic_ns() - trained}
-            times |= {"rollout_ns": rolled - began, "train_ns": trained - rolled, "loss": float(loss)}
-            run.record(client.step_over(step, generations, rewards, threshold=0.5, **times))
-            print(f"step {step}: mean reward {sum(rewards) / len(rewards):.3f}, version {run.version}", flush=True)
+            times = {"policy_version": publish(), "publish_ns": monotonic_ns() - trained, "train_ns": trained - rolled}
+            run.record(client.step_over(step, generations, rewards, threshold=0.5, rollout_ns=rolled - began, **times))
+            print(f"step {step}: mean reward {sum(rewards) / len(rewards):.3f}, loss {loss:.3f}", flush=True)
 
 
 if __name__ == "__main__":

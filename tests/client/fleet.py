@@ -20,7 +20,8 @@ MODEL = "frozenlake-tiny"
 
 class Engine:
     """An agent with one engine: it holds what the controller's target says, as soon as it says so, and generates the
-    numbers from the length of its prompt on, `pause_s` after each other. `fetch(target)` is called for each version."""
+    numbers from the length of its prompt on or what `tokens()` gives, `pause_s` for each. `fetch(target)` is called for
+    each version."""
 
     def __init__(self, engine_id="e0", *, pause_s=0.0, fetch=None, tokens=None):
         self.engine_id, self.pause_s, self.fetch, self.tokens = engine_id, pause_s, fetch, tokens
@@ -49,7 +50,7 @@ class Engine:
         body = await request.json()
         self.requests.append(body)
         wanted, first = body["sampling_params"]["max_new_tokens"], len(body["input_ids"])
-        made = list(range(first, first + wanted)) if self.tokens is None else self.tokens[:wanted]
+        made = list(range(first, first + wanted)) if self.tokens is None else self.tokens()[:wanted]
         await asyncio.sleep(self.pause_s * len(made))
         meta = {
             "finish_reason": {"type": "length"},

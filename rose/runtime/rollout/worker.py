@@ -1,4 +1,4 @@
-"""A process that plays trajectories of a run: `python -m rose.runtime.rollout.worker FD`.
+"""A process that plays trajectories of a run, with `main` as its program.
 
 It is sent `Setting`, then a `Share` for each step, and sends a `Played` for each trajectory, or `Failed` once. Its
 trainer's end of the connection closes when that dies, however it dies, and then it ends too.
@@ -149,7 +149,3 @@ def main() -> None:
             asyncio.run(work(connection, setting))
         except (ClientError, BaseExceptionGroup) as error:
             connection.send(_failure(error))
-
-
-if __name__ == "__main__":
-    main()

@@ -20,6 +20,8 @@ from rose.runtime.rollout.worker import Failed, Game, Played, Setting, Share
 DEATHS_MAX, DEATHS_WITHIN_S = 5, 60.0
 _ERRORS = {"taken": RunTakenError, "ended": RunEndedError, "other": ClientError}
 _END_S = 5.0
+#: Not `-m`: what it sends would be of its `__main__`.
+_PROGRAM = "from rose.runtime.rollout.worker import main; main()"
 
 
 class WorkerError(UserError):
@@ -95,7 +97,7 @@ class Workers:
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", "rose.runtime.rollout.worker", str(theirs.fileno())],
+                [sys.executable, "-c", _PROGRAM, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 # Ctrl-C is for the trainer, which closes the connection.
                 start_new_session=True,

@@ -52,7 +52,7 @@ def train_command(
                 url=url,
                 token=token,
                 name=name,
-                team=team or (None if fleet is None else fleet.tags.get("team")),
+                team=team,
                 fleet=fleet,
                 folder=checkpoint or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rose-train-"))),
                 kept=checkpoint is not None,

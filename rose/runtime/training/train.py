@@ -79,6 +79,7 @@ def train(options: TrainOptions, say: Callable[[str], None], done: Callable[[Ste
         elif options.resume:
             say(f"no run was begun in {options.folder} yet: beginning one")
         rollout = RolloutConfig() if options.fleet is None else options.fleet.rollout
+        tags = {} if options.fleet is None else options.fleet.tags
         folder = _model(rollout.model, options.fleet, task, training, say)
         torch.set_num_threads(training.threads)
         trainer = Trainer(folder, training, "cpu" if device is None or device.gpu is None else f"cuda:{device.gpu}")
@@ -87,8 +88,8 @@ def train(options: TrainOptions, say: Callable[[str], None], done: Callable[[Ste
                 options.url,
                 name=options.name,
                 model=rollout.model,
-                team=options.team,
-                tags={} if options.fleet is None else options.fleet.tags,
+                team=options.team or tags.get("team"),
+                tags=tags,
                 task=task.name,
                 staleness_max=training.staleness_max,
                 trainer_device=options.device,

@@ -1,0 +1,44 @@
+"""The example as its reader runs it: a program of its own, against a real controller and its ledger."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from rose.ledger import catalog, layout
+from rose.ledger.writer import LedgerWriter
+from tests.client.fleet import Engine, Fetching, fleet
+
+PROGRAM = Path(__file__).parents[2] / "examples" / "plain_loop.py"
+
+
+def test_the_plain_loop_trains_on_a_fleet(tmp_path, tiny_policy):
+    ledger, fetching = tmp_path / "ledger", Fetching(tmp_path / "staging")
+    layout.create(ledger)
+    with (
+        LedgerWriter.open(ledger, "controller", "fleet") as writer,
+        fleet(tmp_path / "state", Engine(fetch=fetching), record=writer.record) as there,
+    ):
+        done = subprocess.run(
+            [sys.executable, PROGRAM, there.url, tiny_policy, "2"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["step 0", "step 1"]
+    assert [version for _, version, _ in fetching.fetched][:2] == [0, 1]
+    with catalog.connect(ledger) as connection:
+        steps = connection.execute("SELECT step, policy_version, trajectories FROM step ORDER BY step").fetchall()
+        (tags,) = connection.execute("SELECT tags_json FROM run").fetchone()
+        (turns,) = connection.execute("SELECT count(DISTINCT trajectory_id) FROM turn").fetchone()
+        (verdicts,) = connection.execute("SELECT count(DISTINCT trajectory_id) FROM verdict").fetchone()
+    assert steps == [(0, 1, 24), (1, 2, 24)]
+    assert (turns, verdicts) == (48, 48)
+    assert '"research"' in tags
+
+
+def test_it_is_short():
+    assert len(PROGRAM.read_text(encoding="utf-8").splitlines()) < 60

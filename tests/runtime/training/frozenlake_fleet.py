@@ -1,0 +1,48 @@
+"""What the tests of the built-in loop have in common: a small task, engines that move at random, what is recorded."""
+
+from __future__ import annotations
+
+import random
+
+from rose.runtime.rollout import vocabulary
+from tests.client.fleet import Engine, Fetching
+
+FILE = """
+name = "train"
+cache = "{cache}"
+device = [
+    {{ id = "s", pool = "serving", device_class = "cpu-core", cores = [0], kv_bytes = 1 }},
+    {{ id = "r", pool = "rollout", device_class = "cpu-core", cores = [1], kv_bytes = 1 }},
+]
+tags = {{ team = "research" }}
+rollout = {{ model = "{model}" }}
+task = {{ size = 3, turns_max = 4, workers = 1 }}
+training = {{ steps = {steps}, groups_per_step = 2, group_size = 4, minibatches = 1 }}
+"""
+
+
+def moves():
+    """A turn of a policy that knows the form and nothing else."""
+    return [random.choice(vocabulary.MOVES), vocabulary.EOT]
+
+
+def engine(folder, **more):
+    return Engine(tokens=moves, fetch=Fetching(folder), **more)
+
+
+class Recorded:
+    """As a ledger writer's `record`: what came with an `event_id` that was there must be the same event."""
+
+    def __init__(self):
+        self.events = []
+
+    def __call__(self, event, *, durable=None):
+        self.events.append(event)
+
+    def of(self, kind):
+        """Each event once. What was sent twice was the same."""
+        by_id = {}
+        for event in self.events:
+            if event.kind == kind:
+                assert by_id.setdefault(event.event_id, event) == event
+        return list(by_id.values())

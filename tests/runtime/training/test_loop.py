@@ -1,0 +1,119 @@
+"""The built-in loop as a client, against the real controller: steps overlap, and what ends it costs nothing twice."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from rose import config
+from rose.client import Run
+from rose.events import Step
+from rose.runtime.training.checkpoint import Checkpoint, CheckpointError
+from rose.runtime.training.train import TrainOptions, train
+from tests.client.fleet import fleet
+from tests.long_form import usual
+from tests.runtime.training.frozenlake_fleet import FILE, Recorded, engine
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing of the loop handles it."""
+
+
+#: Before or after what the loop is ended, and on which call of it.
+POINTS = [
+    (Checkpoint, "begin", "before", 1),
+    (Checkpoint, "save_update", "before", 1),
+    (Checkpoint, "save_update", "after", 1),
+    # The first publication of a process is of what it goes on from.
+    (Run, "publish", "after", 2),
+    (Checkpoint, "save_step", "after", 1),
+    (Run, "record", "after a step", 1),
+]
+
+
+def options(folder, url, model, *, steps, **more):
+    text = FILE.format(cache=folder, model=model, steps=steps)
+    fields = {"token": None, "name": "train", "team": None, "kept": True, "resume": True, "steps": None}
+    fields |= {"workers": None, "device": None, "fleet": config.parse(text, "the test's")}
+    return TrainOptions(url=url, folder=folder / "kept", **fields | more)
+
+
+def end_at(monkeypatch, owner, name, when, call):
+    """End the process, so to speak, around one call of a method."""
+    method, calls = getattr(owner, name), []
+
+    def wrapped(self, *arguments, **named):
+        if when == "after a step" and not any(isinstance(argument, Step) for argument in arguments):
+            return method(self, *arguments, **named)
+        calls.append(name)
+        if when == "before" and len(calls) == call:
+            raise Killed
+        result = method(self, *arguments, **named)
+        if len(calls) == call:
+            raise Killed
+        return result
+
+    monkeypatch.setattr(owner, name, wrapped)
+
+
+def test_wherever_a_trainer_is_killed_no_step_and_no_version_is_made_twice(tmp_path, tiny_policy, monkeypatch):
+    points = usual(POINTS[1:4], long=POINTS)
+    steps = len(points) + 1
+    recorded, said = Recorded(), []
+    rollouts = engine(tmp_path / "staging")
+    # Who is killed says nothing to the controller.
+    monkeypatch.setattr(Run, "__exit__", lambda run, *_: run.leave())
+    with fleet(tmp_path / "state", rollouts, record=recorded, model=str(tiny_policy)) as there:
+        run_ids = set()
+        for point in [*points, None]:
+            with monkeypatch.context() as patched:
+                wanted = options(tmp_path, there.url, tiny_policy, steps=steps)
+                if point is None:
+                    run_ids.add(train(wanted, said.append, lambda _: None))
+                else:
+                    end_at(patched, *point)
+                    with pytest.raises(Killed):
+                        train(wanted, said.append, lambda _: None)
+        facts = there.gateway.controller.runs.get(*run_ids).facts
+    assert (facts.version, facts.step) == (steps, steps - 1)
+    assert [(step.step, step.policy_version) for step in recorded.of("step")] == [(n, n + 1) for n in range(steps)]
+    check(recorded, rollouts, steps)
+
+
+def check(recorded, rollouts, steps):
+    """Each step's trajectories have a verdict each, those alone, and engines were only ever brought forward."""
+    verdicts, trajectories = recorded.of("verdict"), recorded.of("trajectory")
+    assert [sum(verdict.step == step for verdict in verdicts) for step in range(steps)] == [8] * steps
+    assert {verdict.trajectory_id for verdict in verdicts} <= {item.trajectory_id for item in trajectories}
+    assert all(0 <= item.staleness <= 1 for item in trajectories)
+    assert all(turn.step is not None and turn.group_id for turn in recorded.of("turn"))
+    held = [version for run_id, version in rollouts.held]
+    assert all(before < after for before, after in pairwise(held))
+
+
+def test_steps_are_played_while_the_one_before_is_trained(tmp_path, tiny_policy):
+    recorded, rollouts, done = Recorded(), engine(tmp_path / "staging", pause_s=0.02), []
+    with fleet(tmp_path / "state", rollouts, record=recorded, model=str(tiny_policy)) as there:
+        wanted = options(tmp_path, there.url, tiny_policy, steps=3, kept=False, resume=False)
+        run_id = train(wanted, lambda _: None, done.append)
+        run = there.gateway.controller.runs.get(run_id).facts
+    assert (run.state, run.outcome, run.team, run.version, run.task) == ("closed", "ended", "research", 3, "frozenlake")
+    assert [step.step for step in done] == [0, 1, 2]
+    check(recorded, rollouts, 3)
+    played = {(item.step, item.policy_version) for item in recorded.of("trajectory")}
+    assert any(version < step for step, version in played), "a step began before the version that trains on it"
+
+
+def test_a_folder_that_holds_a_run_is_not_begun_in_again_nor_with_other_tables(tmp_path, tiny_policy):
+    kept = Checkpoint(tmp_path / "kept")
+    begun = options(tmp_path, "http://127.0.0.1:9", tiny_policy, steps=3, resume=False)
+    with pytest.raises(CheckpointError, match="another trainer works in"):
+        train(begun, lambda _: None, lambda _: None)
+    kept.begin("run-1", begun.fleet.task, begun.fleet.training.model_copy(update={"seed": 3}))
+    kept.close()
+    with pytest.raises(CheckpointError, match="holds run run-1: give --resume"):
+        train(begun, lambda _: None, lambda _: None)
+    resumed = options(tmp_path, "http://127.0.0.1:9", tiny_policy, steps=3)
+    with pytest.raises(CheckpointError, match=r"training\.seed is 0 and the run .* was begun with 3"):
+        train(resumed, lambda _: None, lambda _: None)
