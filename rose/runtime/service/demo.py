@@ -21,9 +21,9 @@ from pathlib import Path
 from rose.config import FleetConfig
 from rose.runtime import preflight
 from rose.runtime.cluster import DeploymentError
-from rose.runtime.service import places
+from rose.runtime.service import local_ray, places
 from rose.runtime.service.memory import FleetMemory
-from rose.runtime.service.up import Fleet, down, up
+from rose.runtime.service.up import Fleet, down, end, up
 
 #: The trainer loads while the fleet starts, and then waits for so long that it is ready.
 READY_S = 600.0
@@ -73,7 +73,11 @@ def run(config: FleetConfig, say: Callable[[str], None], stopping: threading.Eve
         finally:
             with _deaf(say):
                 stack.close()
-                down(config, None, say)
+                try:
+                    end(fleet, say)
+                finally:
+                    fleet.fabric.leave()
+                    local_ray.stop(places.state_folder(config))
     return outcome
 
 

@@ -115,12 +115,17 @@ def down(config: FleetConfig, address: str | None, say: Say) -> bool:
         keeper = fabric.find(KEEPER)
         if keeper is None:
             return False
-        _stop(Fleet(config, fabric, keeper), say)
-        fabric.end(keeper)
+        end(Fleet(config, fabric, keeper), say)
         return True
     finally:
         fabric.leave()
         local_ray.stop(folder)
+
+
+def end(fleet: Fleet, say: Say) -> None:
+    """End a fleet that this process knows; its Ray goes on. Raises DeploymentError if it does not end."""
+    _stop(fleet, say)
+    fleet.fabric.end(fleet.keeper)
 
 
 def _stop(fleet: Fleet, say: Say) -> None:
