@@ -12,7 +12,8 @@ from pathlib import Path
 from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.ledger.hosts import gateway as ledger_gateway
-from rose.runtime.actors import BACKGROUND_NICE
+from rose.ledger.writer import LedgerWriter
+from rose.runtime.actors import BACKGROUND_NICE, writer_name
 from rose.runtime.service.logs import log_to
 
 _AGAIN_S = 2.0
@@ -20,12 +21,16 @@ _AGAIN_S = 2.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ControllerPlan:
-    """What the controller is told. `state`: its folder, which it finds again when it is started again."""
+    """What the controller is told. `state`: its folder, which it finds again when it is started again. `host`: what
+    comes before its writer's name."""
 
     config: FleetConfig
     run_id: str
     port: int
     state: Path
+    logs: Path
+    ledger: Path
+    host: str = ""
     cores: tuple[int, ...] = ()
 
 
@@ -36,7 +41,7 @@ class ControllerActor:
         self._plan = plan
         self._doing = "starting"
         self._stopped = threading.Event()
-        self._say = log_to(plan.state / "logs" / "controller.log")
+        self._say = log_to(plan.logs / "controller.log")
         self._loop = asyncio.new_event_loop()
         self._ending = asyncio.Event()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._run()], name="controller")
@@ -61,19 +66,34 @@ class ControllerActor:
         os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
         config = plan.config.gateway
         while not self._ending.is_set():
-            gateway = Gateway(config.host, plan.port, config.token, plan.config.coserving.policy)
+            gateway: Gateway | None = None
+            writer: LedgerWriter | None = None
             try:
+                writer = LedgerWriter.open(plan.ledger, writer_name(plan.host, "controller"), plan.run_id)
+                gateway = Gateway(
+                    config.host,
+                    plan.port,
+                    config.token,
+                    plan.config.coserving.policy,
+                    model=plan.config.rollout.model,
+                    state=plan.state,
+                    record=writer.record,
+                    fleet_run_id=plan.run_id,
+                    devices=[device.id for device in plan.config.device],
+                )
                 await gateway.start()
+                self._doing = ""
+                self._say(f"listening on {config.host}:{plan.port}")
+                await self._ending.wait()
             except (OSError, UserError) as error:
                 self._doing = f"cannot listen on {config.host}:{plan.port}: {error}"
                 self._say(self._doing)
-                await gateway.stop()
                 await asyncio.sleep(_AGAIN_S)
-                continue
-            self._doing = ""
-            self._say(f"listening on {config.host}:{plan.port}")
-            await self._ending.wait()
-            await gateway.stop()
+            finally:
+                if gateway is not None:
+                    await gateway.stop()
+                if writer is not None:
+                    writer.close()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +104,7 @@ class CentralPlan:
     host: str
     port: int
     tokens: Path
-    state: Path
+    logs: Path
 
 
 class CentralActor:
@@ -94,7 +114,7 @@ class CentralActor:
         self._plan = plan
         self._doing = "starting"
         self._ending = threading.Event()
-        self._say = log_to(plan.state / "logs" / "ledger-gateway.log")
+        self._say = log_to(plan.logs / "ledger-gateway.log")
         self._thread = threading.Thread(target=self._run, name="ledger-gateway", daemon=True)
         self._thread.start()
 
