@@ -2,73 +2,159 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rose.errors import UserError
 
+if TYPE_CHECKING:
+    from rose.runtime.service.console import ControllerClient
+
 fleet_app = typer.Typer(help="A fleet as a service, on one host or many.", no_args_is_help=True)
 
-ConfigOption = Annotated[
+FileOption = Annotated[
     Path, typer.Option("--config", "-c", help="The fleet file; `rose config example` makes one.", envvar="ROSE_FLEET")
 ]
 AddressOption = Annotated[
     str | None,
-    typer.Option(help="The Ray cluster to join, such as 10.0.0.1:6379; left out, one of this host's own.",
-                 envvar="ROSE_RAY_ADDRESS"),
-]  # fmt: skip
+    typer.Option(
+        help="The Ray cluster to join, such as 10.0.0.1:6379; left out, one of this host's own.",
+        envvar="ROSE_RAY_ADDRESS",
+    ),
+]
+MaybeFileOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="The fleet file, on the controller's host.", envvar="ROSE_FLEET")
+]
+UrlOption = Annotated[
+    str | None, typer.Option(help="The controller, such as http://10.0.0.1:30100.", envvar="ROSE_URL")
+]
+TokenOption = Annotated[str | None, typer.Option(help="The controller's token.", envvar="ROSE_TOKEN")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @fleet_app.command("up")
 def up_command(
-    config: ConfigOption,
+    config: FileOption,
     address: AddressOption = None,
     wait: Annotated[bool, typer.Option(help="Return when every part is at work, not before.")] = True,
     stay: Annotated[
-        bool, typer.Option("--stay", help="Stay and watch; end with an error if the cluster is lost.")
+        bool, typer.Option("--stay", help="Stay and watch; end with an error if the fleet is lost.")
     ] = False,
 ) -> None:
     """Start a fleet, or find the one that runs; it goes on when this command ends, however it ends."""
     from rose import config as configuration
     from rose.runtime.service.up import up
 
-    with errors():
+    with _errors():
         fleet = up(configuration.load(config), address, _say())
         if wait:
             state = fleet.wait_ready(_say())
             typer.echo(f"fleet run {state.run_id}, controller at {state.url}")
-        while stay:
+        while stay and not fleet.state().stopped:
             time.sleep(1.0)
-            fleet.state()
 
 
 @fleet_app.command("down")
-def down_command(config: ConfigOption, address: AddressOption = None) -> None:
+def down_command(config: FileOption, address: AddressOption = None) -> None:
     """End a fleet: leases, engines and accounts, then the controller. Owners' serving engines go on."""
     from rose import config as configuration
     from rose.runtime.service.up import down
 
-    with errors():
+    with _errors():
         if not down(configuration.load(config), address, _say()):
             typer.echo("no fleet of this name runs here")
 
 
-def _say() -> object:
+@fleet_app.command("status")
+def status_command(
+    config: MaybeFileOption = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
+    as_json: JsonOption = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")] = False,
+) -> None:
+    """Devices, leases, versions and runs, and why nothing is lent."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from rose.runtime.service.console import status_view, terminal_width
+
+    with _errors():
+        controller = _find(url, token, config)
+        status = controller.status()
+        if as_json:
+            typer.echo(json.dumps(status))
+            return
+        console = Console(width=terminal_width(), highlight=False)
+        if not watch:
+            console.print(status_view(status, controller.url))
+            return
+        with Live(status_view(status, controller.url), console=console, screen=False) as live:
+            while True:
+                time.sleep(1.0)
+                live.update(status_view(controller.status(), controller.url))
+
+
+@fleet_app.command("runs")
+def runs_command(
+    config: MaybeFileOption = None, url: UrlOption = None, token: TokenOption = None, as_json: JsonOption = False
+) -> None:
+    """The RL runs that the fleet knows: who they are, their versions, their turns and engines."""
+    from rich.console import Console
+
+    from rose.runtime.service.console import runs_view, terminal_width
+
+    with _errors():
+        runs = _find(url, token, config).runs()
+        if as_json:
+            typer.echo(json.dumps(runs))
+        elif not runs:
+            typer.echo("no run was opened yet")
+        else:
+            Console(width=terminal_width(), highlight=False).print(runs_view(runs))
+
+
+@fleet_app.command("drain")
+def drain_command(
+    device: Annotated[str, typer.Argument(help="The device's id.")],
+    reason: Annotated[str | None, typer.Option(help="Why, for whoever looks.")] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Lend of it again.")] = False,
+    config: MaybeFileOption = None,
+    url: UrlOption = None,
+    token: TokenOption = None,
+) -> None:
+    """Take back what is lent of a device and lend no more; serving goes on."""
+    with _errors():
+        if undo and reason is not None:
+            raise UserError("--reason is why a device is drained: leave it out with --undo")
+        controller = _find(url, token, config)
+        if undo:
+            controller.undrain(device)
+            typer.echo(f"{device} is lent again")
+        else:
+            controller.drain(device, reason)
+            typer.echo(f"{device} is drained; `rose fleet drain {device} --undo` lends it again")
+
+
+def _find(url: str | None, token: str | None, config: Path | None) -> ControllerClient:
+    from rose.runtime.service.console import find, read_fleet
+
+    return find(url, token, read_fleet(config))
+
+
+def _say() -> Callable[[str], None]:
     began = time.monotonic()
-
-    def say(text: str) -> None:
-        typer.secho(f"{time.monotonic() - began:6.1f} s  {text}", dim=False, err=True)
-
-    return say
+    return lambda text: typer.echo(f"{time.monotonic() - began:6.1f} s  {text}", err=True)
 
 
 @contextmanager
-def errors() -> Iterator[None]:
+def _errors() -> Iterator[None]:
     """A user's errors as messages, with their exit codes."""
     try:
         yield

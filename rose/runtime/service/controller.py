@@ -21,12 +21,15 @@ _AGAIN_S = 2.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ControllerPlan:
-    """What the controller is told. `state`: its folder, which it finds again when it is started again."""
+    """What the controller is told. `state`: its folder, which it finds again when it is started again. `host`: what
+    comes before its writer's name."""
 
     config: FleetConfig
     run_id: str
     port: int
     state: Path
+    logs: Path
+    ledger: Path
     host: str = ""
     cores: tuple[int, ...] = ()
 
@@ -42,7 +45,7 @@ class ControllerActor:
         self._plan = plan
         self._doing = "starting"
         self._stopped = threading.Event()
-        self._say = log_to(plan.state / "logs" / "controller.log")
+        self._say = log_to(plan.logs / "controller.log")
         self._loop = asyncio.new_event_loop()
         self._ending = asyncio.Event()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=[self._run()], name="controller")
@@ -67,38 +70,34 @@ class ControllerActor:
         os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
         config = plan.config.gateway
         while not self._ending.is_set():
+            gateway: Gateway | None = None
+            writer: LedgerWriter | None = None
             try:
                 writer = LedgerWriter.open(plan.ledger, writer_name(plan.host, "controller"), plan.run_id)
-            except (OSError, UserError) as error:
-                self._doing = f"cannot write to {plan.ledger}: {error}"
-                self._say(self._doing)
-                await asyncio.sleep(_AGAIN_S)
-                continue
-            gateway = Gateway(
-                config.host,
-                plan.port,
-                config.token,
-                plan.config.coserving.policy,
-                model=plan.config.rollout.model,
-                state=plan.state / "controller",
-                record=writer.record,
-                fleet_run_id=plan.run_id,
-                devices=[device.id for device in plan.config.device],
-            )
-            try:
+                gateway = Gateway(
+                    config.host,
+                    plan.port,
+                    config.token,
+                    plan.config.coserving.policy,
+                    model=plan.config.rollout.model,
+                    state=plan.state,
+                    record=writer.record,
+                    fleet_run_id=plan.run_id,
+                    devices=[device.id for device in plan.config.device],
+                )
                 await gateway.start()
+                self._doing = ""
+                self._say(f"listening on {config.host}:{plan.port}")
+                await self._ending.wait()
             except (OSError, UserError) as error:
                 self._doing = f"cannot listen on {config.host}:{plan.port}: {error}"
                 self._say(self._doing)
-                await gateway.stop()
-                writer.close()
                 await asyncio.sleep(_AGAIN_S)
-                continue
-            self._doing = ""
-            self._say(f"listening on {config.host}:{plan.port}")
-            await self._ending.wait()
-            await gateway.stop()
-            writer.close()
+            finally:
+                if gateway is not None:
+                    await gateway.stop()
+                if writer is not None:
+                    writer.close()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +108,7 @@ class CentralPlan:
     host: str
     port: int
     tokens: Path
-    state: Path
+    logs: Path
 
 
 class CentralActor:
@@ -119,7 +118,7 @@ class CentralActor:
         self._plan = plan
         self._doing = "starting"
         self._ending = threading.Event()
-        self._say = log_to(plan.state / "logs" / "ledger-gateway.log")
+        self._say = log_to(plan.logs / "ledger-gateway.log")
         self._thread = threading.Thread(target=self._run, name="ledger-gateway", daemon=True)
         self._thread.start()
 

@@ -1,4 +1,4 @@
-"""The Ray cluster that carries a fleet: joined, never owned; its actors outlive who made them, and are found by name."""
+"""The Ray cluster that carries a fleet: its actors outlive who placed them, and are found by name."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Fabric:
             )
         except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
             raise DeploymentError(
-                f"no Ray cluster can be joined at {address} from this host: {str(error).splitlines()[0]}. Start one here "
-                f"(`ray start --address={address}`), or leave `--address` out for one of this host's own"
+                f"no Ray cluster can be joined at {address} from this host: {str(error).splitlines()[0]}. Start Ray "
+                f"here (`ray start --address={address}`), or leave `--address` out for one of this host's own"
             ) from None
         finally:
             for number, handler in handlers.items():

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO
 
 from rose.clock import Anchor
@@ -53,6 +54,11 @@ class HostActor:
     """A host's process on Ray. Its work is in a thread: it answers at any time."""
 
     def __init__(self, plan: HostPlan, make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess) -> None:
+        if plan.central is not None and plan.address is None:
+            # The file knows the host by a resource: where it is, it knows itself.
+            import ray
+
+            plan = replace(plan, address=ray.util.get_node_ip_address())
         self._runner = HostRunner(plan, make_engine)
         self._thread = threading.Thread(target=self._runner.run, name="host", daemon=True)
         self._thread.start()
@@ -67,6 +73,9 @@ class HostActor:
         self._thread.join()
         if serving:
             owner.stop(self._runner.plan)
+            # Nothing is left to find here.
+            with suppress(OSError):
+                shutil.rmtree(self._runner.plan.memory)
 
 
 class HostRunner:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import psutil
@@ -107,7 +108,7 @@ class Keeper:
         self._make_host = make_host or {}
         self._memory = FleetMemory(config)
         self._fabric = Fabric(places.namespace(config))
-        self._say = log_to(self._memory.folder / "logs" / "keeper.log")
+        self._say = log_to(self._logs / "keeper.log")
         self._remembered = Remembered(run_id="")
         self._parts: list[_Part] = []
         self._stopping = threading.Event()
@@ -169,6 +170,7 @@ class Keeper:
         many = len(hosts) > 1
         shown = address if many else {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.gateway.host, config.gateway.host)  # noqa: S104
         remembered.url = f"http://[{shown}]:{remembered.port}" if ":" in shown else f"http://{shown}:{remembered.port}"
+        remembered.gateway_token = config.gateway.token
         remembered.hosts = [host.name for host in hosts]
         self._memory.write(remembered)
         if self._writer is None:
@@ -200,7 +202,9 @@ class Keeper:
             config=self._config,
             run_id=remembered.run_id,
             port=remembered.port,
-            state=self._memory.folder,
+            state=self._memory.folder / remembered.run_id,
+            logs=self._logs,
+            ledger=self._ledger,
             host=host.name if self._config.hosts else self._config.host,
             cores=tuple(host.cores),
         )
@@ -217,7 +221,7 @@ class Keeper:
                 remembered.tokens[other.name] = tokens.create(file, other.name, append=(f"{other.name}.*",))
         self._memory.write(remembered)
         plan = CentralPlan(
-            ledger=self._ledger, host=address, port=remembered.central_port, tokens=file, state=self._memory.folder
+            ledger=self._ledger, host=address, port=remembered.central_port, tokens=file, logs=self._logs
         )
         return self._part(_CENTRAL, host, CentralActor, plan)
 
@@ -309,8 +313,12 @@ class Keeper:
     # ------------------------------------------------------------------ the ledger
 
     @property
-    def _ledger(self) -> Any:
+    def _ledger(self) -> Path:
         return self._config.ledger.expanduser().resolve()
+
+    @property
+    def _logs(self) -> Path:
+        return self._memory.folder / "logs"
 
     def _event(self, action: Literal["started", "ended"]) -> Run:
         host = {

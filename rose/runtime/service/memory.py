@@ -11,7 +11,8 @@ from pathlib import Path
 from rose.config import FleetConfig
 from rose.runtime.service.places import state_folder
 
-_FILE = "fleet.json"
+#: In the state folder of a fleet.
+FILE = "fleet.json"
 
 
 @dataclass(slots=True)
@@ -21,6 +22,7 @@ class Remembered:
     run_id: str
     url: str = ""
     port: int | None = None
+    gateway_token: str | None = None
     #: Of the ledger's gateway, and the secrets of the hosts there.
     central_port: int | None = None
     tokens: dict[str, str] = field(default_factory=dict)
@@ -40,11 +42,7 @@ class FleetMemory:
 
     def read(self) -> Remembered | None:
         """What is remembered of the fleet run that goes on; None if none does."""
-        try:
-            stored = json.loads((self.folder / _FILE).read_text())
-            return Remembered(**stored)
-        except (OSError, ValueError, TypeError):
-            return None
+        return read(self.folder)
 
     def begin(self) -> Remembered:
         """The fleet run that goes on, or a new one."""
@@ -56,22 +54,21 @@ class FleetMemory:
 
     def write(self, remembered: Remembered) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        partial = self.folder / f".{_FILE}.partial"
+        partial = self.folder / f".{FILE}.partial"
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(json.dumps(asdict(remembered), indent=1))
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(self.folder / _FILE)
+        partial.replace(self.folder / FILE)
 
     def forget(self) -> None:
         """The run has ended."""
-        (self.folder / _FILE).unlink(missing_ok=True)
+        (self.folder / FILE).unlink(missing_ok=True)
 
 
-def last_url(folder: Path) -> str | None:
-    """Where the controller of the fleet with this state folder answers, if this host has it."""
+def read(folder: Path) -> Remembered | None:
+    """What the fleet with this state folder remembers; None if none has its controller here, or it is another's."""
     try:
-        url: str = json.loads((folder / _FILE).read_text())["url"]
-    except (OSError, ValueError, KeyError):
+        return Remembered(**json.loads((folder / FILE).read_text()))
+    except (OSError, ValueError, TypeError):
         return None
-    return url or None

@@ -1,4 +1,4 @@
-"""The hosts of a fleet: which devices each has, what it is told, and where its files lie. Pure: nothing is looked at."""
+"""The hosts of a fleet: which devices each has, what it is told, and where its files lie."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rose.runtime import run_folder
 
 def hosts(config: FleetConfig) -> list[HostConfig]:
     """The fleet's hosts, the first with its controller and ledger; one where the file names none."""
-    return list(config.hosts) or [HostConfig(name=config.host or "host")]
+    return list(config.hosts) or [HostConfig(name=config.host or "local")]
 
 
 def devices(config: FleetConfig, host: str) -> list[DeviceConfig]:

@@ -72,9 +72,7 @@ def up(
     folder = places.state_folder(config)
     if address is None:
         if len(config.hosts) > 1:
-            raise UserError(
-                f"fleet {config.name!r} has {len(config.hosts)} hosts: give the Ray cluster that they are in by --address"
-            )
+            raise UserError(f"fleet {config.name!r} has {len(config.hosts)} hosts: name their Ray cluster by --address")
         address = local_ray.find(folder)
         if address is None:
             say("starting Ray")

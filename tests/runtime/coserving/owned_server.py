@@ -77,8 +77,8 @@ class Owner:
 
 
 @contextmanager
-def served(owner):
-    """The URL at which it answers."""
+def served(owner, port=0):
+    """The URL at which it answers; port 0 is a free one."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -103,7 +103,7 @@ def served(owner):
         def log_message(self, *_):
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

@@ -1,0 +1,192 @@
+"""A fleet's controller asked over HTTP by people, and its answers as tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rose.config import FleetConfig
+from rose.errors import UserError
+from rose.runtime.cluster import DeploymentError
+from rose.runtime.service import memory, places
+
+_TIMEOUT_S = 10.0
+_NOT_FOUND, _NO_TOKEN = 404, 401
+
+
+class ControllerClient:
+    """Its methods raise DeploymentError if the controller does not answer, UserError if it refuses."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self.url, self._token = url.rstrip("/"), token
+
+    def status(self) -> dict[str, Any]:
+        """Devices with their engines and why nothing is lent, leases, runs, and what is missing."""
+        status: dict[str, Any] = self._call("/status")
+        return status
+
+    def runs(self) -> list[dict[str, Any]]:
+        """All runs that the controller knows."""
+        runs: list[dict[str, Any]] = self._call("/runs")
+        return runs
+
+    def drain(self, device_id: str, reason: str | None) -> None:
+        """Lend nothing more of a device, and take back what is lent."""
+        self._call(f"/devices/{urllib.parse.quote(device_id, safe='')}/drain", {"reason": reason} if reason else {})
+
+    def undrain(self, device_id: str) -> None:
+        """Lend of a device again."""
+        self._call(f"/devices/{urllib.parse.quote(device_id, safe='')}/undrain", {})
+
+    def _call(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        headers = {"Content-Type": "application/json"}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            request = urllib.request.Request(self.url + path, data=data, headers=headers)
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
+                return json.load(response)
+        except urllib.error.HTTPError as error:
+            said = _error(error)
+            if error.code == _NO_TOKEN:
+                said += "; give it by --token, or in ROSE_TOKEN"
+            raise UserError(f"the controller at {self.url} refuses: {said}") from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise DeploymentError(
+                f"no controller answers at {self.url} ({reason}): is it the right one? `rose fleet up` starts it"
+            ) from None
+
+
+def find(url: str | None, token: str | None, config: FleetConfig | None) -> ControllerClient:
+    """The controller that is meant: at `url`, of the fleet in `config`, or the one that this host has.
+
+    Raises UserError if that says nothing, or not which.
+    """
+    if url is not None:
+        return ControllerClient(url, token or (None if config is None else config.gateway.token))
+    if config is not None:
+        folders = [places.state_folder(config)]
+    else:
+        base = FleetConfig.model_fields["state"].default.expanduser()
+        folders = sorted(path.parent for path in base.glob(f"*/{memory.FILE}"))
+    known = [(folder, remembered) for folder in folders if (remembered := memory.read(folder)) is not None]
+    if len(known) > 1:
+        names = ", ".join(folder.name for folder, _ in known)
+        raise UserError(f"this host has the controllers of several fleets ({names}): name one by --config or --url")
+    if not known or not known[0][1].url:
+        raise UserError(
+            "no fleet has its controller on this host: give its address by --url or ROSE_URL, as `rose fleet up` prints it"
+        )
+    return ControllerClient(known[0][1].url, token or known[0][1].gateway_token)
+
+
+def status_view(status: dict[str, Any], url: str) -> RenderableType:
+    """The answer of `/status` for a terminal."""
+    title = f"fleet run {status['fleet_run_id'] or '?'}   model {status['model'] or 'any'}   {url}"
+    parts: list[RenderableType] = [Text(title, style="bold")]
+    parts += [Text(f"missing: {reason}", style="yellow") for reason in status["missing"]]
+    devices = _table("device", "host", "engine", "holds", "turns", "lease", "state")
+    for device in status["devices"]:
+        for number, engine in enumerate(device["engines"] or [None]):
+            devices.add_row(
+                device["device_id"] if number == 0 else "",
+                (device["host"] or "") if number == 0 else "",
+                *_engine_cells(engine),
+                _state(device) if number == 0 else "",
+            )
+    parts.append(devices if status["devices"] else Text("no device has reported", style="dim"))
+    if status["runs"]:
+        parts.append(runs_view(status["runs"]))
+    else:
+        parts.append(Text("no run is open", style="dim"))
+    return Group(*parts)
+
+
+def runs_view(runs: list[dict[str, Any]]) -> Table:
+    """The answer of `/runs` for a terminal."""
+    table = _table(
+        "run", "name", "team", "state", "version", "step", "queued", "in flight", "engines", "weight", "left"
+    )
+    for run in runs:
+        table.add_row(
+            run["run_id"],
+            run["name"],
+            run["team"] or "",
+            run["state"],
+            _number(run["version"]),
+            _number(run["step"]),
+            str(run["turns_queued"]),
+            str(run["turns_in_flight"]),
+            str(len(run["engines"])),
+            f"{run['weight']:g}" + (f" (priority {run['priority']})" if run["priority"] else ""),
+            "" if run["expires_in_s"] is None else f"{run['expires_in_s']:.0f} s",
+        )
+    return table
+
+
+def _engine_cells(engine: dict[str, Any] | None) -> tuple[str, str, str, str]:
+    if engine is None:
+        return "none", "", "", ""
+    held = f"{engine['run_id']} v{engine['policy_version']}" if engine["run_id"] else "no run's"
+    if engine["assigned_run_id"] and engine["assigned_run_id"] != engine["run_id"]:
+        held += f", wanted by {engine['assigned_run_id']}"
+    elif engine["target_version"] not in (None, engine["policy_version"]):
+        held += f", going to v{engine['target_version']}"
+    if not engine["borrowed"]:
+        lease = "its own"
+    elif engine["lease_id"] is None:
+        lease = "none"
+    else:
+        lease = f"{engine['lease_left_s'] or 0:.1f} s left"
+    name = engine["engine_id"] + ("" if engine["alive"] else " (dead)")
+    return name, held, f"{engine['in_flight']}/{engine['capacity']}", lease
+
+
+def _state(device: dict[str, Any]) -> Text:
+    if device["drained"]:
+        return Text(device["not_lent"] or "drained", style="yellow")
+    if device["not_lent"] is None:
+        return Text("turns can run", style="green")
+    return Text(device["not_lent"], style="red" if device["fault"] else "dim")
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else str(value)
+
+
+def _error(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(json.load(error)["error"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"status {error.code}"
+
+
+def terminal_width() -> int | None:
+    """What tables may take where output is no terminal; None: as rich finds it."""
+    return None if os.isatty(1) or "COLUMNS" in os.environ else 160
+
+
+def read_fleet(path: Path | None) -> FleetConfig | None:
+    """The fleet file that was named, if one was. Raises ConfigError."""
+    from rose import config as configuration
+
+    return None if path is None else configuration.load(path)

@@ -1,0 +1,80 @@
+"""What runs on the hosts of a test's fleet in place of SGLang: engines that start in no time.
+
+`python -m tests.runtime.service.stand_ins serving` is an owner's serving engine, `rollout ADDRESS PORT` a rollout
+engine, and `up FLEET_FILE ADDRESS` is `rose fleet up` whose hosts start such engines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from rose.runtime.engines.sglang import EngineProcess
+
+SERVING_PORT = 30000
+
+
+class StandIn(EngineProcess):
+    """A rollout engine that answers on its address like any other."""
+
+    def launch(self) -> None:
+        self.spec.log.parent.mkdir(parents=True, exist_ok=True)
+        program = [sys.executable, "-m", __name__, "rollout", self.spec.address, str(self.spec.port)]
+        with self.spec.log.open("ab") as log:
+            self._process = subprocess.Popen(program, stdout=log, stderr=log, start_new_session=True)
+
+    def settle(self) -> None:
+        """It may run anywhere."""
+
+
+async def rollout(address: str, port: int) -> None:
+    from aiohttp import web
+
+    from tests.runtime.scheduling.stand_ins import FakeEngine
+
+    engine = FakeEngine(0.01)
+
+    async def generate(request: web.Request) -> web.Response:
+        # Who started it asks for no more than that it answers.
+        return await engine.generate(request) if b'"rid"' in await request.read() else web.json_response({})
+
+    app = web.Application()
+    app.add_routes([web.post("/generate", generate)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, address, port).start()
+    await asyncio.Event().wait()
+
+
+def serving() -> None:
+    from rose.runtime.coserving.settings import PAGES
+    from tests.runtime.coserving.owned_server import Owner, served
+
+    PAGES.mkdir(exist_ok=True)
+    with served(Owner(PAGES), SERVING_PORT) as url:
+        print(url, flush=True)
+        threading.Event().wait()
+
+
+def up(file: str, address: str) -> None:
+    from rose import config
+    from rose.runtime.service.up import up as start
+
+    fleet = start(config.load(Path(file)), address, print, {"make_engine": StandIn})
+    print("ready", fleet.wait_ready(print).url, flush=True)
+
+
+if __name__ == "__main__":
+    # Under the name that a host's process knows it by.
+    from tests.runtime.service import stand_ins
+
+    what, *arguments = sys.argv[1:]
+    if what == "rollout":
+        asyncio.run(stand_ins.rollout(arguments[0], int(arguments[1])))
+    elif what == "serving":
+        stand_ins.serving()
+    else:
+        stand_ins.up(*arguments)

@@ -1,0 +1,251 @@
+"""A fleet on two hosts that share nothing: found again by who starts it, and through the loss of each of its parts.
+
+The hosts are namespaces of this machine (`hosts.py`), each with a Ray node, an owner's serving engine and agents of its
+own. Engines are stand-ins: what is tried here is what carries them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.service import hosts
+from tests.runtime.service.hosts import Host, Network
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(hosts.missing() is not None, reason=str(hosts.missing())),
+]
+
+RAY = str(Path(sys.executable).with_name("ray"))
+RAY_PORT = 6379
+CONTROLLER_PORT = 30100
+TOKEN = "a-token-of-the-tests"
+SHAPE = {
+    "num_attention_heads": 2, "num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64, "vocab_size": 64,
+    "tie_word_embeddings": True, "torch_dtype": "float32",
+}  # fmt: skip
+FLEET = f"""
+name = "two"
+ledger = "/srv/ledger"
+state = "/srv/state"
+cache = "/srv/cache"
+[[host]]
+name = "one"
+address = "10.77.0.1"
+[[host]]
+name = "other"
+address = "10.77.0.2"
+[[device]]
+id = "s1"
+host = "one"
+pool = "serving"
+device_class = "cpu-core"
+cores = [0]
+kv_bytes = 1000000
+serving_url = "http://127.0.0.1:30000"
+[[device]]
+id = "s2"
+host = "other"
+pool = "serving"
+device_class = "cpu-core"
+cores = [0]
+kv_bytes = 1000000
+serving_url = "http://127.0.0.1:30000"
+[[device]]
+id = "r2"
+host = "other"
+pool = "rollout"
+device_class = "cpu-core"
+cores = [1]
+kv_bytes = 1000000
+[serving]
+model = "/srv/model"
+[rollout]
+model = "/srv/model"
+[coserving]
+heartbeat_s = 0.2
+meter_s = 0
+drift_audit_s = 0
+[traffic]
+trace = "none"
+[gateway]
+host = "0.0.0.0"
+port = {CONTROLLER_PORT}
+token = "{TOKEN}"
+"""
+TURN = """
+import json, sys, urllib.request
+request = urllib.request.Request(
+    "http://10.77.0.1:30100/generate",
+    json.dumps({"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 4}}).encode(),
+    {"Content-Type": "application/json", "Authorization": "Bearer " + sys.argv[1]},
+)
+print(urllib.request.urlopen(request, timeout=60).read().decode())
+"""
+
+
+class TwoHosts:
+    """The fleet, and what a test does to it. The machine's own processes are on neither host."""
+
+    def __init__(self, network: Network) -> None:
+        self.network, self.one, self.other = network, network.add(), network.add(clock_ahead_s=50_000)
+        for host in (self.one, self.other):
+            (host.disk / "model").mkdir()
+            (host.disk / "model" / "config.json").write_text(json.dumps(SHAPE))
+            (host.disk / "fleet.toml").write_text(FLEET)
+            self.begin(host)
+
+    def begin(self, host: Host) -> None:
+        """What a host's service manager and its owner start: Ray, and a serving engine."""
+        with (host.disk / "serving.log").open("a") as log:
+            host.start(sys.executable, "-m", "tests.runtime.service.stand_ins", "serving", output=log)
+        self.start_ray(host)
+
+    def start_ray(self, host: Host) -> None:
+        head = ["--head", f"--port={RAY_PORT}", "--include-dashboard=false"]
+        where = head if host is self.one else [f"--address={self.one.address}:{RAY_PORT}"]
+        usual = [f"--node-ip-address={host.address}", "--disable-usage-stats", "--num-cpus=0"]
+        host.call(RAY, "start", *where, *usual, RAY_health_check_period_ms="500", RAY_health_check_timeout_ms="1000")
+
+    def up(self) -> str:
+        address = f"{self.one.address}:{RAY_PORT}"
+        program = ["-m", "tests.runtime.service.stand_ins", "up", "/srv/fleet.toml", address]
+        return self.one.call(sys.executable, *program)
+
+    def rose(self, *arguments: str, host: Host | None = None) -> str:
+        return (host or self.one).call(sys.executable, "-m", "rose.cli", *arguments, COLUMNS="160")
+
+    def status(self) -> dict[str, dict]:
+        """Devices by id, as the controller knows them."""
+        answer = json.loads(self.rose("fleet", "status", "-c", "/srv/fleet.toml", "--json"))
+        return {device["device_id"]: device for device in answer["devices"]}
+
+    def alive(self, device_id: str) -> bool:
+        return any(engine["alive"] for engine in self.status().get(device_id, {"engines": []})["engines"])
+
+    def pids(self) -> dict[str, str]:
+        """The processes of the fleet's actors, by what they are."""
+        found = {}
+        for host in (self.one, self.other):
+            for line in host.call("ps", "-eo", "pid,args", "--no-headers").splitlines():
+                if match := re.match(r" *(\d+) ray::(Keeper|ControllerActor|CentralActor|HostActor)", line):
+                    found[f"{match[2]} on {host.name}"] = match[1]
+        return found
+
+    def query(self, sql: str) -> list[dict]:
+        return json.loads(self.rose("sql", "--ledger", "/srv/ledger", "--json", sql))
+
+
+def until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.3)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory) -> Iterator[TwoHosts]:
+    with Network(tmp_path_factory.mktemp("network")) as network:
+        two = TwoHosts(network)
+        assert "ready http://10.77.0.1:30100" in two.up()
+        yield two
+
+
+def test_each_host_has_its_devices_and_a_turn_goes_to_the_other_host(fleet):
+    until(lambda: set(fleet.status()) == {"s1", "s2", "r2"} and fleet.alive("r2"))
+    answer = json.loads(fleet.one.python(TURN, TOKEN))
+    assert answer["output_ids"] == [3, 4, 5, 6]
+    (attempt,) = answer["meta_info"]["rose"]["attempts"]
+    assert attempt["engine_id"] == "r2-rollout"
+    assert set(fleet.pids()) == {
+        "Keeper on host-1", "ControllerActor on host-1", "CentralActor on host-1", "HostActor on host-1",
+        "HostActor on host-2",
+    }  # fmt: skip
+
+
+def test_events_of_the_other_host_come_over_the_network_into_the_one_ledger(fleet):
+    joined = "SELECT device_id FROM device WHERE action = 'joined' ORDER BY device_id"
+    until(lambda: [row["device_id"] for row in fleet.query(joined)] == ["r2", "s1", "s2"])
+    assert not (fleet.other.disk / "ledger" / "deployment").exists()
+    writers = fleet.query("SELECT DISTINCT writer FROM event WHERE device_id IN ('s2', 'r2')")
+    assert [row["writer"] for row in writers] == ["other.agent"]
+
+
+def test_who_starts_it_again_finds_what_runs(fleet):
+    before = fleet.pids()
+    assert "runs: what is well is left as it is" in fleet.up()
+    assert fleet.pids() == before
+
+
+def test_parts_that_are_killed_come_back_where_they_were(fleet):
+    before = fleet.pids()
+    for name, pid in before.items():
+        (fleet.one if name.endswith("host-1") else fleet.other).call("kill", "-9", pid)
+    until(lambda: fleet.pids().keys() == before.keys())
+    assert not set(fleet.pids().values()) & set(before.values())
+    fleet.up()
+    until(lambda: fleet.alive("r2"))
+
+
+def test_a_line_that_is_cut_and_mended_costs_no_part(fleet):
+    before = fleet.pids()
+    fleet.other.unplug()
+    until(lambda: not fleet.alive("r2"))
+    assert fleet.status()["r2"]["not_lent"] is not None
+    assert "s1" in fleet.status()
+    fleet.other.plug_in()
+    until(lambda: fleet.alive("r2"))
+    assert fleet.pids()["HostActor on host-1"] == before["HostActor on host-1"]
+
+
+def test_a_drained_device_says_so_and_is_lent_again(fleet):
+    fleet.rose("fleet", "drain", "r2", "--reason", "new driver", "-c", "/srv/fleet.toml")
+    assert "drained: new driver" in fleet.rose("fleet", "status", "-c", "/srv/fleet.toml")
+    fleet.rose("fleet", "drain", "r2", "--undo", "-c", "/srv/fleet.toml")
+    assert fleet.status()["r2"]["drained"] is False
+
+
+def test_a_host_that_loses_its_power_is_waited_for_and_goes_on_when_it_is_back(fleet):
+    fleet.other.kill()
+    until(lambda: not fleet.alive("r2"))
+    fleet.other.boot()
+    fleet.begin(fleet.other)
+    fleet.up()
+    until(lambda: fleet.alive("r2"))
+    assert json.loads(fleet.one.python(TURN, TOKEN))["output_ids"] == [3, 4, 5, 6]
+
+
+def test_the_loss_of_rays_head_loses_no_fleet(fleet):
+    (run_id,) = {row["run_id"] for row in fleet.query("SELECT DISTINCT run_id FROM run")}
+    fleet.one.call("pkill", "-9", "gcs_server")
+    fleet.one.call("pkill", "-9", "raylet")
+    until(lambda: not [name for name in fleet.pids() if name.endswith("host-1")])
+    fleet.other.call("pkill", "-9", "raylet")
+    until(lambda: not fleet.pids())
+    fleet.start_ray(fleet.one)
+    fleet.start_ray(fleet.other)
+    fleet.up()
+    until(lambda: fleet.alive("r2"))
+    assert [row["run_id"] for row in fleet.query("SELECT DISTINCT run_id FROM run")] == [run_id]
+
+
+def test_down_ends_all_of_it_and_leaves_a_sound_ledger(fleet):
+    address = f"{fleet.one.address}:{RAY_PORT}"
+    fleet.rose("fleet", "down", "-c", "/srv/fleet.toml", "--address", address)
+    assert fleet.pids() == {}
+    lines = [line for host in fleet.network.hosts for line in host.processes()]
+    assert [line for line in lines if "stand_ins rollout" in line] == []
+    assert len([line for line in lines if "stand_ins serving" in line]) == 2
+    assert "The ledger is sound" in fleet.rose("ledger", "verify", "--ledger", "/srv/ledger")
+    assert "The ledger is sound" in fleet.rose("ledger", "verify", "--ledger", "/srv/ledger", host=fleet.other)
+    assert [row["action"] for row in fleet.query("SELECT action FROM run ORDER BY event_time")] == ["started", "ended"]
+    left = fleet.query("SELECT device_id FROM device WHERE action = 'left' GROUP BY 1 ORDER BY 1")
+    assert [row["device_id"] for row in left] == ["r2", "s1", "s2"]
