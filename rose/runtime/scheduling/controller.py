@@ -182,6 +182,7 @@ class Controller:
             self.loads.pop(run_id, None)
         self.recorder.record_due()
         self.pass_time(monotonic_ns())
+        self.tell()
 
     # ------------------------------------------------------------------ devices
 
@@ -342,6 +343,7 @@ class Controller:
                 self.runs.get(run_id).heard_ns = now_ns
         if self.runs.expire(now_ns):
             self.recorder.record_due()
+            self.tell()
         self.devices.forget(now_ns)
         for item in self.workers.lost(now_ns):
             if item.call is not None:
