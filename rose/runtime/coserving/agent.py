@@ -35,8 +35,7 @@ from rose.runtime.coserving.leasing import Leasing
 from rose.runtime.coserving.meter import DeviceMeter
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.coserving.rollout_engine import RolloutEngine
-from rose.runtime.coserving.succession import Predecessor
-from rose.runtime.coserving.sync import recorded_run
+from rose.runtime.coserving.succession import Predecessor, recorded_run
 from rose.runtime.coserving.target import Target
 from rose.runtime.coserving.targets import Targets
 from rose.runtime.coserving.withholding import Withholding, rules
@@ -59,7 +58,12 @@ STEP_TIME_NS = 60_000_000_000
 
 
 class DeviceAgent:
-    """Start with `start()`, `sync` as versions are published, end with `stop()`. Demand is the gateway's to say."""
+    """Start with `start()`, end with `stop()`. Demand, and what the engine is to hold, are the controller's to say; or
+    `sync` as versions are published.
+
+    `before` is what the agents of the device before this one left; None: the device joins. `via` gives the way to a
+    target. With `persistent` an engine that does not start is tried again, and is not waited for.
+    """
 
     def __init__(
         self,
@@ -68,6 +72,8 @@ class DeviceAgent:
         ledger_failure: Callable[[], str | None] = lambda: None,
         make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess,
         before: Predecessor | None = None,
+        via: Callable[[Target], Target] = lambda target: target,
+        persistent: bool = False,
     ) -> None:
         self._spec, self._record, self._hardware_id = spec, record, hardware_id(spec.device)
         self._page = ArbiterPage.create(spec.page)
@@ -145,6 +151,7 @@ class DeviceAgent:
             self._note,
             assigned=self._rollout_runs,
             swaps=lambda: self._page.get(Party.ROLLOUT, Field.SWAPS),
+            via=via,
             changed=self._act,
             take_out=self._take_out,
         )
@@ -152,7 +159,9 @@ class DeviceAgent:
         self._engine: RolloutEngine | None = None
         if spec.rollout is not None:
             scheduling = partial(self._page.alive, Party.ROLLOUT)
-            self._engine = RolloutEngine(spec.rollout, self._lives, make_engine, scheduling=scheduling)
+            self._engine = RolloutEngine(
+                spec.rollout, self._lives, make_engine, scheduling=scheduling, persistent=persistent
+            )
         self._watch_thread = threading.Thread(target=self._watch, name=f"agent-{spec.device.id}", daemon=True)
 
     # ------------------------------------------------------------------ life

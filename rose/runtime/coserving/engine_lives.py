@@ -15,6 +15,7 @@ from rose.runtime.coserving.drift import DriftGuard
 from rose.runtime.coserving.sync import EngineSync
 from rose.runtime.coserving.target import Target
 from rose.runtime.engines.sglang import EngineProcess
+from rose.runtime.transfer.errors import TransferError
 
 if TYPE_CHECKING:
     from rose.runtime.coserving.agent import AgentSpec
@@ -24,8 +25,9 @@ class EngineLives:
     """The device's rollout engine as the agent sees it, through as many lives as it has.
 
     `changed` is called when it can be used, or no more. `take_out` is called with a reason when its weights are not
-    what they should be. `assigned` is told whose it is from when on. `swaps` is how often weights were swapped into the engine, by its own count. An engine that is
-    started anew is brought to the version that the last one was asked for.
+    what they should be. `assigned` is told whose it is from when on. `via` gives the way to a target. `swaps` is how
+    often weights were swapped into the engine, by its own count. An engine that is started anew is brought to the
+    version that the last one was asked for.
     """
 
     def __init__(
@@ -36,11 +38,13 @@ class EngineLives:
         *,
         assigned: Assignments,
         swaps: Callable[[], int],
+        via: Callable[[Target], Target],
         changed: Callable[[], None],
         take_out: Callable[[str], None],
     ) -> None:
         self._spec, self._accountant, self._record = spec, accountant, record
         self._changed, self._take_out, self._swaps, self._assigned = changed, take_out, swaps, assigned
+        self._via = via
         self._lock = threading.Lock()
         #: The last version that was asked for: number, origin, token.
         self._target: Target | None = None
@@ -145,7 +149,11 @@ class EngineLives:
     def _bring(self, sync: EngineSync, target: Target, step: int | None) -> Sync:
         # From here on it is this run's, also while it is brought there.
         self._assigned.change(monotonic_ns(), target.run_id)
-        event = sync.bring_to(target.version, target.url, target.token, step=step, run_id=target.run_id)
+        try:
+            event = sync.bring(self._via(target), step)
+        except (OSError, ValueError, TransferError) as error:
+            # No room on this host, or a URL that is none: that is no reason to stop looking after the engine.
+            event = sync.missed(target, f"{type(error).__name__}: {error}", step)
         self.switch_ns = event.total_ns
         # The engine has its new weights; an event that cannot be written now waits in the writer's queue.
         self._record(event)

@@ -59,8 +59,10 @@ class RolloutEngine:
         make: Callable[[EngineSpec], EngineProcess] = EngineProcess,
         *,
         scheduling: Callable[[], bool] = lambda: False,
+        persistent: bool = False,
     ) -> None:
         self._spec, self._lives, self._make, self._scheduling = spec, lives, make, scheduling
+        self._persistent = persistent
         self._engine: EngineProcess | None = None
         #: Why no turn can run although the engine was not given up yet: what has no claim to a core takes long to end.
         self.dying: str | None = None
@@ -74,14 +76,20 @@ class RolloutEngine:
         self._thread = threading.Thread(target=self._keep, name=f"engine-{spec.engine_id}", daemon=True)
 
     def start(self) -> None:
-        """Return when the engine answers for the first time. Raises EngineError if it does not: then none is kept."""
+        """Return when the engine answers for the first time. Raises EngineError if it does not: then none is kept. One
+        that is `persistent` is not waited for, and tried again."""
         self._thread.start()
+        if self._persistent:
+            return
         self._began.wait()
         if self._first is not None:
             raise self._first
 
     def stop(self, *, leave: bool = False) -> bool:
-        """Keep it no more, and end it, or `leave` it to the next agent; returns whether it was alive. Safe to call twice."""
+        """Keep it no more, and end it, or `leave` it to the next agent; returns whether it was alive.
+
+        Safe to call twice.
+        """
         self._stopping.set()
         engine = self._engine
         was_alive = engine is not None and engine.alive
@@ -163,7 +171,7 @@ class RolloutEngine:
             self._lives.ended(engine, reason)
             if elsewhere is not None:
                 self._spec, self._moved = elsewhere, True
-            elif not self._began.is_set():
+            elif not self._began.is_set() and not self._persistent:
                 self._first = error
             return reason
         # Before it is brought to its version, which takes a while.

@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,8 @@ class EngineSync:
     """The agent's side of a sync. Its methods may be called from several threads; an audit gives way to a sync.
 
     `version` is what the engine holds as far as the agent knows, 0 being the checkpoint it started from. It is offered
-    as a base only once it was acknowledged: found in the engine, bit for bit, on every rank, and told to the origin; and
-    only for a version of the same run, `run_id`. Packages of another run than was asked for are refused.
+    as a base only once it was acknowledged: found in the engine, bit for bit, on every rank, and told to the origin;
+    and only for a version of the same run, `run_id`. Packages of another run than was asked for are refused.
     """
 
     def __init__(
@@ -67,6 +67,10 @@ class EngineSync:
         return self._standing
 
     def bring_to(self, version: int, url: str, token: str | None, *, step: int | None, run_id: str = "") -> Sync:
+        """`bring` to a version of a run, for a step."""
+        return self.bring(Target(run_id, version, url, token), step)
+
+    def bring(self, target: Target, step: int | None = None) -> Sync:
         """Returns the event of what happened; `ok` is false, with the reason, if the engine is not at the version.
 
         A delta that the engine refuses (its weights are not the base) is followed by one try from an anchor. If the
@@ -74,10 +78,14 @@ class EngineSync:
         then on, until a later call or `bring_back` has brought it to a version from an anchor.
         """
         with self._syncing():
-            self._asked = target = Target(run_id, version, url, token)
-            if self._standing.held and self.run_id == run_id:
+            self._asked = target
+            if self._standing.held and self.run_id == target.run_id:
                 self._held_from = dataclasses.replace(target, version=self.version)
             return self._bring_to(target, step)
+
+    def missed(self, target: Target, reason: str, step: int | None = None) -> Sync:
+        """The event of a target that could not even be tried."""
+        return self._event(target, monotonic_ns(), step, None, reason)
 
     def bring_back(self) -> Sync | None:
         """Bring an engine that is not trusted to the version it should hold, from an anchor; None if it is trusted."""
@@ -203,7 +211,11 @@ class EngineSync:
             staged.remove()
         hashed_ns = monotonic_ns()
         self.version, self.run_id, self._held_from, self._told = version, target.run_id, target, False
-        self._hold(manifest)
+        try:
+            self._hold(manifest)
+        except OSError as error:
+            self._note(trusted=False)
+            raise TransferError(f"{self._staging} cannot be written ({error.strerror}): make room")
         self._note(held=True, trusted=True, looked_ns=hashed_ns, failures=0)
         reason = None
         try:
@@ -242,8 +254,8 @@ class EngineSync:
             wire_bytes=self._moved_bytes,
             dense_bytes=0,
             total_ns=monotonic_ns() - began_ns,
-            source=self._source if over_http else "object store",
-            route=self._route,
+            source=(target.source or self._source) if over_http else "object store",
+            route=target.route or self._route,
             step=step,
             reason=reason,
             rl_run_id=target.run_id or None,
@@ -369,14 +381,6 @@ class EngineSync:
         if failed:
             raise TransferError("; ".join(failed))
         return reports
-
-
-def recorded_run(staging: Path) -> str:
-    """The run of the weights that are on record beside an engine; "" where none are."""
-    for path in staging.glob("held-*.json"):
-        with suppress(OSError, TransferError):
-            return Manifest.from_bytes(path.read_bytes()).run_id
-    return ""
 
 
 def _check_agreement(version: int, committed: list[dict[str, Any]]) -> None:

@@ -166,8 +166,8 @@ def is_detached(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def start_ticks(pid: int) -> int:
-    """When a process started, in clock ticks since the boot. Raises ProcessLookupError if there is none, or it has ended
-    and only waits for its parent."""
+    """When a process started, in clock ticks since the boot. Raises ProcessLookupError if there is none, or it has
+    ended and only waits for its parent."""
     try:
         # The name, in parentheses, may hold anything.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

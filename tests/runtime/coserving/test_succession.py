@@ -1,129 +1,29 @@
-"""An agent that is killed, and the next one: real processes, a real page and ledger; engines are small servers."""
+"""An agent that is killed, and the next one: real processes, a real page and ledger. Engines are small servers, but in
+the live test."""
 
 from __future__ import annotations
 
 import os
-import pickle
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
 
 import pytest
 
-from rose import config
-from rose.clock import Anchor, monotonic_ns
-from rose.ledger import catalog
-from rose.ledger.writer import LedgerWriter
-from rose.runtime.coserving.agent import AgentSpec, DeviceAgent
 from rose.runtime.coserving.page import ArbiterPage, Party
-from rose.runtime.coserving.succession import predecessor, same_anchor
+from rose.runtime.coserving.settings import PluginSettings
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import EngineRecord
-from rose.runtime.policy.slack import Budgets
+from rose.runtime.engines.ports import free_port
+from rose.runtime.engines.sglang import EngineProcess, EngineSpec
+from rose.runtime.training.policy_model import Policy
+from rose.runtime.transfer.server import StoreServer
+from rose.runtime.transfer.store import VersionStore
+from tests.runtime.conftest import ENVIRONMENT
+from tests.runtime.coserving.agents_in_turn import SECOND, Host, until
 from tests.runtime.coserving.lasting_engine import LastingEngine
-from tests.runtime.coserving.parties import OtherParty
 from tests.runtime.coserving.scripted_gateway import ScriptedGateway
-from tests.runtime.coserving.stand_in_engine import stand_in_spec
-
-SECOND = 1_000_000_000
-AGENT = """
-import pickle, sys, time
-from pathlib import Path
-from rose.ledger.writer import LedgerWriter
-from rose.runtime.coserving.agent import DeviceAgent
-from tests.runtime.coserving.lasting_engine import LastingEngine
-spec, ledger = pickle.loads(Path(sys.argv[1]).read_bytes())
-writer = LedgerWriter.open(ledger, "agent-d0", spec.run_id, flush_interval_s=0.3)
-agent = DeviceAgent(spec, writer.record, lambda: writer.failure, LastingEngine)
-agent.start()
-print("started", flush=True)
-time.sleep(600)
-"""
-
-
-def until(condition, seconds=30.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.01)
-
-
-class Host:
-    """A device, its gateway and serving engine, and one agent after another."""
-
-    def __init__(self, folder, gateway, orphan_s=600.0):
-        self.folder, self.ledger = folder, folder / "ledger"
-        engine = replace(stand_in_spec(folder), orphan_s=orphan_s, any_port=True)
-        self.spec = AgentSpec(
-            device=config.DeviceConfig(id="d0", pool="serving", device_class="cpu-core", cores=[0], kv_bytes=1000),
-            coserving=config.CoservingConfig(lease_ttl_s=1.5, heartbeat_s=0.2, drift_audit_s=0, holdout_share=0),
-            budgets=Budgets(SECOND, SECOND),
-            max_prompt_tokens=10,
-            run_id="fleet",
-            anchor=Anchor.take(),
-            page=folder / "page",
-            staging=folder / "staging",
-            rollout=engine,
-            rollout_capacity=4,
-            rollout_kv_bytes_per_token=2,
-            serving_url="http://127.0.0.1:1",
-            serving_engine_id="s0",
-            serving_model="m",
-            serving_kv_bytes_per_token=4,
-            gateway_url=gateway.url,
-            gateway_token=None,
-            route="loopback",
-        )
-        self.spec = replace(self.spec, anchor=same_anchor(self.spec.page, "fleet", self.spec.anchor))
-        self.serving = self.process = self.agent = self.writer = None
-
-    def first_agent(self):
-        """In a process of its own; returns the record of its engine."""
-        (self.folder / "spec").write_bytes(pickle.dumps((self.spec, self.ledger)))
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", AGENT, str(self.folder / "spec")], stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout.readline() == "started\n"
-        self.serving = OtherParty(self.spec.page, Party.SERVING)
-        self.serving.do("page.set_load(load)")
-        return EngineRecord.read(self.spec.page)
-
-    def kill_agent(self):
-        self.process.kill()
-        self.process.wait()
-
-    def next_agent(self, **changes):
-        """In this process; returns how long it took to start."""
-        spec = replace(self.spec, **changes)
-        # As a process that begins anew would: its own reading of the clocks, another free port.
-        spec = replace(spec, anchor=same_anchor(spec.page, "fleet", Anchor(spec.anchor.utc_minus_monotonic_ns + SECOND)))
-        self.writer = LedgerWriter.open(self.ledger, "agent-d0", "fleet", flush_interval_s=0.3)
-        before = predecessor(self.ledger, "fleet", "d0", spec.anchor)
-        self.agent = DeviceAgent(
-            spec, self.writer.record, lambda: self.writer.failure, LastingEngine, before=before
-        )
-        began_ns = monotonic_ns()
-        self.agent.start()
-        return monotonic_ns() - began_ns
-
-    def close(self):
-        if self.process is not None:
-            self.kill_agent()
-            self.process.stdout.close()
-        if self.agent is not None:
-            self.agent.stop()
-            self.writer.close()
-        if self.serving is not None:
-            self.serving.kill()
-        for record in adoption.living(self.folder):
-            os.kill(record.pid, signal.SIGKILL)
-
-    def rows(self, sql):
-        with catalog.connect(self.ledger) as connection:
-            return connection.execute(sql).fetchall()
 
 
 @pytest.fixture
@@ -139,14 +39,10 @@ def host(tmp_path, gateway):
     made.close()
 
 
-def lent(host):
-    return ArbiterPage(host.spec.page).lease().expires_ns > monotonic_ns()
-
-
 def test_the_next_agent_takes_up_the_engine_ends_the_lease_and_accounts_for_all_of_the_time(host, gateway):
     record = host.first_agent()
     gateway.want(r0=60 * SECOND)
-    until(lambda: lent(host))
+    until(lambda: host.lent)
     page = ArbiterPage(host.spec.page)
     # A slice is in the ledger, and a second that is in none yet.
     until(lambda: host.rows("SELECT count(*) FROM device_slice WHERE lease_id IS NOT NULL")[0][0] >= 1)
@@ -154,7 +50,7 @@ def test_the_next_agent_takes_up_the_engine_ends_the_lease_and_accounts_for_all_
     turns = []
     turn = threading.Thread(
         target=lambda: turns.append(
-            engine.post("/generate", {"input_ids": [1], "sampling_params": {"max_new_tokens": 200}})
+            engine.post("/generate", {"input_ids": [1], "sampling_params": {"max_new_tokens": 150}})
         )
     )
     turn.start()
@@ -170,7 +66,7 @@ def test_the_next_agent_takes_up_the_engine_ends_the_lease_and_accounts_for_all_
     assert host.agent._lives.engine.spec.port == record.port
     until(lambda: page.lease().number == 2)
     turn.join()
-    assert len(turns[0]["output_ids"]) == 200, "the turn went on all the while"
+    assert len(turns[0]["output_ids"]) == 150, "the turn went on all the while"
     host.agent.stop()
     host.writer.close()
     assert record.process() is None
@@ -268,3 +164,76 @@ def test_an_engine_whose_record_is_gone_ends_by_itself(host):
     host.kill_agent()
     adoption.record_path(host.spec.page).unlink()
     until(lambda: record.process() is None)
+
+
+@pytest.mark.live
+def test_a_real_engine_goes_on_with_its_weights_and_with_another_runs_from_an_anchor(
+    tmp_path, gateway, tiny_policy, fork_server
+):
+    page, staging = tmp_path / "page", tmp_path / "staging"
+    engine = EngineSpec(
+        engine_id="r0",
+        model=str(tiny_policy),
+        model_name="tiny",
+        port=free_port(),
+        max_total_tokens=2048,
+        plugin=PluginSettings("rollout", page, staging, gated=True),
+        log=tmp_path / "r0.log",
+        cores=[min(os.sched_getaffinity(0))],
+        token_ids_only=True,
+        environment=ENVIRONMENT,
+        fork_server=fork_server.path,
+        extra_args=["--enable-cache-report"],
+    )
+    host = Host(tmp_path, gateway, engine=engine, make=EngineProcess, policy="share_all", lease_ttl_s=3.0)
+    weights = Policy.load(tiny_policy).weights()
+    stores = {name: VersionStore(tmp_path / name, run_id=name) for name in ("one", "two")}
+    for name, store in stores.items():
+        for version in (0, 1):
+            change = (version + 1) * (1.0 if name == "one" else 1.5)
+            store.publish(version, {key: tensor * change for key, tensor in weights.items()})
+    turn = {"input_ids": list(range(1, 100)), "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}}
+
+    def reported():
+        return gateway.heard[-1].engines[0].run_id, gateway.heard[-1].engines[0].policy_version
+
+    def made(engine):
+        answer = engine.post("/generate", turn)["meta_info"]
+        return answer["weight_versions"][-1]["version"], answer["cached_tokens"] > 0
+
+    try:
+        with StoreServer(stores["one"]) as one, StoreServer(stores["two"]) as two:
+            gateway.aim(r0=("one", 1, one.url))
+            record = host.first_agent()
+            gateway.wait(lambda: reported() == ("one", 1))
+            gateway.want(r0=60 * SECOND)
+            until(lambda: host.lent)
+            process = EngineProcess(replace(engine, port=record.port))
+            assert made(process) == ("one/1", False)
+            assert made(process) == ("one/1", True)
+            gateway.aim()
+            host.kill_agent()
+            took_ns = host.next_agent()
+            assert host.agent._lives.engine.pid == record.pid
+            assert took_ns < 3 * SECOND
+            assert host.agent._lives.held == ("one", 1), "found by a hash of what it holds"
+            assert host.agent._lives.fault is None
+            until(lambda: ArbiterPage(page).lease().number == 2)
+            # The end of the lease took the cache with it.
+            assert [made(process) for _ in range(2)] == [("one/1", False), ("one/1", True)]
+            gateway.aim(r0=("two", 1, two.url))
+            gateway.wait(lambda: reported() == ("two", 1))
+            assert made(process) == ("two/1", False), "the same prompt under another run's weights"
+            assert host.agent._lives.engine.pid == record.pid
+            host.agent.stop()
+            host.writer.close()
+    finally:
+        host.close()
+    syncs = host.rows("SELECT rl_run_id, policy_version, base_version, ok FROM sync ORDER BY event_time")
+    assert syncs[0][:2] == ("one", 1)
+    assert syncs[1:] == [("two", 1, None, True)]
+    slices = host.rows("SELECT t0_ns, t1_ns FROM device_slice ORDER BY t0_ns")
+    assert [t1_ns for _, t1_ns in slices[:-1]] == [t0_ns for t0_ns, _ in slices[1:]]
+    runs = [run_id for (run_id,) in host.rows("SELECT rollout_run_id FROM device_slice ORDER BY t0_ns")]
+    assert list(dict.fromkeys(runs)) == ["fleet", "one", "two"]
+    assert runs == sorted(runs, key=["fleet", "one", "two"].index)
