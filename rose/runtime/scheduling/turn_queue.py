@@ -37,7 +37,7 @@ class Placed:
 class _Waiting:
     turn: Turn
     since_ns: int
-    placed: asyncio.Future[Placed]
+    placed: asyncio.Future[Placed | None]
     queued: bool = False
 
 
@@ -53,11 +53,17 @@ class TurnQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def end(self, run_id: str) -> None:
+        """Let go of the run's turns, which have been told that they are not to go on."""
+        for waiting in self._waiting:
+            if waiting.turn.run_id == run_id and not waiting.placed.done():
+                waiting.placed.set_result(None)
+
     async def place(self, turn: Turn) -> Placed | None:
-        """A worker for the turn's next attempt; None if it waited for too long without progress."""
+        """A worker for the turn's next attempt; None if it waited for too long without progress, or is to end."""
         since_ns = monotonic_ns()
         left_s = QUEUE_MAX_S - turn.waited_ns / 1e9
-        if left_s <= 0:
+        if left_s <= 0 or turn.ended is not None:
             return None
         waiting = _Waiting(turn, since_ns, asyncio.get_running_loop().create_future())
         # A turn that was taken off an engine keeps its place among those that came after it.
@@ -66,15 +72,17 @@ class TurnQueue:
         try:
             placed = await asyncio.wait_for(waiting.placed, left_s)
         except (TimeoutError, asyncio.CancelledError) as error:
-            if waiting.placed.done() and not waiting.placed.cancelled():
-                waiting.placed.result().release()
+            taken = waiting.placed.result() if waiting.placed.done() and not waiting.placed.cancelled() else None
+            if taken is not None:
+                taken.release()
             if isinstance(error, asyncio.CancelledError):
                 raise
             return None
         finally:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
-        turn.waited_ns += placed.queue_ns
+        if placed is not None:
+            turn.waited_ns += placed.queue_ns
         return placed
 
     def dispatch(self, now_ns: int) -> None:

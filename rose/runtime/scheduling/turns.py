@@ -37,8 +37,12 @@ class Turn:
     waited_ns: int = 0
     on_engines_ns: int = 0
     backoff_s: float = BACKOFF_FIRST_S
-    #: Set, and another put in its place, when it has more tokens.
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    #: What the attempt under way has made so far, if the engine streams.
+    part: dict[str, Any] | None = None
+    #: Why it is not to go on; None: it is.
+    ended: str | None = None
+    #: Set, and another put in its place, when it has more tokens. Only a streamed turn has one.
+    news: asyncio.Event | None = None
     _left: dict[str, tuple[str | None, int]] = field(default_factory=dict)
 
     @classmethod
@@ -87,12 +91,31 @@ class Turn:
         """Keep the tokens that an attempt made. True if the turn has all of them now."""
         meta = answer["meta_info"]
         made: list[int] = answer.get("output_ids") or []
+        self.part = None
         self.output_ids += made
         self.logprobs += meta.get("output_token_logprobs") or []
         self.versions += token_versions(meta, len(made))
         if made:
             self.waited_ns, self.backoff_s = 0, BACKOFF_FIRST_S
         return completed or len(self.output_ids) >= self.request.sampling["max_new_tokens"]
+
+    def grow(self, part: dict[str, Any]) -> None:
+        """The attempt under way has made so much."""
+        self.part = part
+        if self.news is not None:
+            self.news.set()
+            self.news = asyncio.Event()
+
+    def so_far(self) -> tuple[list[int], list[list[object]], list[int]]:
+        """(tokens, log probabilities, versions) of all attempts, and of the one under way."""
+        if self.part is None:
+            return self.output_ids, self.logprobs, self.versions
+        meta, made = self.part["meta_info"], self.part.get("output_ids") or []
+        return (
+            self.output_ids + made,
+            self.logprobs + (meta.get("output_token_logprobs") or []),
+            self.versions + token_versions(meta, len(made)),
+        )
 
     def pause_s(self) -> float:
         """How long to wait before the next attempt, each time longer; counted as waiting."""

@@ -56,7 +56,7 @@ class AnswerStore:
         self.failure: str | None = None
         self._queue: queue.SimpleQueue[tuple[Kept, asyncio.Future[None]] | None] = queue.SimpleQueue()
         try:
-            self._reading = self._connect()
+            self._reading, self._writing = self._connect(), self._connect()
         except (OSError, sqlite3.Error) as error:
             raise StateError(f"completed turns cannot be kept at {self.path}: {error}; see to its disk")
         self._thread = threading.Thread(target=self._write, name="answers", daemon=True)
@@ -100,7 +100,7 @@ class AnswerStore:
         return connection
 
     def _write(self) -> None:
-        connection = self._connect()
+        connection = self._writing
         swept_us = 0
         ending = False
         while not ending:

@@ -49,7 +49,8 @@ def run_event(due: Mapping[str, Any], fleet_run_id: str | None) -> events.Event:
     return _make(
         events.Run,
         {
-            **{name: value for name, value in due.items() if name not in ("kind", "tags")},
+            **{name: value for name, value in due.items() if name not in ("kind", "config", "tags")},
+            "config_json": json.dumps(due["config"], sort_keys=True),
             "tags_json": json.dumps(due["tags"], sort_keys=True),
             "fleet_run_id": fleet_run_id,
         },
