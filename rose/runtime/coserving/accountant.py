@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from rose.clock import Anchor
 from rose.events import DeviceSlice, Record
 from rose.runtime.coserving.assignments import Assignments
 from rose.runtime.coserving.leasing import LeaseChange
 from rose.runtime.coserving.page import RING_SPANS, ArbiterPage, Field, Party, Span, SpanRecord
-from rose.runtime.coserving.run_labels import labelled
 from rose.runtime.coserving.slices import slice_time
 from rose.runtime.coserving.waits import Waits
 
@@ -52,8 +52,9 @@ class Accountant:
         self._until_ns = began_ns
         self._record = record
         self._leases = leases
-        self._waits = Waits(device_id, engine_id, anchor, record, lambda at_ns: self._lease_at(at_ns, last=True))
         self._rollout_runs, self._train_runs = rollout_runs or Assignments(), train_runs or Assignments()
+        lease_at = partial(self._lease_at, last=True)
+        self._waits = Waits(device_id, engine_id, anchor, record, lease_at, self._rollout_runs.at)
         # What an agent before this one has accounted for lies in the rings still, and what it has not.
         back = RING_SPANS if takes_over else 0
         self._tails = {party: max(0, page.get(party, Field.HEAD) - back) for party in _WORKERS}
@@ -132,10 +133,8 @@ class Accountant:
         part = slice_time(spans, self._until_ns, until_ns)
         by_bucket = part.by_bucket
         lease_id, _ = self._lease_at(self._until_ns)
-        runs = {
-            "rollout_run_id": self._rollout_runs.at(self._until_ns),
-            "train_run_id": self._train_runs.at(self._until_ns),
-        }
+        rollout_run_id = self._rollout_runs.at(self._until_ns) or None
+        train_run_id = self._train_runs.at(self._until_ns) or None
         self._until_ns = until_ns
         event = DeviceSlice(
             at_us=self._anchor.utc_us(until_ns),
@@ -151,8 +150,9 @@ class Accountant:
             activation_ns=by_bucket["activation"],
             headroom_ns=by_bucket["headroom"],
             idle_ns=by_bucket["idle"],
+            rollout_run_id=rollout_run_id,
+            train_run_id=train_run_id,
         )
-        event = labelled(event, **runs)
         self._record(event)
         return event
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rose.clock import monotonic_ns
 from rose.events import Record, Sync
 from rose.runtime.coserving.accountant import Accountant
+from rose.runtime.coserving.assignments import Assignments
 from rose.runtime.coserving.device_events import rollout_event
 from rose.runtime.coserving.drift import DriftGuard
 from rose.runtime.coserving.sync import EngineSync
@@ -23,7 +24,7 @@ class EngineLives:
     """The device's rollout engine as the agent sees it, through as many lives as it has.
 
     `changed` is called when it can be used, or no more. `take_out` is called with a reason when its weights are not
-    what they should be. `swaps` is how often weights were swapped into the engine, by its own count. An engine that is
+    what they should be. `assigned` is told whose it is from when on. `swaps` is how often weights were swapped into the engine, by its own count. An engine that is
     started anew is brought to the version that the last one was asked for.
     """
 
@@ -33,12 +34,13 @@ class EngineLives:
         accountant: Accountant,
         record: Record,
         *,
-        swaps: Callable[[], int] = lambda: 0,
+        assigned: Assignments,
+        swaps: Callable[[], int],
         changed: Callable[[], None],
         take_out: Callable[[str], None],
     ) -> None:
         self._spec, self._accountant, self._record = spec, accountant, record
-        self._changed, self._take_out, self._swaps = changed, take_out, swaps
+        self._changed, self._take_out, self._swaps, self._assigned = changed, take_out, swaps, assigned
         self._lock = threading.Lock()
         #: The last version that was asked for: number, origin, token.
         self._target: Target | None = None
@@ -66,6 +68,11 @@ class EngineLives:
     @property
     def version(self) -> int:
         return 0 if self.sync is None else self.sync.version
+
+    @property
+    def run_id(self) -> str:
+        """The run whose weights it holds; "" for none."""
+        return "" if self.sync is None else self.sync.run_id
 
     @property
     def held(self) -> tuple[str, int] | None:
@@ -136,6 +143,8 @@ class EngineLives:
         self._record(rollout_event(self._spec, "died", engine.pid, reason=reason))
 
     def _bring(self, sync: EngineSync, target: Target, step: int | None) -> Sync:
+        # From here on it is this run's, also while it is brought there.
+        self._assigned.change(monotonic_ns(), target.run_id)
         event = sync.bring_to(target.version, target.url, target.token, step=step, run_id=target.run_id)
         self.switch_ns = event.total_ns
         # The engine has its new weights; an event that cannot be written now waits in the writer's queue.

@@ -57,7 +57,9 @@ def predecessor(ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Pr
             if row is None or row[0] is None or row[1] != "joined":
                 return None
             until_ns = int(row[0])
-            rows = connection.execute(sql.read("device/ended_leases.sql"), of_device | {"until_ns": until_ns}).fetchall()
+            rows = connection.execute(
+                sql.read("device/ended_leases.sql"), of_device | {"until_ns": until_ns}
+            ).fetchall()
     except LedgerError:
         raise
     except Exception as error:

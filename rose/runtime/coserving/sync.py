@@ -10,14 +10,13 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from rose.clock import monotonic_ns
 from rose.events import Sync
 from rose.runtime.coserving.asking import Verb, question, refusal
-from rose.runtime.coserving.run_labels import labelled
 from rose.runtime.coserving.target import Target
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.drift import Standing
@@ -233,7 +232,7 @@ class EngineSync:
     def _event(self, target: Target, began_ns: int, step: int | None, base: int | None, reason: str | None) -> Sync:
         """A sync that did not bring the engine to the version; bytes of all attempts count."""
         over_http = target.url.startswith(("http://", "https://"))
-        event = Sync(
+        return Sync(
             device_id=self._device_id,
             engine_id=self._engine.spec.engine_id,
             policy_version=target.version,
@@ -247,8 +246,8 @@ class EngineSync:
             route=self._route,
             step=step,
             reason=reason,
+            rl_run_id=target.run_id or None,
         )
-        return labelled(event, rl_run_id=target.run_id)
 
     # ------------------------------------------------------------------ what is held, and who knows
 
@@ -370,6 +369,14 @@ class EngineSync:
         if failed:
             raise TransferError("; ".join(failed))
         return reports
+
+
+def recorded_run(staging: Path) -> str:
+    """The run of the weights that are on record beside an engine; "" where none are."""
+    for path in staging.glob("held-*.json"):
+        with suppress(OSError, TransferError):
+            return Manifest.from_bytes(path.read_bytes()).run_id
+    return ""
 
 
 def _check_agreement(version: int, committed: list[dict[str, Any]]) -> None:

@@ -66,7 +66,7 @@ def test_manifest_and_index_name_the_run_and_without_one_are_as_they_were(tmp_pa
     assert {package.run_id for package in packages} == {"a"}
     assert {store.manifest(package).run_id for package in packages} == {"a"}
     assert {package.run_id for package in read_index(index_bytes(packages))} == {"a"}
-    with pytest.raises(TransferError, match="of another kind|not a list"):
+    with pytest.raises(TransferError, match="not a list"):
         read_index(index_bytes(packages).replace(b'"run_id":"a"', b'"run_id":7'))
     old = VersionStore(tmp_path / "old")
     published = old.publish(0, weights(0)).manifest
@@ -88,7 +88,7 @@ def test_a_receiver_refuses_another_runs_package_before_it_fetches_a_chunk(tmp_p
     staging = tmp_path / "staging"
     with StoreServer(one) as at_one, StoreServer(other) as at_other:
         Receiver(at_one.url, None, staging, run_id="a").fetch(0, None)
-        with pytest.raises(TransferError, match="version 0 at .* is of run 'b', expected one of run 'a'"):
+        with pytest.raises(TransferError, match=r"version 0 at .* is of run 'b', expected one of run 'a'"):
             Receiver(at_other.url, None, staging / "x", run_id="a").fetch(0, None)
         # What another run left there under the same name is not taken for this one's.
         staged = Receiver(at_other.url, None, staging, run_id="b").fetch(0, None)
