@@ -49,7 +49,10 @@ ENDLESS = {
 #: Those of them that need an SGLang server: tests/runtime/coserving/test_commands.py runs them, as they are written.
 NEED_SERVER = (["attach", "--url"],)
 #: Documents whose programs need a server, and the tests that run them.
-PROGRAMS_ELSEWHERE = {"ledger-gateway.md": "tests/ledger/commands/test_remote.py"}
+PROGRAMS_ELSEWHERE = {
+    "ledger-gateway.md": "tests/ledger/commands/test_remote.py",
+    "training.md": "tests/client/test_documented.py",
+}
 #: Environment variables a documented command may set.
 VARIABLES = {"PIP_EXTRA_INDEX_URL", "HOME", "ROSE_TESTS_LONG"}
 

@@ -301,6 +301,8 @@ class Run:
 
     def _turn_client(self) -> tuple[TurnClient, BackgroundLoop]:
         self.check()
+        if self.version is None:
+            raise ClientError(f"run {self.run_id} has published no version yet: publish one before its first turn")
         with self._lock:
             if self._background is None:
                 self._background, self._turns = BackgroundLoop(), TurnClient(self.address)

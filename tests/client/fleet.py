@@ -13,6 +13,7 @@ from rose.runtime.engines.ports import free_port
 from rose.runtime.scheduling.client import ControlClient
 from rose.runtime.scheduling.gateway import Gateway
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
+from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.receiver import Receiver
 
 MODEL = "frozenlake-tiny"
@@ -37,7 +38,8 @@ class Engine:
         )  # fmt: skip
 
     def beat(self, control):
-        with suppress(OSError):
+        # A controller that is away is asked again, and so is a trainer that is.
+        with suppress(OSError, TransferError):
             reply = control.heartbeat(Heartbeat(device_id=f"device-of-{self.engine_id}", engines=[self.report()]))
             target = reply.targets.get(self.engine_id)
             if target is not None and (target.run_id, target.version) != (self.run_id, self.version):

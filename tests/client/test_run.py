@@ -188,6 +188,8 @@ def test_what_is_wrong_is_named_with_its_value(tmp_path, change, message):
 
 def test_what_cannot_be_recorded_or_judged_is_refused_here(tmp_path):
     with fleet(tmp_path) as there, open_run(there) as run:
+        with pytest.raises(client.ClientError, match="publish one before its first turn"):
+            run.generate([[1]])
         run.publish({})
         generations = run.generate([[1]], {"max_new_tokens": 1})
         with pytest.raises(client.ClientError, match="group_id None and step None"):

@@ -72,7 +72,8 @@ def train_command(
 
 
 def _print_step(event: Step) -> None:
-    typer.echo(json.dumps({field.name: getattr(event, field.name) for field in fields(event)}))
+    values = {field.name: getattr(event, field.name) for field in fields(event)}
+    typer.echo(json.dumps({name: value for name, value in values.items() if value is not None}))
 
 
 def _ignore(_event: Step) -> None:
