@@ -26,7 +26,7 @@ _HOURS, _AMORTIZED = Column("device time", "hours"), Column("amortized", "money"
 def tables(bill: Bill) -> list[Table]:
     """Every drill-down, in the order in which they are shown. Raises PriceBookError where a price is missing."""
     frame = bill.charges.frame
-    loaded = charges.fully_load(frame)
+    loaded = charges.fully_load(frame) if bill.loaded is None else bill.loaded
     made = (
         _with_corrections(_by_team(frame, loaded), bill),
         _by_bucket_and_day(frame),
