@@ -33,11 +33,6 @@ class ControllerPlan:
     host: str = ""
     cores: tuple[int, ...] = ()
 
-    @property
-    def ledger(self) -> Path:
-        return self.config.ledger.expanduser().resolve()
-
-
 class ControllerActor:
     """The controller on Ray. It is asked how it is in a thread of its own, so that a busy loop is no dead one."""
 
