@@ -98,7 +98,7 @@ class HostRunner:
 
     def report(self) -> HostReport:
         return HostReport(
-            ready=self._doing == "" and len(self._agents) == len(self._specs),
+            ready=self._doing == "" and not self._stopping.is_set() and len(self._agents) == len(self._specs),
             doing=self._doing,
             pid=os.getpid(),
             faults=dict(self._faults),

@@ -7,6 +7,7 @@ engine, and `up FLEET_FILE ADDRESS` is `rose fleet up` whose hosts start such en
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -46,7 +47,10 @@ async def rollout(address: str, port: int) -> None:
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, address, port).start()
-    await asyncio.Event().wait()
+    # It lives as long as who started it, like a real one.
+    parent = os.getppid()
+    while os.getppid() == parent:
+        await asyncio.sleep(0.2)
 
 
 def serving() -> None:

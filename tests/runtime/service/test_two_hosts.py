@@ -112,7 +112,7 @@ class TwoHosts:
     def start_ray(self, host: Host) -> None:
         head = ["--head", f"--port={RAY_PORT}", "--include-dashboard=false"]
         where = head if host is self.one else [f"--address={self.one.address}:{RAY_PORT}"]
-        usual = [f"--node-ip-address={host.address}", "--disable-usage-stats", "--num-cpus=0"]
+        usual = [f"--node-ip-address={host.address}", "--disable-usage-stats", "--num-cpus=2"]
         host.call(RAY, "start", *where, *usual, RAY_health_check_period_ms="500", RAY_health_check_timeout_ms="1000")
 
     def up(self) -> str:
@@ -172,7 +172,7 @@ def test_each_host_has_its_devices_and_a_turn_goes_to_the_other_host(fleet):
 
 
 def test_events_of_the_other_host_come_over_the_network_into_the_one_ledger(fleet):
-    joined = "SELECT device_id FROM device WHERE action = 'joined' ORDER BY device_id"
+    joined = "SELECT device_id FROM event WHERE kind = 'device' AND action = 'joined' GROUP BY 1 ORDER BY 1"
     until(lambda: [row["device_id"] for row in fleet.query(joined)] == ["r2", "s1", "s2"])
     assert not (fleet.other.disk / "ledger" / "deployment").exists()
     writers = fleet.query("SELECT DISTINCT writer FROM event WHERE device_id IN ('s2', 'r2')")
@@ -224,7 +224,7 @@ def test_a_host_that_loses_its_power_is_waited_for_and_goes_on_when_it_is_back(f
 
 
 def test_the_loss_of_rays_head_loses_no_fleet(fleet):
-    (run_id,) = {row["run_id"] for row in fleet.query("SELECT DISTINCT run_id FROM run")}
+    (run_id,) = {row["run_id"] for row in fleet.query("SELECT DISTINCT run_id FROM event WHERE kind = 'run'")}
     fleet.one.call("pkill", "-9", "gcs_server")
     fleet.one.call("pkill", "-9", "raylet")
     until(lambda: not [name for name in fleet.pids() if name.endswith("host-1")])
@@ -234,7 +234,7 @@ def test_the_loss_of_rays_head_loses_no_fleet(fleet):
     fleet.start_ray(fleet.other)
     fleet.up()
     until(lambda: fleet.alive("r2"))
-    assert [row["run_id"] for row in fleet.query("SELECT DISTINCT run_id FROM run")] == [run_id]
+    assert [row["run_id"] for row in fleet.query("SELECT DISTINCT run_id FROM event WHERE kind = 'run'")] == [run_id]
 
 
 def test_down_ends_all_of_it_and_leaves_a_sound_ledger(fleet):
@@ -246,6 +246,6 @@ def test_down_ends_all_of_it_and_leaves_a_sound_ledger(fleet):
     assert len([line for line in lines if "stand_ins serving" in line]) == 2
     assert "The ledger is sound" in fleet.rose("ledger", "verify", "--ledger", "/srv/ledger")
     assert "The ledger is sound" in fleet.rose("ledger", "verify", "--ledger", "/srv/ledger", host=fleet.other)
-    assert [row["action"] for row in fleet.query("SELECT action FROM run ORDER BY event_time")] == ["started", "ended"]
-    left = fleet.query("SELECT device_id FROM device WHERE action = 'left' GROUP BY 1 ORDER BY 1")
+    assert [row["action"] for row in fleet.query("SELECT action FROM event WHERE kind = 'run' ORDER BY event_time")] == ["started", "ended"]
+    left = fleet.query("SELECT device_id FROM event WHERE kind = 'device' AND action = 'left' GROUP BY 1 ORDER BY 1")
     assert [row["device_id"] for row in left] == ["r2", "s1", "s2"]
