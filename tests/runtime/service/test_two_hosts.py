@@ -246,6 +246,8 @@ def test_down_ends_all_of_it_and_leaves_a_sound_ledger(fleet):
     assert len([line for line in lines if "stand_ins serving" in line]) == 2
     assert "The ledger is sound" in fleet.rose("ledger", "verify", "--ledger", "/srv/ledger")
     assert "The ledger is sound" in fleet.rose("ledger", "verify", "--ledger", "/srv/ledger", host=fleet.other)
-    assert [row["action"] for row in fleet.query("SELECT action FROM event WHERE kind = 'run' ORDER BY event_time")] == ["started", "ended"]
+    assert [
+        row["action"] for row in fleet.query("SELECT action FROM event WHERE kind = 'run' ORDER BY event_time")
+    ] == ["started", "ended"]
     left = fleet.query("SELECT device_id FROM event WHERE kind = 'device' AND action = 'left' GROUP BY 1 ORDER BY 1")
     assert [row["device_id"] for row in left] == ["r2", "s1", "s2"]
