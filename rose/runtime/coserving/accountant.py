@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from rose.clock import Anchor
 from rose.events import DeviceSlice, Record
+from rose.runtime.coserving.assignments import Assignments
 from rose.runtime.coserving.leasing import LeaseChange
-from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
+from rose.runtime.coserving.page import RING_SPANS, ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.coserving.slices import slice_time
 from rose.runtime.coserving.waits import Waits
 
@@ -24,7 +26,8 @@ class Accountant:
 
     `moved` is called with each move of the rollout engine's memory, and the lease that was in force.
     `began_ns` is a monotonic time. `leases` is the lease history, which the accountant trims as it goes: a slice ends
-    wherever a lease begins or ends, so that a slice belongs to one lease whole.
+    wherever a lease begins or ends, or the run changes, so that a slice belongs to one lease and one run whole. With
+    `takes_over` an agent before this one has accounted for the device until `began_ns`, and for nothing since.
     """
 
     def __init__(
@@ -37,6 +40,9 @@ class Accountant:
         *,
         engine_id: str | None,
         leases: list[LeaseChange],
+        rollout_runs: Assignments | None = None,
+        train_runs: Assignments | None = None,
+        takes_over: bool = False,
         moved: Callable[[SpanRecord, str | None], None] = lambda _span, _lease_id: None,
     ) -> None:
         self._moved = moved
@@ -46,9 +52,13 @@ class Accountant:
         self._until_ns = began_ns
         self._record = record
         self._leases = leases
-        self._waits = Waits(device_id, engine_id, anchor, record, lambda at_ns: self._lease_at(at_ns, last=True))
-        # What an agent before this one has accounted for lies in the rings still.
-        self._tails = {party: page.get(party, Field.HEAD) for party in _WORKERS}
+        self._rollout_runs, self._train_runs = rollout_runs or Assignments(), train_runs or Assignments()
+        lease_at = partial(self._lease_at, last=True)
+        self._waits = Waits(device_id, engine_id, anchor, record, lease_at, self._rollout_runs.at)
+        # What an agent before this one has accounted for lies in the rings still, and what it has not.
+        back = RING_SPANS if takes_over else 0
+        self._tails = {party: max(0, page.get(party, Field.HEAD) - back) for party in _WORKERS}
+        self._began_ns = began_ns
         #: Since when an engine of the agent's is being started, 0: none is. It cannot write to the page yet.
         self._starting_since_ns = 0
         self._lock = threading.Lock()
@@ -83,8 +93,9 @@ class Accountant:
         for party in _WORKERS:
             spans, self._tails[party], lost = self._page.drain(party, self._tails[party])
             self.lost_spans += lost
+            spans = [span for span in spans if span.end_ns > self._began_ns]
             self.late_ns += sum(
-                max(0, min(span.end_ns, self._until_ns) - span.start_ns)
+                max(0, min(span.end_ns, self._until_ns) - max(span.start_ns, self._began_ns))
                 for span in spans
                 if (span.kind, span.start_ns) not in self._seen_open
             )
@@ -97,13 +108,17 @@ class Accountant:
         closed = {(span.kind, span.start_ns) for span in self._pending}
         counted = self._pending + [span for span in open_spans if (span.kind, span.start_ns) not in closed]
         self._seen_open = {(span.kind, span.start_ns) for span in open_spans}
-        edges = [change.at_ns for change in self._leases if self._until_ns < change.at_ns < until_ns]
-        events = [self._slice(counted, edge) for edge in (*edges, until_ns)]
+        edges = {change.at_ns for change in self._leases if self._until_ns < change.at_ns < until_ns}
+        for runs in (self._rollout_runs, self._train_runs):
+            edges.update(runs.between(self._until_ns, until_ns))
+        events = [self._slice(counted, edge) for edge in (*sorted(edges), until_ns)]
         self._pending = [span for span in self._pending if span.end_ns > until_ns]
         self._waits.tell(None if final else until_ns)
         # A yield is read when it has ended, and belongs to the lease it began under: keep the history a while.
         while len(self._leases) > 1 and self._leases[1].at_ns <= until_ns - _HISTORY_NS:
             del self._leases[0]
+        for runs in (self._rollout_runs, self._train_runs):
+            runs.forget(until_ns - _HISTORY_NS)
         return events
 
     def _open_spans(self, until_ns: int) -> list[SpanRecord]:
@@ -118,6 +133,8 @@ class Accountant:
         part = slice_time(spans, self._until_ns, until_ns)
         by_bucket = part.by_bucket
         lease_id, _ = self._lease_at(self._until_ns)
+        rollout_run_id = self._rollout_runs.at(self._until_ns) or None
+        train_run_id = self._train_runs.at(self._until_ns) or None
         self._until_ns = until_ns
         event = DeviceSlice(
             at_us=self._anchor.utc_us(until_ns),
@@ -133,6 +150,8 @@ class Accountant:
             activation_ns=by_bucket["activation"],
             headroom_ns=by_bucket["headroom"],
             idle_ns=by_bucket["idle"],
+            rollout_run_id=rollout_run_id,
+            train_run_id=train_run_id,
         )
         self._record(event)
         return event

@@ -11,17 +11,16 @@ import json
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
-from rose.clock import Anchor, monotonic_ns
-from rose.config import CoservingConfig, DeviceConfig
+from rose.clock import monotonic_ns
 from rose.events import Event, Ledger, Record, Sync
 from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.accountant import Accountant
 from rose.runtime.coserving.activation import Move
+from rose.runtime.coserving.agent_spec import AgentSpec
+from rose.runtime.coserving.assignments import Assignments
 from rose.runtime.coserving.control import Control
 from rose.runtime.coserving.device_events import (
     ServingWatch,
@@ -36,15 +35,19 @@ from rose.runtime.coserving.leasing import Leasing
 from rose.runtime.coserving.meter import DeviceMeter
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.coserving.rollout_engine import RolloutEngine
+from rose.runtime.coserving.succession import Predecessor, recorded_run
+from rose.runtime.coserving.target import Target
+from rose.runtime.coserving.targets import Targets
 from rose.runtime.coserving.withholding import Withholding, rules
 from rose.runtime.engines.sglang import EngineError, EngineProcess, EngineSpec
-from rose.runtime.policy.kv import KvMemory
 from rose.runtime.policy.lease import LeaseFacts, LeaseRules, LeaseState, refusal
 from rose.runtime.policy.policies import NAMES, POLICIES
 from rose.runtime.policy.serving import ServingHistory
-from rose.runtime.policy.slack import Budgets, Hold
+from rose.runtime.policy.slack import Hold
 from rose.runtime.scheduling.client import ControlClient
 from rose.runtime.scheduling.messages import EngineReport
+
+__all__ = ["AgentSpec", "DeviceAgent"]
 
 #: How often the page is looked at for what takes a lease back.
 WATCH_S = 0.05
@@ -54,37 +57,13 @@ SLICE_NS = 1_000_000_000
 STEP_TIME_NS = 60_000_000_000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AgentSpec:
-    """What an agent is told when it is made. `*_kv_bytes_per_token` follow from the models' shapes.
-
-    `serving_*` name the serving engine that its owner runs on the device; `serving_url` is None where there is none.
-    """
-
-    device: DeviceConfig
-    coserving: CoservingConfig
-    budgets: Budgets
-    max_prompt_tokens: int
-    run_id: str
-    anchor: Anchor
-    page: Path
-    staging: Path
-    rollout: EngineSpec | None
-    rollout_capacity: int
-    rollout_kv_bytes_per_token: int
-    serving_url: str | None
-    serving_engine_id: str | None
-    serving_model: str
-    serving_kv_bytes_per_token: int
-    gateway_url: str
-    gateway_token: str | None
-    route: str
-    #: What the URLs are that it is told to sync from: "trainer" or "relay".
-    source: str = "trainer"
-
-
 class DeviceAgent:
-    """Start with `start()`, `sync` as versions are published, end with `stop()`. Demand is the gateway's to say."""
+    """Start with `start()`, end with `stop()`. Demand, and what the engine is to hold, are the controller's to say; or
+    `sync` as versions are published.
+
+    `before` is what the agents of the device before this one left; None: the device joins. `via` gives the way to a
+    target. With `persistent` an engine that does not start is tried again, and is not waited for.
+    """
 
     def __init__(
         self,
@@ -92,11 +71,19 @@ class DeviceAgent:
         record: Record,
         ledger_failure: Callable[[], str | None] = lambda: None,
         make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess,
+        before: Predecessor | None = None,
+        via: Callable[[Target], Target] = lambda target: target,
+        persistent: bool = False,
     ) -> None:
         self._spec, self._record, self._hardware_id = spec, record, hardware_id(spec.device)
         self._page = ArbiterPage.create(spec.page)
-        self._page.set_terms(spec.budgets, spec.max_prompt_tokens, self._memory())
-        self._began_ns = monotonic_ns()
+        self._page.set_terms(spec.budgets, spec.max_prompt_tokens, spec.memory())
+        self._began_ns = now_ns = monotonic_ns()
+        if before is not None:
+            self._began_ns = before.until_ns
+        #: The RL runs that the engine works for, and that train on the device.
+        self._rollout_runs = Assignments("" if before is None else recorded_run(spec.staging))
+        self._train_runs = Assignments()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._failure: str | None = None
@@ -116,7 +103,8 @@ class DeviceAgent:
             ControlClient(spec.gateway_url, spec.gateway_token),
             coserving.heartbeat_s,
             self._report,
-            self._act,
+            self._answered,
+            lambda: {"fault": self._not_lent(), "host": spec.host},
         )
         self._leasing: Leasing | None = None
         if spec.rollout is not None and spec.device.pool == "serving":
@@ -132,11 +120,11 @@ class DeviceAgent:
                 record=record,
                 take_back=lambda reason: self._control.take_back(engine_id, reason),
                 ledger_failure=ledger_failure,
+                run=lambda: self._rollout_runs.now,
+                ended_before=None if before is None else before.leases,
             )
             drawn_by = rules(coserving)
-            self._withholding = Withholding(
-                spec.device.id, engine_id, drawn_by, spec.anchor, self._note, self._began_ns
-            )
+            self._withholding = Withholding(spec.device.id, engine_id, drawn_by, spec.anchor, self._note, now_ns)
         self._accountant = Accountant(
             spec.device.id,
             self._page,
@@ -145,6 +133,9 @@ class DeviceAgent:
             self._note,
             engine_id=None if spec.rollout is None else spec.rollout.engine_id,
             leases=[] if self._leasing is None else self._leasing.history,
+            rollout_runs=self._rollout_runs,
+            train_runs=self._train_runs,
+            takes_over=before is not None,
             moved=self._moved,
         )
         #: How long the rollout engine's memory last took to the device.
@@ -154,11 +145,23 @@ class DeviceAgent:
         self._serving = ServingWatch(spec, self._page, self._note)
         self._step_times = StepTimeWatch(spec, self._page, self._note)
         self._meter = DeviceMeter(spec.device, self._note, spec.anchor, coserving.meter_s)
-        self._lives = EngineLives(spec, self._accountant, self._note, changed=self._act, take_out=self._take_out)
+        self._lives = EngineLives(
+            spec,
+            self._accountant,
+            self._note,
+            assigned=self._rollout_runs,
+            swaps=lambda: self._page.get(Party.ROLLOUT, Field.SWAPS),
+            via=via,
+            changed=self._act,
+            take_out=self._take_out,
+        )
+        self._targets = Targets(spec.device.id, lambda: self._lives.held, self._lives.bring_to)
         self._engine: RolloutEngine | None = None
         if spec.rollout is not None:
             scheduling = partial(self._page.alive, Party.ROLLOUT)
-            self._engine = RolloutEngine(spec.rollout, self._lives, make_engine, scheduling=scheduling)
+            self._engine = RolloutEngine(
+                spec.rollout, self._lives, make_engine, scheduling=scheduling, persistent=persistent
+            )
         self._watch_thread = threading.Thread(target=self._watch, name=f"agent-{spec.device.id}", daemon=True)
 
     # ------------------------------------------------------------------ life
@@ -176,10 +179,14 @@ class DeviceAgent:
         except EngineError:
             self.stop()
             raise
+        self._targets.start()
         self._control.start()
 
-    def stop(self) -> None:
-        """End the lease, the engine and the device's time in the fleet, in that order. Safe to call twice."""
+    def stop(self, *, leave: bool = False) -> None:
+        """End the lease, the engine and the device's time in the fleet, in that order. Safe to call twice.
+
+        `leave` the engine to the next agent of the device, which goes on with its accounts, if it can outlive this one.
+        """
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -187,12 +194,13 @@ class DeviceAgent:
             if self._leasing is not None:
                 self._leasing.end("the agent stops")
         self._control.stop()
+        self._targets.stop()
         if self._watch_thread.is_alive():
             self._watch_thread.join()
         self._lives.stop_guard()
         if self._engine is not None:
             pid = None if self._lives.engine is None else self._lives.engine.pid
-            if self._engine.stop():
+            if self._engine.stop(leave=leave) and not leave:
                 self._note(rollout_event(self._spec, "stopped", pid))
         self._meter.stop()
         self._serving.close("the agent stopped")
@@ -203,7 +211,8 @@ class DeviceAgent:
         # How far the slices can be off: spans that came after their slice was closed, spans a full ring lost.
         spans = {"late_ns": self._accountant.late_ns, "lost_spans": self._accountant.lost_spans}
         self._note(Ledger(device_id=self._spec.device.id, action="slices_closed", detail_json=json.dumps(spans)))
-        record_device(self._note, self._spec, "left", left_ns, self._hardware_id)
+        if not leave:
+            record_device(self._note, self._spec, "left", left_ns, self._hardware_id)
         self._page.close()
 
     def sync(self, version: int, url: str, token: str | None, step: int | None) -> Sync | None:
@@ -211,7 +220,7 @@ class DeviceAgent:
 
         None where there is no rollout engine; one that is being started comes up with that version.
         """
-        return self._lives.bring_to(version, url, token, step)
+        return self._lives.bring_to(Target("", version, url, token), step)
 
     def check(self) -> str | None:
         """Why nothing is lent although it is wanted, or a dedicated engine does nothing, after the device's name. None
@@ -220,7 +229,7 @@ class DeviceAgent:
         Raises EngineError if the agent itself failed.
         """
         device_id = self._spec.device.id
-        failure = self._failure or self._control.failure or self._lives.failure
+        failure = self._failure or self._control.failure or self._lives.failure or self._targets.failure
         if failure is not None:
             raise EngineError(f"agent of device {device_id}: {failure}")
         reason = self._not_lent()
@@ -243,7 +252,7 @@ class DeviceAgent:
         assert self._leasing is not None
         assert self._spec.rollout is not None
         answer = self._control.answer
-        wanted_ns = answer.wanted_ns.get(self._spec.rollout.engine_id, 0)
+        wanted_ns = 0 if answer.drained else answer.wanted_ns.get(self._spec.rollout.engine_id, 0)
         fault = self._serving.fault
         load = None if fault is not None else self._page.serving_load()
         self._history = self._history.observe(load, monotonic_ns())
@@ -259,7 +268,7 @@ class DeviceAgent:
             serving_fault=fault,
             load=load,
             history=self._history,
-            memory=self._page.memory() or self._memory(),
+            memory=self._page.memory() or self._spec.memory(),
             idle_share=1.0 - self._serving_share,
             switch_ns=self._lives.switch_ns + self._activation_ns,
             cut=self._leasing.engine_cut(),
@@ -271,17 +280,6 @@ class DeviceAgent:
         """Why no turn can run on the rollout engine; None if one can."""
         dying = None if self._engine is None else self._engine.dying
         return self._lives.fault or dying
-
-    def _memory(self) -> KvMemory:
-        """How the device's KV memory is divided; what is held of it is on the page."""
-        spec = self._spec
-        return KvMemory(
-            device_bytes=spec.device.kv_bytes,
-            serving_bytes_per_token=spec.serving_kv_bytes_per_token,
-            rollout_bytes_per_token=spec.rollout_kv_bytes_per_token,
-            headroom=spec.coserving.headroom,
-            high_watermark=spec.coserving.high_watermark,
-        )
 
     def _report(self) -> list[EngineReport]:
         engine, leasing = self._lives.engine, self._leasing
@@ -299,6 +297,8 @@ class DeviceAgent:
             lease_id=None if leasing is None else leasing.lease_id,
             lease_left_ns=None if state is None else max(0, state.expires_ns - monotonic_ns()),
             slack_ok=leasing is None or (self._engine_memory() == "present" and self._has_slack()),
+            run_id=self._lives.run_id or None,
+            failed=self._targets.failed,
         )
         return [report]
 
@@ -316,6 +316,14 @@ class DeviceAgent:
         return self._page.get(Party.ROLLOUT, Field.LAST_HOLD) == Hold.SERVING_STEP
 
     # ------------------------------------------------------------------ what is done
+
+    def _answered(self) -> None:
+        """The controller has answered a heartbeat."""
+        answer = self._control.answer
+        self._train_runs.change(monotonic_ns(), answer.train_run_id or "")
+        if self._spec.rollout is not None and (target := answer.targets.get(self._spec.rollout.engine_id)) is not None:
+            self._targets.aim(target)
+        self._act()
 
     def _act(self) -> None:
         """Carry out what is due of the device's lease."""

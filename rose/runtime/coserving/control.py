@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import http.client
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from rose.clock import monotonic_ns
+from rose.runtime.coserving.target import Target
 from rose.runtime.scheduling.client import ControlClient
-from rose.runtime.scheduling.messages import EngineReport, Heartbeat, PreemptRequest
+from rose.runtime.scheduling.messages import ClockReading, EngineReport, Heartbeat, PreemptRequest
 
 #: No two heartbeats begin closer together than this, however often the gateway changes its mind.
 _SPACING_S = 0.01
@@ -25,12 +27,17 @@ class Answer:
     renew: frozenset[str] = frozenset()
     wanted_ns: Mapping[str, int] = field(default_factory=dict)
     step: int | None = None
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    drained: bool = False
+    #: The RL run that trains on the device.
+    train_run_id: str | None = None
 
 
 class Control:
     """Sends heartbeats one after another in a thread, and calls `answered` after each answer.
 
-    `report` gives the state of the device's engines. A gateway that is away is asked again every `hold_s`.
+    `report` gives the state of the device's engines, `describe` what else a heartbeat says of the device. A gateway
+    that is away is asked again every `hold_s`.
     """
 
     def __init__(
@@ -40,11 +47,12 @@ class Control:
         hold_s: float,
         report: Callable[[], list[EngineReport]],
         answered: Callable[[], None],
+        describe: Callable[[], dict[str, str | None]] = dict,
     ) -> None:
         self.answer = Answer()
         #: Why the thread ended, if it was not asked to.
         self.failure: str | None = None
-        self._device_id, self._report, self._answered = device_id, report, answered
+        self._device_id, self._report, self._answered, self._describe = device_id, report, answered, describe
         self._hold_s = min(hold_s, _HOLD_S_MAX)
         self._client = client
         self._seen = 0
@@ -62,14 +70,29 @@ class Control:
 
     def beat(self, hold_s: float = 0.0) -> bool:
         """One heartbeat; returns whether the gateway answered."""
-        heartbeat = Heartbeat(device_id=self._device_id, engines=self._report(), seen=self._seen, hold_s=hold_s)
+        heartbeat = Heartbeat(
+            device_id=self._device_id,
+            engines=self._report(),
+            seen=self._seen,
+            hold_s=hold_s,
+            clock=ClockReading(monotonic_ns=monotonic_ns(), utc_ns=time.time_ns()),
+            **self._describe(),
+        )
         try:
             reply = self._client.heartbeat(heartbeat)
         except (OSError, http.client.HTTPException, ValueError):
             # Away, or no gateway of this version: it has asked for nothing.
             return False
         self._seen = reply.seq
-        self.answer = Answer(monotonic_ns(), frozenset(reply.renew), reply.wanted_ns, reply.step)
+        self.answer = Answer(
+            monotonic_ns(),
+            frozenset(reply.renew),
+            reply.wanted_ns,
+            reply.step,
+            {name: Target(it.run_id, it.version, it.url, it.token) for name, it in reply.targets.items()},
+            reply.drained,
+            reply.train_run_id,
+        )
         return True
 
     def take_back(self, engine_id: str, reason: str) -> int:

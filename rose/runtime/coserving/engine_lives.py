@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 from rose.clock import monotonic_ns
 from rose.events import Record, Sync
 from rose.runtime.coserving.accountant import Accountant
+from rose.runtime.coserving.assignments import Assignments
 from rose.runtime.coserving.device_events import rollout_event
 from rose.runtime.coserving.drift import DriftGuard
 from rose.runtime.coserving.sync import EngineSync
+from rose.runtime.coserving.target import Target
 from rose.runtime.engines.sglang import EngineProcess
+from rose.runtime.transfer.errors import TransferError
 
 if TYPE_CHECKING:
     from rose.runtime.coserving.agent import AgentSpec
@@ -22,7 +25,9 @@ class EngineLives:
     """The device's rollout engine as the agent sees it, through as many lives as it has.
 
     `changed` is called when it can be used, or no more. `take_out` is called with a reason when its weights are not
-    what they should be. An engine that is started anew is brought to the version that the last one was asked for.
+    what they should be. `assigned` is told whose it is from when on. `via` gives the way to a target. `swaps` is how
+    often weights were swapped into the engine, by its own count. An engine that is started anew is brought to the
+    version that the last one was asked for.
     """
 
     def __init__(
@@ -31,14 +36,18 @@ class EngineLives:
         accountant: Accountant,
         record: Record,
         *,
+        assigned: Assignments,
+        swaps: Callable[[], int],
+        via: Callable[[Target], Target],
         changed: Callable[[], None],
         take_out: Callable[[str], None],
     ) -> None:
         self._spec, self._accountant, self._record = spec, accountant, record
-        self._changed, self._take_out = changed, take_out
+        self._changed, self._take_out, self._swaps, self._assigned = changed, take_out, swaps, assigned
+        self._via = via
         self._lock = threading.Lock()
         #: The last version that was asked for: number, origin, token.
-        self._target: tuple[int, str, str | None] | None = None
+        self._target: Target | None = None
         self._dead: str | None = "the rollout engine is being started"
         self.engine: EngineProcess | None = None
         self.sync: EngineSync | None = None
@@ -64,12 +73,23 @@ class EngineLives:
     def version(self) -> int:
         return 0 if self.sync is None else self.sync.version
 
-    def bring_to(self, version: int, url: str, token: str | None, step: int | None) -> Sync | None:
+    @property
+    def run_id(self) -> str:
+        """The run whose weights it holds; "" for none."""
+        return "" if self.sync is None else self.sync.run_id
+
+    @property
+    def held(self) -> tuple[str, int] | None:
+        """(run, version) that the engine holds; None while there is none that answers."""
+        sync = self.sync
+        return None if sync is None else (sync.run_id, sync.version)
+
+    def bring_to(self, target: Target, step: int | None = None) -> Sync | None:
         """Bring the engine to a version and record it; None while there is no engine, which then starts with it."""
         with self._lock:
-            self._target = (version, url, token)
+            self._target = target
             sync = self.sync
-        return None if sync is None else self._bring(sync, self._target, step)
+        return None if sync is None else self._bring(sync, target, step)
 
     def stop_guard(self) -> None:
         if self._guard is not None:
@@ -84,9 +104,24 @@ class EngineLives:
     def answers(self, engine: EngineProcess, duration_ns: int) -> None:
         self._accountant.started(monotonic_ns())
         self._record(rollout_event(self._spec, "started", engine.pid, duration_ns=duration_ns))
+        self._begin(self._sync(engine))
+
+    def adopted(self, engine: EngineProcess) -> None:
+        self.engine = engine
+        sync = self._sync(engine)
+        sync.take_over(self._swaps())
+        self._begin(sync)
+
+    def lost(self, pid: int, reason: str) -> None:
+        self._record(rollout_event(self._spec, "died", pid, reason=reason))
+
+    def _sync(self, engine: EngineProcess) -> EngineSync:
         spec = self._spec
-        sync = EngineSync(engine, spec.staging, device_id=spec.device.id, route=spec.route, source=spec.source)
-        brought: tuple[int, str, str | None] | None = None
+        return EngineSync(engine, spec.staging, device_id=spec.device.id, route=spec.route, source=spec.source)
+
+    def _begin(self, sync: EngineSync) -> None:
+        """An engine that answers is of use once it was brought to what was asked for meanwhile."""
+        spec, brought = self._spec, None
         while True:
             with self._lock:
                 if (target := self._target) == brought:
@@ -111,9 +146,14 @@ class EngineLives:
         self._guard = None
         self._record(rollout_event(self._spec, "died", engine.pid, reason=reason))
 
-    def _bring(self, sync: EngineSync, target: tuple[int, str, str | None], step: int | None) -> Sync:
-        version, url, token = target
-        event = sync.bring_to(version, url, token, step=step)
+    def _bring(self, sync: EngineSync, target: Target, step: int | None) -> Sync:
+        # From here on it is this run's, also while it is brought there.
+        self._assigned.change(monotonic_ns(), target.run_id)
+        try:
+            event = sync.bring(self._via(target), step)
+        except (OSError, ValueError, TransferError) as error:
+            # No room on this host, or a URL that is none: that is no reason to stop looking after the engine.
+            event = sync.missed(target, f"{type(error).__name__}: {error}", step)
         self.switch_ns = event.total_ns
         # The engine has its new weights; an event that cannot be written now waits in the writer's queue.
         self._record(event)

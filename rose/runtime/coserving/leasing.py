@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -39,7 +39,8 @@ class Leasing:
     """At most one lease at a time on one device. Times are monotonic nanoseconds. Not thread-safe.
 
     `take_back` has the gateway take all turns off the engine, for a reason, and returns how many there were. A lease
-    that an agent before this one left open is ended here, at once.
+    that an agent before this one left open is ended here, at once; `ended_before` are those that had ended by then,
+    where this agent accounts for their time. `run` gives the RL run that the engine works for.
     """
 
     def __init__(
@@ -55,16 +56,19 @@ class Leasing:
         record: Record,
         take_back: Callable[[str], int],
         ledger_failure: Callable[[], str | None] = lambda: None,
+        run: Callable[[], str] = lambda: "",
+        ended_before: Sequence[LeaseChange] | None = None,
     ) -> None:
         self._device_id, self._engine_id, self._page, self._anchor = device_id, engine_id, page, anchor
         self._kv_bytes_per_token, self._id_prefix = kv_bytes_per_token, id_prefix
         self._policy_number, self._record, self._take_back = policy_number, record, take_back
-        self._ledger_failure = ledger_failure
+        self._ledger_failure, self._run = ledger_failure, run
         self._file = LeaseFile(page.path, id_prefix)
         #: Why the ledger could not be told of the last change; what cannot be recorded is not lent.
         self.failure: str | None = None
         #: Every grant and end not yet accounted for, oldest first; the accountant forgets what it has used.
-        self.history: list[LeaseChange] = []
+        self.history: list[LeaseChange] = list(ended_before or ())
+        self._accounts_before = ended_before is not None
         cut = page.cut()
         #: When the last cut was that the ledger knows.
         self._cut_told_ns = 0 if cut is None else cut.at_ns
@@ -200,6 +204,11 @@ class Leasing:
         """End what an agent before this one left open; returns the state that it left."""
         left = self._file.read()
         reports = [self._tell(event) for event in left.completed()]
+        known = {change.lease_id for change in self.history}
+        if left.granted is not None and self._accounts_before and left.granted.lease_id not in known:
+            began_ns = left.granted.at_us * 1000 - self._anchor.utc_minus_monotonic_ns
+            self.history.append(LeaseChange(began_ns, left.granted.lease_id, left.granted.step))
+            self.history.append(LeaseChange(monotonic_ns(), None, None))
         if reports and all(reports):
             self._remember(Remembered(left.number))
         return LeaseState(number=left.number)
@@ -227,6 +236,7 @@ class Leasing:
             expires_at_us=self._anchor.utc_us(state.expires_ns),
             step=state.step,
             reason=reason,
+            rl_run_id=self._run() or None,
         )
 
     def _closing(self, state: LeaseState, reason: str) -> Lease:
@@ -246,6 +256,7 @@ class Leasing:
             tokens_lost=0,
             kv_budget_bytes_before=self.state.kv_budget_bytes,
             kv_budget_bytes_after=0,
+            rl_run_id=self._run() or None,
         )
 
     def _tell(self, event: Lease | Preemption, durable: bool | None = None) -> bool:

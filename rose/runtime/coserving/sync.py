@@ -17,12 +17,14 @@ from typing import Any
 from rose.clock import monotonic_ns
 from rose.events import Sync
 from rose.runtime.coserving.asking import Verb, question, refusal
+from rose.runtime.coserving.target import Target
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.drift import Standing
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.manifest import Manifest
 from rose.runtime.transfer.origin import RefusedError, open_origin
 from rose.runtime.transfer.receiver import Receiver
+from rose.runtime.weight_version import weights_name
 
 #: How long an engine may take over one phase, and how many bytes of weights it is given a second more for.
 _PHASE_TIMEOUT_S = 60.0
@@ -35,7 +37,8 @@ class EngineSync:
     """The agent's side of a sync. Its methods may be called from several threads; an audit gives way to a sync.
 
     `version` is what the engine holds as far as the agent knows, 0 being the checkpoint it started from. It is offered
-    as a base only once it was acknowledged: found in the engine, bit for bit, on every rank, and told to the origin.
+    as a base only once it was acknowledged: found in the engine, bit for bit, on every rank, and told to the origin;
+    and only for a version of the same run, `run_id`. Packages of another run than was asked for are refused.
     """
 
     def __init__(
@@ -47,8 +50,11 @@ class EngineSync:
         self._route = route
         self._source = source
         self.version = 0
+        self.run_id = ""
         self._standing = Standing(held=False, trusted=True, looked_ns=monotonic_ns())
-        self._origin: tuple[str, str | None] | None = None
+        #: What was asked for last, and where what the engine holds came from.
+        self._asked: Target | None = None
+        self._held_from: Target | None = None
         #: Whether the origin knows what the engine holds.
         self._told = False
         self._moved_bytes = 0
@@ -60,7 +66,11 @@ class EngineSync:
         """What is known of the engine's weights."""
         return self._standing
 
-    def bring_to(self, version: int, url: str, token: str | None, *, step: int | None) -> Sync:
+    def bring_to(self, version: int, url: str, token: str | None, *, step: int | None, run_id: str = "") -> Sync:
+        """`bring` to a version of a run, for a step."""
+        return self.bring(Target(run_id, version, url, token), step)
+
+    def bring(self, target: Target, step: int | None = None) -> Sync:
         """Returns the event of what happened; `ok` is false, with the reason, if the engine is not at the version.
 
         A delta that the engine refuses (its weights are not the base) is followed by one try from an anchor. If the
@@ -68,13 +78,48 @@ class EngineSync:
         then on, until a later call or `bring_back` has brought it to a version from an anchor.
         """
         with self._syncing():
-            self._origin = (url, token)
-            return self._bring_to(version, step)
+            self._asked = target
+            if self._standing.held and self.run_id == target.run_id:
+                self._held_from = dataclasses.replace(target, version=self.version)
+            return self._bring_to(target, step)
+
+    def missed(self, target: Target, reason: str, step: int | None = None) -> Sync:
+        """The event of a target that could not even be tried."""
+        return self._event(target, monotonic_ns(), step, None, reason)
 
     def bring_back(self) -> Sync | None:
         """Bring an engine that is not trusted to the version it should hold, from an anchor; None if it is trusted."""
         with self._syncing():
-            return None if self._standing.trusted else self._bring_to(self.version, None)
+            last = self._held_from or self._asked
+            if self._standing.trusted or last is None:
+                return None
+            return self._bring_to(dataclasses.replace(last, version=self.version), None)
+
+    def take_over(self, swaps: int) -> None:
+        """Find out what an engine holds that runs since before this agent: what is on record beside it is believed once
+        the engine has hashed its weights and calls them so. Anything else is not trusted, and goes by an anchor.
+
+        `swaps` is how often weights were brought into it, by its own count.
+        """
+        with self._syncing():
+            try:
+                held = self._recorded()
+                if held is None and swaps == 0:
+                    return  # It is at its checkpoint, as one that was just started.
+                if held is None:
+                    raise TransferError("nothing is on record of the weights that were brought into it")
+                reports = self._phase("audit", held.version, held.dense_bytes)
+                names = {report.get("name") for report in reports}
+                if names != {weights_name(held.run_id, held.version)} and (names != {None} or swaps):
+                    raise TransferError(f"on record is {weights_name(held.run_id, held.version)}, it holds {names}")
+                drifts = [report["drift"] for report in reports if report["drift"] is not None]
+                if drifts:
+                    raise TransferError("; ".join(drifts))
+            except TransferError:
+                self._note(trusted=False)
+                return
+            self.version, self.run_id, self._told = held.version, held.run_id, False
+            self._note(held=True, looked_ns=monotonic_ns())
 
     def audit(self) -> Sync | None:
         """Have the engine hash what it holds against what it acknowledged, and compare that with what was published.
@@ -89,9 +134,9 @@ class EngineSync:
             held = self._held()
             drift = None
             try:
-                drift = self._drift(held, gives_way=True)
-                if drift is None:
-                    self._tell(held)  # An origin keeps what leads on from here for so long only.
+                drift = self._drift(held, self._held_from, gives_way=True)
+                if drift is None and self._held_from is not None:
+                    self._tell(held, self._held_from)  # An origin keeps what leads on from here for so long only.
             except RefusedError as error:
                 drift = str(error)
             except TransferError:
@@ -100,7 +145,8 @@ class EngineSync:
             if drift is None:
                 return None
             self._moved_bytes = 0
-            event = self._event(self.version, began, None, self.version, f"drift: {drift}")
+            at = self._held_from or Target(self.run_id, self.version, "")
+            event = self._event(at, began, None, self.version, f"drift: {drift}")
             return dataclasses.replace(event, source="audit", encoding="dense", dense_bytes=held.dense_bytes)
 
     def call_off(self) -> None:
@@ -116,19 +162,19 @@ class EngineSync:
             self._sync_wanted.clear()
             yield
 
-    def _bring_to(self, version: int, step: int | None) -> Sync:
+    def _bring_to(self, target: Target, step: int | None) -> Sync:
         began = monotonic_ns()
         self._moved_bytes = 0
         reasons: list[str] = []
         try:
-            base = self._base()
+            base = self._base(target)
         except RefusedError as error:
             base = None
             self._note(trusted=False)
             reasons.append(str(error))
         for have in dict.fromkeys((base, None)):
             try:
-                return self._try(version, have, began, step)
+                return self._try(target, have, began, step)
             except RefusedError as error:
                 reasons.append(str(error))
                 break
@@ -137,16 +183,16 @@ class EngineSync:
         if not self._standing.trusted:
             # Without a base nothing else could be tried than to bring the engine back.
             self._note(looked_ns=monotonic_ns(), failures=self._standing.failures + (have is None))
-        return self._event(version, began, step, base, "; then from an anchor: ".join(reasons))
+        return self._event(target, began, step, base, "; then from an anchor: ".join(reasons))
 
-    def _try(self, version: int, base: int | None, began: int, step: int | None) -> Sync:
+    def _try(self, target: Target, base: int | None, began: int, step: int | None) -> Sync:
         """Fetch, prepare, commit, acknowledge.
 
         Raises RefusedError if what the engine holds now is not what the origin published, TransferError if it is not at
         the version for another reason.
         """
-        assert self._origin is not None
-        staged = Receiver(*self._origin, self._staging).fetch(version, base)
+        version = target.version
+        staged = self._receiver(target).fetch(version, base)
         self._moved_bytes += staged.wire_bytes
         manifest = staged.manifests[-1]
         link = self._staging / f"v{version}"
@@ -164,19 +210,23 @@ class EngineSync:
             link.unlink(missing_ok=True)
             staged.remove()
         hashed_ns = monotonic_ns()
-        self.version, self._told = version, False
-        self._hold(manifest)
+        self.version, self.run_id, self._held_from, self._told = version, target.run_id, target, False
+        try:
+            self._hold(manifest)
+        except OSError as error:
+            self._note(trusted=False)
+            raise TransferError(f"{self._staging} cannot be written ({error.strerror}): make room")
         self._note(held=True, trusted=True, looked_ns=hashed_ns, failures=0)
         reason = None
         try:
-            self._tell(manifest)
+            self._tell(manifest, target)
         except RefusedError:
             self._note(trusted=False)
             raise
         except TransferError as error:
             reason = f"not acknowledged, and told again before the next sync: {error}"
         return dataclasses.replace(
-            self._event(version, began, step, staged.base_version, reason),
+            self._event(target, began, step, staged.base_version, reason),
             ok=True,
             encoding=staged.encoding,
             dense_bytes=staged.dense_bytes,
@@ -191,84 +241,88 @@ class EngineSync:
             sha256=manifest.weights_sha256,
         )
 
-    def _event(self, version: int, began_ns: int, step: int | None, base: int | None, reason: str | None) -> Sync:
+    def _event(self, target: Target, began_ns: int, step: int | None, base: int | None, reason: str | None) -> Sync:
         """A sync that did not bring the engine to the version; bytes of all attempts count."""
-        assert self._origin is not None
-        over_http = self._origin[0].startswith(("http://", "https://"))
+        over_http = target.url.startswith(("http://", "https://"))
         return Sync(
             device_id=self._device_id,
             engine_id=self._engine.spec.engine_id,
-            policy_version=version,
+            policy_version=target.version,
             ok=False,
             base_version=base,
             encoding="dense" if base is None else "delta",
             wire_bytes=self._moved_bytes,
             dense_bytes=0,
             total_ns=monotonic_ns() - began_ns,
-            source=self._source if over_http else "object store",
-            route=self._route,
+            source=(target.source or self._source) if over_http else "object store",
+            route=target.route or self._route,
             step=step,
             reason=reason,
+            rl_run_id=target.run_id or None,
         )
 
     # ------------------------------------------------------------------ what is held, and who knows
 
-    def _base(self) -> int | None:
-        """The version to offer as a base: what the engine holds, if that is acknowledged or can be now. Else None.
+    def _base(self, target: Target) -> int | None:
+        """The version to offer as a base: what the engine holds, if it is of the target's run, and that is acknowledged
+        or can be now. Else None.
 
         Raises RefusedError if the engine does not hold what the origin published.
         """
-        if not self._standing.trusted:
+        if not self._standing.trusted or (self._standing.held and self.run_id != target.run_id):
             return None
         if not self._told:
             try:
-                self._acknowledge_late()
+                self._acknowledge_late(target)
             except RefusedError:
                 raise
             except TransferError:
                 return None
         return self.version
 
-    def _acknowledge_late(self) -> None:
+    def _acknowledge_late(self, target: Target) -> None:
         """Acknowledge what the origin could not be told, or the checkpoint that the engine started from."""
         if not self._standing.held:
-            published = self._published(self.version)
+            published = self._published(self.version, target)
             if published is None:
                 raise TransferError(f"the origin does not hold version {self.version}, which the engine started from")
             self._hold(published)
-            drift = self._drift(published, gives_way=False)
+            drift = self._drift(published, target, gives_way=False)
             if drift is not None:
                 raise TransferError(drift)
+            self.run_id, self._held_from = target.run_id, dataclasses.replace(target, version=self.version)
             self._note(held=True, looked_ns=monotonic_ns())
-        self._tell(self._held())
+        self._tell(self._held(), target)
 
-    def _tell(self, held: Manifest) -> None:
-        assert self._origin is not None
+    def _receiver(self, target: Target, retries: int = 5) -> Receiver:
+        return Receiver(target.url, target.token, self._staging, run_id=target.run_id, retries=retries)
+
+    def _tell(self, held: Manifest, source: Target) -> None:
         # Not for long: the engine works on, and what was not told now is told before the next sync.
-        Receiver(*self._origin, self._staging, retries=1).acknowledge(held.version, held.weights_sha256)
+        self._receiver(source, retries=1).acknowledge(held.version, held.weights_sha256)
         self._told = True
 
-    def _drift(self, held: Manifest, *, gives_way: bool) -> str | None:
-        """How the engine differs from `held`, or `held` from the version of that number which the origin has."""
+    def _drift(self, held: Manifest, source: Target | None, *, gives_way: bool) -> str | None:
+        """How the engine differs from `held`, or `held` from the version of that number which its source has."""
         reports = self._phase("audit", held.version, held.dense_bytes, gives_way=gives_way)
         drifts = [report["drift"] for report in reports if report["drift"] is not None]
         if drifts:
             return "; ".join(drifts)
         try:
-            published = self._published(held.version)
+            published = None if source is None else self._published(held.version, source)
         except TransferError:
             return None  # The origin is away: the engine holds what it acknowledged, and that is all to be known.
         if published is not None and published.weights_sha256 != held.weights_sha256:
             return f"version {held.version} is {published.weights_sha256} at the origin, {held.weights_sha256} here"
         return None
 
-    def _published(self, version: int) -> Manifest | None:
-        """The origin's manifest of a version, None if it has none any more. Raises TransferError."""
-        assert self._origin is not None
-        origin = open_origin(*self._origin)
+    def _published(self, version: int, source: Target) -> Manifest | None:
+        """The origin's manifest of a version of the run, None if it has none any more. Raises TransferError."""
+        origin = open_origin(source.url, source.token)
         try:
             package = next((package for package in origin.packages() if package.version == version), None)
-            return None if package is None else Manifest.from_bytes(origin.manifest_bytes(package))
+            manifest = None if package is None else Manifest.from_bytes(origin.manifest_bytes(package))
+            return None if manifest is None or manifest.run_id != source.run_id else manifest
         finally:
             origin.close()
 
@@ -282,6 +336,11 @@ class EngineSync:
 
     def _held(self) -> Manifest:
         return Manifest.from_bytes(self._held_path(self.version).read_bytes())
+
+    def _recorded(self) -> Manifest | None:
+        """The manifest that an agent before this one kept. Raises TransferError if it is damaged."""
+        kept = sorted(self._staging.glob("held-*.json"))
+        return Manifest.from_bytes(kept[-1].read_bytes()) if kept else None
 
     def _held_path(self, version: int) -> Path:
         return self._staging / f"held-{version}.json"

@@ -25,6 +25,7 @@ from rose.runtime.coserving.background import Background, GivenUpError, RecordSp
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
 from rose.runtime.coserving.parameters import EngineWeights, SecondSet
 from rose.runtime.coserving.ranks import Ranks
+from rose.runtime.weight_version import weights_name
 
 if TYPE_CHECKING:
     import torch
@@ -86,6 +87,8 @@ class WeightUpdater:
         #: The version the engine computes with, None until one was swapped in, and how often one was. The same number
         #: may have been swapped in twice, and other weights been there before: drifted ones, or another trainer's.
         self.version: int | None = None
+        #: What the engine calls these weights towards SGLang: the same number of another run is another name.
+        self.name: str | None = None
         self.swaps = 0
         self._scheduler = scheduler
         self._model_runner = model_runner
@@ -236,7 +239,7 @@ class WeightUpdater:
         manifest = Manifest.from_bytes((self._staging / f"held-{version}.json").read_bytes())
         sha256, expected = self._verified or ("", {})
         drift = self._drift(manifest, expected if sha256 == manifest.weights_sha256 else {}, turn)
-        return {"drift": drift, "sha256": manifest.weights_sha256}
+        return {"drift": drift, "sha256": manifest.weights_sha256, "name": self.name}
 
     def _drift(self, manifest: Manifest, expected: Mapping[str, int], turn: Turn) -> str | None:
         """What is not as `manifest` says, in words.
@@ -270,8 +273,10 @@ class WeightUpdater:
         self._page.open_span(self._party, Span.SYNC, began)
         ready.swap()
         self.version = ready.manifest.version
+        self.name = weights_name(ready.manifest.run_id, self.version)
         self.swaps += 1
-        self._scheduler.record_weight_version_change(new_version=str(self.version))
+        self._page.set(self._party, Field.SWAPS, self.swaps)
+        self._scheduler.record_weight_version_change(new_version=self.name)
         ended = monotonic_ns()
         self._page.close_span(self._party, ended, aux=self.version)
         if held is not None:

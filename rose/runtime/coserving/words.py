@@ -65,6 +65,7 @@ class Field(IntEnum):
     PRESSED_SINCE_NS = 24  # serving: since when it holds or waits for memory past the watermark; 0: it does not
     CUT_WAIT_NS = 25  # serving: time that it waited for cuts, ever
     LOOKED_NS = 26  # rollout: when a step of its last looked at the page
+    SWAPS = 27  # rollout: how often weights were swapped in since it started
     AWAY_SINCE_NS = 30  # rollout: since when its weights or its KV pool are not on the device; 0: they are
 
 

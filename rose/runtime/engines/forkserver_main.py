@@ -27,7 +27,7 @@ from typing import Any
 
 import setproctitle
 
-from rose.runtime.engines import launch
+from rose.runtime.engines import adoption, launch
 from rose.runtime.engines.forkserver import PACKET_BYTES_MAX
 
 #: Beginnings of names that SGLang and its libraries read while they are loaded.
@@ -197,7 +197,8 @@ class Server:
             os.dup2(log, 2)
             os.close(log)
             self._close()
-            end_with(requester)
+            if not adoption.is_detached(request["environment"]):
+                end_with(requester)
             _apply({**request["environment"], **self._set_by_load})
             _fork_children()
             launch.serve(request["arguments"])

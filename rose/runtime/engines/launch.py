@@ -1,4 +1,5 @@
-"""`python -m rose.runtime.engines.launch ...`: SGLang's own server, tied to the life of the process that started it.
+"""`python -m rose.runtime.engines.launch ...`: SGLang's own server, tied to the life of the process that started it,
+or to that of the agents that come to its page.
 
 The arguments are `sglang.launch_server`'s. What ROSE adds comes from the environment, set by
 `rose.runtime.engines.sglang`: the plugin's settings, and stand-ins for kernels that are not there. Those are installed
@@ -14,6 +15,8 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+
+from rose.runtime.engines import adoption
 
 if os.environ.get("ROSE_ENGINE_ON_CPU") == "1":
     from rose.runtime.engines import cpu
@@ -58,6 +61,7 @@ def serve(arguments: Sequence[str]) -> None:
 
     from rose.runtime.coserving.plugin import require_hooks
 
+    adoption.watch_from_within()
     load_plugins()
     require_hooks()
     server_args = prepare_server_args(list(arguments))
@@ -69,7 +73,8 @@ def serve(arguments: Sequence[str]) -> None:
 
 def main() -> None:
     """Run the server until it is told to stop."""
-    die_with_parent(int(os.environ["ROSE_PARENT_PID"]))
+    if not adoption.is_detached():
+        die_with_parent(int(os.environ["ROSE_PARENT_PID"]))
     use_start_cores()
     serve(sys.argv[1:])
 

@@ -21,7 +21,9 @@ import psutil
 
 from rose.errors import UserError
 from rose.runtime.coserving.settings import PluginSettings
-from rose.runtime.engines import leftovers, placement, ports
+from rose.runtime.engines import adoption, leftovers, placement, ports
+from rose.runtime.engines.adoption import DetachedProcess, EngineRecord
+from rose.runtime.engines.detach import start_detached
 from rose.runtime.engines.forkserver import UNKNOWN_EXIT, ForkedProcess, ForkError, fork_engine, start_cores
 
 START_TIMEOUT_S = 300.0
@@ -43,11 +45,12 @@ class AddressInUseError(EngineError):
 class EngineSpec:
     """How to start an engine. `gpu` None runs it on `cores`; `nice` lets serving win the cores it shares.
 
-    `model` is the checkpoint's folder, `model_name` what the user calls it. Only the processes that compute are kept
-    to `cores`; those for HTTP and text go to `host_cores`, or to `cores` if there are none. Until it is settled all of
-    it runs on `start_cores`, or anywhere on the host. `idle_class` has its computing give way at once to anything else
-    that wakes on its cores. `fork_server` is the socket of one that forks it; without one, or if it is gone, the
-    engine is a fresh process. `any_port`: nobody asked for `port`, and another does as well.
+    `model` is the checkpoint's folder, `model_name` what the user calls it. Only the processes that compute are kept to
+    `cores`; those for HTTP and text go to `host_cores`, or to `cores` if there are none. Until it is settled all of it
+    runs on `start_cores`, or anywhere on the host. `idle_class` has its computing give way at once to anything else
+    that wakes on its cores. `fork_server` is the socket of one that forks it; without one, or if it is gone, the engine
+    is a fresh process. `any_port`: nobody asked for `port`, and another does as well. With `orphan_s` it outlives
+    whoever starts it, and ends by itself once its page had no agent for so many seconds.
     """
 
     engine_id: str
@@ -68,6 +71,7 @@ class EngineSpec:
     idle_class: bool = False
     fork_server: Path | None = None
     any_port: bool = False
+    orphan_s: float | None = None
     #: What it listens on: loopback, or the address by which another host's controller reaches it.
     address: str = "127.0.0.1"
 
@@ -106,7 +110,7 @@ class EngineProcess:
     def __init__(self, spec: EngineSpec) -> None:
         self.spec = spec
         self.url = spec.url
-        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | DetachedProcess | None = None
         self._killed = False
         self._segments = leftovers.Segments(spec.log)
 
@@ -122,7 +126,7 @@ class EngineProcess:
         """Start the process without waiting for it; a fork server that still loads SGLang is waited for.
 
         A fresh process lives as long as the calling thread, a forked one as long as the calling process: the kernel
-        kills it then.
+        kills it then. One with `orphan_s` outlives both.
         """
         spec = self.spec
         require_free_port(spec.port, f"engine {spec.engine_id}", spec.address)
@@ -147,14 +151,24 @@ class EngineProcess:
                 except ForkError as error:
                     log.write(f"{error}: this engine starts as a fresh process\n".encode())
                     log.flush()
+            program = ["-m", "rose.runtime.engines.launch", *self._arguments()]
+            if spec.orphan_s is not None:
+                self._process = DetachedProcess.open(start_detached(program, environment, log))
+                return
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "rose.runtime.engines.launch", *self._arguments()],
+                [sys.executable, *program],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
             )
+
+    def adopt(self, record: EngineRecord) -> bool:
+        """Be the engine on record; whether it still runs. Nothing is known of how it is."""
+        self._process = record.process()
+        self._note_segments()
+        return self._process is not None
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Block until the engine has answered one generation.
@@ -166,7 +180,7 @@ class EngineProcess:
             self._note_segments()
             if not self.alive:
                 code = None if self._process is None else self._process.poll()
-                known = "an unknown exit code" if code == UNKNOWN_EXIT else f"exit code {code}"
+                known = "an unknown exit code" if code in (None, UNKNOWN_EXIT) else f"exit code {code}"
                 kind = AddressInUseError if self._met_address_in_use() else EngineError
                 raise kind(self._diagnosis(f"ended with {known} before it was ready"))
             try:
@@ -227,6 +241,8 @@ class EngineProcess:
             self._process.close()
         self._segments.remove()
         self._killed = True
+        if self.spec.orphan_s is not None and self.spec.plugin.page is not None:
+            adoption.record_path(self.spec.plugin.page).unlink(missing_ok=True)
 
     def _note_segments(self) -> None:
         if self._process is not None:
@@ -286,6 +302,7 @@ class EngineProcess:
             "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1" if Path(spec.model).is_dir() else "0"),
             **spec.plugin.to_environment(),
             **start_cores(spec.start_cores),
+            **adoption.environment(spec),
         }
         if spec.plugin.role == "rollout" and not self._tensor_parallel and has_embedded_server():
             environment |= {"SGLANG_RUST_SERVER": "1", "RUST_LOG": "warn"}

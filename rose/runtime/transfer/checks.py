@@ -23,7 +23,7 @@ def check_types(manifest: Manifest) -> None:
     numbers = [manifest.version, manifest.encode_ns, *(chunk.size_bytes for chunk in manifest.chunks)]
     if manifest.base_version is not None:
         numbers.append(manifest.base_version)
-    texts = [chunk.sha256 for chunk in manifest.chunks]
+    texts = [manifest.run_id, *(chunk.sha256 for chunk in manifest.chunks)]
     for piece in manifest.pieces:
         numbers += [*piece.shape, *piece.start, *piece.stop]
         numbers += [piece.chunk, piece.offset, piece.length, piece.changed]

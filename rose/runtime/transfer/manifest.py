@@ -39,6 +39,8 @@ class Package:
     base_version: int | None
     #: Size of its chunks together, for choosing the cheapest way to a version.
     blob_bytes: int = dataclasses.field(default=0, compare=False)
+    #: The RL run whose weights these are; "" where none is named.
+    run_id: str = dataclasses.field(default="", compare=False)
 
     @property
     def stem(self) -> str:
@@ -129,11 +131,13 @@ class Manifest:
     encode_ns: int
     chunks: tuple[Chunk, ...]
     pieces: tuple[PieceEntry, ...]
+    #: The RL run that published it; "" where none is named, as in manifests of before there were any.
+    run_id: str = ""
 
     @property
     def package(self) -> Package:
         """The package this is the manifest of."""
-        return Package(self.version, self.base_version, self.blob_bytes)
+        return Package(self.version, self.base_version, self.blob_bytes, self.run_id)
 
     @property
     def blob_bytes(self) -> int:
@@ -194,6 +198,7 @@ class Manifest:
             line, _, packed = data.partition(b"\n")
             body, tables = json.loads(line), unpack(packed)
             manifest = cls._of_tables(body["version"], body["base_version"], body["encode_ns"], json.loads(tables))
+            manifest = dataclasses.replace(manifest, run_id=body.get("run_id", ""))
             check_types(manifest)
             # Whatever was altered, the bytes made anew differ from those received.
             intact = manifest._sealed(packed) == data and canonical(manifest._tables()) == tables
@@ -212,6 +217,8 @@ class Manifest:
             "blob_bytes": self.blob_bytes,
             "total_elements": self.total_elements,
             "changed_elements": self.changed_elements,
+            # Without one it is as it was before there were runs.
+            **({"run_id": self.run_id} if self.run_id else {}),
         }
         body["manifest_sha256"] = hashlib.sha256(canonical(body) + packed).hexdigest()
         return canonical(body) + b"\n" + packed
@@ -265,6 +272,8 @@ def merge_parts(parts: Sequence[Manifest]) -> Manifest:
 
     Raises TransferError if the parts are of different packages, overlap, or leave something of a tensor out.
     """
+    if len(runs := {part.run_id for part in parts}) != 1:
+        raise TransferError(f"parts are of different runs: {sorted(runs)}; give each run a folder of its own")
     ways = {(part.version, part.base_version) for part in parts}
     if len(ways) != 1:
         raise TransferError(f"parts lead from and to different versions: {sorted(ways, key=str)}; publish them again")
@@ -279,6 +288,7 @@ def merge_parts(parts: Sequence[Manifest]) -> Manifest:
         encode_ns=sum(part.encode_ns for part in parts),
         chunks=tuple(chunks),
         pieces=tuple(sorted(pieces, key=lambda piece: piece.key)),
+        run_id=parts[0].run_id,
     )
     merged.check()
     return merged
@@ -314,7 +324,8 @@ def index_bytes(packages: Iterable[Package]) -> bytes:
 
 def index_row(package: Package) -> str:
     """A package's place in the list."""
-    return canonical({name: getattr(package, name) for name in Package.__slots__}).decode()
+    row = {"version": package.version, "base_version": package.base_version, "blob_bytes": package.blob_bytes}
+    return canonical(row | ({"run_id": package.run_id} if package.run_id else {})).decode()
 
 
 def index_of(rows: Iterable[str]) -> bytes:
@@ -330,6 +341,8 @@ def read_index(data: bytes) -> list[Package]:
             base = 0 if package.base_version is None else package.base_version
             if any(type(number) is not int or number < 0 for number in (package.version, base, package.blob_bytes)):
                 raise ValueError(f"{package} has a field that is no number of the kind")
+            if type(package.run_id) is not str:
+                raise ValueError(f"{package} has a run that is no text")
         if index_bytes(packages) != data:
             raise ValueError("not in canonical form")
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
@@ -345,6 +358,8 @@ def check_chain(manifests: Sequence[Manifest]) -> None:
     for before, after in itertools.pairwise(manifests):
         if after.base_version != before.version:
             raise TransferError(f"delta from version {after.base_version} cannot follow version {before.version}")
+        if after.run_id != before.run_id:
+            raise TransferError(f"a delta of run {after.run_id!r} cannot follow a version of run {before.run_id!r}")
         if before.tensors != after.tensors:
             raise TransferError(f"versions {before.version} and {after.version} differ in names, dtypes or shapes")
         results = {piece.key: piece.result_xxh3 for piece in before.pieces}

@@ -14,7 +14,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -41,9 +41,10 @@ class Receiver:
     """Pulls from the origin at `url` into folders under `staging`, such as one in /dev/shm.
 
     `url` is a server's or a relay's, or any place fsspec reads that holds a store's files (`open_origin`). `name` is
-    what versions are acknowledged under; by itself it follows from the host and the folder. `timeout_s` bounds each
-    wait for the network, not the whole transfer; a broken connection is tried again up to `retries` times in a row
-    without a byte. `parallel` chunks are fetched at once, together at most `max_bytes_per_s`.
+    what versions are acknowledged under; by itself it follows from the host and the folder. Packages of another run
+    than `run_id` ("": of none) are refused, unless that is None. `timeout_s` bounds each wait for the network, not the
+    whole transfer; a broken connection is tried again up to `retries` times in a row without a byte. `parallel` chunks
+    are fetched at once, together at most `max_bytes_per_s`.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Receiver:
         staging: Path,
         *,
         name: str | None = None,
+        run_id: str | None = None,
         timeout_s: float = 30.0,
         retries: int = 5,
         parallel: int = 4,
@@ -62,6 +64,7 @@ class Receiver:
         self.staging = staging
         self.name = name or f"{socket.gethostname()}-{_digest(str(staging.resolve()))}"
         self._token = token
+        self._run_id = run_id
         self._timeout_s = timeout_s
         self._retries = retries
         self._parallel = parallel
@@ -94,7 +97,9 @@ class Receiver:
         with self._alone():
             if target.exists():
                 try:
-                    return _staged(target, regions)
+                    staged = _staged(target, regions)
+                    self._check_run(staged.manifests)
+                    return staged
                 except TransferError:
                     shutil.rmtree(target)
             started_ns = time.monotonic_ns()
@@ -146,6 +151,7 @@ class Receiver:
             received = list(pool.map(manifest, route.packages))
             verifying_ns = time.monotonic_ns()
             manifests = [_manifest(data, package) for data, package in zip(received, route.packages, strict=True)]
+            self._check_run(manifests)
             check_chain(manifests)
             verify_ns = time.monotonic_ns() - verifying_ns
             chunks = {chunk.sha256: chunk for manifest in manifests for chunk in manifest.chunks_for(regions)}
@@ -155,6 +161,14 @@ class Receiver:
                 future.result()
         self._complete(target, received, list(chunks))
         return Staged(folder=target, manifests=tuple(manifests), verify_ns=verify_ns)
+
+    def _check_run(self, manifests: Sequence[Manifest]) -> None:
+        for manifest in manifests:
+            if self._run_id is not None and manifest.run_id != self._run_id:
+                raise TransferError(
+                    f"version {manifest.version} at {self.url} is {_of_run(manifest.run_id)}, expected one "
+                    f"{_of_run(self._run_id)}: give the URL of that run's own store"
+                )
 
     @contextmanager
     def _pinned(self, route: Route) -> Iterator[None]:
@@ -231,6 +245,10 @@ def _manifest(data: bytes, package: Package) -> Manifest:
             f"package {package.stem} has chunks of {manifest.blob_bytes} bytes, expected at most {most}"
         )
     return manifest
+
+
+def _of_run(run_id: str) -> str:
+    return f"of run {run_id!r}" if run_id else "of no run"
 
 
 def _text(regions: Regions) -> str:

@@ -5,6 +5,7 @@
     chunks/AB/AB...                                encoded pieces, by SHA-256
     parts/                                         what single trainer ranks wrote of a version that is not complete
     pins/, acks/                                   what may not be removed (`claims`)
+    publisher.json                                 the number of the newest publisher (`fence`)
     store.lock                                     held while any of these but chunks and parts change
 
 Several processes may use a folder at once, as long as it is on a file system whose locks they share.
@@ -28,6 +29,7 @@ from rose.runtime.transfer.claims import Claims
 from rose.runtime.transfer.cuts import Cut, Key, check_same_layout, cut_part, cut_whole
 from rose.runtime.transfer.encoder import Held, encode_first, encode_more
 from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.fence import Fence
 from rose.runtime.transfer.manifest import Manifest, Package, check_chain, merge_parts, plan
 from rose.runtime.transfer.parts import Parts, Writer
 from rose.runtime.transfer.rebuild import rebuild
@@ -63,8 +65,10 @@ class VersionStore:
 
     A version is also published whole when a multiple of `anchor_every` is reached. Kept are the newest `anchors_kept`
     anchors and what leads on from them, what pins name, and what receivers need that acknowledged a version in the
-    last `receiver_ttl_s`. `tp` is the largest tensor-parallel size of a receiver, `model` what is split over its
-    ranks; it may be left out for `tp` 1, where tensors are not cut. `now` gives seconds since the Unix epoch.
+    last `receiver_ttl_s`. `run_id` names the RL run whose versions these are, and `fence` its publisher: an older one
+    than the folder has seen, and another run's, are refused. `tp` is the largest tensor-parallel size of a receiver,
+    `model` what is split over its ranks; it may be left out for `tp` 1, where tensors are not cut. `now` gives seconds
+    since the Unix epoch.
     """
 
     def __init__(
@@ -73,6 +77,8 @@ class VersionStore:
         *,
         anchor_every: int = 8,
         anchors_kept: int = 2,
+        run_id: str = "",
+        fence: int | None = None,
         tp: int = 1,
         model: ModelShape | None = None,
         receiver_ttl_s: float = 3600.0,
@@ -92,6 +98,8 @@ class VersionStore:
         self._chunks = ChunkFolder(folder / "chunks")
         self._parts = Parts(folder / "parts")
         self._claims = Claims(folder, now)
+        self.run_id = run_id
+        self._fence = Fence(folder, run_id, fence)
         self._held: Held | None = None
         #: Whether nothing lies in `chunks` that nobody names, as far as is known.
         self._swept = False
@@ -143,12 +151,14 @@ class VersionStore:
         version's, in which the next one is decoded.
 
         Raises TransferError for a version that is not newer, another layout than the version before, a dtype that is
-        not known, or a disk that is full. The versions before are as they were then. The message says so if this
-        version is visible all the same: the next one makes up for what it lacks.
+        not known, a disk that is full, or (FencedError) if a newer publisher took the folder over. The versions before
+        are as they were then. The message says so if this version is visible all the same: the next one makes up for
+        what it lacks.
         """
         latest = self.latest()
         if latest is not None and version <= latest:
             raise TransferError(f"version {version} is not newer than version {latest} in {self.folder}")
+        self._hold_fence(version)
         published = self._publish(version, cut_whole(tensors, self._model, self._cells), Writer(), visible)
         assert published is not None, "there are no other ranks to wait for"
         return published
@@ -173,6 +183,8 @@ class VersionStore:
         if latest is not None and version <= latest:
             self._check_repeated(version, {cut.key: digest(to_bits(cut.info.name, cut.tensor)) for cut in cuts})
             return None
+        if self._fence.given:
+            self._hold_fence(version)
         return self._publish(version, cuts, writer)
 
     def prune(self) -> None:
@@ -206,7 +218,7 @@ class VersionStore:
                 anchor = held is not None and self._anchor_due(version, held, writer)
                 first, now = encode_first(version, cuts, held, self._chunks, anchor=anchor)
                 self._chunks.sync()
-                published = self._complete(first, writer)
+                published = self._complete(replace(first, run_id=self.run_id), writer)
             if published is not None:
                 visible()
             if held is not None:
@@ -214,7 +226,7 @@ class VersionStore:
                     stride_max = self.anchor_every * self.anchors_kept  # None begins before the oldest anchor kept.
                     more = encode_more(cuts, now, self._chunks, anchor=anchor, stride_max=stride_max)
                     self._chunks.sync()
-                    added = self._complete_more(more, writer)
+                    added = self._complete_more([replace(part, run_id=self.run_id) for part in more], writer)
                 # Chunks of a package that was left out, or that waits for other ranks, are of no use by themselves.
                 swept = swept and len(added) == len(more)
                 if published is not None:
@@ -252,6 +264,10 @@ class VersionStore:
         """Make the version visible if the parts of all ranks are there."""
         version = part.version
         with self._catalog.locked():
+            if self._fence.given:
+                self._fence.hold(self.packages())
+            else:
+                self._fence.check_run(self.packages())
             latest = self.latest()
             if latest is not None and version <= latest:
                 self._check_repeated(version, {(p.name, p.region): p.result_xxh3 for p in part.pieces})
@@ -279,6 +295,13 @@ class VersionStore:
             for manifest in whole:
                 self._parts.forget(manifest.package)
         return added
+
+    def _hold_fence(self, version: int) -> None:
+        try:
+            with self._catalog.locked():
+                self._fence.hold(self.packages())
+        except OSError as error:
+            raise TransferError(self._no_room(version, error))
 
     def _merged(self, part: Manifest, writer: Writer) -> Manifest | None:
         """The whole package, None as long as the part of a rank is missing."""

@@ -7,7 +7,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from rose.runtime.engines.ports import free_port
-from rose.runtime.scheduling.messages import Heartbeat, HeartbeatReply, PreemptReply, PreemptRequest
+from rose.runtime.scheduling.messages import Heartbeat, HeartbeatReply, PreemptReply, PreemptRequest, Target
 
 
 class ScriptedGateway:
@@ -15,7 +15,8 @@ class ScriptedGateway:
         self.heard: list[Heartbeat] = []
         self.preempted: list[PreemptRequest] = []
         self._changed = threading.Condition()
-        self._seq, self._wanted, self._step = 1, {}, None
+        self._seq, self._wanted, self._step, self._targets = 1, {}, None, {}
+        self.drained, self.train_run_id = False, None
         gateway = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -47,6 +48,16 @@ class ScriptedGateway:
             self._seq, self._step = self._seq + 1, step
             self._changed.notify_all()
 
+    def aim(self, **targets):
+        """From now on these engines are to hold (run, version, url)."""
+        with self._changed:
+            self._targets = {
+                name: Target(run_id=run_id, version=version, url=url, token=None)
+                for name, (run_id, version, url) in targets.items()
+            }
+            self._seq += 1
+            self._changed.notify_all()
+
     def heartbeat(self, heartbeat):
         deadline = time.monotonic() + heartbeat.hold_s
         with self._changed:
@@ -60,6 +71,9 @@ class ScriptedGateway:
                 renew=[lease for lease in leases if lease is not None],
                 wanted_ns=self._wanted,
                 step=self._step,
+                targets=self._targets,
+                drained=self.drained,
+                train_run_id=self.train_run_id,
             )
 
     def preempt(self, request):

@@ -248,8 +248,8 @@ def test_an_audit_that_is_refused_is_a_drift(sync, server, handed_over):
     sync.bring_to(1, server.url, None, step=None)
     published = sync._published
 
-    def and_then_handed_over(version):
-        manifest = published(version)
+    def and_then_handed_over(version, source):
+        manifest = published(version, source)
         handed_over()
         return manifest
 

@@ -1,0 +1,223 @@
+"""Engines that outlive whoever started them: what is on record of one beside its page, and its end without an agent.
+
+The record is written by the engine itself, first of all, so that there is none without one. An engine whose record is
+gone or another's has been given up and ends; so does one whose page had no agent for too long.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rose.runtime.engines.forkserver import UNKNOWN_EXIT
+
+if TYPE_CHECKING:
+    from rose.runtime.engines.sglang import EngineSpec
+
+#: How long an engine may be without an agent before it ends by itself, unless its spec says otherwise.
+ORPHAN_S = 600.0
+_VARIABLE = "ROSE_ENGINE_DETACHED"
+_LOOK_S = 1.0
+_GRACE_S = 10.0
+_SUFFIX = ".engine.json"
+#: What an engine may differ in and still be the one that was asked for.
+_INCIDENTAL = ("port", "any_port", "log", "fork_server", "start_cores", "orphan_s")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRecord:
+    """A running engine: its first process, told from every other by its start in this boot, and what it is."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+    port: int
+    spec_sha256: str
+
+    @classmethod
+    def of_process(cls, pid: int, port: int, spec_sha256: str) -> EngineRecord:
+        """Raises ProcessLookupError if there is no such process."""
+        return cls(pid, start_ticks(pid), boot_id(), port, spec_sha256)
+
+    @classmethod
+    def read(cls, page: Path) -> EngineRecord | None:
+        """What is on record beside a page; None if nothing is, or nothing that can be read."""
+        try:
+            return cls(**json.loads(record_path(page).read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def write(self, page: Path) -> None:
+        """Put it on record, in place of what was. Raises OSError."""
+        path = record_path(page)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        partial.write_text(json.dumps(dataclasses.asdict(self)))
+        partial.replace(path)
+
+    def process(self) -> DetachedProcess | None:
+        """The process, if it runs."""
+        if self.boot_id != boot_id():
+            return None
+        # The handle first: what has this number from then on is this process.
+        process = DetachedProcess.open(self.pid)
+        with suppress(ProcessLookupError):
+            if process is not None and start_ticks(self.pid) == self.start_ticks:
+                return process
+        return None
+
+
+class DetachedProcess:
+    """A process that is nobody's child here, as far as `subprocess.Popen` has the same."""
+
+    def __init__(self, pid: int, pidfd: int) -> None:
+        self.pid = pid
+        self._pidfd = pidfd
+        self._ended = False
+
+    @classmethod
+    def open(cls, pid: int) -> DetachedProcess | None:
+        """The process of that number; None if there is none."""
+        try:
+            return cls(pid, os.pidfd_open(pid))
+        except OSError:
+            return None
+
+    def __del__(self) -> None:
+        os.close(self._pidfd)
+
+    def poll(self) -> int | None:
+        """`UNKNOWN_EXIT` once it has ended; None while it runs."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        if not self._ended:
+            poller = select.poll()
+            poller.register(self._pidfd, select.POLLIN)
+            if not poller.poll(None if timeout is None else timeout * 1000):
+                raise subprocess.TimeoutExpired(f"engine process {self.pid}", timeout or 0.0)
+            self._ended = True
+        return UNKNOWN_EXIT
+
+    def send_signal(self, number: int) -> None:
+        """Signal it, or nothing if it has ended."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, number)
+
+
+def record_path(page: Path) -> Path:
+    """Where the record of the engine on a page lies."""
+    return page.with_name(f"{page.name}{_SUFFIX}")
+
+
+def living(folder: Path) -> Iterator[EngineRecord]:
+    """The engines on record anywhere in a folder that run."""
+    for path in folder.rglob(f"*{_SUFFIX}"):
+        record = EngineRecord.read(path.with_name(path.name.removesuffix(_SUFFIX)))
+        if record is not None and record.process() is not None:
+            yield record
+
+
+def spec_sha256(spec: EngineSpec) -> str:
+    """What an engine must have been started as to be taken for one of this spec: its arguments, and this code."""
+    facts = {name: value for name, value in dataclasses.asdict(spec).items() if name not in _INCIDENTAL}
+    facts |= {name: _version(name) for name in ("rose-serving", "sglang")}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def environment(spec: EngineSpec) -> dict[str, str]:
+    """What an engine is told that is to outlive its starter; nothing for one that is not."""
+    if spec.orphan_s is None:
+        return {}
+    told = {"port": spec.port, "spec_sha256": spec_sha256(spec), "orphan_s": spec.orphan_s}
+    return {_VARIABLE: json.dumps({"page": str(spec.plugin.page), **told})}
+
+
+def watch_from_within(environment: Mapping[str, str] = os.environ) -> None:
+    """In an engine's first process: put it on record and, from a thread, end it once it is given up."""
+    if not (told := environment.get(_VARIABLE)):
+        return
+    facts = json.loads(told)
+    page = Path(facts["page"])
+    own = EngineRecord.of_process(os.getpid(), facts["port"], facts["spec_sha256"])
+    own.write(page)
+    threading.Thread(target=_watch, args=(own, page, facts["orphan_s"]), name="rose-orphan", daemon=True).start()
+
+
+def is_detached(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether an engine of this environment outlives its starter."""
+    return _VARIABLE in environment
+
+
+def start_ticks(pid: int) -> int:
+    """When a process started, in clock ticks since the boot. Raises ProcessLookupError if there is none, or it has
+    ended and only waits for its parent."""
+    try:
+        # The name, in parentheses, may hold anything.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        raise ProcessLookupError(f"no process {pid}") from None
+    if fields[0] in ("Z", "X"):
+        raise ProcessLookupError(f"process {pid} has ended")
+    return int(fields[19])
+
+
+def boot_id() -> str:
+    """What tells this boot of the host from every other."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _watch(own: EngineRecord, page: Path, orphan_s: float) -> None:
+    seen_s = time.monotonic()
+    while True:
+        time.sleep(min(_LOOK_S, orphan_s / 4))
+        if EngineRecord.read(page) != own:
+            _end("its record is gone, or another engine's")
+        if _has_agent(page):
+            seen_s = time.monotonic()
+        elif time.monotonic() - seen_s >= orphan_s:
+            _end(f"no agent was on {page} for {orphan_s:.0f} s")
+
+
+def _has_agent(page: Path) -> bool:
+    from rose.runtime.coserving.page import ArbiterPage, PageError, Party
+
+    try:
+        opened = ArbiterPage(page)
+    except (OSError, PageError):
+        return False
+    try:
+        return opened.alive(Party.AGENT)
+    finally:
+        opened.close()
+
+
+def _end(reason: str) -> None:
+    """End this process and its group: politely, then not."""
+    print(f"ROSE ends this engine: {reason}", flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE_S)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,127 @@
+"""A device, its gateway and serving engine, and one agent after another: the first in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+from rose import config
+from rose.clock import Anchor, monotonic_ns
+from rose.ledger import catalog
+from rose.ledger.writer import LedgerWriter
+from rose.runtime.coserving.agent import AgentSpec, DeviceAgent
+from rose.runtime.coserving.page import ArbiterPage, Party
+from rose.runtime.coserving.succession import predecessor, same_anchor
+from rose.runtime.engines import adoption
+from rose.runtime.engines.adoption import EngineRecord
+from rose.runtime.policy.slack import Budgets
+from tests.runtime.coserving.lasting_engine import LastingEngine
+from tests.runtime.coserving.parties import OtherParty
+from tests.runtime.coserving.stand_in_engine import stand_in_spec
+
+SECOND = 1_000_000_000
+AGENT = """
+import pickle, sys, time
+from pathlib import Path
+from rose.ledger.writer import LedgerWriter
+from rose.runtime.coserving.agent import DeviceAgent
+spec, ledger, make = pickle.loads(Path(sys.argv[1]).read_bytes())
+writer = LedgerWriter.open(ledger, "agent-d0", spec.run_id, flush_interval_s=0.3)
+agent = DeviceAgent(spec, writer.record, lambda: writer.failure, make)
+agent.start()
+print("started", flush=True)
+time.sleep(600)
+"""
+
+
+def until(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.01)
+
+
+class Host:
+    """Engines are small servers, unless `engine` gives the spec of one that `make` makes."""
+
+    def __init__(self, folder, gateway, orphan_s=600.0, engine=None, make=LastingEngine, **coserving):
+        self.make = make
+        self.folder, self.ledger = folder, folder / "ledger"
+        engine = replace(engine or stand_in_spec(folder), orphan_s=orphan_s, any_port=True)
+        usual = {"lease_ttl_s": 1.5, "heartbeat_s": 0.2, "drift_audit_s": 0, "holdout_share": 0}
+        self.spec = AgentSpec(
+            device=config.DeviceConfig(id="d0", pool="serving", device_class="cpu-core", cores=[0], kv_bytes=1 << 20),
+            coserving=config.CoservingConfig(**{**usual, **coserving}),
+            budgets=Budgets(SECOND, SECOND),
+            max_prompt_tokens=10,
+            run_id="fleet",
+            anchor=Anchor.take(),
+            page=folder / "page",
+            staging=folder / "staging",
+            rollout=engine,
+            rollout_capacity=4,
+            rollout_kv_bytes_per_token=2,
+            serving_url="http://127.0.0.1:1",
+            serving_engine_id="s0",
+            serving_model="m",
+            serving_kv_bytes_per_token=4,
+            gateway_url=gateway.url,
+            gateway_token=None,
+            route="loopback",
+        )
+        self.spec = replace(self.spec, anchor=same_anchor(self.spec.page, "fleet", self.spec.anchor))
+        self.serving = self.process = self.agent = self.writer = None
+
+    def first_agent(self):
+        """In a process of its own; returns the record of its engine."""
+        (self.folder / "spec").write_bytes(pickle.dumps((self.spec, self.ledger, self.make)))
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", AGENT, str(self.folder / "spec")], stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout.readline() == "started\n"
+        self.serving = OtherParty(self.spec.page, Party.SERVING)
+        self.serving.do("page.set_load(load)")
+        return EngineRecord.read(self.spec.page)
+
+    def kill_agent(self):
+        self.process.kill()
+        self.process.wait()
+
+    def next_agent(self, **changes):
+        """In this process; returns how long it took to start."""
+        spec = replace(self.spec, **changes)
+        # As a process that begins anew would: its own reading of the clocks, another free port.
+        spec = replace(
+            spec, anchor=same_anchor(spec.page, "fleet", Anchor(spec.anchor.utc_minus_monotonic_ns + SECOND))
+        )
+        self.writer = LedgerWriter.open(self.ledger, "agent-d0", "fleet", flush_interval_s=0.3)
+        before = predecessor(self.ledger, "fleet", "d0", spec.anchor)
+        self.agent = DeviceAgent(spec, self.writer.record, lambda: self.writer.failure, self.make, before=before)
+        began_ns = monotonic_ns()
+        self.agent.start()
+        return monotonic_ns() - began_ns
+
+    def close(self):
+        if self.process is not None:
+            self.kill_agent()
+            self.process.stdout.close()
+        if self.agent is not None:
+            self.agent.stop()
+            self.writer.close()
+        if self.serving is not None:
+            self.serving.kill()
+        for record in adoption.living(self.folder):
+            os.kill(record.pid, signal.SIGKILL)
+
+    def rows(self, sql):
+        with catalog.connect(self.ledger) as connection:
+            return connection.execute(sql).fetchall()
+
+    @property
+    def lent(self):
+        return ArbiterPage(self.spec.page).lease().expires_ns > monotonic_ns()

@@ -1,0 +1,59 @@
+"""A stand-in for an engine that outlives its agent: a process of its own with the page's section, and an HTTP server."""
+
+from __future__ import annotations
+
+import os
+
+from rose.runtime.engines import adoption
+from rose.runtime.engines.adoption import DetachedProcess
+from rose.runtime.engines.detach import start_detached
+from rose.runtime.engines.sglang import EngineProcess
+
+_SCRIPT = """
+import json, sys, threading, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from rose.clock import monotonic_ns
+from rose.runtime.coserving.asking import TAKEN, asked
+from rose.runtime.coserving.page import ArbiterPage, Party, Span, SpanRecord
+from rose.runtime.engines import adoption
+adoption.watch_from_within()
+page = ArbiterPage.attach(Path(sys.argv[2]), Party.ROLLOUT)
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if asked(body.get("rid", "")) is not None:
+            answer = {"output_ids": [], "meta_info": {"finish_reason": {"type": "abort", "message": TAKEN}}}
+        else:
+            tokens = body["sampling_params"]["max_new_tokens"]
+            time.sleep(0.02 * tokens)
+            answer = {"output_ids": list(range(tokens)), "meta_info": {"finish_reason": {"type": "length"}}}
+        text = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_):
+        pass
+
+server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+while True:
+    began = monotonic_ns()
+    time.sleep(0.02)
+    page.write_span(Party.ROLLOUT, SpanRecord(Span.ROLLOUT, began, monotonic_ns()))
+"""
+
+
+class LastingEngine(EngineProcess):
+    """Works all the time; a turn takes 20 ms for each token."""
+
+    def launch(self):
+        spec = self.spec
+        spec.log.parent.mkdir(parents=True, exist_ok=True)
+        with spec.log.open("ab") as log:
+            arguments = ["-c", _SCRIPT, str(spec.port), str(spec.plugin.page)]
+            environment = {**os.environ, **adoption.environment(spec)}
+            self._process = DetachedProcess.open(start_detached(arguments, environment, log))

@@ -1,0 +1,140 @@
+"""An engine and the weights of several runs, and of agents that come one after another: real stores and updaters."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rose.runtime.coserving.page import Field, Party
+from rose.runtime.coserving.sync import EngineSync, recorded_run
+from rose.runtime.transfer.server import StoreServer
+from rose.runtime.transfer.store import VersionStore
+from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped
+
+FIRST = random_weights()
+#: By run, its versions 0 and 1: the same numbers, and the same weights to begin with.
+VERSIONS = {name: [FIRST, stepped(FIRST, seed)] for name, seed in (("one", 1), ("two", 2))}
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory):
+    servers = {}
+    for name, versions in VERSIONS.items():
+        store = VersionStore(tmp_path_factory.mktemp(name), run_id=name, model=shape())
+        for number, weights in enumerate(versions):
+            store.publish(number, weights)
+        servers[name] = StoreServer(store).start()
+    yield {name: server.url for name, server in servers.items()}
+    for server in servers.values():
+        server.stop()
+
+
+@pytest.fixture
+def engine(tmp_path):
+    made = HandMadeEngine(tmp_path / "engine", FIRST, dtype=torch.bfloat16)
+    made.names = []
+    made.schedulers[0].record_weight_version_change = lambda new_version: made.names.append(new_version)
+    return made
+
+
+def sync_of(engine):
+    return EngineSync(engine, engine.staging, device_id="d0", route="loopback")
+
+
+def swaps(engine):
+    return engine.updaters[0]._page.get(Party.ROLLOUT, Field.SWAPS)
+
+
+def bring(sync, urls, run_id, version, at=None):
+    return sync.bring_to(version, urls[at or run_id], None, step=None, run_id=run_id)
+
+
+def test_another_runs_version_comes_by_an_anchor_although_its_number_is_the_same(engine, urls):
+    sync = sync_of(engine)
+    event = bring(sync, urls, "one", 1)
+    assert (event.ok, event.base_version, event.rl_run_id) == (True, 0, "one"), event.reason
+    event = bring(sync, urls, "two", 1)
+    assert (event.ok, event.base_version, event.encoding, event.rl_run_id) == (True, None, "dense", "two")
+    assert engine.holds(VERSIONS["two"][1], torch.bfloat16)
+    assert (sync.run_id, sync.version) == ("two", 1)
+    assert engine.names == ["one/1", "two/1"]
+
+
+def test_a_package_of_another_run_than_the_targets_is_refused_and_changes_nothing(engine, urls):
+    sync = sync_of(engine)
+    bring(sync, urls, "one", 1)
+    event = bring(sync, urls, "two", 1, at="one")
+    assert not event.ok
+    assert "is of run 'one', expected one of run 'two'" in event.reason
+    assert (sync.run_id, sync.version, sync.standing.trusted) == ("one", 1, True)
+    assert engine.holds(VERSIONS["one"][1], torch.bfloat16)
+    # Nor is it a drift that the address it was sent to has another run's version of that number.
+    assert sync.audit() is None
+    assert sync.standing.trusted
+
+
+def test_within_a_run_deltas_go_on(engine, urls):
+    sync = sync_of(engine)
+    assert bring(sync, urls, "two", 0).ok
+    event = bring(sync, urls, "two", 1)
+    assert (event.ok, event.base_version, event.encoding) == (True, 0, "delta"), event.reason
+    assert recorded_run(engine.staging) == "two"
+
+
+def test_the_next_agent_finds_out_what_the_engine_holds_and_goes_on_by_deltas(engine, urls):
+    assert bring(sync_of(engine), urls, "one", 0).ok
+    sync = sync_of(engine)
+    sync.take_over(swaps(engine))
+    assert (sync.run_id, sync.version) == ("one", 0)
+    assert sync.standing.held
+    assert sync.standing.trusted
+    assert sync.audit() is None
+    event = bring(sync, urls, "one", 1)
+    assert (event.ok, event.base_version) == (True, 0), event.reason
+
+
+def test_an_engine_at_its_checkpoint_is_taken_over_as_one_that_was_just_started(engine, urls):
+    sync = sync_of(engine)
+    sync.take_over(swaps(engine))
+    assert (sync.run_id, sync.version, sync.standing.held, sync.standing.trusted) == ("", 0, False, True)
+    assert bring(sync, urls, "one", 1).base_version == 0
+
+
+def drifted(engine):
+    corrupt(engine, "model.norm.weight")
+
+
+def no_record(engine):
+    (engine.staging / "held-0.json").unlink()
+
+
+def busy(engine):
+    engine.updaters[0].ask = lambda _verb, _version: "no audit now"
+
+
+@pytest.mark.parametrize("change", [drifted, no_record, busy])
+def test_what_cannot_be_confirmed_is_not_trusted_and_comes_by_an_anchor(engine, urls, change):
+    assert bring(sync_of(engine), urls, "one", 0).ok
+    ask = engine.updaters[0].ask
+    change(engine)
+    sync = sync_of(engine)
+    sync.take_over(swaps(engine))
+    engine.updaters[0].ask = ask
+    assert not sync.standing.trusted
+    assert sync.bring_back() is None, "nobody said yet what it should hold"
+    event = bring(sync, urls, "one", 1)
+    assert (event.ok, event.base_version) == (True, None), event.reason
+    assert sync.standing.trusted
+    assert engine.holds(VERSIONS["one"][1], torch.bfloat16)
+
+
+def test_the_same_weights_by_another_runs_name_are_not_what_is_on_record(engine, urls):
+    sync = sync_of(engine)
+    assert bring(sync, urls, "one", 0).ok
+    record = (engine.staging / "held-0.json").read_bytes()
+    assert bring(sync, urls, "two", 0).ok
+    # As if the agent had been killed before it noted the second.
+    (engine.staging / "held-0.json").write_bytes(record)
+    sync = sync_of(engine)
+    sync.take_over(swaps(engine))
+    assert not sync.standing.trusted
