@@ -59,8 +59,8 @@ class Fleet:
 
 
 def up(config: FleetConfig, address: str | None, say: Say, make_host: dict[str, Any] | None = None) -> Fleet:
-    """Find the fleet that runs, or start it: on the Ray cluster at `address`, or on one of this host's own. To be called
-    on the fleet's first host, or on another node of its cluster.
+    """Find the fleet that runs, or start it: on the Ray cluster at `address`, which this host is in, or on one of this
+    host's own.
 
     `make_host` are further arguments of the hosts' actors. Raises UserError.
     """
