@@ -122,6 +122,8 @@ def up(
 
     with _errors():
         fleet = configuration.load(config)
+        if len(fleet.hosts) > 1:
+            raise configuration.ConfigError(f"{config} has {len(fleet.hosts)} hosts: `rose fleet up` starts those")
     _up(fleet)
 
 

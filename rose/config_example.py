@@ -54,7 +54,8 @@ def _hosts() -> str:
     table = "[[host]]\n" + _fields(HostConfig, {"name": "rack-1", "address": "10.0.0.1"})
     lines = [line if line.startswith("#") else f"# {line}" for line in table.splitlines()]
     return _EXAMPLE_HOSTS.format(
-        description="\n# ".join(textwrap.wrap(f"hosts: {description}", 116)), table="".join(f"{line}\n" for line in lines)
+        description="\n# ".join(textwrap.wrap(f"hosts: {description}", 116)),
+        table="".join(f"{line}\n" for line in lines),
     )
 
 

@@ -41,10 +41,12 @@ def _check_hosts(config: FleetConfig) -> None:
         ("resource", [host.resource for host in config.hosts if host.resource]),
     ):
         if len(set(values)) != len(values):
-            raise ValueError(f"each host has a {field} of its own, got {values}")
+            raise ValueError(f"no two hosts may have one {field}, got {values}")
     for device in config.device:
         if device.host is None and len(names) > 1:
-            raise ValueError(f"device {device.id!r} names no host, and there are {len(names)}: set `host` to one of them")
+            raise ValueError(
+                f"device {device.id!r} names no host, and there are {len(names)}: set `host` to one of them"
+            )
         if device.host is not None and device.host not in (names or [config.host]):
             known = f"there is no [[host]] of that name among {names}" if names else "there is no [[host]] table"
             raise ValueError(f"device {device.id!r} is on host {device.host!r}, and {known}: add one")

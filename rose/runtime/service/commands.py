@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,18 +47,31 @@ def up_command(
     stay: Annotated[
         bool, typer.Option("--stay", help="Stay and watch; end with an error if the fleet is lost.")
     ] = False,
+    down_on_stop: Annotated[
+        bool, typer.Option("--down-on-stop", help="With --stay: end the fleet on Ctrl-C or SIGTERM, as in a container.")
+    ] = False,
 ) -> None:
     """Start a fleet, or find the one that runs; it goes on when this command ends, however it ends."""
     from rose import config as configuration
-    from rose.runtime.service.up import up
+    from rose.runtime.service.up import down, up
 
     with _errors():
-        fleet = up(configuration.load(config), address, _say())
-        if wait:
-            state = fleet.wait_ready(_say())
-            typer.echo(f"fleet run {state.run_id}, controller at {state.url}")
-        while stay and not fleet.state().stopped:
-            time.sleep(1.0)
+        if down_on_stop and not stay:
+            raise UserError("--down-on-stop is for a command that stays: give --stay too, or leave it out")
+        loaded = configuration.load(config)
+        if down_on_stop:
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            fleet = up(loaded, address, _say())
+            if wait:
+                state = fleet.wait_ready(_say())
+                typer.echo(f"fleet run {state.run_id}, controller at {state.url}")
+            while stay and fleet.goes_on():
+                time.sleep(1.0)
+        except KeyboardInterrupt:
+            if not down_on_stop:
+                raise
+            down(loaded, address, _say())
 
 
 @fleet_app.command("down")
@@ -69,6 +83,21 @@ def down_command(config: FileOption, address: AddressOption = None) -> None:
     with _errors():
         if not down(configuration.load(config), address, _say()):
             typer.echo("no fleet of this name runs here")
+
+
+@fleet_app.command("restart")
+def restart_command(
+    host: Annotated[str, typer.Argument(help="The host's name, as in its [[host]] table.")],
+    config: FileOption,
+    address: AddressOption = None,
+) -> None:
+    """Start a host's agents anew, with what is installed there now: its leases end first, serving goes on."""
+    from rose import config as configuration
+    from rose.runtime.service.up import restart
+
+    with _errors():
+        restart(configuration.load(config), address, host, _say())
+        typer.echo(f"{host} is at work again")
 
 
 @fleet_app.command("status")

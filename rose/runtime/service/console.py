@@ -87,7 +87,7 @@ def find(url: str | None, token: str | None, config: FleetConfig | None) -> Cont
         raise UserError(f"this host has the controllers of several fleets ({names}): name one by --config or --url")
     if not known or not known[0][1].url:
         raise UserError(
-            "no fleet has its controller on this host: give its address by --url or ROSE_URL, as `rose fleet up` prints it"
+            "no fleet has its controller on this host: `rose fleet up` prints its address, give it by --url or ROSE_URL"
         )
     return ControllerClient(known[0][1].url, token or known[0][1].gateway_token)
 

@@ -33,6 +33,7 @@ class ControllerPlan:
     host: str = ""
     cores: tuple[int, ...] = ()
 
+
 class ControllerActor:
     """The controller on Ray. It is asked how it is in a thread of its own, so that a busy loop is no dead one."""
 

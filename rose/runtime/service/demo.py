@@ -21,8 +21,10 @@ from pathlib import Path
 from rose.config import FleetConfig
 from rose.runtime import preflight
 from rose.runtime.cluster import DeploymentError
-from rose.runtime.service import local_ray, places
+from rose.runtime.engines.ports import free_port
+from rose.runtime.service import local_ray, owner, places
 from rose.runtime.service.memory import FleetMemory
+from rose.runtime.service.places import HostPlan
 from rose.runtime.service.up import Fleet, down, end, up
 
 #: The trainer loads while the fleet starts, and then waits for so long that it is ready.
@@ -54,15 +56,19 @@ def run(config: FleetConfig, say: Callable[[str], None], stopping: threading.Eve
         if stopping.is_set() or (deadline is not None and time.monotonic() > deadline):
             raise KeyboardInterrupt
 
+    # Known beforehand, so that the trainer can load while the fleet starts.
+    port = config.gateway.port or free_port(config.gateway.host)
+    config = config.model_copy(update={"gateway": config.gateway.model_copy(update={"port": port})})
+    outcome = Outcome(FleetMemory(config).begin().run_id)
     with ExitStack() as stack:
         file = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rose-demo-"))) / "fleet.json"
         file.write_text(config.model_dump_json())
+        # The owner of the serving engines starts them, whoever comes to lend what they leave.
+        host = places.hosts(config)[0].name
+        owner.ensure(HostPlan(config=config, host=host, run_id=outcome.run_id, controller_url=""))
+        trainer = stack.enter_context(_child("the trainer", _train_command(config, port, file), say))
         fleet = up(config, None, say, lives_with=os.getpid())
-        outcome = Outcome("")
         try:
-            state = fleet.wait_answering(tend)
-            outcome.run_id = state.run_id
-            trainer = stack.enter_context(_child("the trainer", _train_command(config, state.url, file), say))
             fleet.wait_ready(say, tend)
             if config.traffic.trace != "none":
                 command = [sys.executable, "-m", "rose.runtime.service.traffic", str(file)]
@@ -88,10 +94,20 @@ def _end_former(config: FleetConfig, say: Callable[[str], None]) -> None:
     down(config, None, say)
 
 
-def _train_command(config: FleetConfig, url: str, file: Path) -> list[str]:
+def _train_command(config: FleetConfig, port: int, file: Path) -> list[str]:
     team = config.tags.get("team")
     return [
-        *(sys.executable, "-m", "rose.cli", "train", "--url", url, "--config", str(file), "--json"),
+        *(
+            sys.executable,
+            "-m",
+            "rose.cli",
+            "train",
+            "--url",
+            f"http://127.0.0.1:{port}",
+            "--config",
+            str(file),
+            "--json",
+        ),
         *("--wait", str(READY_S)),
         *("--device", next(device.id for device in config.device if device.pool == "rollout")),
         *(() if team is None else ("--team", team)),

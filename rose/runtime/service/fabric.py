@@ -113,11 +113,11 @@ class Fabric:
         except ray.exceptions.RayActorError as error:
             raise PartDiedError(str(error)) from None
 
-    def end(self, actor: Any) -> None:
-        """End an actor for good, wherever it is."""
+    def end(self, actor: Any, *, again: bool = False) -> None:
+        """End an actor for good, wherever it is; or, with `again`, have it started again."""
         import ray
 
-        ray.kill(actor, no_restart=True)
+        ray.kill(actor, no_restart=not again)
 
     def leave(self) -> None:
         """Go from the cluster. What was placed on it stays."""

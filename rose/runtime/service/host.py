@@ -6,6 +6,7 @@ The process can be killed and started again at any time: what it finds it goes o
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import threading
@@ -22,14 +23,16 @@ from rose.ledger.hosts.forward import Forwarder
 from rose.ledger.writer import LedgerWriter
 from rose.runtime import preflight
 from rose.runtime.actors import writer_name
-from rose.runtime.coserving.agent import AgentSpec, DeviceAgent
+from rose.runtime.coserving.agent_spec import AgentSpec
+from rose.runtime.coserving.host_agent import HostAgent
 from rose.runtime.coserving.lease_file import LeaseFile
+from rose.runtime.coserving.relays import Relays
 from rose.runtime.engines import models
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
+from rose.runtime.engines.shape import weights_bytes
 from rose.runtime.fleet import FleetPlan
 from rose.runtime.memory_plan import MemoryPlan
-from rose.runtime.notices import DeathWatch
-from rose.runtime.service import logs, owner
+from rose.runtime.service import logs, owner, places
 from rose.runtime.service.places import HostPlan
 from rose.runtime.serving import ServingEngines
 
@@ -37,6 +40,10 @@ _LOOK_S = 0.5
 _ROTATE_S = 60.0
 #: Between two tries to start what did not.
 _AGAIN_S = 5.0
+#: How long a rollout engine goes on without an agent.
+_ORPHAN_S = 600.0
+_RELAY_BYTES_MIN = 4 << 30
+_FREE = "free.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,9 +74,9 @@ class HostActor:
         return self._runner.report()
 
     def stop(self, serving: bool) -> None:
-        """End the agents with their leases, engines and accounts, and send the last events; with `serving`, end the
-        serving engines that are ROSE's own too. Returns when it is done."""
-        self._runner.stop()
+        """End the agents with their leases and accounts, and send the last events. With `serving`, end the rollout
+        engines too, and the serving engines that are ROSE's own; without, the next agents take them up."""
+        self._runner.stop(leave=not serving)
         self._thread.join()
         if serving:
             owner.stop(self._runner.plan)
@@ -79,32 +86,39 @@ class HostActor:
 
 
 class HostRunner:
-    """What the process does: begin, look after the agents, end."""
+    """What the process does: begin, look after what it began, end."""
 
     def __init__(self, plan: HostPlan, make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess) -> None:
         self.plan = plan
         self._make_engine = make_engine
         self._stopping = threading.Event()
+        self._leave = True
         self._doing = "starting"
-        self._faults: dict[str, str] = {}
-        self._agents: dict[str, DeviceAgent] = {}
-        self._specs: dict[str, AgentSpec] = {}
-        self._again_at_s: dict[str, float] = {}
+        self._agent: HostAgent | None = None
         self._writer: LedgerWriter | None = None
         self._forwarder: Forwarder | None = None
-        self._serving: ServingEngines | None = None
+        #: By device: what serves there, once its page is shown to it; and why it does not have it.
+        self._serving: dict[str, ServingEngines] = {}
+        self._unattached: dict[str, str] = {}
+        self._attaching: list[threading.Thread] = []
         self._lock: IO[str] | None = None
         self._say: Callable[[str], None] = lambda _: None
 
     def report(self) -> HostReport:
-        return HostReport(
-            ready=self._doing == "" and len(self._agents) == len(self._specs),
-            doing=self._doing,
-            pid=os.getpid(),
-            faults=dict(self._faults),
-        )
+        agent = self._agent
+        faults = self._unattached | ({} if agent is None else dict(agent.faults()))
+        waits = [
+            device.id
+            for device in self.plan.own.device
+            if agent is None or agent.agent(device.id) is None or device.id in self._unattached
+        ]
+        doing = self._doing
+        if not doing and waits:
+            doing = "; ".join(f"{device_id}: {faults.get(device_id, 'is being started')}" for device_id in waits)
+        return HostReport(ready=not doing and not self._stopping.is_set(), doing=doing, pid=os.getpid(), faults=faults)
 
-    def stop(self) -> None:
+    def stop(self, *, leave: bool) -> None:
+        self._leave = leave
         self._stopping.set()
 
     def run(self) -> None:
@@ -121,7 +135,6 @@ class HostRunner:
                 self._stopping.wait(_AGAIN_S)
         rotated_s = time.monotonic()
         while not self._stopping.wait(_LOOK_S):
-            self._look()
             if time.monotonic() - rotated_s > _ROTATE_S:
                 logs.rotate(self.plan.logs)
                 rotated_s = time.monotonic()
@@ -145,20 +158,38 @@ class HostRunner:
         if plan.central is not None:
             self._forwarder = Forwarder(plan.ledger, plan.central.url, token=plan.central.token)
             self._forwarder.start()
-        self._complete_leases(self._writer)
         urls = self._wait_serving() if owner.served(plan) else {}
         attached = [
             device if device.serving_url is not None or device.pool != "serving"
             else device.model_copy(update={"serving_url": urls[device.id]})
             for device in own.device
         ]  # fmt: skip
-        self._plan_agents(own.model_copy(update={"device": attached}).device)
-        for device_id in self._specs:
-            self._start_agent(device_id)
-        self._progress("attaching serving engines")
-        assert self._serving is not None
-        self._serving.attach(self._tend)
+        specs = self._specs(attached)
+        self._agent = HostAgent(self._writer, specs, self._relays(), self._make_engine)
+        self._agent.start()
+        self._unattached = dict.fromkeys(self._serving, "its serving engine is not attached yet")
+        self._attaching = [threading.Thread(target=self._attach, args=item) for item in self._serving.items()]
+        for thread in self._attaching:
+            thread.start()
         self._progress("")
+
+    def _attach(self, device_id: str, serving: ServingEngines) -> None:
+        """In a thread: show a device's serving engine its page, once there is one, and again if it lost it."""
+        while not self._stopping.wait(_LOOK_S):
+            agent = self._agent
+            if agent is None or agent.agent(device_id) is None:
+                continue
+            try:
+                if device_id in self._unattached:
+                    serving.attach(self._tend)
+                    del self._unattached[device_id]
+                serving.check()
+            except KeyboardInterrupt:
+                return
+            except (UserError, OSError) as error:
+                # It is its owner's to bring back: until then nothing is lent.
+                self._unattached[device_id] = str(error)
+                self._stopping.wait(_AGAIN_S)
 
     def _take_cores(self) -> None:
         """The cores that the host's own work may have: not those that serve."""
@@ -170,24 +201,17 @@ class HostRunner:
         serving = {core for device in self.plan.own.device if device.pool == "serving" for core in device.cores}
         os.sched_setaffinity(0, set(named) or (available - serving) or available)
 
-    def _complete_leases(self, writer: LedgerWriter) -> None:
-        """An agent that died was not there to end its lease."""
-        for device in self.plan.own.device:
-            for event in LeaseFile(self.plan.memory / device.id / "page", self.plan.run_id).read().completed():
-                writer.record(event)
-
     def _wait_serving(self) -> dict[str, str]:
         """The URLs of the engines that are ROSE's own, once each answers."""
         wanted = {d.id for d in self.plan.own.device if d.pool == "serving" and d.serving_url is None}
         while not wanted <= (urls := owner.ensure(self.plan)).keys():
-            self._progress(
-                owner.failure(self.plan) or f"waiting for serving on {', '.join(sorted(wanted - set(urls)))}"
-            )
+            waits = f"waiting for serving on {', '.join(sorted(wanted - set(urls)))}"
+            self._progress(owner.failure(self.plan) or waits)
             self._stopping.wait(_LOOK_S)
             self._tend()
         return urls
 
-    def _plan_agents(self, devices: list[DeviceConfig]) -> None:
+    def _specs(self, devices: list[DeviceConfig]) -> list[AgentSpec]:
         plan = self.plan
         own = plan.own.model_copy(update={"device": devices})
         self._progress("looking for the models")
@@ -208,66 +232,61 @@ class HostRunner:
             gateway_url=plan.controller_url,
             address=plan.address,
             fork_server=owner.fork_server(plan),
-            free_bytes=preflight.check_gpus(memory),
+            free_bytes=self._free_bytes(memory),
         )
         serving = {device.id: fleet.serving(device) for device in devices}
-        self._serving = ServingEngines([device for device in serving.values() if device is not None], say=self._say)
-        self._specs = {device.id: fleet.agent_spec(device, serving[device.id]) for device in devices}
+        self._serving = {
+            device.device_id: ServingEngines([device], say=self._say)
+            for device in serving.values()
+            if device is not None
+        }
+        specs = [fleet.agent_spec(device, serving[device.id]) for device in devices]
+        return [
+            replace(
+                spec,
+                host=plan.host,
+                rollout=None if spec.rollout is None else replace(spec.rollout, orphan_s=_ORPHAN_S),
+            )
+            for spec in specs
+        ]
 
-    def _start_agent(self, device_id: str) -> None:
-        """Start a device's agent; one that cannot be is tried again, and keeps no other from its work."""
-        assert self._writer is not None
-        writer = self._writer
-        self._progress(f"starting the rollout engine of {device_id}")
-        watch = DeathWatch(writer.record)
-        agent = DeviceAgent(self._specs[device_id], watch.record, lambda: writer.failure, self._make_engine)
-        try:
-            agent.start()
-        except UserError as error:
-            self._fail(device_id, error)
-            return
-        self._agents[device_id] = agent
-        self._faults.pop(device_id, None)
+    def _free_bytes(self, memory: MemoryPlan) -> dict[str, int]:
+        """Bytes that were free on the host's GPUs before its first rollout engine: one that is taken up was started
+        by them."""
+        path = self.plan.memory / _FREE
+        with suppress(OSError, ValueError):
+            kept: dict[str, int] = json.loads(path.read_text())
+            if kept.keys() == {device.id for device in memory.config.device if device.gpu is not None}:
+                return kept
+        free = preflight.check_gpus(memory)
+        path.write_text(json.dumps(free))
+        return free
 
-    # ------------------------------------------------------------------ look after, end
+    def _relays(self) -> Relays:
+        """What is published on another host comes over the network once."""
+        hosts = places.hosts(self.plan.config)
+        here = next(host for host in hosts if host.name == self.plan.host)
+        model = models.resolve(self.plan.config.rollout.model, self.plan.config.cache.expanduser(), self._say)
+        budget_bytes = max(_RELAY_BYTES_MIN, 3 * weights_bytes(model))
+        return Relays(self.plan.state / "relays", budget_bytes, places.route(here, hosts[0]))
 
-    def _look(self) -> None:
-        now_s = time.monotonic()
-        for device_id in self._specs:
-            agent = self._agents.get(device_id)
-            if agent is None:
-                if self._again_at_s.get(device_id, 0.0) <= now_s:
-                    self._start_agent(device_id)
-                    self._progress("")
-                continue
-            try:
-                fault = agent.check()
-            except UserError as error:
-                del self._agents[device_id]
-                agent.stop()
-                self._fail(device_id, error)
-                continue
-            self._faults.pop(device_id, None)
-            if fault is not None:
-                self._faults[device_id] = fault
-        if self._serving is not None:
-            self._serving.check()
-
-    def _fail(self, device_id: str, error: UserError) -> None:
-        self._say(f"{device_id}: {error}")
-        self._faults[device_id] = str(error)
-        self._again_at_s[device_id] = time.monotonic() + _AGAIN_S
+    # ------------------------------------------------------------------ end
 
     def _end(self) -> None:
         """In the order that leaves the ledger whole: leases and engines with their accounts, then their events."""
-        for agent in self._agents.values():
-            agent.stop()
-        self._agents = {}
-        if self._serving is not None:
-            self._serving.stop()
-            self._serving = None
+        if self._agent is not None:
+            self._agent.stop(leave=self._leave)
+            self._agent = None
+        for thread in self._attaching:
+            thread.join()
+        for serving in () if self._leave else self._serving.values():
+            serving.stop()
+        self._attaching, self._serving = [], {}
         if self._writer is not None:
-            self._complete_leases(self._writer)
+            for device in () if self._leave else self.plan.own.device:
+                # An agent that was killed was not there to end its lease.
+                for event in LeaseFile(self.plan.memory / device.id / "page", self.plan.run_id).read().completed():
+                    self._writer.record(event)
             self._writer.close()
             self._writer = None
         if self._forwarder is not None:

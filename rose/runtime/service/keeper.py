@@ -70,11 +70,6 @@ class FleetState:
     def ready(self) -> bool:
         return bool(self.parts) and all(part.ready for part in self.parts)
 
-    @property
-    def answering(self) -> bool:
-        """Whether the controller is there for clients."""
-        return any(part.name == _CONTROLLER and part.ready for part in self.parts)
-
 
 @dataclass(slots=True, eq=False)
 class _Part:
@@ -136,6 +131,16 @@ class Keeper:
     def stop(self) -> None:
         """Begin to end the fleet; `state` says how far it is."""
         self._stopping.set()
+
+    def restart(self, host: str) -> None:
+        """End a host's process in order and have it started again, with what is installed there now. Returns once it
+        is being started; raises UnreachableError if it cannot be asked to end."""
+        part = next(part for part in self._parts if part.name == f"host {host}")
+        if part.actor is not None:
+            self._say(f"{part.name} is started anew")
+            self._change(part, PartState(name=part.name, ready=False, doing="is started anew"))
+            self._fabric.ask(part.actor, "stop", False, timeout_s=_STOP_TIMEOUT_S)
+            self._fabric.end(part.actor, again=True)
 
     # ------------------------------------------------------------------ the thread
 

@@ -30,6 +30,13 @@ def resource(host: HostConfig, node_address: str) -> str:
     return host.resource or f"node:{host.address or node_address}"
 
 
+def route(here: HostConfig, there: HostConfig) -> str:
+    """The priced route between two hosts, by their zones and regions. Where nothing is said they are near."""
+    if here.region != there.region:
+        return "inter-region"
+    return "intra-zone" if here.zone == there.zone else "inter-zone"
+
+
 def namespace(config: FleetConfig) -> str:
     """The Ray namespace of the fleet's actors."""
     return f"rose-{config.name}"

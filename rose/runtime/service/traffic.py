@@ -101,7 +101,9 @@ async def _until_stopped(replays: list[Replay], say: Callable[[str], None]) -> N
     await asyncio.wait(running, timeout=_DRAIN_S)
     for task in running:
         task.cancel()
-    for outcome in await asyncio.gather(waiting if waiting.done() else _done(waiting), *running, return_exceptions=True):
+    for outcome in await asyncio.gather(
+        waiting if waiting.done() else _done(waiting), *running, return_exceptions=True
+    ):
         if isinstance(outcome, Exception):
             raise outcome
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rose.config import FleetConfig
-from rose.errors import UserError
+from rose.errors import UserError, did_you_mean
 from rose.runtime.cluster import DeploymentError, PartDiedError
 from rose.runtime.fleet import recorded_config
-from rose.runtime.service import local_ray, places
+from rose.runtime.service import local_ray, memory, places
 from rose.runtime.service.fabric import Fabric, UnreachableError
 from rose.runtime.service.keeper import KEEPER, FleetState, Keeper
 
@@ -38,6 +38,15 @@ class Fleet:
             raise DeploymentError(f"the keeper of fleet {self.config.name!r} cannot be asked: {error}") from None
         return state
 
+    def goes_on(self) -> bool:
+        """Whether it was not ended by `down`. Raises DeploymentError if it was lost."""
+        try:
+            return not self.state().stopped
+        except DeploymentError:
+            if memory.read(places.state_folder(self.config)) is None:
+                return False
+            raise
+
     def wait_ready(self, say: Say, tend: Callable[[], None] = lambda: None) -> FleetState:
         """Return once every part is at work; says meanwhile what each is at."""
         shown: dict[str, str] = {}
@@ -46,13 +55,6 @@ class Fleet:
             tend()
             time.sleep(_LOOK_S)
         _show(state, shown, say)
-        return state
-
-    def wait_answering(self, tend: Callable[[], None] = lambda: None) -> FleetState:
-        """Return once the controller answers, which clients may then speak to."""
-        while not (state := self.state()).answering:
-            tend()
-            time.sleep(_LOOK_S)
         return state
 
 
@@ -64,7 +66,8 @@ def up(
     *,
     lives_with: int | None = None,
 ) -> Fleet:
-    """Find the fleet that runs, or start it: on the Ray cluster at `address`, or on one of this host's own.
+    """Find the fleet that runs, or start it: on the Ray cluster at `address`, which this host is in, or on one
+    of this host's own.
 
     `make_host` are further arguments of the hosts' actors. `lives_with` is a process of this host, after whose end,
     however it ends, the fleet goes down by itself. Raises UserError.
@@ -124,6 +127,29 @@ def end(fleet: Fleet, say: Say) -> None:
     """End a fleet that this process knows; its Ray goes on. Raises DeploymentError if it does not end."""
     _stop(fleet, say)
     fleet.fabric.end(fleet.keeper)
+
+
+def restart(config: FleetConfig, address: str | None, host: str, say: Say) -> None:
+    """Start a host's process anew, with the program that is installed there now. Raises UserError."""
+    names = [known.name for known in places.hosts(config)]
+    if host not in names:
+        raise UserError(f"fleet {config.name!r} has no host {host!r}{did_you_mean(host, names)}")
+    address = address or local_ray.find(places.state_folder(config))
+    if address is None:
+        raise DeploymentError(f"fleet {config.name!r} does not run here: `rose fleet up` starts it")
+    fabric = Fabric(places.namespace(config))
+    fabric.join(address)
+    try:
+        keeper = fabric.find(KEEPER)
+        if keeper is None:
+            raise DeploymentError(f"fleet {config.name!r} does not run: `rose fleet up` starts it")
+        try:
+            fabric.ask(keeper, "restart", host, timeout_s=_STOP_TIMEOUT_S)
+        except (UnreachableError, PartDiedError) as error:
+            raise DeploymentError(f"host {host} was not started anew: {error}") from None
+        Fleet(config, fabric, keeper).wait_ready(say)
+    finally:
+        fabric.leave()
 
 
 def _stop(fleet: Fleet, say: Say) -> None:

@@ -116,7 +116,8 @@ class Host:
             )
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not booted.exists():
-            assert self.up and time.monotonic() < deadline, f"{self.name}: {(self.disk / 'boot.log').read_text()}"
+            going_on = self.up and time.monotonic() < deadline
+            assert going_on, f"{self.name}: {(self.disk / 'boot.log').read_text()}"
             time.sleep(0.02)
         children = Path(f"/proc/{self._unshare.pid}/task/{self._unshare.pid}/children").read_text().split()
         self._init = int(children[0])
@@ -162,9 +163,9 @@ class Host:
             stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
 
-    def processes(self) -> list[str]:
-        """Command lines of what runs there."""
-        return self.call("ps", "-eo", "args", "--no-headers").splitlines()
+    def processes(self, *, pids: bool = False) -> list[str]:
+        """Command lines of what runs there, after their numbers if `pids`."""
+        return self.call("ps", "-ww", "-eo", "pid,args" if pids else "args", "--no-headers").splitlines()
 
     def kill(self) -> None:
         """End all of it at once, without a word to anybody."""
@@ -199,8 +200,8 @@ class Network:
     def __enter__(self) -> Network:
         self._switch = subprocess.Popen(["unshare", *_USER, "--net", "sleep", "infinity"])
         deadline = time.monotonic() + _START_TIMEOUT_S
-        own = os.stat("/proc/self/ns/net").st_ino
-        while os.stat(f"/proc/{self._switch.pid}/ns/net").st_ino == own:
+        own = Path("/proc/self/ns/net").stat().st_ino
+        while Path(f"/proc/{self._switch.pid}/ns/net").stat().st_ino == own:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         self.ip("link add switch type bridge")

@@ -1,40 +1,47 @@
 """What runs on the hosts of a test's fleet in place of SGLang: engines that start in no time.
 
-`python -m tests.runtime.service.stand_ins serving` is an owner's serving engine, `rollout ADDRESS PORT` a rollout
+`python -m tests.runtime.service.stand_ins serving` is an owner's serving engine, `rollout ADDRESS PORT PAGE` a rollout
 engine, and `up FLEET_FILE ADDRESS` is `rose fleet up` whose hosts start such engines.
 """
 
 from __future__ import annotations
 
 import asyncio
-import subprocess
+import os
 import sys
 import threading
 from pathlib import Path
 
+from rose.runtime.engines import adoption
+from rose.runtime.engines.adoption import DetachedProcess
+from rose.runtime.engines.detach import start_detached
 from rose.runtime.engines.sglang import EngineProcess
 
 SERVING_PORT = 30000
 
 
 class StandIn(EngineProcess):
-    """A rollout engine that answers on its address like any other."""
+    """A rollout engine that answers on its address, takes its page, and outlives who started it, like any other."""
 
     def launch(self) -> None:
         self.spec.log.parent.mkdir(parents=True, exist_ok=True)
-        program = [sys.executable, "-m", __name__, "rollout", self.spec.address, str(self.spec.port)]
+        program = ["-m", __name__, "rollout", self.spec.address, str(self.spec.port), str(self.spec.plugin.page)]
         with self.spec.log.open("ab") as log:
-            self._process = subprocess.Popen(program, stdout=log, stderr=log, start_new_session=True)
+            environment = {**os.environ, **adoption.environment(self.spec)}
+            self._process = DetachedProcess.open(start_detached(program, environment, log))
 
     def settle(self) -> None:
         """It may run anywhere."""
 
 
-async def rollout(address: str, port: int) -> None:
+async def rollout(address: str, port: int, path: Path) -> None:
     from aiohttp import web
 
+    from rose.runtime.coserving.page import ArbiterPage, Party
     from tests.runtime.scheduling.stand_ins import FakeEngine
 
+    adoption.watch_from_within()
+    page = ArbiterPage.attach(path, Party.ROLLOUT)
     engine = FakeEngine(0.01)
 
     async def generate(request: web.Request) -> web.Response:
@@ -46,6 +53,7 @@ async def rollout(address: str, port: int) -> None:
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, address, port).start()
+    assert page.alive(Party.ROLLOUT)
     await asyncio.Event().wait()
 
 
@@ -73,7 +81,7 @@ if __name__ == "__main__":
 
     what, *arguments = sys.argv[1:]
     if what == "rollout":
-        asyncio.run(stand_ins.rollout(arguments[0], int(arguments[1])))
+        asyncio.run(stand_ins.rollout(arguments[0], int(arguments[1]), Path(arguments[2])))
     elif what == "serving":
         stand_ins.serving()
     else:

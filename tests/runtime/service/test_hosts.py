@@ -1,4 +1,4 @@
-"""The hosts that tests run fleets on are hosts: they share nothing that they can write to, and meet by address alone."""
+"""The hosts that tests run fleets on share nothing that they can write to, and meet by address alone."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ own. Engines are stand-ins: what is tried here is what carries them.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
@@ -112,7 +113,7 @@ class TwoHosts:
     def start_ray(self, host: Host) -> None:
         head = ["--head", f"--port={RAY_PORT}", "--include-dashboard=false"]
         where = head if host is self.one else [f"--address={self.one.address}:{RAY_PORT}"]
-        usual = [f"--node-ip-address={host.address}", "--disable-usage-stats", "--num-cpus=0"]
+        usual = [f"--node-ip-address={host.address}", "--disable-usage-stats", "--num-cpus=2"]
         host.call(RAY, "start", *where, *usual, RAY_health_check_period_ms="500", RAY_health_check_timeout_ms="1000")
 
     def up(self) -> str:
@@ -139,6 +140,11 @@ class TwoHosts:
                 if match := re.match(r" *(\d+) ray::(Keeper|ControllerActor|CentralActor|HostActor)", line):
                     found[f"{match[2]} on {host.name}"] = match[1]
         return found
+
+    def engine(self) -> str:
+        """The process of the rollout engine on the other host's own device."""
+        (line,) = [line for line in self.other.processes(pids=True) if "stand_ins rollout" in line and "/r2/" in line]
+        return line.split()[0]
 
     def query(self, sql: str) -> list[dict]:
         return json.loads(self.rose("sql", "--ledger", "/srv/ledger", "--json", sql))
@@ -172,7 +178,7 @@ def test_each_host_has_its_devices_and_a_turn_goes_to_the_other_host(fleet):
 
 
 def test_events_of_the_other_host_come_over_the_network_into_the_one_ledger(fleet):
-    joined = "SELECT device_id FROM device WHERE action = 'joined' ORDER BY device_id"
+    joined = "SELECT device_id FROM event WHERE kind = 'device' AND action = 'joined' GROUP BY 1 ORDER BY 1"
     until(lambda: [row["device_id"] for row in fleet.query(joined)] == ["r2", "s1", "s2"])
     assert not (fleet.other.disk / "ledger" / "deployment").exists()
     writers = fleet.query("SELECT DISTINCT writer FROM event WHERE device_id IN ('s2', 'r2')")
@@ -186,13 +192,24 @@ def test_who_starts_it_again_finds_what_runs(fleet):
 
 
 def test_parts_that_are_killed_come_back_where_they_were(fleet):
-    before = fleet.pids()
+    before, engine = fleet.pids(), fleet.engine()
     for name, pid in before.items():
         (fleet.one if name.endswith("host-1") else fleet.other).call("kill", "-9", pid)
     until(lambda: fleet.pids().keys() == before.keys())
     assert not set(fleet.pids().values()) & set(before.values())
     fleet.up()
     until(lambda: fleet.alive("r2"))
+    assert fleet.engine() == engine
+
+
+def test_agents_of_a_host_are_started_anew_and_its_engine_goes_on(fleet):
+    before, engine = fleet.pids(), fleet.engine()
+    address = f"{fleet.one.address}:{RAY_PORT}"
+    fleet.rose("fleet", "restart", "other", "-c", "/srv/fleet.toml", "--address", address)
+    changed = {name for name, pid in fleet.pids().items() if before[name] != pid}
+    assert changed == {"HostActor on host-2"}
+    until(lambda: fleet.alive("r2"))
+    assert fleet.engine() == engine
 
 
 def test_a_line_that_is_cut_and_mended_costs_no_part(fleet):
@@ -223,18 +240,21 @@ def test_a_host_that_loses_its_power_is_waited_for_and_goes_on_when_it_is_back(f
     assert json.loads(fleet.one.python(TURN, TOKEN))["output_ids"] == [3, 4, 5, 6]
 
 
+@pytest.mark.skipif(os.environ.get("ROSE_TESTS_LONG") != "1", reason="Ray is started once more on both hosts")
 def test_the_loss_of_rays_head_loses_no_fleet(fleet):
-    (run_id,) = {row["run_id"] for row in fleet.query("SELECT DISTINCT run_id FROM run")}
+    (run_id,) = {row["run_id"] for row in fleet.query("SELECT DISTINCT run_id FROM event WHERE kind = 'run'")}
     fleet.one.call("pkill", "-9", "gcs_server")
     fleet.one.call("pkill", "-9", "raylet")
     until(lambda: not [name for name in fleet.pids() if name.endswith("host-1")])
     fleet.other.call("pkill", "-9", "raylet")
     until(lambda: not fleet.pids())
+    engine = fleet.engine()
     fleet.start_ray(fleet.one)
     fleet.start_ray(fleet.other)
     fleet.up()
     until(lambda: fleet.alive("r2"))
-    assert [row["run_id"] for row in fleet.query("SELECT DISTINCT run_id FROM run")] == [run_id]
+    assert [row["run_id"] for row in fleet.query("SELECT DISTINCT run_id FROM event WHERE kind = 'run'")] == [run_id]
+    assert fleet.engine() == engine
 
 
 def test_down_ends_all_of_it_and_leaves_a_sound_ledger(fleet):
@@ -246,6 +266,8 @@ def test_down_ends_all_of_it_and_leaves_a_sound_ledger(fleet):
     assert len([line for line in lines if "stand_ins serving" in line]) == 2
     assert "The ledger is sound" in fleet.rose("ledger", "verify", "--ledger", "/srv/ledger")
     assert "The ledger is sound" in fleet.rose("ledger", "verify", "--ledger", "/srv/ledger", host=fleet.other)
-    assert [row["action"] for row in fleet.query("SELECT action FROM run ORDER BY event_time")] == ["started", "ended"]
-    left = fleet.query("SELECT device_id FROM device WHERE action = 'left' GROUP BY 1 ORDER BY 1")
+    assert [
+        row["action"] for row in fleet.query("SELECT action FROM event WHERE kind = 'run' ORDER BY event_time")
+    ] == ["started", "ended"]
+    left = fleet.query("SELECT device_id FROM event WHERE kind = 'device' AND action = 'left' GROUP BY 1 ORDER BY 1")
     assert [row["device_id"] for row in left] == ["r2", "s1", "s2"]

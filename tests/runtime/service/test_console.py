@@ -1,0 +1,113 @@
+"""The commands that ask a controller, against the real one: HTTP server, state, and agents that report."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+
+import aiohttp
+import pytest
+from typer.testing import CliRunner
+
+from rose import cli
+from rose.runtime.engines.ports import free_port
+from rose.runtime.scheduling.gateway import Gateway
+from rose.runtime.service import memory
+from rose.runtime.service.console import ControllerClient, find
+from rose.runtime.service.memory import FleetMemory, Remembered
+from tests.runtime.scheduling.stand_ins import beat, open_run, report
+
+TOKEN = "a-token"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory) -> Iterator[str]:
+    """A controller with a device that lends, one whose agent says why not, and a run."""
+    port, loop, running = free_port(), asyncio.new_event_loop(), threading.Event()
+    address, ended = f"http://127.0.0.1:{port}", asyncio.Event()
+
+    async def run() -> None:
+        gateway = Gateway(
+            "127.0.0.1", port, TOKEN, model="tiny", state=tmp_path_factory.mktemp("state"), fleet_run_id="fleet-1",
+            devices=["d0", "d1", "d2"],
+        )  # fmt: skip
+        await gateway.start()
+        async with aiohttp.ClientSession(address, headers={"Authorization": f"Bearer {TOKEN}"}) as session:
+            await beat(session, report("http://127.0.0.1:1", "e0", device_id="d0"), device_id="d0", host="rack-1")
+            await beat(session, device_id="d1", fault="the disk is full", host="rack-2")
+            await open_run(session, "grpo", team="research")
+            running.set()
+            await ended.wait()
+        await gateway.stop()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=[run()])
+    thread.start()
+    assert running.wait(30)
+    yield address
+    loop.call_soon_threadsafe(ended.set)
+    thread.join()
+
+
+def rose(*arguments: str) -> str:
+    done = CliRunner().invoke(cli.app, ["fleet", *arguments], env={"COLUMNS": "160"})
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_status_shows_devices_runs_and_why_nothing_is_lent(url):
+    shown = rose("status", "--url", url, "--token", TOKEN)
+    for part in ("fleet-1", "d0", "rack-1", "e0", "the disk is full", "grpo", "research", "d2: its agent has not"):
+        assert part in shown
+    status = json.loads(rose("status", "--url", url, "--token", TOKEN, "--json"))
+    assert [device["device_id"] for device in status["devices"]] == ["d0", "d1"]
+
+
+def test_runs_are_listed(url):
+    assert "grpo" in rose("runs", "--url", url, "--token", TOKEN)
+    (run,) = json.loads(rose("runs", "--url", url, "--token", TOKEN, "--json"))
+    assert (run["name"], run["state"]) == ("grpo", "open")
+
+
+def test_a_device_is_drained_and_lent_again(url):
+    rose("drain", "d0", "--reason", "new driver", "--url", url, "--token", TOKEN)
+    assert "drained: new driver" in rose("status", "--url", url, "--token", TOKEN)
+    rose("drain", "d0", "--undo", "--url", url, "--token", TOKEN)
+    assert "drained" not in rose("status", "--url", url, "--token", TOKEN)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "named"),
+    [
+        (["drain", "nothing", "--token", TOKEN], 2, "nothing"),
+        (["status", "--token", "another"], 2, "give it by --token, or in ROSE_TOKEN"),
+        (["drain", "d0", "--undo", "--reason", "x", "--token", TOKEN], 2, "leave it out with --undo"),
+    ],
+)
+def test_what_is_refused_says_what_to_do(url, arguments, code, named):
+    done = CliRunner().invoke(cli.app, ["fleet", *arguments, "--url", url])
+    assert done.exit_code == code
+    assert named in done.output
+
+
+def test_a_controller_that_is_away_is_named():
+    done = CliRunner().invoke(cli.app, ["fleet", "runs", "--url", f"http://127.0.0.1:{free_port()}"])
+    assert done.exit_code == 1
+    assert "no controller answers at http://127.0.0.1:" in done.output
+
+
+def test_the_controller_of_this_host_is_found_with_its_token(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(Exception, match="no fleet has its controller on this host"):
+        find(None, None, None)
+    folder = tmp_path / ".local/state/rose/f"
+    folder.mkdir(parents=True)
+    kept = FleetMemory.__new__(FleetMemory)
+    kept.folder = folder
+    kept.write(Remembered(run_id="r", url="http://127.0.0.1:5", gateway_token="secret"))
+    assert vars(find(None, None, None)) == vars(ControllerClient("http://127.0.0.1:5", "secret"))
+    (folder.with_name("g")).mkdir()
+    (folder.with_name("g") / memory.FILE).write_text((folder / memory.FILE).read_text())
+    with pytest.raises(Exception, match=r"several fleets \(f, g\): name one by --config or --url"):
+        find(None, None, None)

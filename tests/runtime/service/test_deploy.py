@@ -1,0 +1,85 @@
+"""The files under `deploy/`: what can be said of them without the programs that run them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+import yaml
+
+from rose import cli, config
+from rose.runtime.service import local_ray
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+KUBERNETES = DEPLOY / "kubernetes" / "fleet.yaml"
+
+
+def check_rose(words: list[str]) -> None:
+    """Parse as the command line itself would, without running anything."""
+    fleet = typer.main.get_command(cli.app).commands["fleet"]  # type: ignore[attr-defined]
+    assert words[0] == "fleet"
+    fleet.commands[words[1]].make_context("rose", words[2:])
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_systemd_takes_the_units(tmp_path, unit):
+    # Programs are looked for too: this Python's stand for those of /opt/rose.
+    folder = Path(sys.executable).parent
+    (tmp_path / unit.name).write_text(unit.read_text().replace("/opt/rose/bin", str(folder)))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(tmp_path / unit.name)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    ours = [line for line in done.stderr.splitlines() if unit.name in line and "rose-ray.service" not in line[20:]]
+    assert not [line for line in ours if "is not executable" not in line]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_units_run_commands_that_there_are_and_kill_nothing_else(unit):
+    text = unit.read_text()
+    for command in re.findall(r"^Exec\w+=-?/opt/rose/bin/(.*)$", text, re.MULTILINE):
+        if command.startswith("rose "):
+            check_rose(shlex.split(command)[1:])
+    assert "KillMode=process" in text
+    assert "Restart=always" in text
+
+
+def test_the_ray_unit_has_what_a_ray_of_ours_has():
+    text = (DEPLOY / "systemd" / "rose-ray.service").read_text()
+    for name, value in local_ray.ENVIRONMENT.items():
+        assert f"Environment={name}={value}\n" in text
+
+
+def test_the_container_s_command_is_one():
+    (line,) = re.findall(r"^CMD (.*)$", (DEPLOY / "Containerfile").read_text(), re.MULTILINE)
+    check_rose(yaml.safe_load(line)[1:])
+
+
+def test_the_kubernetes_fleet_goes_together():
+    documents = {item["kind"]: item for item in yaml.safe_load_all(KUBERNETES.read_text())}
+    fleet = config.parse(documents["Secret"]["stringData"]["fleet.toml"], "fleet.toml")
+    spec = documents["RayCluster"]["spec"]
+    groups = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
+    assert [host.resource for host in fleet.hosts] == [
+        re.search(r'"(rose-[\w-]+)\\"', group["rayStartParams"]["resources"])[1] for group in groups
+    ]
+    for group in groups:
+        pod = group["template"]["spec"]
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        for container in pod["containers"]:
+            assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+            if container["command"][:2] == ["rose", "fleet"] if "command" in container else False:
+                check_rose(container["command"][1:])
+    ports = {port["port"] for port in documents["Service"]["spec"]["ports"]}
+    assert ports == {fleet.gateway.port}

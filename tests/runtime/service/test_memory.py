@@ -1,0 +1,27 @@
+"""What a fleet remembers, and who may read it."""
+
+from __future__ import annotations
+
+from rose import config
+from rose.runtime.service import memory
+from rose.runtime.service.memory import FleetMemory
+from tests.test_config import MINIMAL
+
+
+def test_a_fleet_run_goes_on_until_it_is_forgotten(tmp_path):
+    fleet = config.parse(f'name = "f"\nstate = "{tmp_path}/state"\n{MINIMAL}', "fleet")
+    first = FleetMemory(fleet)
+    assert memory.read(first.folder) is None
+    began = first.begin()
+    began.tokens["other"] = "secret"
+    first.write(began)
+    assert FleetMemory(fleet).begin() == began
+    file = first.folder / memory.FILE
+    assert (file.stat().st_mode & 0o777, first.folder.stat().st_mode & 0o777) == (0o600, 0o700)
+    first.forget()
+    assert memory.read(first.folder) is None
+
+
+def test_what_another_version_wrote_is_no_fleet_of_this_one(tmp_path):
+    (tmp_path / memory.FILE).write_text('{"run_id": "r", "unknown": 1}')
+    assert memory.read(tmp_path) is None
