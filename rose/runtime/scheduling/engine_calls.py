@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import orjson
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.asking import question
@@ -20,6 +21,7 @@ from rose.runtime.scheduling.workers import InFlight, Worker
 _REPEAT_S = 0.25
 #: ... and after this long the connection is cut: the engine hangs.
 _TAKE_OFF_MAX_S = 10.0
+_JSON = {"Content-Type": "application/json"}
 _ABORT_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 
 
@@ -149,9 +151,9 @@ class EngineCalls:
 
     async def _post(self, url: str, body: dict[str, Any]) -> _Reply:
         try:
-            async with self._session.post(url, json=body) as response:
+            async with self._session.post(url, data=orjson.dumps(body), headers=_JSON) as response:
                 if response.status == 200:
-                    return _Reply(200, await response.json())
+                    return _Reply(200, orjson.loads(await response.read()))
                 return _Reply(response.status, error=await response.text())
         except (aiohttp.ClientError, ConnectionError, ValueError) as error:
             return _Reply(0, error=str(error))
@@ -159,7 +161,7 @@ class EngineCalls:
     async def _stream(self, url: str, body: dict[str, Any], turn: Turn) -> _Reply:
         """Every event holds all that was made; each is shown to the turn, and the last is the answer."""
         try:
-            async with self._session.post(url, json=body) as response:
+            async with self._session.post(url, data=orjson.dumps(body), headers=_JSON) as response:
                 if response.status != 200:
                     return _Reply(response.status, error=await response.text())
                 async for line in response.content:
@@ -167,7 +169,7 @@ class EngineCalls:
                     if data == b"[DONE]":
                         return _Reply(200, turn.part)
                     if line.startswith(b"data:"):
-                        part = json.loads(data)
+                        part = orjson.loads(data)
                         if "error" in part:
                             return _Reply(400, error=data.decode())
                         turn.grow(part)
