@@ -7,6 +7,7 @@ gone or another's has been given up and ends; so does one whose page had no agen
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -216,6 +217,7 @@ def _end(reason: str) -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
+@functools.cache
 def _version(package: str) -> str:
     try:
         return version(package)
