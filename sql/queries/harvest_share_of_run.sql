@@ -13,11 +13,13 @@
 -- a run without a finished one has the period `run` alone.
 WITH done AS (
     SELECT
-        run_id, provenance,
+        -- Steps of an RL run are those of the fleet that it is on: the devices' time is the fleet's.
+        coalesce(run.fleet_run_id, step.run_id) AS run_id, provenance,
         epoch_ns(step.event_time) - total_ns AS t0_ns, epoch_ns(step.event_time) - total_ns + rollout_ns AS played_ns,
         epoch_ns(step.event_time) AS t1_ns
     FROM step
-    WHERE getvariable('run_id') IS NULL OR run_id = getvariable('run_id')
+    LEFT JOIN run USING (run_id, provenance)
+    WHERE getvariable('run_id') IS NULL OR coalesce(run.fleet_run_id, step.run_id) = getvariable('run_id')
 ),
 -- Rollout phases overlap: one that begins before all of the earlier ones are over goes on with them.
 followed AS (

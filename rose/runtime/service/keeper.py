@@ -37,6 +37,7 @@ from rose.runtime.service.host import HostActor, HostReport
 from rose.runtime.service.logs import log_to
 from rose.runtime.service.memory import FleetMemory, Remembered
 from rose.runtime.service.places import Central, HostPlan
+from rose.runtime.traffic.trace import fit, open_trace
 
 KEEPER = "keeper"
 _CONTROLLER, _CENTRAL = "controller", "ledger"
@@ -331,12 +332,20 @@ class Keeper:
             "memory_bytes": psutil.virtual_memory().total,
             "platform": os.uname().machine,
         }
+        trace = open_trace(self._config.traffic)
+        fitted = None if trace is None else fit(trace, self._config.traffic)
         return Run(
             action=action,
             name=self._config.name,
             config_json=recorded_config(self._config),
             host_json=json.dumps(host),
             tags_json=json.dumps(self._config.tags),
+            # What `rose traffic` replays on it.
+            trace=None if fitted is None else fitted.trace.name,
+            trace_keep_share=None if fitted is None else fitted.keep_share,
+            trace_length_scale=None if fitted is None else fitted.length_scale,
+            trace_output_length_scale=None if fitted is None else fitted.output_length_scale,
+            trace_time_scale=None if fitted is None else fitted.time_scale,
         )
 
     def _say_failed(self, run: jobs.JobRun) -> None:
