@@ -22,7 +22,15 @@ from rose.pricing.commands.reconcile import reconcile_command
 from rose.pricing.commands.spend import cost_command, forecast_command, saved_command
 from rose.pricing.jobs import planned
 from rose.runtime.coserving.commands import attach_command, detach_command
-from rose.runtime.service.commands import fleet_app
+from rose.runtime.service.commands import (
+    down_command,
+    drain_command,
+    restart_command,
+    runs_command,
+    status_command,
+    traffic_command,
+    up_command,
+)
 from rose.runtime.training.commands import train_command
 from rose.runtime.transfer.commands import weights_app
 
@@ -71,7 +79,13 @@ app.command("explain")(explain_command)
 app.add_typer(export_app, name="export")
 app.add_typer(weights_app, name="weights")
 app.command("train")(train_command)
-app.add_typer(fleet_app, name="fleet", hidden=True)
+app.command("up")(up_command)
+app.command("status")(status_command)
+app.command("runs")(runs_command)
+app.command("drain")(drain_command)
+app.command("restart")(restart_command)
+app.command("down")(down_command)
+app.command("traffic")(traffic_command)
 app.command("attach")(attach_command)
 app.command("detach")(detach_command)
 
@@ -110,24 +124,10 @@ def demo(
             steps=steps,
             seconds_max=seconds,
         )
-    _up(fleet)
+    _demo(fleet)
 
 
-@app.command()
-def up(
-    config: Annotated[Path, typer.Option("--config", "-c", help="The fleet file; `rose config example` makes one.")],
-) -> None:
-    """Run a deployment on a fleet of your own until its last step or Ctrl-C, then print its cost report."""
-    from rose import config as configuration
-
-    with _errors():
-        fleet = configuration.load(config)
-        if len(fleet.hosts) > 1:
-            raise configuration.ConfigError(f"{config} has {len(fleet.hosts)} hosts: `rose fleet up` starts those")
-    _up(fleet)
-
-
-def _up(fleet: FleetConfig) -> None:
+def _demo(fleet: FleetConfig) -> None:
     """Run, report, and say how to look further. Exit codes: 0 done or stopped by the user, 1 a part failed."""
     with _errors():
         priced = _has_prices(fleet)  # found wrong now, not when the run is over

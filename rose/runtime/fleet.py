@@ -12,7 +12,6 @@ from pathlib import Path
 
 from rose.clock import Anchor
 from rose.config import DeviceConfig, FleetConfig
-from rose.runtime.actors import BACKGROUND_NICE
 from rose.runtime.coserving.activation import LEASED_ARGUMENTS
 from rose.runtime.coserving.agent import AgentSpec
 from rose.runtime.coserving.settings import PluginSettings
@@ -23,6 +22,14 @@ from rose.runtime.engines.sglang import EngineSpec
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.policy.slack import Budgets
 from rose.runtime.serving import ServingDevice
+
+#: Rollouts and what feeds them give way to serving and its clients on the host's cores.
+BACKGROUND_NICE = 10
+
+
+def writer_name(host: str, writer: str) -> str:
+    """The ledger writer of a part of the fleet; `host` keeps those of several hosts apart."""
+    return f"{host}.{writer}" if host else writer
 
 
 def recorded_config(config: FleetConfig) -> str:

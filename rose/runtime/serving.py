@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rose.runtime.cluster import DeploymentError
 from rose.runtime.coserving.attaching import AttachError, OwnedEngine, has_engine
 from rose.runtime.coserving.settings import PAGES
 from rose.runtime.engines.sglang import AddressInUseError, EngineProcess, EngineSpec
+from rose.runtime.errors import DeploymentError
 
 _TIMEOUT_S = 5.0
 #: Between two looks at whether an owner's engine is attached: it may have been started again.

@@ -1,4 +1,4 @@
-"""`rose fleet`: a fleet as a service, from the command line."""
+"""A fleet as a service, from the command line: `rose up`, `status`, `runs`, `drain`, `restart`, `down`, `traffic`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from rose.errors import UserError
 
 if TYPE_CHECKING:
     from rose.runtime.service.console import ControllerClient
-
-fleet_app = typer.Typer(help="A fleet as a service, on one host or many.", no_args_is_help=True)
 
 FileOption = Annotated[
     Path, typer.Option("--config", "-c", help="The fleet file; `rose config example` makes one.", envvar="ROSE_FLEET")
@@ -39,7 +37,6 @@ TokenOption = Annotated[str | None, typer.Option(help="The controller's token.",
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-@fleet_app.command("up")
 def up_command(
     config: FileOption,
     address: AddressOption = None,
@@ -74,7 +71,6 @@ def up_command(
             down(loaded, address, _say())
 
 
-@fleet_app.command("down")
 def down_command(config: FileOption, address: AddressOption = None) -> None:
     """End a fleet: leases, engines and accounts, then the controller. Owners' serving engines go on."""
     from rose import config as configuration
@@ -85,7 +81,6 @@ def down_command(config: FileOption, address: AddressOption = None) -> None:
             typer.echo("no fleet of this name runs here")
 
 
-@fleet_app.command("restart")
 def restart_command(
     host: Annotated[str, typer.Argument(help="The host's name, as in its [[host]] table.")],
     config: FileOption,
@@ -100,7 +95,6 @@ def restart_command(
         typer.echo(f"{host} is at work again")
 
 
-@fleet_app.command("status")
 def status_command(
     config: MaybeFileOption = None,
     url: UrlOption = None,
@@ -130,7 +124,6 @@ def status_command(
                 live.update(status_view(controller.status(), controller.url))
 
 
-@fleet_app.command("runs")
 def runs_command(
     config: MaybeFileOption = None, url: UrlOption = None, token: TokenOption = None, as_json: JsonOption = False
 ) -> None:
@@ -149,7 +142,6 @@ def runs_command(
             Console(width=terminal_width(), highlight=False).print(runs_view(runs))
 
 
-@fleet_app.command("drain")
 def drain_command(
     device: Annotated[str, typer.Argument(help="The device's id.")],
     reason: Annotated[str | None, typer.Option(help="Why, for whoever looks.")] = None,
@@ -168,7 +160,19 @@ def drain_command(
             typer.echo(f"{device} is lent again")
         else:
             controller.drain(device, reason)
-            typer.echo(f"{device} is drained; `rose fleet drain {device} --undo` lends it again")
+            typer.echo(f"{device} is drained; `rose drain {device} --undo` lends it again")
+
+
+def traffic_command(
+    config: FileOption,
+    host: Annotated[str | None, typer.Option(help="This host's name, where the fleet has several.")] = None,
+) -> None:
+    """Replay the fleet file's traffic against this host's serving engines, each request on record; Ctrl-C ends it."""
+    from rose import config as configuration
+    from rose.runtime.service.traffic import replay
+
+    with _errors():
+        replay(configuration.load(config), host, _say())
 
 
 def _find(url: str | None, token: str | None, config: Path | None) -> ControllerClient:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from rose.config import FleetConfig
 from rose.errors import UserError
-from rose.runtime.cluster import DeploymentError
+from rose.runtime.errors import DeploymentError
 from rose.runtime.service import memory, places
 
 _TIMEOUT_S = 10.0
@@ -65,7 +65,7 @@ class ControllerClient:
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
             raise DeploymentError(
-                f"no controller answers at {self.url} ({reason}): is it the right one? `rose fleet up` starts it"
+                f"no controller answers at {self.url} ({reason}): is it the right one? `rose up` starts it"
             ) from None
 
 
@@ -87,7 +87,7 @@ def find(url: str | None, token: str | None, config: FleetConfig | None) -> Cont
         raise UserError(f"this host has the controllers of several fleets ({names}): name one by --config or --url")
     if not known or not known[0][1].url:
         raise UserError(
-            "no fleet has its controller on this host: `rose fleet up` prints its address, give it by --url or ROSE_URL"
+            "no fleet has its controller on this host: `rose up` prints its address, give it by --url or ROSE_URL"
         )
     return ControllerClient(known[0][1].url, token or known[0][1].gateway_token)
 

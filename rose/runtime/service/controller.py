@@ -13,7 +13,7 @@ from rose.config import FleetConfig
 from rose.errors import UserError
 from rose.ledger.hosts import gateway as ledger_gateway
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.actors import BACKGROUND_NICE, writer_name
+from rose.runtime.fleet import BACKGROUND_NICE, writer_name
 from rose.runtime.service.logs import log_to
 
 _AGAIN_S = 2.0

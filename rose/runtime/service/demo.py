@@ -20,8 +20,8 @@ from pathlib import Path
 
 from rose.config import FleetConfig
 from rose.runtime import preflight
-from rose.runtime.cluster import DeploymentError
 from rose.runtime.engines.ports import free_port
+from rose.runtime.errors import DeploymentError
 from rose.runtime.service import local_ray, owner, places
 from rose.runtime.service.memory import FleetMemory
 from rose.runtime.service.places import HostPlan

@@ -7,7 +7,7 @@ import signal
 import threading
 from typing import Any
 
-from rose.runtime.cluster import DeploymentError, PartDiedError
+from rose.runtime.errors import DeploymentError, PartDiedError
 from rose.runtime.service.local_ray import ENVIRONMENT
 
 #: Enough to be told apart, and so little that any number of actors fit on a host.

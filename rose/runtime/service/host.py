@@ -22,7 +22,6 @@ from rose.errors import UserError
 from rose.ledger.hosts.forward import Forwarder
 from rose.ledger.writer import LedgerWriter
 from rose.runtime import preflight
-from rose.runtime.actors import writer_name
 from rose.runtime.coserving.agent_spec import AgentSpec
 from rose.runtime.coserving.host_agent import HostAgent
 from rose.runtime.coserving.lease_file import LeaseFile
@@ -30,7 +29,7 @@ from rose.runtime.coserving.relays import Relays
 from rose.runtime.engines import models
 from rose.runtime.engines.sglang import EngineProcess, EngineSpec
 from rose.runtime.engines.shape import weights_bytes
-from rose.runtime.fleet import FleetPlan
+from rose.runtime.fleet import FleetPlan, writer_name
 from rose.runtime.memory_plan import MemoryPlan
 from rose.runtime.service import logs, owner, places
 from rose.runtime.service.places import HostPlan

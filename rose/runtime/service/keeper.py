@@ -26,10 +26,9 @@ from rose.ledger.layout import LedgerError
 from rose.ledger.upkeep import jobs
 from rose.ledger.upkeep.scheduler import Scheduler
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.actors import writer_name
-from rose.runtime.cluster import PartDiedError
 from rose.runtime.engines.ports import free_port
-from rose.runtime.fleet import recorded_config
+from rose.runtime.errors import PartDiedError
+from rose.runtime.fleet import recorded_config, writer_name
 from rose.runtime.service import local_ray, places
 from rose.runtime.service.controller import CentralActor, CentralPlan, ControllerActor, ControllerPlan
 from rose.runtime.service.fabric import Fabric, UnreachableError

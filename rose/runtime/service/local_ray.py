@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from rose.runtime.cluster import DeploymentError
+from rose.runtime.errors import DeploymentError
 
 _START_TIMEOUT_S = 120.0
 _STOP_GRACE_S = 5.0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from rose.config import DeviceConfig, FleetConfig, HostConfig
-from rose.runtime import run_folder
+
+_SHARED_MEMORY = Path("/dev/shm")
 
 
 def hosts(config: FleetConfig) -> list[HostConfig]:
@@ -94,4 +97,9 @@ class HostPlan:
         page again whoever started them, and when."""
         # Fleets of one name on one host keep their state in different folders.
         where = hashlib.sha256(str(self.state).encode()).hexdigest()[:8]
-        return run_folder.base() / f"rose-fleet-{self.config.name}-{self.host}-{where}"
+        return _memory() / f"rose-fleet-{self.config.name}-{self.host}-{where}"
+
+
+def _memory() -> Path:
+    """A folder that is memory, where the host has one."""
+    return _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())

@@ -15,9 +15,9 @@ from rose.clock import monotonic_ns
 from rose.config import DeviceConfig, FleetConfig
 from rose.errors import UserError
 from rose.ledger.writer import LedgerWriter
-from rose.runtime.actors import writer_name
 from rose.runtime.coserving.leasing import lease_id_of
 from rose.runtime.coserving.page import ArbiterPage, PageError
+from rose.runtime.fleet import writer_name
 from rose.runtime.service import owner, places
 from rose.runtime.service.memory import FleetMemory
 from rose.runtime.service.places import HostPlan

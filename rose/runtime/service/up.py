@@ -9,7 +9,7 @@ from typing import Any
 
 from rose.config import FleetConfig
 from rose.errors import UserError, did_you_mean
-from rose.runtime.cluster import DeploymentError, PartDiedError
+from rose.runtime.errors import DeploymentError, PartDiedError
 from rose.runtime.fleet import recorded_config
 from rose.runtime.service import local_ray, memory, places
 from rose.runtime.service.fabric import Fabric, UnreachableError
@@ -96,7 +96,7 @@ def up(
     else:
         say(f"fleet {config.name!r} runs: what is well is left as it is")
         if fabric.ask(keeper, "config", timeout_s=_ANSWER_TIMEOUT_S) != recorded_config(config):
-            say("its fleet file has changed since: `rose fleet down` and up again makes that hold")
+            say("its fleet file has changed since: `rose down` and up again makes that hold")
     return Fleet(config, fabric, keeper)
 
 
@@ -136,13 +136,13 @@ def restart(config: FleetConfig, address: str | None, host: str, say: Say) -> No
         raise UserError(f"fleet {config.name!r} has no host {host!r}{did_you_mean(host, names)}")
     address = address or local_ray.find(places.state_folder(config))
     if address is None:
-        raise DeploymentError(f"fleet {config.name!r} does not run here: `rose fleet up` starts it")
+        raise DeploymentError(f"fleet {config.name!r} does not run here: `rose up` starts it")
     fabric = Fabric(places.namespace(config))
     fabric.join(address)
     try:
         keeper = fabric.find(KEEPER)
         if keeper is None:
-            raise DeploymentError(f"fleet {config.name!r} does not run: `rose fleet up` starts it")
+            raise DeploymentError(f"fleet {config.name!r} does not run: `rose up` starts it")
         try:
             fabric.ask(keeper, "restart", host, timeout_s=_STOP_TIMEOUT_S)
         except (UnreachableError, PartDiedError) as error:

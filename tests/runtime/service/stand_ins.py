@@ -1,7 +1,7 @@
 """What runs on the hosts of a test's fleet in place of SGLang: engines that start in no time.
 
 `python -m tests.runtime.service.stand_ins serving` is an owner's serving engine, `rollout ADDRESS PORT PAGE` a rollout
-engine, and `up FLEET_FILE ADDRESS` is `rose fleet up` whose hosts start such engines.
+engine, and `up FLEET_FILE ADDRESS` is `rose up` whose hosts start such engines.
 """
 
 from __future__ import annotations

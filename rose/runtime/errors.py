@@ -1,0 +1,17 @@
+"""What can go wrong with the parts of a fleet."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rose.errors import UserError
+
+
+class DeploymentError(UserError):
+    """A part of the fleet failed; the message says which and what its log says."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class PartDiedError(Exception):
+    """The actor is gone for good."""
