@@ -49,6 +49,8 @@ class _Charged:
     later: pl.DataFrame
     #: Closes that have hours of it since.
     again: tuple[str, ...] = ()
+    #: Whether a correction was posted to the close, if one of rules alone.
+    corrected: bool = False
 
 
 def invoices(
@@ -96,11 +98,13 @@ def invoices(
             issuer=book.issuer,
             contact=book.contact,
             later_nano=later.get(team, 0),
-            corrected=not charged.later.is_empty(),
+            corrected=charged.corrected,
             closed_again_in=charged.again,
         )
         for team in sorted(lines.keys() | later.keys(), key=order)
     ]
+    if not made:
+        raise NothingChargedError(f"{period.label} has no charge and no correction that comes to anything to invoice")
     return _converted(made, _rate(charged, currency, period))
 
 
@@ -134,6 +138,7 @@ def _charged(
         return _Charged(
             frame=closed.charges.frame, book=closed.book, books=(closed.book,), stamp=closed.stamp, close=close,
             made_ns=close.posted_ns, later=closed.corrections, again=_later_closes(posted, close),
+            corrected=len(closed.posted) > 1,
         )  # fmt: skip
     now_ns = 1000 * (utc_us() if now_us is None else now_us)
     try:
