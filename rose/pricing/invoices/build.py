@@ -28,7 +28,7 @@ from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend import rules, sums
 from rose.pricing.spend.cost import tags_of
-from rose.pricing.spend.currency import OWN, Rate, rate_of
+from rose.pricing.spend.currency import OWN, Rate, last_day_ns, rate_of
 from rose.pricing.spend.gather import gather
 
 _KEYS = ("team", "run_id", "bucket", "kind", "pool", "device_class", "commitment", "route")
@@ -282,7 +282,7 @@ def _rate(charged: _Charged, currency: str, period: Period) -> Rate | None:
             raise
         known = ", ".join(sorted({OWN, *(entry.currency for entry in charged.book.exchange_rate)}))
         raise PricingError(
-            f"no rate of exchange for {currency} on {day_of(period.to_ns - 1)} is in the price book that was frozen "
+            f"no rate of exchange for {currency} on {day_of(last_day_ns(period))} is in the price book that was frozen "
             f"with {charged.close.close_id}, and no other converts its invoices (currencies it has: {known})"
         ) from None
 
