@@ -1,7 +1,8 @@
 -- Which devices of the ledger each charge of `invoice_day` is of. Reads `ledger_day` (the ledger's charges by day, item
 -- and device) and `vendor_resource` (the price book's, in its order: `place`). The first of these that fits holds: the
 -- resource is a device's hardware_id; or its name, where one device of the period has it; the price book says what it
--- is; the tag rose/device is such a name; its type or SKU is a class.
+-- is; the tag rose/device is such a name; its type or SKU is a class. What of the device it charges for, the price book
+-- says first.
 CREATE OR REPLACE TABLE device_name AS
 SELECT device_id, min(hardware_id) AS hardware_id
 FROM ledger_day
@@ -30,7 +31,8 @@ typed AS (
     GROUP BY ALL
 )
 SELECT
-    i.* EXCLUDE (ns), i.ns * coalesce(CASE WHEN h.hardware_id IS NULL AND n.hardware_id IS NULL THEN v.devices END, 1) AS ns,
+    i.* EXCLUDE (ns) REPLACE (coalesce(v.item, i.item) AS item),
+    i.ns * coalesce(CASE WHEN h.hardware_id IS NULL AND n.hardware_id IS NULL THEN v.devices END, 1) AS ns,
     CASE
         WHEN coalesce(h.hardware_id, n.hardware_id) IS NOT NULL THEN 'device'
         WHEN v.place IS NOT NULL THEN v.kind

@@ -2,25 +2,34 @@
 -- part of the group or the class that it does name. Amounts are whole nano-units of the ledger's currency, of which a
 -- unit of the invoice's is `rate_numerator` / `rate_denominator`.
 CREATE OR REPLACE TABLE grouped AS
-WITH device AS (SELECT DISTINCT hardware_id, device_id, device_class FROM ledger_day),
+WITH device AS (SELECT DISTINCT hardware_id, device_id, device_class, item FROM ledger_day),
 pattern AS (SELECT DISTINCT target, by_name FROM vendor_resource WHERE kind = 'devices'),
-named AS (SELECT DISTINCT kind, name FROM matched)
-SELECT
-    d.hardware_id, d.device_id, d.device_class,
-    CASE
-        WHEN bool_or(o.name IS NOT NULL) THEN 'device' WHEN count(g.name) > 0 THEN 'devices'
-        WHEN bool_or(c.name IS NOT NULL) THEN 'class' ELSE 'device'
-    END AS kind,
-    CASE
-        WHEN bool_or(o.name IS NOT NULL) THEN d.hardware_id WHEN count(g.name) > 0 THEN min(g.name)
-        WHEN bool_or(c.name IS NOT NULL) THEN d.device_class ELSE d.hardware_id
-    END AS name
-FROM device AS d
-LEFT JOIN named AS o ON o.kind = 'device' AND o.name = d.hardware_id
-LEFT JOIN pattern AS p ON CASE WHEN p.by_name THEN d.device_id ELSE d.hardware_id END GLOB p.target
-LEFT JOIN named AS g ON g.kind = 'devices' AND g.name = p.target
-LEFT JOIN named AS c ON c.kind = 'class' AND c.name = d.device_class
-GROUP BY d.hardware_id, d.device_id, d.device_class;
+named AS (SELECT DISTINCT kind, name, item FROM matched),
+-- What is named for the item goes before what is named for another: a device may be billed by itself and its transfer
+-- for all.
+found AS (
+    SELECT d.*, 'device' AS kind, o.name, o.item AS named_item, 1 AS place
+    FROM device AS d
+    JOIN named AS o ON o.kind = 'device' AND o.name = d.hardware_id
+    UNION ALL
+    SELECT d.*, 'devices', g.name, g.item, 2
+    FROM device AS d
+    JOIN pattern AS p ON CASE WHEN p.by_name THEN d.device_id ELSE d.hardware_id END GLOB p.target
+    JOIN named AS g ON g.kind = 'devices' AND g.name = p.target
+    UNION ALL
+    SELECT d.*, 'class', c.name, c.item, 3
+    FROM device AS d
+    JOIN named AS c ON c.kind = 'class' AND c.name = d.device_class
+    UNION ALL
+    SELECT d.*, 'device', d.hardware_id, NULL, 4
+    FROM device AS d
+)
+SELECT hardware_id, device_id, device_class, item, kind, name
+FROM found
+QUALIFY row_number() OVER (
+    PARTITION BY hardware_id, device_id, device_class, item
+    ORDER BY named_item IS DISTINCT FROM item, place, name
+) = 1;
 CREATE OR REPLACE TEMP MACRO nano(pico) AS
     sign(pico) * ((2 * abs(pico::HUGEINT) * getvariable('rate_numerator') + 1000 * getvariable('rate_denominator'))
         // (2000 * getvariable('rate_denominator')));
@@ -37,7 +46,7 @@ WITH billed AS (
 charged AS (
     SELECT g.kind, g.name, l.item, l.day, sum(l.cost_nano) AS ledger_nano, sum(l.ns) AS ledger_ns
     FROM ledger_day AS l
-    JOIN grouped AS g USING (hardware_id, device_id, device_class)
+    JOIN grouped AS g USING (hardware_id, device_id, device_class, item)
     -- What the invoice has nothing of is another vendor's, but device time is what it is for.
     WHERE l.item = 'device time' OR l.item IN (SELECT item FROM matched)
     GROUP BY ALL

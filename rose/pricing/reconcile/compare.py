@@ -245,12 +245,13 @@ def _mapping(book: PriceBook | None) -> pl.DataFrame:
         kind = "class" if entry.device_class else "devices" if any(mark in target for mark in "*?[") else "device"
         first, end = (naive(ns) if ns is not None else None for ns in (entry.from_ns, entry.to_ns))
         rows.append((
-            place, entry.resource, entry.sku, kind, target, entry.device is not None, entry.devices,
+            place, entry.resource, entry.sku, kind, target, entry.device is not None, entry.devices, entry.item,
             first or datetime(1, 1, 1), end or datetime(9999, 12, 31),
         ))  # fmt: skip
     schema: dict[str, Any] = {
         "place": pl.Int64, "resource": pl.String, "sku": pl.String, "kind": pl.String, "target": pl.String,
-        "by_name": pl.Boolean, "devices": pl.Int64, "from_day": pl.Datetime("us"), "to_day": pl.Datetime("us"),
+        "by_name": pl.Boolean, "devices": pl.Int64, "item": pl.String, "from_day": pl.Datetime("us"),
+        "to_day": pl.Datetime("us"),
     }  # fmt: skip
     return pl.DataFrame(rows, schema=schema, orient="row")
 

@@ -13,7 +13,7 @@ from rose.pricing.closing.period import NS_PER_DAY, Period
 from rose.pricing.figures import Stamp
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
-from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 from rose.pricing.reconcile import compare as comparing
 from rose.pricing.reconcile import invoice, ledger, tables
 from rose.pricing.reconcile.compare import Line, Reconciliation
@@ -237,6 +237,29 @@ def test_what_is_no_device_time_is_an_item_of_its_own(
     assert line(made, "GPU-0", item).effective_nano == NANO
     assert line(made, "GPU-0").difference_nano == 0
     assert (made.not_invoiced == ()) == (item == "transfer")
+
+
+@pytest.mark.parametrize(
+    ("meaning", "named", "kind", "name"),
+    [
+        ('sku = "peering-*"\nitem = "transfer"\nhardware = "GPU-0"', {}, "device", "GPU-0"),
+        ('sku = "peering-*"\nitem = "transfer"\nclass = "h100-sxm"', {}, "class", "h100-sxm"),
+        # What a device is, its own name says; what of it is charged, the book.
+        ('sku = "peering-*"\nitem = "transfer"\nclass = "l40s"', {"ResourceId": "GPU-0"}, "device", "GPU-0"),
+    ],
+)
+def test_the_book_says_that_a_row_is_transfer(
+    compare: Compare, meaning: str, named: dict[str, str], kind: str, name: str
+) -> None:
+    """Ten gigabytes of weights were 20 cents; the vendor's name of the line says nothing of a network."""
+    row = charge("link-7", 1, "0.20", "10", ConsumedUnit="GB", SkuId="peering-4", **named)
+    made = compare([*whole(), row], mapped(meaning))
+    found = line(made, name, "transfer")
+    assert (found.kind, found.ledger_nano, found.effective_nano) == (kind, 200_000_000, 200_000_000)
+    assert made.not_invoiced == ()
+    assert made.within
+    with pytest.raises(PriceBookError, match="item"):
+        mapped(meaning.replace("transfer", "bytes"))
 
 
 def test_a_vendor_of_one_class_is_compared_with_that_class(fleet_of_four: Path, tmp_path: Path) -> None:
