@@ -276,6 +276,17 @@ def test_what_cannot_be_compared_is_refused(compare: Compare, fleet_of_four: Pat
         comparing.reconcile(fleet_of_four, tmp_path / "none.csv", Period(T0_NS, T0_NS + NS_PER_DAY // 2))
 
 
+def test_it_is_the_same_however_much_is_summed_up_at_once(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of the whole period beside those of days, and a meaning that changes with the second day."""
+    month = {"ChargePeriodStart": "2026-05-31T00:00:00Z", "ChargePeriodEnd": "2026-06-04T00:00:00Z"}
+    rows = [*whole(GPU_0="i-7"), charge("disk", 1, "7.77", "96", **month), charge("i-7", 2, "0.33", "96", **month)]
+    book = mapped('resource = "i-7"\nhardware = "GPU-1"\nvalid_to = 2026-06-02', 'resource = "i-*"\nhardware = "GPU-0"')
+    made = compare(rows, book)
+    monkeypatch.setattr(comparing, "_SUMS_AT_ONCE", 1)
+    assert compare(rows, book) == made
+    assert line(made, "GPU-1").days_both == line(made, "GPU-0").days_both + 1 == 3
+
+
 def test_only_what_differs_most_is_handed_out(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparing, "_LINES_MAX", 1)
     made = compare([*whole(), charge("GPU-1", 2, "1.00", None), charge("GPU-2", 2, "5.00", None)])
