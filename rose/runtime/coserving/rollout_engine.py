@@ -122,15 +122,16 @@ class RolloutEngine:
         if spec.orphan_s is None or page is None or (record := EngineRecord.read(page)) is None:
             return None
         engine = self._make(dataclasses.replace(spec, port=record.port))
-        reason: str | None = "it ended while it had no agent"
+        reason = "it ended while it had no agent"
         if engine.adopt(record):
-            if (reason := self._unfit(engine, record)) is None:
+            if (unfit := self._unfit(engine, record)) is None:
                 # An agent that was killed as it started the engine had not come to this.
                 engine.settle()
                 self._engine = engine
                 self._lives.adopted(engine)
                 self._began.set()
                 return engine
+            reason = unfit
             engine.kill()
         adoption.record_path(page).unlink(missing_ok=True)
         self._lives.lost(record.pid, reason)
