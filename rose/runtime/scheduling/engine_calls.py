@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import orjson
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.asking import question
@@ -20,6 +21,7 @@ from rose.runtime.scheduling.workers import InFlight, Worker
 _REPEAT_S = 0.25
 #: ... and after this long the connection is cut: the engine hangs.
 _TAKE_OFF_MAX_S = 10.0
+_JSON = {"Content-Type": "application/json"}
 _ABORT_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 
 
@@ -46,7 +48,9 @@ class EngineCalls:
 
     def __init__(self) -> None:
         self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=None), connector=aiohttp.TCPConnector(limit=0)
+            timeout=aiohttp.ClientTimeout(total=None),
+            connector=aiohttp.TCPConnector(limit=0),
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -81,23 +85,23 @@ class EngineCalls:
             "rid": item.request_id,
         }
         url = f"{report.url}/generate"
-        if turn.news is None:
-            call = item.call = asyncio.ensure_future(self._post(url, body))
-        else:
-            call = item.call = asyncio.ensure_future(self._stream(url, body | {"stream": True}, turn))
+        item.waiting = asyncio.current_task()
         try:
-            await asyncio.wait({call})
+            reply = await (
+                self._post(url, body) if turn.news is None else self._stream(url, body | {"stream": True}, turn)
+            )
         except asyncio.CancelledError:
-            call.cancel()
             self._spawn(self._abort(report.url, item.request_id))
-            turn.attempts.append(attempt | {"duration_ns": monotonic_ns() - began})
-            raise
+            # What was streamed before the engine was given up is kept. Who is cancelled as well as cut goes.
+            if item.waiting is None or not item.cut or item.waiting.uncancel() > 0:
+                turn.attempts.append(attempt | {"duration_ns": monotonic_ns() - began})
+                raise
+            reply = _Reply(0, turn.part)
         finally:
+            item.waiting = None
             placed.release()
         ended = monotonic_ns()
         attempt["duration_ns"] = ended - began
-        # What was streamed before the engine broke off is kept.
-        reply = _Reply(0, turn.part) if call.cancelled() else call.result()
         answer = reply.answer
         # 499: SGLang's embedded server ended it without its tokens; the turn is tried again.
         if 400 <= reply.status < 499:
@@ -135,8 +139,8 @@ class EngineCalls:
         while item.request_id in worker.in_flight and monotonic_ns() < deadline:
             await self._abort(worker.report.url, item.request_id)
             await asyncio.sleep(_REPEAT_S)
-        if item.request_id in worker.in_flight and item.call is not None:
-            item.call.cancel()
+        if item.request_id in worker.in_flight:
+            item.give_up()
 
     async def _abort(self, url: str, request_id: str) -> None:
         try:
@@ -149,9 +153,9 @@ class EngineCalls:
 
     async def _post(self, url: str, body: dict[str, Any]) -> _Reply:
         try:
-            async with self._session.post(url, json=body) as response:
+            async with self._session.post(url, data=orjson.dumps(body), headers=_JSON) as response:
                 if response.status == 200:
-                    return _Reply(200, await response.json())
+                    return _Reply(200, orjson.loads(await response.read()))
                 return _Reply(response.status, error=await response.text())
         except (aiohttp.ClientError, ConnectionError, ValueError) as error:
             return _Reply(0, error=str(error))
@@ -159,7 +163,7 @@ class EngineCalls:
     async def _stream(self, url: str, body: dict[str, Any], turn: Turn) -> _Reply:
         """Every event holds all that was made; each is shown to the turn, and the last is the answer."""
         try:
-            async with self._session.post(url, json=body) as response:
+            async with self._session.post(url, data=orjson.dumps(body), headers=_JSON) as response:
                 if response.status != 200:
                     return _Reply(response.status, error=await response.text())
                 async for line in response.content:
@@ -167,7 +171,7 @@ class EngineCalls:
                     if data == b"[DONE]":
                         return _Reply(200, turn.part)
                     if line.startswith(b"data:"):
-                        part = json.loads(data)
+                        part = orjson.loads(data)
                         if "error" in part:
                             return _Reply(400, error=data.decode())
                         turn.grow(part)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from array import array
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
+
+import orjson
 
 from rose.clock import monotonic_ns
 from rose.errors import UserError
@@ -151,11 +152,11 @@ class TurnService:
             if status != 200:
                 load.failed += 1
                 self._recorder.record_turn(self._record_fields(turn))
-        body = _dump(answer)
+        body = orjson.dumps(answer)
         if status == 200:
             attempts = self._record_fields(turn)
             if turn.key is not None and turn.run_id is not None:
-                await self._answers.keep(Kept(turn.run_id, turn.key, digest, body, _dump(attempts)))
+                self._answers.keep(Kept(turn.run_id, turn.key, digest, body, orjson.dumps(attempts)))
             self._recorder.record_turn(attempts)
         return Outcome(status, body)
 
@@ -209,7 +210,7 @@ def _give_up(opened: _Open) -> None:
 
 def _digest(turn: Turn) -> bytes:
     prompt = hashlib.blake2b(array("Q", turn.request.input_ids).tobytes(), digest_size=16)
-    prompt.update(repr(sorted(turn.request.sampling.items(), key=lambda item: item[0])).encode())
+    prompt.update(orjson.dumps(turn.given, option=orjson.OPT_SORT_KEYS))
     return prompt.digest()
 
 
@@ -230,10 +231,6 @@ def _completion(turn: Turn, answer: dict[str, Any]) -> dict[str, Any]:
 
 def _failure(message: str, turn: Turn) -> dict[str, Any]:
     return {"error": message, "rose": {"attempts": turn.attempts}}
-
-
-def _dump(value: object) -> bytes:
-    return json.dumps(value).encode()
 
 
 def so_far(turn: Turn) -> dict[str, Any]:
