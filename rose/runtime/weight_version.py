@@ -1,4 +1,4 @@
-"""What an engine calls the weights that it computes with: SGLang reports it with every token that was made with them."""
+"""What an engine calls the weights that it computes with: SGLang reports it with every token made with them."""
 
 from __future__ import annotations
 

@@ -35,8 +35,7 @@ from rose.runtime.coserving.leasing import Leasing
 from rose.runtime.coserving.meter import DeviceMeter
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
 from rose.runtime.coserving.rollout_engine import RolloutEngine
-from rose.runtime.coserving.succession import Predecessor
-from rose.runtime.coserving.sync import recorded_run
+from rose.runtime.coserving.succession import Predecessor, recorded_run
 from rose.runtime.coserving.target import Target
 from rose.runtime.coserving.targets import Targets
 from rose.runtime.coserving.withholding import Withholding, rules
@@ -59,7 +58,12 @@ STEP_TIME_NS = 60_000_000_000
 
 
 class DeviceAgent:
-    """Start with `start()`, `sync` as versions are published, end with `stop()`. Demand is the gateway's to say."""
+    """Start with `start()`, end with `stop()`. Demand, and what the engine is to hold, are the controller's to say; or
+    `sync` as versions are published.
+
+    `before` is what the agents of the device before this one left; None: the device joins. `via` gives the way to a
+    target. With `persistent` an engine that does not start is tried again, and is not waited for.
+    """
 
     def __init__(
         self,
@@ -68,6 +72,8 @@ class DeviceAgent:
         ledger_failure: Callable[[], str | None] = lambda: None,
         make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess,
         before: Predecessor | None = None,
+        via: Callable[[Target], Target] = lambda target: target,
+        persistent: bool = False,
     ) -> None:
         self._spec, self._record, self._hardware_id = spec, record, hardware_id(spec.device)
         self._page = ArbiterPage.create(spec.page)
@@ -145,14 +151,17 @@ class DeviceAgent:
             self._note,
             assigned=self._rollout_runs,
             swaps=lambda: self._page.get(Party.ROLLOUT, Field.SWAPS),
+            via=via,
             changed=self._act,
             take_out=self._take_out,
         )
-        self._targets = Targets(spec.device.id, lambda: self._lives.held, self._lives.bring_to)
+        self._targets = Targets(spec.device.id, lambda: self._lives.held, self._lives.aim)
         self._engine: RolloutEngine | None = None
         if spec.rollout is not None:
             scheduling = partial(self._page.alive, Party.ROLLOUT)
-            self._engine = RolloutEngine(spec.rollout, self._lives, make_engine, scheduling=scheduling)
+            self._engine = RolloutEngine(
+                spec.rollout, self._lives, make_engine, scheduling=scheduling, persistent=persistent
+            )
         self._watch_thread = threading.Thread(target=self._watch, name=f"agent-{spec.device.id}", daemon=True)
 
     # ------------------------------------------------------------------ life
@@ -277,6 +286,7 @@ class DeviceAgent:
         if engine is None:
             return []
         state = None if leasing is None or not leasing.state.in_force else leasing.state
+        run_id, version = self._lives.held or ("", 0)
         report = EngineReport(
             engine_id=engine.spec.engine_id,
             device_id=self._spec.device.id,
@@ -284,11 +294,11 @@ class DeviceAgent:
             borrowed=leasing is not None,
             alive=engine.alive and self._engine_fault is None,
             capacity=self._spec.rollout_capacity,
-            policy_version=self._lives.version,
+            policy_version=version,
             lease_id=None if leasing is None else leasing.lease_id,
             lease_left_ns=None if state is None else max(0, state.expires_ns - monotonic_ns()),
             slack_ok=leasing is None or (self._engine_memory() == "present" and self._has_slack()),
-            run_id=self._lives.run_id or None,
+            run_id=run_id or None,
             failed=self._targets.failed,
         )
         return [report]
@@ -312,8 +322,8 @@ class DeviceAgent:
         """The controller has answered a heartbeat."""
         answer = self._control.answer
         self._train_runs.change(monotonic_ns(), answer.train_run_id or "")
-        if self._spec.rollout is not None and (target := answer.targets.get(self._spec.rollout.engine_id)) is not None:
-            self._targets.aim(target)
+        if self._spec.rollout is not None:
+            self._targets.aim(answer.targets.get(self._spec.rollout.engine_id))
         self._act()
 
     def _act(self) -> None:

@@ -15,6 +15,7 @@ from rose.runtime.coserving.drift import DriftGuard
 from rose.runtime.coserving.sync import EngineSync
 from rose.runtime.coserving.target import Target
 from rose.runtime.engines.sglang import EngineProcess
+from rose.runtime.transfer.errors import TransferError
 
 if TYPE_CHECKING:
     from rose.runtime.coserving.agent import AgentSpec
@@ -24,8 +25,9 @@ class EngineLives:
     """The device's rollout engine as the agent sees it, through as many lives as it has.
 
     `changed` is called when it can be used, or no more. `take_out` is called with a reason when its weights are not
-    what they should be. `assigned` is told whose it is from when on. `swaps` is how often weights were swapped into the engine, by its own count. An engine that is
-    started anew is brought to the version that the last one was asked for.
+    what they should be. `assigned` is told whose it is from when on. `via` gives the way to a target. `swaps` is how
+    often weights were swapped into the engine, by its own count. An engine that is started anew is brought to the
+    version that the last one was asked for.
     """
 
     def __init__(
@@ -36,11 +38,13 @@ class EngineLives:
         *,
         assigned: Assignments,
         swaps: Callable[[], int],
+        via: Callable[[Target], Target],
         changed: Callable[[], None],
         take_out: Callable[[str], None],
     ) -> None:
         self._spec, self._accountant, self._record = spec, accountant, record
         self._changed, self._take_out, self._swaps, self._assigned = changed, take_out, swaps, assigned
+        self._via = via
         self._lock = threading.Lock()
         #: The last version that was asked for: number, origin, token.
         self._target: Target | None = None
@@ -66,19 +70,10 @@ class EngineLives:
         return None if self._guard is None else self._guard.failure
 
     @property
-    def version(self) -> int:
-        return 0 if self.sync is None else self.sync.version
-
-    @property
-    def run_id(self) -> str:
-        """The run whose weights it holds; "" for none."""
-        return "" if self.sync is None else self.sync.run_id
-
-    @property
     def held(self) -> tuple[str, int] | None:
         """(run, version) that the engine holds; None while there is none that answers."""
         sync = self.sync
-        return None if sync is None else (sync.run_id, sync.version)
+        return None if sync is None else sync.held
 
     def bring_to(self, target: Target, step: int | None = None) -> Sync | None:
         """Bring the engine to a version and record it; None while there is no engine, which then starts with it."""
@@ -86,6 +81,11 @@ class EngineLives:
             self._target = target
             sync = self.sync
         return None if sync is None else self._bring(sync, target, step)
+
+    def aim(self, target: Target) -> Sync | None:
+        """Bring the engine to a target and record it; None while there is no engine, which starts without it."""
+        sync = self.sync
+        return None if sync is None else self._bring(sync, target, None)
 
     def stop_guard(self) -> None:
         if self._guard is not None:
@@ -102,11 +102,12 @@ class EngineLives:
         self._record(rollout_event(self._spec, "started", engine.pid, duration_ns=duration_ns))
         self._begin(self._sync(engine))
 
-    def adopted(self, engine: EngineProcess) -> None:
-        self.engine = engine
+    def adopted(self, engine: EngineProcess) -> str | None:
         sync = self._sync(engine)
-        sync.take_over(self._swaps())
-        self._begin(sync)
+        if (reason := sync.take_over(self._swaps())) is None:
+            self.engine = engine
+            self._begin(sync)
+        return reason
 
     def lost(self, pid: int, reason: str) -> None:
         self._record(rollout_event(self._spec, "died", pid, reason=reason))
@@ -145,7 +146,11 @@ class EngineLives:
     def _bring(self, sync: EngineSync, target: Target, step: int | None) -> Sync:
         # From here on it is this run's, also while it is brought there.
         self._assigned.change(monotonic_ns(), target.run_id)
-        event = sync.bring_to(target.version, target.url, target.token, step=step, run_id=target.run_id)
+        try:
+            event = sync.bring(self._via(target), step)
+        except (OSError, ValueError, TransferError) as error:
+            # No room on this host, or a URL that is none: that is no reason to stop looking after the engine.
+            event = sync.missed(target, f"{type(error).__name__}: {error}", step)
         self.switch_ns = event.total_ns
         # The engine has its new weights; an event that cannot be written now waits in the writer's queue.
         self._record(event)

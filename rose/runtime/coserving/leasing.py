@@ -39,8 +39,8 @@ class Leasing:
     """At most one lease at a time on one device. Times are monotonic nanoseconds. Not thread-safe.
 
     `take_back` has the gateway take all turns off the engine, for a reason, and returns how many there were. A lease
-    that an agent before this one left open is ended here, at once; `ended_before` are those that had ended by then, where
-    this agent accounts for their time. `run` gives the RL run that the engine works for.
+    that an agent before this one left open is ended here, at once; `ended_before` are those that had ended by then,
+    where this agent accounts for their time. `run` gives the RL run that the engine works for.
     """
 
     def __init__(
@@ -204,7 +204,8 @@ class Leasing:
         """End what an agent before this one left open; returns the state that it left."""
         left = self._file.read()
         reports = [self._tell(event) for event in left.completed()]
-        if left.granted is not None and self._accounts_before:
+        known = {change.lease_id for change in self.history}
+        if left.granted is not None and self._accounts_before and left.granted.lease_id not in known:
             began_ns = left.granted.at_us * 1000 - self._anchor.utc_minus_monotonic_ns
             self.history.append(LeaseChange(began_ns, left.granted.lease_id, left.granted.step))
             self.history.append(LeaseChange(monotonic_ns(), None, None))

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+import psutil
+
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.asking import question
 from rose.runtime.engines import adoption
@@ -34,8 +36,8 @@ class Lives(Protocol):
     def answers(self, engine: EngineProcess, duration_ns: int) -> None:
         """It answers, `duration_ns` after its launch."""
 
-    def adopted(self, engine: EngineProcess) -> None:
-        """It answers, and has run since before this agent."""
+    def adopted(self, engine: EngineProcess) -> str | None:
+        """It answers, and has run since before this agent. Returns why it is of no use, None if it is."""
 
     def ended(self, engine: EngineProcess, reason: str) -> None:
         """It died, or could not be started. Nothing of it is left."""
@@ -59,8 +61,10 @@ class RolloutEngine:
         make: Callable[[EngineSpec], EngineProcess] = EngineProcess,
         *,
         scheduling: Callable[[], bool] = lambda: False,
+        persistent: bool = False,
     ) -> None:
         self._spec, self._lives, self._make, self._scheduling = spec, lives, make, scheduling
+        self._persistent = persistent
         self._engine: EngineProcess | None = None
         #: Why no turn can run although the engine was not given up yet: what has no claim to a core takes long to end.
         self.dying: str | None = None
@@ -74,14 +78,20 @@ class RolloutEngine:
         self._thread = threading.Thread(target=self._keep, name=f"engine-{spec.engine_id}", daemon=True)
 
     def start(self) -> None:
-        """Return when the engine answers for the first time. Raises EngineError if it does not: then none is kept."""
+        """Return when the engine answers for the first time. Raises EngineError if it does not: then none is kept. One
+        that is `persistent` is not waited for, and tried again."""
         self._thread.start()
+        if self._persistent:
+            return
         self._began.wait()
         if self._first is not None:
             raise self._first
 
     def stop(self, *, leave: bool = False) -> bool:
-        """Keep it no more, and end it, or `leave` it to the next agent; returns whether it was alive. Safe to call twice."""
+        """Keep it no more, and end it, or `leave` it to the next agent; returns whether it was alive.
+
+        Safe to call twice.
+        """
         self._stopping.set()
         engine = self._engine
         was_alive = engine is not None and engine.alive
@@ -114,15 +124,15 @@ class RolloutEngine:
         if spec.orphan_s is None or page is None or (record := EngineRecord.read(page)) is None:
             return None
         engine = self._make(dataclasses.replace(spec, port=record.port))
-        reason: str | None = "it ended while it had no agent"
+        reason = "it ended while it had no agent"
         if engine.adopt(record):
-            if (reason := self._unfit(engine, record)) is None:
-                # An agent that was killed as it started the engine had not come to this.
-                engine.settle()
-                self._engine = engine
-                self._lives.adopted(engine)
+            self._engine = engine
+            if (unfit := self._unfit(engine, record) or self._lives.adopted(engine)) is None:
                 self._began.set()
                 return engine
+            if self._stopping.is_set():
+                return None
+            reason = unfit
             engine.kill()
         adoption.record_path(page).unlink(missing_ok=True)
         self._lives.lost(record.pid, reason)
@@ -140,7 +150,9 @@ class RolloutEngine:
         try:
             # It ends nothing, and every scheduler that turns answers it at once.
             engine.post("/generate", question("end", "none"), timeout_s=_ANSWER_S)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            # An agent that was killed as it started the engine had not come to this.
+            engine.settle()
+        except (OSError, http.client.HTTPException, ValueError, psutil.Error) as error:
             return f"it does not answer ({error})"
         return None
 
@@ -163,7 +175,7 @@ class RolloutEngine:
             self._lives.ended(engine, reason)
             if elsewhere is not None:
                 self._spec, self._moved = elsewhere, True
-            elif not self._began.is_set():
+            elif not self._began.is_set() and not self._persistent:
                 self._first = error
             return reason
         # Before it is brought to its version, which takes a while.

@@ -1,13 +1,14 @@
 """What an agent goes on from that takes a device over from one before it: its clock, its accounts, its leases.
 
-How far a device's time was accounted for is what the ledger has, and nothing else: what an agent that was killed had not
-written yet never was. What the engines did since then lies in the page's rings.
+How far a device's time was accounted for is what the ledger has, and nothing else: what an agent that was killed had
+not written yet never was. What the engines did since then lies in the page's rings.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from rose.ledger import catalog
 from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.leasing import LeaseChange
 from rose.runtime.engines.adoption import boot_id
+from rose.runtime.transfer.errors import TransferError
+from rose.runtime.transfer.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,14 @@ class Predecessor:
 
     until_ns: int
     leases: tuple[LeaseChange, ...] = ()
+
+
+def recorded_run(staging: Path) -> str:
+    """The run of the weights that are on record beside an engine; "" where none are."""
+    for path in staging.glob("held-*.json"):
+        with suppress(OSError, TransferError):
+            return Manifest.from_bytes(path.read_bytes()).run_id
+    return ""
 
 
 def same_anchor(page: Path, run_id: str, anchor: Anchor) -> Anchor:

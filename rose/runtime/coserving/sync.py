@@ -10,13 +10,14 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rose.clock import monotonic_ns
 from rose.events import Sync
 from rose.runtime.coserving.asking import Verb, question, refusal
+from rose.runtime.coserving.rank_reports import check_agreement, longest
 from rose.runtime.coserving.target import Target
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.drift import Standing
@@ -37,8 +38,8 @@ class EngineSync:
     """The agent's side of a sync. Its methods may be called from several threads; an audit gives way to a sync.
 
     `version` is what the engine holds as far as the agent knows, 0 being the checkpoint it started from. It is offered
-    as a base only once it was acknowledged: found in the engine, bit for bit, on every rank, and told to the origin; and
-    only for a version of the same run, `run_id`. Packages of another run than was asked for are refused.
+    as a base only once it was acknowledged: found in the engine, bit for bit, on every rank, and told to the origin;
+    and only for a version of the same run, `run_id`. Packages of another run than was asked for are refused.
     """
 
     def __init__(
@@ -49,8 +50,8 @@ class EngineSync:
         self._device_id = device_id
         self._route = route
         self._source = source
-        self.version = 0
-        self.run_id = ""
+        #: (run, version), in one piece: another thread reports it.
+        self.held: tuple[str, int] = ("", 0)
         self._standing = Standing(held=False, trusted=True, looked_ns=monotonic_ns())
         #: What was asked for last, and where what the engine holds came from.
         self._asked: Target | None = None
@@ -62,11 +63,23 @@ class EngineSync:
         self._sync_wanted = threading.Event()
 
     @property
+    def run_id(self) -> str:
+        return self.held[0]
+
+    @property
+    def version(self) -> int:
+        return self.held[1]
+
+    @property
     def standing(self) -> Standing:
         """What is known of the engine's weights."""
         return self._standing
 
     def bring_to(self, version: int, url: str, token: str | None, *, step: int | None, run_id: str = "") -> Sync:
+        """`bring` to a version of a run, for a step."""
+        return self.bring(Target(run_id, version, url, token), step)
+
+    def bring(self, target: Target, step: int | None = None) -> Sync:
         """Returns the event of what happened; `ok` is false, with the reason, if the engine is not at the version.
 
         A delta that the engine refuses (its weights are not the base) is followed by one try from an anchor. If the
@@ -74,10 +87,14 @@ class EngineSync:
         then on, until a later call or `bring_back` has brought it to a version from an anchor.
         """
         with self._syncing():
-            self._asked = target = Target(run_id, version, url, token)
-            if self._standing.held and self.run_id == run_id:
+            self._asked = target
+            if self._standing.held and self.run_id == target.run_id:
                 self._held_from = dataclasses.replace(target, version=self.version)
             return self._bring_to(target, step)
+
+    def missed(self, target: Target, reason: str, step: int | None = None) -> Sync:
+        """The event of a target that could not even be tried."""
+        return self._event(target, monotonic_ns(), step, None, reason)
 
     def bring_back(self) -> Sync | None:
         """Bring an engine that is not trusted to the version it should hold, from an anchor; None if it is trusted."""
@@ -87,31 +104,31 @@ class EngineSync:
                 return None
             return self._bring_to(dataclasses.replace(last, version=self.version), None)
 
-    def take_over(self, swaps: int) -> None:
-        """Find out what an engine holds that runs since before this agent: what is on record beside it is believed once
-        the engine has hashed its weights and calls them so. Anything else is not trusted, and goes by an anchor.
+    def take_over(self, swaps: int) -> str | None:
+        """Find out what an engine holds that has run since before this agent. Returns why that cannot be found out.
 
-        `swaps` is how often weights were brought into it, by its own count.
+        What is on record beside it is believed once the engine has hashed its weights and calls them so. `swaps` is how
+        often weights were brought into it, by its own count.
         """
+        if swaps == 0:
+            return None  # It is at its checkpoint, as one that was just started.
         with self._syncing():
             try:
-                held = self._recorded()
-                if held is None and swaps == 0:
-                    return  # It is at its checkpoint, as one that was just started.
-                if held is None:
-                    raise TransferError("nothing is on record of the weights that were brought into it")
-                reports = self._phase("audit", held.version, held.dense_bytes)
-                names = {report.get("name") for report in reports}
-                if names != {weights_name(held.run_id, held.version)} and (names != {None} or swaps):
-                    raise TransferError(f"on record is {weights_name(held.run_id, held.version)}, it holds {names}")
-                drifts = [report["drift"] for report in reports if report["drift"] is not None]
-                if drifts:
-                    raise TransferError("; ".join(drifts))
-            except TransferError:
-                self._note(trusted=False)
-                return
-            self.version, self.run_id, self._told = held.version, held.run_id, False
+                kept = sorted(self._staging.glob("held-*.json"))
+                if not kept:
+                    return "nothing is on record of the weights that it holds"
+                held = Manifest.from_bytes(kept[-1].read_bytes())
+                reports = self._phase("confirm", held.version, held.dense_bytes)
+            except (OSError, TransferError) as error:
+                return f"what weights it holds cannot be found out: {error}"
+            name, names = weights_name(held.run_id, held.version), {str(report["name"]) for report in reports}
+            if names != {name}:
+                return f"it holds weights {', '.join(sorted(names))}, and on record is {name}"
+            if drifts := [report["drift"] for report in reports if report["drift"] is not None]:
+                return "; ".join(drifts)
+            self.held, self._told = (held.run_id, held.version), False
             self._note(held=True, looked_ns=monotonic_ns())
+            return None
 
     def audit(self) -> Sync | None:
         """Have the engine hash what it holds against what it acknowledged, and compare that with what was published.
@@ -194,7 +211,7 @@ class EngineSync:
             prepared = self._phase("prepare", version, staged.dense_bytes)
             try:
                 committed = self._phase("commit", version, staged.dense_bytes)
-                _check_agreement(version, committed)
+                check_agreement(version, committed)
             except TransferError:
                 self._note(trusted=False)  # On some rank the version may be in, or something else.
                 raise
@@ -202,8 +219,12 @@ class EngineSync:
             link.unlink(missing_ok=True)
             staged.remove()
         hashed_ns = monotonic_ns()
-        self.version, self.run_id, self._held_from, self._told = version, target.run_id, target, False
-        self._hold(manifest)
+        self.held, self._held_from, self._told = (target.run_id, version), target, False
+        try:
+            self._hold(manifest)
+        except OSError as error:
+            self._note(trusted=False)
+            raise TransferError(f"{self._staging} cannot be written ({error.strerror}): make room")
         self._note(held=True, trusted=True, looked_ns=hashed_ns, failures=0)
         reason = None
         try:
@@ -222,10 +243,10 @@ class EngineSync:
             total_elements=manifest.total_elements,
             encode_ns=staged.encode_ns,
             fetch_ns=staged.fetch_ns,
-            verify_ns=staged.verify_ns + _longest(prepared, "verify_ns"),
-            stage_ns=_longest(prepared, "stage_ns"),
-            pause_ns=_longest(committed, "pause_ns"),
-            acknowledge_ns=_longest(committed, "acknowledge_ns") + monotonic_ns() - hashed_ns,
+            verify_ns=staged.verify_ns + longest(prepared, "verify_ns"),
+            stage_ns=longest(prepared, "stage_ns"),
+            pause_ns=longest(committed, "pause_ns"),
+            acknowledge_ns=longest(committed, "acknowledge_ns") + monotonic_ns() - hashed_ns,
             sha256=manifest.weights_sha256,
         )
 
@@ -242,8 +263,8 @@ class EngineSync:
             wire_bytes=self._moved_bytes,
             dense_bytes=0,
             total_ns=monotonic_ns() - began_ns,
-            source=self._source if over_http else "object store",
-            route=self._route,
+            source=(target.source or self._source) if over_http else "object store",
+            route=target.route or self._route,
             step=step,
             reason=reason,
             rl_run_id=target.run_id or None,
@@ -278,11 +299,14 @@ class EngineSync:
             drift = self._drift(published, target, gives_way=False)
             if drift is not None:
                 raise TransferError(drift)
-            self.run_id, self._held_from = target.run_id, dataclasses.replace(target, version=self.version)
+            self._held_from = dataclasses.replace(target, version=self.version)
+            self.held = (target.run_id, self.version)
             self._note(held=True, looked_ns=monotonic_ns())
         self._tell(self._held(), target)
 
-    def _receiver(self, target: Target, retries: int = 5) -> Receiver:
+    def _receiver(self, target: Target, retries: int | None = None) -> Receiver:
+        # What a run is to hold is tried again by whoever aims there, and another run's may be wanted by then.
+        retries = retries or (1 if target.run_id else 5)
         return Receiver(target.url, target.token, self._staging, run_id=target.run_id, retries=retries)
 
     def _tell(self, held: Manifest, source: Target) -> None:
@@ -325,11 +349,6 @@ class EngineSync:
     def _held(self) -> Manifest:
         return Manifest.from_bytes(self._held_path(self.version).read_bytes())
 
-    def _recorded(self) -> Manifest | None:
-        """The manifest that an agent before this one kept. Raises TransferError if it is damaged."""
-        kept = sorted(self._staging.glob("held-*.json"))
-        return Manifest.from_bytes(kept[-1].read_bytes()) if kept else None
-
     def _held_path(self, version: int) -> Path:
         return self._staging / f"held-{version}.json"
 
@@ -369,24 +388,3 @@ class EngineSync:
         if failed:
             raise TransferError("; ".join(failed))
         return reports
-
-
-def recorded_run(staging: Path) -> str:
-    """The run of the weights that are on record beside an engine; "" where none are."""
-    for path in staging.glob("held-*.json"):
-        with suppress(OSError, TransferError):
-            return Manifest.from_bytes(path.read_bytes()).run_id
-    return ""
-
-
-def _check_agreement(version: int, committed: list[dict[str, Any]]) -> None:
-    """Raise TransferError unless all ranks hold the same weights, swapped in after the same step."""
-    ends = {(report["after_step"], report["sha256"]) for report in committed}
-    if len(ends) > 1:
-        raise TransferError(
-            f"ranks swapped version {version} in after different steps, or other weights: {sorted(ends)}"
-        )
-
-
-def _longest(reports: list[dict[str, Any]], field: str) -> int:
-    return max(int(report[field]) for report in reports)

@@ -170,9 +170,9 @@ def fork_engine(
 ) -> ForkedProcess:
     """Have the server at `path` fork an engine with these SGLang arguments and this whole environment.
 
-    It writes to `log`, and is killed with its children when this process ends, unless it is told to outlive it. `own_session` puts it into a session of
-    its own, which the kernel may weigh by itself. Blocks while the server loads SGLang.
-    Raises ForkError if there is no server, or it refuses.
+    It writes to `log`, and is killed with its children when this process ends, unless it is told to outlive it.
+    `own_session` puts it into a session of its own, which the kernel may weigh by itself. Blocks while the server loads
+    SGLang. Raises ForkError if there is no server, or it refuses.
     """
     message = {"arguments": list(arguments), "environment": dict(environment), "own_session": own_session}
     request = json.dumps(message).encode()

@@ -45,11 +45,11 @@ class AddressInUseError(EngineError):
 class EngineSpec:
     """How to start an engine. `gpu` None runs it on `cores`; `nice` lets serving win the cores it shares.
 
-    `model` is the checkpoint's folder, `model_name` what the user calls it. Only the processes that compute are kept
-    to `cores`; those for HTTP and text go to `host_cores`, or to `cores` if there are none. Until it is settled all of
-    it runs on `start_cores`, or anywhere on the host. `idle_class` has its computing give way at once to anything else
-    that wakes on its cores. `fork_server` is the socket of one that forks it; without one, or if it is gone, the
-    engine is a fresh process. `any_port`: nobody asked for `port`, and another does as well. With `orphan_s` it outlives
+    `model` is the checkpoint's folder, `model_name` what the user calls it. Only the processes that compute are kept to
+    `cores`; those for HTTP and text go to `host_cores`, or to `cores` if there are none. Until it is settled all of it
+    runs on `start_cores`, or anywhere on the host. `idle_class` has its computing give way at once to anything else
+    that wakes on its cores. `fork_server` is the socket of one that forks it; without one, or if it is gone, the engine
+    is a fresh process. `any_port`: nobody asked for `port`, and another does as well. With `orphan_s` it outlives
     whoever starts it, and ends by itself once its page had no agent for so many seconds.
     """
 

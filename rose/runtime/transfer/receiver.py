@@ -41,10 +41,10 @@ class Receiver:
     """Pulls from the origin at `url` into folders under `staging`, such as one in /dev/shm.
 
     `url` is a server's or a relay's, or any place fsspec reads that holds a store's files (`open_origin`). `name` is
-    what versions are acknowledged under; by itself it follows from the host and the folder. Packages of another run than
-    `run_id` ("": of none) are refused, unless that is None. `timeout_s` bounds each
-    wait for the network, not the whole transfer; a broken connection is tried again up to `retries` times in a row
-    without a byte. `parallel` chunks are fetched at once, together at most `max_bytes_per_s`.
+    what versions are acknowledged under; by itself it follows from the host and the folder. Packages of another run
+    than `run_id` ("": of none) are refused, unless that is None. `timeout_s` bounds each wait for the network, not the
+    whole transfer; a broken connection is tried again up to `retries` times in a row without a byte. `parallel` chunks
+    are fetched at once, together at most `max_bytes_per_s`.
     """
 
     def __init__(

@@ -65,9 +65,10 @@ class VersionStore:
 
     A version is also published whole when a multiple of `anchor_every` is reached. Kept are the newest `anchors_kept`
     anchors and what leads on from them, what pins name, and what receivers need that acknowledged a version in the
-    last `receiver_ttl_s`. `run_id` names the RL run whose versions these are, and `fence` its publisher: an older one than
-    the folder has seen, and another run's, are refused. `tp` is the largest tensor-parallel size of a receiver, `model` what is split over its
-    ranks; it may be left out for `tp` 1, where tensors are not cut. `now` gives seconds since the Unix epoch.
+    last `receiver_ttl_s`. `run_id` names the RL run whose versions these are, and `fence` its publisher: an older one
+    than the folder has seen, and another run's, are refused. `tp` is the largest tensor-parallel size of a receiver,
+    `model` what is split over its ranks; it may be left out for `tp` 1, where tensors are not cut. `now` gives seconds
+    since the Unix epoch.
     """
 
     def __init__(
@@ -150,8 +151,9 @@ class VersionStore:
         version's, in which the next one is decoded.
 
         Raises TransferError for a version that is not newer, another layout than the version before, a dtype that is
-        not known, a disk that is full, or (FencedError) if a newer publisher took the folder over. The versions before are as they were then. The message says so if this
-        version is visible all the same: the next one makes up for what it lacks.
+        not known, a disk that is full, or (FencedError) if a newer publisher took the folder over. The versions before
+        are as they were then. The message says so if this version is visible all the same: the next one makes up for
+        what it lacks.
         """
         latest = self.latest()
         if latest is not None and version <= latest:
