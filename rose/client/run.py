@@ -36,6 +36,8 @@ TURNS_MAX = 256
 PROGRESS_S = 2.0
 #: Events in one call at most.
 EVENTS_MAX = 500
+#: A run that nobody could be told is over expires by itself.
+_CLOSE_S = 10.0
 #: A run is renewed so often before it would expire.
 _RENEWALS = 4
 
@@ -98,10 +100,15 @@ class Run:
     ) -> None:
         if isinstance(error, (RunTakenError, RunEndedError, ControllerAwayError)):
             self.leave()
-        elif error is None or isinstance(error, (KeyboardInterrupt, SystemExit)):
-            self.close(reason=None if error is None else "stopped")
+        elif error is None:
+            self.close()
         else:
-            self.close("failed", f"{type(error).__name__}: {error}")
+            # What ended it is what the caller is to see.
+            with suppress(ClientError):
+                if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                    self.close(reason="stopped")
+                else:
+                    self.close("failed", f"{type(error).__name__}: {error}")
 
     # ------------------------------------------------------------------ turns
 
@@ -128,7 +135,7 @@ class Run:
             if given is not None and len(given) != len(prompts):
                 raise ClientError(f"{field} has {len(given)} names for {len(prompts)} prompts: give one for each")
         names = trajectory_ids or [uuid.uuid4().hex for _ in prompts]
-        groups = group_ids or [group_id] * len(prompts)
+        groups: Sequence[str | None] = group_ids or [group_id] * len(prompts)
         client, loop = self._turn_client()
         limit = asyncio.Semaphore(turns_max)
 
@@ -219,7 +226,8 @@ class Run:
         try:
             if self._lost is None:
                 message = {"outcome": outcome, "reason": reason}
-                self._call("DELETE", "", {name: value for name, value in message.items() if value is not None})
+                values = {name: value for name, value in message.items() if value is not None}
+                self._call("DELETE", "", values, min(self.address.away_s, _CLOSE_S))
         finally:
             self.leave()
 
@@ -251,7 +259,7 @@ class Run:
 
     # ------------------------------------------------------------------ inside
 
-    def _call(self, method: str, path: str, message: Mapping[str, Any]) -> dict[str, Any]:
+    def _call(self, method: str, path: str, message: Mapping[str, Any], away_s: float | None = None) -> dict[str, Any]:
         """A call in this client's name, which has the newest fence as far as it knows."""
         while True:
             self.check()
@@ -263,7 +271,7 @@ class Run:
                     f"/runs/{address.run_id}{path}",
                     {"fence": address.fence, **message},
                     token=address.token,
-                    away_s=address.away_s,
+                    away_s=address.away_s if away_s is None else away_s,
                     going_on=lambda: self._lost is None,
                 )
             except (RunTakenError, RunEndedError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from contextlib import contextmanager, suppress
@@ -53,14 +54,29 @@ class Engine:
         self.requests.append(body)
         wanted, first = body["sampling_params"]["max_new_tokens"], len(body["input_ids"])
         made = list(range(first, first + wanted)) if self.tokens is None else self.tokens()[:wanted]
+        if body.get("stream"):
+            return await self.stream(request, made)
         await asyncio.sleep(self.pause_s * len(made))
+        return web.json_response(self.answer(made, {"type": "length"}))
+
+    async def stream(self, request, made):
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for count in range(1, len(made) + 1):
+            await asyncio.sleep(self.pause_s)
+            answer = self.answer(made[:count], {"type": "length"} if count == len(made) else None)
+            await response.write(b"data: " + json.dumps(answer).encode() + b"\n\n")
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    def answer(self, made, finish_reason):
         meta = {
-            "finish_reason": {"type": "length"},
+            "finish_reason": finish_reason,
             "cached_tokens": 0,
             "output_token_logprobs": [[-0.5, token, None] for token in made],
             "weight_versions": [{"version": f"{self.run_id}/{self.version}", "start": 0, "end": len(made)}],
         }
-        return web.json_response({"output_ids": made, "meta_info": meta})
+        return {"output_ids": made, "meta_info": meta}
 
 
 class Fetching:

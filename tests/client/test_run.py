@@ -87,11 +87,11 @@ def test_a_turn_is_awaited_and_streamed_in_the_caller_s_loop(tmp_path):
         parts = [part async for part in run.stream([7, 1, 2, 3], {"max_new_tokens": 2}, trajectory_id="t", turn=1)]
         return generation, parts
 
-    with fleet(tmp_path) as there, open_run(there) as run:
+    with fleet(tmp_path, Engine(pause_s=0.05)) as there, open_run(there) as run:
         run.publish({})
         generation, parts = asyncio.run(scenario(run))
     assert generation.output_ids == [1, 2, 3]
-    assert [token for part in parts for token in part.output_ids] == [4, 5]
+    assert [part.output_ids for part in parts] == [[4], [5], []]
     assert parts[-1].generation.output_ids == [4, 5]
     assert parts[-1].generation.versions == [0, 0]
 

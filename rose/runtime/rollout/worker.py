@@ -16,12 +16,22 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Literal
 
-from rose.client import ClientError, Generation, RunAddress, RunEndedError, RunTakenError, TurnClient
+from rose.client import (
+    ClientError,
+    ControllerAwayError,
+    Generation,
+    RunAddress,
+    RunEndedError,
+    RunTakenError,
+    TurnClient,
+)
 from rose.config import TaskConfig
 from rose.runtime.rollout.agent import play
 from rose.runtime.rollout.frozenlake import Episode
 from rose.runtime.rollout.sampling import sampling_params
 from rose.runtime.rollout.trajectory import Trajectory
+
+Kind = Literal["taken", "ended", "away", "other"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,8 +75,17 @@ class Played:
 class Failed:
     """The worker ends, because the controller said something that no other try will change."""
 
-    kind: Literal["taken", "ended", "other"]
+    kind: Kind
     message: str
+
+
+#: What a trainer has to tell apart.
+ERRORS: dict[Kind, type[ClientError]] = {
+    "taken": RunTakenError,
+    "ended": RunEndedError,
+    "away": ControllerAwayError,
+    "other": ClientError,
+}
 
 
 async def work(connection: Connection, setting: Setting) -> None:
@@ -128,13 +147,9 @@ def _shares(connection: Connection) -> asyncio.Queue[Share | None]:
 def _failure(error: BaseException) -> Failed:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    kind: Literal["taken", "ended", "other"] = "other"
-    if isinstance(error, RunTakenError):
-        kind = "taken"
-    elif isinstance(error, RunEndedError):
-        kind = "ended"
-    elif not isinstance(error, ClientError):
+    if not isinstance(error, ClientError):
         raise error
+    kind = next(kind for kind, known in ERRORS.items() if isinstance(error, known))
     return Failed(kind=kind, message=str(error))
 
 

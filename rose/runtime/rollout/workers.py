@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 
-from rose.client import ClientError, RunEndedError, RunTakenError
 from rose.errors import UserError
-from rose.runtime.rollout.worker import Failed, Game, Played, Setting, Share
+from rose.runtime.rollout.worker import ERRORS, Failed, Game, Played, Setting, Share
 
 #: A worker that dies more often than this within a minute is given up.
 DEATHS_MAX, DEATHS_WITHIN_S = 5, 60.0
-_ERRORS = {"taken": RunTakenError, "ended": RunEndedError, "other": ClientError}
 _END_S = 5.0
 #: Not `-m`: what it sends would be of its `__main__`.
 _PROGRAM = "from rose.runtime.rollout.worker import main; main()"
@@ -61,7 +59,7 @@ class Workers:
         """The games that are over, after at most `timeout_s` if none is; what a worker had that died is played again
         under other names.
 
-        Raises RunTakenError, RunEndedError and ClientError as the workers' calls do, and WorkerError.
+        Raises the ClientError that a worker's call did, and WorkerError.
         """
         ready = wait([worker.connection for worker in self._workers], timeout_s)
         for worker in [worker for worker in self._workers if worker.connection in ready]:
@@ -69,7 +67,7 @@ class Workers:
                 while worker.connection.poll():
                     message = worker.connection.recv()
                     if isinstance(message, Failed):
-                        raise _ERRORS[message.kind](message.message)
+                        raise ERRORS[message.kind](message.message)
                     assert isinstance(message, Played)
                     worker.playing.pop(message.game.trajectory_id)
                     yield message

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -40,8 +41,10 @@ def train_command(
 ) -> None:
     """Train the built-in FrozenLake policy on a fleet; Ctrl-C ends it, and --resume goes on from the last update."""
     from rose import config as configuration
-    from rose.runtime.training.train import TrainError, TrainOptions, train
+    from rose.runtime.training.train import BACKGROUND_NICE, TrainError, TrainOptions, train
 
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICE)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with ExitStack() as stack:

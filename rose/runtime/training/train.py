@@ -21,7 +21,7 @@ from rose.runtime.training.checkpoint import Checkpoint, CheckpointError
 from rose.runtime.training.train_time import TrainTime, page_of
 
 #: Rollouts and what feeds them give way to serving and its clients on the host's cores, ...
-WORKER_NICE = 10
+BACKGROUND_NICE = 10
 #: ... and the trainer to all of them: a longer update delays weights, a turn that waits leaves engines idle.
 TRAINER_NICE = 19
 
@@ -101,7 +101,7 @@ def train(options: TrainOptions, say: Callable[[str], None], done: Callable[[Ste
         say(f"run {run.run_id} {'goes on' if begun else 'is open'} at {options.url}")
         if begun is None:
             checkpoint.begin(run.run_id, task, training)
-        setting = Setting(address=run.address, task=task, temperature=training.temperature, nice=WORKER_NICE)
+        setting = Setting(address=run.address, task=task, temperature=training.temperature, nice=BACKGROUND_NICE)
         workers = stack.enter_context(Workers(setting, options.workers or task.workers, say))
         if options.wait_s:
             wait_ready(options.url, options.token, options.wait_s, say)
