@@ -15,6 +15,7 @@ import functools
 import hashlib
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import duckdb
@@ -69,7 +70,7 @@ _INTERNAL_COMMENT = "Internal: what other views are made of. "
 _ATTEMPTS = 4
 #: How often a reader makes a catalog anew, while writers of other epochs replace it, before it gives up.
 _OPENINGS = 10
-#: SHA-256 of a catalog that this process compared, by what it must select: comparing takes as long as opening.
+#: The key of the catalog that this process compared, by ledger: comparing takes as long as opening.
 _compared: dict[Path, tuple[dict[str, str], str]] = {}
 
 
@@ -98,13 +99,25 @@ def refresh(root: Path | str) -> None:
                     content = _build(root, current)
                 layout.write_file(root / layout.CATALOG, content, read_back=True)
             # It was compared when it was built.
-            _compared[root] = current, _digest(content)
+            _compared[root] = _key(current, content)
             break
     except duckdb.Error as error:
         raise LedgerError(
             f"cannot write the catalog of {root}: {error}\n"
             "`rose ledger verify` names what is damaged; put it back from a copy, or move it out of the ledger"
         ) from error
+
+
+def refresh_sound(root: Path) -> None:
+    """`refresh` for who takes events in: a damaged file must not keep out what is sound. Every reader is told of it.
+
+    Raises LedgerError if the disk refuses.
+    """
+    try:
+        with suppress(LedgerError):
+            refresh(root)
+    except OSError as error:
+        raise layout.refused(f"cannot replace the catalog of {root}", error) from error
 
 
 def _build(root: Path, selects: dict[str, str]) -> bytes:
@@ -209,24 +222,25 @@ def _differences(connection: duckdb.DuckDBPyConnection, root: Path) -> list[str]
     A file that this process compared before is not compared again.
     """
     selects = sources.selects(root)
-    digest = _digest((root / layout.CATALOG).read_bytes())
-    if _compared.get(root) == (selects, digest):
+    key = _key(selects, (root / layout.CATALOG).read_bytes())
+    if _compared.get(root) == key:
         return []
     if not (reasons := _faults(connection, selects)):
-        _compared[root] = selects, digest
+        _compared[root] = key
     return reasons
 
 
 def _is_compared(root: Path, selects: dict[str, str]) -> bool:
     """Whether the catalog of the ledger is, byte for byte, one that this process held against `selects`."""
     try:
-        return _compared.get(root) == (selects, _digest((root / layout.CATALOG).read_bytes()))
+        return _compared.get(root) == _key(selects, (root / layout.CATALOG).read_bytes())
     except OSError:
         return False
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _key(selects: dict[str, str], content: bytes) -> tuple[dict[str, str], str]:
+    """What a catalog must select, and the SHA-256 of its file."""
+    return selects, hashlib.sha256(content).hexdigest()
 
 
 def _faults(connection: duckdb.DuckDBPyConnection, selects: dict[str, str], *, views_only: bool = False) -> list[str]:

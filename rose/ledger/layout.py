@@ -68,8 +68,8 @@ class LedgerError(UserError):
     """The ledger cannot do what was asked; the message names the folder, file or field and the way out."""
 
 
-class LockError(LedgerError, OSError):
-    """A lock cannot be had where it lies: for who reads on without it an error of the file system, else of the user."""
+class LockError(UserError, OSError):
+    """The file system refuses a lock: nothing is wrong with the ledger, which readers read on without it."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(error.errno, error.strerror, str(path))
@@ -357,6 +357,11 @@ def locked(path: Path) -> Iterator[None]:
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def refused(what: str, error: OSError) -> LedgerError:
+    """What a user is told where the file system refuses `what`: why, and the way out."""
+    return LedgerError(f"{what}: {error}" if isinstance(error, LockError) else f"{what}: {error}; {way_out(error)}")
 
 
 def way_out(error: OSError) -> str:

@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
+
 from rose.clock import utc_us
 from rose.ledger import examine, layout, verified
 from rose.ledger.checks import names, registry, roll_ups, schema_file, views
@@ -102,6 +104,8 @@ def verify(root: Path | str, *, seen: Seen | None = None, marks: Mapping[str, Se
         finally:
             # Whoever interrupts it waits for the file that is being read, and not for the rest.
             pool.shutdown(cancel_futures=True)
+            # Some 300 MB are kept for more files otherwise, and whoever goes on to price would miss them.
+            pa.default_memory_pool().release_unused()
         edited, moved = views.faults(root, seen)
         folder = [*_folder(root, expected, seen), *edited]
         reports = [writer_report for writer_report, _ in writers]

@@ -131,7 +131,7 @@ class LedgerWriter:
             )
         except OSError as error:
             os.close(lock)
-            raise LedgerError(f"cannot write to the ledger at {root}: {error}; {layout.way_out(error)}") from error
+            raise layout.refused(f"cannot write to the ledger at {root}", error) from error
         except BaseException:
             os.close(lock)
             raise
@@ -367,5 +367,5 @@ def take_name(root: Path, writer: str) -> int:
     except OSError as error:
         if lock >= 0:
             os.close(lock)
-        raise LedgerError(f"cannot write to the ledger at {root}: {error}; {layout.way_out(error)}") from error
+        raise layout.refused(f"cannot write to the ledger at {root}", error) from error
     return lock

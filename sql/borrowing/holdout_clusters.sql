@@ -1,24 +1,16 @@
 -- What is compared between withheld time and the rest, by measure and device: sums over its windows of y and x, how many
 -- windows there are, and sums of their squares and products. `squares` sums the squares of y of single requests, where a
 -- request has one. `cost`: nano-dollars for each request. `cache`: cached tokens for each prompt token. `busy`: time
--- serving worked, overlapping rollouts or not, for each token of the requests that arrived. Reads the table
--- `holdout_request`, which `holdout_requests` makes.
+-- serving worked, overlapping rollouts or not, for each token of the requests that arrived. Reads the tables
+-- `holdout_piece` and `holdout_request`, which `holdout_pieces` and `holdout_requests` make.
 -- By hand: SET VARIABLE run_id = '...';
-WITH piece AS (
+WITH busy AS (
     SELECT
-        device_id, number, t0_ns, t1_ns,
-        CASE WHEN withheld THEN t0_ns + CASE WHEN coalesce(after_withheld, false) THEN 0 ELSE washout_ns END END
-            AS clean_ns
-    FROM holdout
-    WHERE run_id = getvariable('run_id')
-),
-busy AS (
-    SELECT
-        s.device_id, p.number, coalesce(s.t0_ns >= p.clean_ns, false) AS withheld,
+        s.device_id, p.number, p.withheld AND s.t0_ns >= p.clean_ns AS withheld,
         -- Half of what overlaps is in the rollouts' time, and serving worked through all of it.
         sum(s.serving_ns + s.overlap_ns // 2) AS ns
     FROM device_slice AS s
-    ASOF JOIN piece AS p ON s.device_id = p.device_id AND s.t0_ns >= p.t0_ns
+    ASOF JOIN holdout_piece AS p ON s.device_id = p.device_id AND s.t0_ns >= p.t0_ns
     WHERE s.run_id = getvariable('run_id') AND s.t0_ns < p.t1_ns
     GROUP BY ALL
 ),

@@ -2,7 +2,8 @@
 -- price book, and its lease. `withheld` is true once a window's wash-out is over, false before and wherever leases might
 -- be granted, and NULL where no window was drawn. A request that misses a budget costs `penalty_nano`; one that keeps
 -- them what the curve through `curve_at` and `curve_nano` says at the larger of its two shares of a budget. Those three
--- are lists with one element for each stretch between price changes.
+-- are lists with one element for each stretch between price changes. Reads the table `holdout_piece`, which
+-- `holdout_pieces` makes.
 -- By hand: SET VARIABLE run_id = '...'; SET VARIABLE price_changes = []::BIGINT[]; SET VARIABLE penalty_nano = [1000000];
 -- SET VARIABLE curve_at = [[0.5, 1.0]]; SET VARIABLE curve_nano = [[0.0, 1000000.0]];
 CREATE OR REPLACE TEMP TABLE holdout_request AS
@@ -10,16 +11,6 @@ WITH pool AS (
     SELECT device_id, pool, CASE WHEN lag(joined_ns) OVER device IS NULL THEN 0 ELSE joined_ns END AS since_ns
     FROM tenure WHERE run_id = getvariable('run_id')
     WINDOW device AS (PARTITION BY device_id ORDER BY joined_ns)
-),
-piece AS (
-    SELECT
-        device_id, number, t0_ns,
-        -- An agent that was started again drew the rest of the window anew.
-        least(t1_ns, coalesce(lead(t0_ns) OVER (PARTITION BY device_id ORDER BY t0_ns, writer, seq), t1_ns)) AS t1_ns,
-        CASE WHEN withheld THEN t0_ns + CASE WHEN coalesce(after_withheld, false) THEN 0 ELSE washout_ns END END
-            AS clean_ns
-    FROM holdout
-    WHERE run_id = getvariable('run_id')
 ),
 arrived AS (
     SELECT
@@ -38,7 +29,7 @@ arrived AS (
 )
 SELECT
     r.device_id, p.number, r.lease_id, CAST(make_timestamp(r.arrival_ns // 1000) AS DATE) AS day,
-    CASE WHEN r.arrival_ns < p.t1_ns THEN coalesce(r.arrival_ns >= p.clean_ns, false) END AS withheld,
+    CASE WHEN r.arrival_ns < p.t1_ns THEN p.withheld AND r.arrival_ns >= p.clean_ns END AS withheld,
     NOT coalesce(r.slo_ok, false) AS missed,
     CASE
         WHEN NOT coalesce(r.slo_ok, false) THEN (getvariable('penalty_nano')::BIGINT[])[r.stretch]
@@ -51,4 +42,4 @@ SELECT
     END AS cost_nano,
     r.prompt_tokens, r.cached_tokens, r.output_tokens
 FROM arrived AS r
-ASOF LEFT JOIN piece AS p ON r.device_id = p.device_id AND r.arrival_ns >= p.t0_ns;
+ASOF LEFT JOIN holdout_piece AS p ON r.device_id = p.device_id AND r.arrival_ns >= p.t0_ns;

@@ -1,4 +1,4 @@
--- The new events, read once for all that is made of them: slices, turns, and the rest of what is not kept as it is.
+-- The new events but slices, read once for all that is made of them: turns, and the rest of what is not kept as it is.
 INSERT INTO unit
 SELECT
     (SELECT coalesce(max(unit), 0) FROM unit) + row_number() OVER (), run_id, provenance, device_id,
@@ -12,16 +12,6 @@ FROM new_event AS e
 JOIN unit AS u
     ON e.run_id = u.run_id AND e.provenance = u.provenance AND coalesce(e.device_id, '') = u.device_id
     AND coalesce(e.t0_ns, 1000 * e.at_us) >= u.since_ns AND coalesce(e.t0_ns, 1000 * e.at_us) < u.until_ns;
-CREATE OR REPLACE TEMP TABLE new_slice AS
-SELECT
-    unit, lease_id, writer, seq, t0_ns, t1_ns,
-    serving_ns, rollout_ns, train_ns, sync_ns, activation_ns, headroom_ns, idle_ns
-FROM of_unit
-WHERE kind = 'device_slice' AND t1_ns > t0_ns
-  AND CASE WHEN (coalesce(policy_version, 0) | serving_ns | rollout_ns | train_ns | sync_ns | activation_ns |
-      headroom_ns | idle_ns | overlap_ns) BETWEEN 0 AND 36028797018963967 AND (t0_ns | t1_ns) BETWEEN 0 AND
-      4611686018427387903 THEN t0_ns <= t1_ns AND t1_ns - t0_ns <= 36028797018963967 AND serving_ns + rollout_ns +
-      train_ns + sync_ns + activation_ns + headroom_ns + idle_ns = t1_ns - t0_ns ELSE false END AND device_id <> '';
 CREATE OR REPLACE TEMP TABLE new_turn AS
 SELECT
     run_id, provenance, coalesce(trajectory_id, '') AS trajectory_id, unit, at_us // 3600000000 AS hour, lease_id,
@@ -35,8 +25,12 @@ SELECT
     kind, run_id, provenance, trajectory_id, unit, lease_id, writer, seq, at_us, action, tokens_lost, route,
     policy_version, wire_bytes, t0_ns, t1_ns, power_mw, outcome, task, accepted, stale
 FROM of_unit
--- A device that was not measured is charged no energy, and nothing was read of it twice.
-WHERE kind NOT IN ('device_slice', 'turn') AND (kind <> 'power' OR t1_ns > t0_ns AND power_mw IS NOT NULL)
+-- A device that was not measured is charged no energy, and nothing was read of it twice. Of leases only the grant says
+-- what a sync was for, and a preemption that lost no token changes nothing.
+WHERE kind NOT IN ('device_slice', 'turn')
+  AND (kind <> 'power' OR t1_ns > t0_ns AND power_mw IS NOT NULL)
+  AND (kind <> 'lease' OR action = 'granted')
+  AND (kind <> 'preemption' OR tokens_lost > 0)
   AND CASE kind
       WHEN 'run' THEN coalesce(policy_version, 0) BETWEEN 0 AND 36028797018963967 AND
           coalesce(isfinite(trace_keep_share), true) AND coalesce(isfinite(trace_length_scale), true) AND
@@ -87,9 +81,3 @@ CREATE OR REPLACE TEMP TABLE own_token AS FROM token SEMI JOIN moved USING (numb
 CREATE OR REPLACE TEMP TABLE own_attempt AS FROM attempt SEMI JOIN moved USING (number);
 CREATE OR REPLACE TEMP TABLE own_ended AS FROM ended SEMI JOIN moved USING (number);
 CREATE OR REPLACE TEMP TABLE own_judged AS FROM judged SEMI JOIN moved USING (number);
--- Where slices ended before, of devices that have new ones: that hour's provisioned time grows.
-CREATE OR REPLACE TEMP TABLE touched AS
-SELECT unit, (max(t_ns) - 1) // 3600000000000 AS hour
-FROM (FROM edge WHERE kind = 'device_slice')
-SEMI JOIN new_slice USING (unit)
-GROUP BY unit;

@@ -1,26 +1,6 @@
--- Add the new events to what is kept: all but runs, devices, and what crosses an hour.
+-- Add the new events to what is kept: all but runs, devices, slices, and what crosses an hour.
 INSERT INTO granted
 SELECT unit, lease_id, at_us FROM new_other WHERE kind = 'lease' AND action = 'granted';
-INSERT INTO slice
-SELECT
-    unit, t0_ns // 3600000000000 AS hour, lease_id, writer, min(seq), max(seq),
-    sum(serving_ns), sum(rollout_ns), sum(train_ns), sum(sync_ns), sum(activation_ns), sum(headroom_ns), sum(idle_ns)
-FROM new_slice
-WHERE t0_ns // 3600000000000 = (t1_ns - 1) // 3600000000000
-GROUP BY unit, hour, lease_id, writer;
-INSERT INTO edge
-SELECT kind, unit, t_ns, sum(delta)
-FROM (
-    SELECT
-        kind, unit, unnest([t0_ns, t1_ns]) AS t_ns, unnest([1, -1]) AS delta
-    FROM (
-        SELECT 'device_slice' AS kind, unit, t0_ns, t1_ns FROM new_slice
-        UNION ALL
-        SELECT kind, unit, t0_ns, t1_ns FROM new_other WHERE kind = 'power'
-    )
-)
-GROUP BY ALL
-HAVING sum(delta) <> 0;
 CREATE OR REPLACE TEMP TABLE new_token AS
 SELECT
     m.number, t.unit, t.hour, t.lease_id, t.policy_version, t.outcome = 'failed' AS failed,

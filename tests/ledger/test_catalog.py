@@ -146,6 +146,20 @@ def test_a_refresh_that_fails_leaves_the_old_catalog(root: Path, monkeypatch: py
     assert not list(root.glob(".*"))
 
 
+def test_damage_keeps_no_event_out_and_a_disk_that_refuses_is_named_with_one_way_out(root: Path) -> None:
+    segment = min(root.glob("live/w/000000/*.parquet"))
+    segment.write_bytes(b"no Parquet")
+    with pytest.raises(LedgerError):
+        catalog.refresh(root)
+    catalog.refresh_sound(root)
+    lock = root / "locks" / "catalog.lock"
+    lock.unlink()
+    lock.mkdir()
+    message = f"cannot replace the catalog of {root}: cannot lock {lock}: Is a directory; see to its disk"
+    with pytest.raises(LedgerError, match=f"^{message}$"):
+        catalog.refresh_sound(root)
+
+
 def test_a_catalog_that_there_is_no_room_to_make_replaces_none(root: Path, tmp_path: Path) -> None:
     """The disk for temporary files fills up: the template is not kept half made, and the old catalog stands."""
     code = f"""

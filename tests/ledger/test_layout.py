@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rose.ledger import layout
-from rose.ledger.layout import LedgerError
+from rose.ledger.layout import LedgerError, LockError
 
 
 def test_a_new_and_an_empty_folder_become_ledgers_and_stay_ones(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_lock_that_cannot_be_written_is_named_with_the_way_out(tmp_path: Path)
     path = root / "locks" / ".closing.lock"
     path.mkdir(parents=True)
     with (
-        pytest.raises(LedgerError, match=rf"^cannot lock {path}: Is a directory; see to its disk$") as refused,
+        pytest.raises(LockError, match=rf"^cannot lock {path}: Is a directory; see to its disk$") as refused,
         layout.locked(path),
     ):
         pass

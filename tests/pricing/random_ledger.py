@@ -114,27 +114,27 @@ class Made:
     def write(self, root: Path, first: int = 0, last: int = PORTIONS - 1) -> None:
         """Record the portions `first` to `last`, each writer's events in one go for each portion."""
         for portion in range(first, last + 1):
-            of = [each for each in self.recorded if each.portion == portion]
-            for writer, run_id in sorted({(each.writer, each.run_id) for each in of}):
+            portion_records = [record for record in self.recorded if record.portion == portion]
+            for writer, run_id in sorted({(record.writer, record.run_id) for record in portion_records}):
                 with LedgerWriter.open(root, writer, run_id, "simulated") as ledger:
-                    for each in of:
-                        if each.writer == writer:
-                            ledger.record(each.event, durable=False)
+                    for record in portion_records:
+                        if record.writer == writer:
+                            ledger.record(record.event, durable=False)
 
     def facts(self, kind: type[E]) -> list[tuple[str, int, str, E]]:
         """(writer, seq, run_id, event) of a kind; of events with one client id the first by time, writer and seq."""
         seqs: Counter[str] = Counter()
-        found: dict[tuple[str, str], tuple[str, int, str, E]] = {}
-        for each in sorted(self.recorded, key=lambda each: (each.portion, each.writer)):
-            seq = seqs[each.writer]
-            seqs[each.writer] += 1
-            if not isinstance(each.event, kind):
+        facts: dict[tuple[str, str], tuple[str, int, str, E]] = {}
+        for record in sorted(self.recorded, key=lambda record: (record.portion, record.writer)):
+            seq = seqs[record.writer]
+            seqs[record.writer] += 1
+            if not isinstance(record.event, kind):
                 continue
-            key = (each.run_id, each.event.event_id or f"{each.writer}/{seq}")
-            given = (each.writer, seq, each.run_id, each.event)
-            if key not in found or (each.event.at_us, *given[:2]) < (found[key][3].at_us, *found[key][:2]):
-                found[key] = given
-        return list(found.values())
+            key = (record.run_id, record.event.event_id or f"{record.writer}/{seq}")
+            given = (record.writer, seq, record.run_id, record.event)
+            if key not in facts or (record.event.at_us, *given[:2]) < (facts[key][3].at_us, *facts[key][:2]):
+                facts[key] = given
+        return list(facts.values())
 
     def tenures(self) -> list[Tenure]:
         """When each run held each of its devices."""
@@ -142,56 +142,69 @@ class Made:
             run_id: 1000 * event.at_us for _, _, run_id, event in self.facts(events.Run) if event.action != "started"
         }
         ends: dict[tuple[str, str], int] = {}
-        for _, _, run_id, of in self.facts(events.DeviceSlice):
-            ends[run_id, str(of.device_id)] = max(of.t1_ns, ends.get((run_id, str(of.device_id)), 0))
-        found: dict[tuple[str, str], list[Tenure]] = {}
-        there: dict[tuple[str, str], bool] = {}
+        for _, _, run_id, slice_ in self.facts(events.DeviceSlice):
+            ends[run_id, str(slice_.device_id)] = max(slice_.t1_ns, ends.get((run_id, str(slice_.device_id)), 0))
+        by_device: dict[tuple[str, str], list[Tenure]] = {}
+        present: dict[tuple[str, str], bool] = {}
         changes = sorted(self.facts(events.Device), key=lambda fact: (fact[3].t_ns, fact[3].at_us, *fact[:2]))
         for _, _, run_id, change in changes:
             name = run_id, str(change.device_id)
-            tenures = found.setdefault(name, [])
+            tenures = by_device.setdefault(name, [])
             before = tenures[-1] if tenures else None
             same = before is not None and before.price == (change.device_class, change.pool)
-            if not there.get(name) and before is not None and change.action == "left":
+            if not present.get(name) and before is not None and change.action == "left":
                 # It leaves again: it was there until then.
                 tenures[-1] = dataclasses.replace(before, t1_ns=change.t_ns)
-            if there.get(name) and before is not None and not (change.action == "joined" and same):
+            if present.get(name) and before is not None and not (change.action == "joined" and same):
                 tenures[-1] = dataclasses.replace(before, t1_ns=change.t_ns)
-                there[name] = False
-            if change.action == "joined" and not there.get(name):
+                present[name] = False
+            if change.action == "joined" and not present.get(name):
                 spell = 0 if before is None else before.spell + (not same)
                 tenures.append(Tenure(*name, spell, change, change.t_ns, -1))
-                there[name] = True
-        for name, tenures in found.items():
-            if there.get(name):
+                present[name] = True
+        for name, tenures in by_device.items():
+            if present.get(name):
                 last = tenures[-1]
                 until = max(last.t0_ns, ends.get(name, 0), ended.get(name[0], 0))
                 tenures[-1] = dataclasses.replace(last, t1_ns=until)
-        return [tenure for tenures in found.values() for tenure in tenures]
+        return [tenure for tenures in by_device.values() for tenure in tenures]
 
     def spell(self, run_id: str, device_id: str | None, at_ns: int) -> int:
         """Which of its pools and classes a device is in: the last one that began, and the first before any did."""
-        own = [of for of in self.tenures() if (of.run_id, of.device_id) == (run_id, device_id) and of.t0_ns <= at_ns]
-        return max((of.spell for of in own), default=0)
+        own = [
+            tenure
+            for tenure in self.tenures()
+            if (tenure.run_id, tenure.device_id) == (run_id, device_id) and tenure.t0_ns <= at_ns
+        ]
+        return max((tenure.spell for tenure in own), default=0)
 
     def hardware(self) -> dict[tuple[str, str, int], str]:
         """What each (run_id, device_id) is in each of its spells."""
         return {
-            (of.run_id, of.device_id, of.spell): of.joined.hardware_id or f"{of.run_id}/{of.device_id}"
-            for of in self.tenures()
+            (tenure.run_id, tenure.device_id, tenure.spell): tenure.joined.hardware_id
+            or f"{tenure.run_id}/{tenure.device_id}"
+            for tenure in self.tenures()
         }
 
     def parts(self) -> dict[tuple[str, str, int, int], tuple[int, int]]:
         """By run, device, spell and hour: nanoseconds for which the run held the device, and its part of them."""
-        return self._divided([((of.run_id, of.device_id, of.spell), of.t0_ns, of.t1_ns) for of in self.tenures()])
+        return self._divided(
+            [((tenure.run_id, tenure.device_id, tenure.spell), tenure.t0_ns, tenure.t1_ns) for tenure in self.tenures()]
+        )
 
     def read(self) -> dict[tuple[str, str, int, int], tuple[int, int]]:
         """The same of the time over which power was read."""
-        readings = [(run_id, of) for _, _, run_id, of in self.facts(events.Power) if of.power_mw is not None]
+        readings = [
+            (run_id, reading) for _, _, run_id, reading in self.facts(events.Power) if reading.power_mw is not None
+        ]
         return self._divided(
             [
-                ((run_id, str(of.device_id), self.spell(run_id, of.device_id, of.t0_ns)), of.t0_ns, of.t1_ns)
-                for run_id, of in readings
+                (
+                    (run_id, str(reading.device_id), self.spell(run_id, reading.device_id, reading.t0_ns)),
+                    reading.t0_ns,
+                    reading.t1_ns,
+                )
+                for run_id, reading in readings
             ]
         )
 
@@ -200,7 +213,7 @@ class Made:
     ) -> dict[tuple[str, str, int, int], tuple[int, int]]:
         """Spans of one hardware shared equally where they overlap, by hour: (whole, part)."""
         hardware = self.hardware()
-        found: dict[tuple[str, str, int, int], tuple[int, int]] = {}
+        parts: dict[tuple[str, str, int, int], tuple[int, int]] = {}
         for name in set(hardware.values()):
             joined = _joined([span for span in spans if hardware[span[0]] == name and span[1] < span[2]])
             times = {ns for _, *ends in joined for ns in ends}
@@ -210,9 +223,9 @@ class Made:
                 for place, holder in enumerate(holders):
                     part_ns, left_ns = divmod(to_ns - from_ns, len(holders))
                     key = (*holder, from_ns // HOUR_NS)
-                    whole, part = found.get(key, (0, 0))
-                    found[key] = (whole + to_ns - from_ns, part + part_ns + (place < left_ns))
-        return found
+                    whole, part = parts.get(key, (0, 0))
+                    parts[key] = (whole + to_ns - from_ns, part + part_ns + (place < left_ns))
+        return parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,13 +246,13 @@ class Tenure:
 
 def _joined(spans: Iterable[tuple[tuple[str, str, int], int, int]]) -> list[tuple[tuple[str, str, int], int, int]]:
     """Spans of one holder that touch, as one."""
-    found: list[tuple[tuple[str, str, int], int, int]] = []
+    holdings: list[tuple[tuple[str, str, int], int, int]] = []
     for holder, t0_ns, t1_ns in sorted(spans):
-        if found and found[-1][0] == holder and found[-1][2] == t0_ns:
-            found[-1] = (holder, found[-1][1], t1_ns)
+        if holdings and holdings[-1][0] == holder and holdings[-1][2] == t0_ns:
+            holdings[-1] = (holder, holdings[-1][1], t1_ns)
         else:
-            found.append((holder, t0_ns, t1_ns))
-    return found
+            holdings.append((holder, t0_ns, t1_ns))
+    return holdings
 
 
 _LENGTHS = st.sampled_from([0, 0, 0, 1, 2, 999_999_999, S, 7 * 60 * S + 3, HOUR_NS // 2]) | st.integers(0, 2 * HOUR_NS)

@@ -22,10 +22,10 @@ def _damaged(event: Event) -> list[rows.Row]:
     odd: dict[str, list[Any]] = {"BIGINT": [2**63 - 1, -(2**63), -1], "DOUBLE": [math.nan, math.inf]}
     fields, values = rows.fields_of(event.kind), rows.encode(event)
     damaged = []
-    for index, each in enumerate(fields):
-        needed = ["", None] if each.name in KINDS[event.kind].needs else []
-        for value in odd.get(each.sql_type, needed):
-            if value != -1 or each.name != "staleness":
+    for index, field in enumerate(fields):
+        needed = ["", None] if field.name in KINDS[event.kind].needs else []
+        for value in odd.get(field.sql_type, needed):
+            if value != -1 or field.name != "staleness":
                 damaged.append((event.kind, (*values[:index], value, *values[index + 1 :])))
     return damaged
 

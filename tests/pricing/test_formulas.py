@@ -56,9 +56,9 @@ def test_useful_token_cost() -> None:
 def test_the_threshold_says_which_gain_is_larger(
     n: float, training: float, eta_n: float, eta_t: float, usd_per_n: float, usd_per_t: float
 ) -> None:
-    found = f.frontier(n=n, training=training, eta_n=eta_n, eta_t=eta_t, usd_per_n=usd_per_n, usd_per_t=usd_per_t)
-    if not math.isclose(found.gain_inference_per_usd, found.gain_training_per_usd, rel_tol=1e-6):
-        assert found.to_inference == (found.gain_inference_per_usd > found.gain_training_per_usd)
+    frontier = f.frontier(n=n, training=training, eta_n=eta_n, eta_t=eta_t, usd_per_n=usd_per_n, usd_per_t=usd_per_t)
+    if not math.isclose(frontier.gain_inference_per_usd, frontier.gain_training_per_usd, rel_tol=1e-6):
+        assert frontier.to_inference == (frontier.gain_inference_per_usd > frontier.gain_training_per_usd)
 
 
 @given(st.floats(0.001, 0.99), st.floats(1, 100))

@@ -37,12 +37,12 @@ def test_section_2_the_third_price_line(phi: float, cost: float) -> None:
 
 
 def test_section_3_the_threshold_and_both_gains() -> None:
-    found = f.frontier(n=8, training=100, eta_n=1.4, eta_t=0.3, usd_per_n=2, usd_per_t=0.5)
-    assert found.left == pytest.approx(1.3333, abs=5e-5)
-    assert found.right == pytest.approx(0.32)
-    assert found.gain_inference_per_usd == pytest.approx(0.025)
-    assert found.gain_training_per_usd == pytest.approx(0.006)
-    assert found.to_inference
+    threshold = f.frontier(n=8, training=100, eta_n=1.4, eta_t=0.3, usd_per_n=2, usd_per_t=0.5)
+    assert threshold.left == pytest.approx(1.3333, abs=5e-5)
+    assert threshold.right == pytest.approx(0.32)
+    assert threshold.gain_inference_per_usd == pytest.approx(0.025)
+    assert threshold.gain_training_per_usd == pytest.approx(0.006)
+    assert threshold.to_inference
 
 
 @pytest.mark.parametrize(("n", "eta"), [(1, 0.893), (4, 0.619), (16, 0.103)])
@@ -73,24 +73,24 @@ def test_section_4_transfer(gb: float, usd_per_hour: float) -> None:
 
 @pytest.mark.parametrize(("tau_ratio", "wasted", "provision"), [(1, 0, 2.294), (0.6, 0.1, 1.213), (0.4, 0.2, 0.696)])
 def test_section_5_break_even_provision(tau_ratio: float, wasted: float, provision: float) -> None:
-    found = f.break_even_provision(2.35, 0.056, tau_ratio, wasted, wasted_dedicated=0)
-    assert found == pytest.approx(provision, abs=5e-4)
+    break_even = f.break_even_provision(2.35, 0.056, tau_ratio, wasted, wasted_dedicated=0)
+    assert break_even == pytest.approx(provision, abs=5e-4)
 
 
 @pytest.mark.parametrize(
     ("gain", "ratio", "multiplier"), [(1.20, 0, 0.833), (3.31, 0, 0.302), (1.20, 1, 1.667), (3.31, 1, 0.604)]
 )
 def test_section_6_throughput_to_cost(gain: float, ratio: float, multiplier: float) -> None:
-    found = f.cost_multiplier(gain, ratio)
-    assert found == pytest.approx(multiplier, abs=5e-4)
-    assert f.cheaper(gain, ratio) == (found < 1) == (ratio < gain - 1)
+    factor = f.cost_multiplier(gain, ratio)
+    assert factor == pytest.approx(multiplier, abs=5e-4)
+    assert f.cheaper(gain, ratio) == (factor < 1) == (ratio < gain - 1)
 
 
 _MAY, _JUNE = date(2026, 5, 1), 1_780_272_000 * 10**9
 
 
 @pytest.mark.parametrize(
-    ("book", "on", "usd_per_hour", "of"),
+    ("book", "on", "usd_per_hour", "source_date"),
     [
         ("example", date(2025, 10, 1), "1.70", date(2025, 10, 1)),
         ("example", date(2026, 2, 28), "1.70", date(2025, 10, 1)),
@@ -99,10 +99,10 @@ _MAY, _JUNE = date(2026, 5, 1), 1_780_272_000 * 10**9
         ("example-rented", _MAY, "1.99", _MAY),
     ],
 )
-def test_section_9_what_an_h100_costs(book: str, on: date, usd_per_hour: str, of: date) -> None:
+def test_section_9_what_an_h100_costs(book: str, on: date, usd_per_hour: str, source_date: date) -> None:
     at_ns = int(datetime(on.year, on.month, on.day, tzinfo=UTC).timestamp()) * 10**9
     price = pricebook.load(book).device_at("h100-sxm", "serving", at_ns)
-    assert (price.usd_per_hour, price.source_date) == (Decimal(usd_per_hour), of)
+    assert (price.usd_per_hour, price.source_date) == (Decimal(usd_per_hour), source_date)
     assert price.source
 
 
@@ -116,9 +116,9 @@ def test_section_9_what_is_offered_on_demand(device_class: str, low: str, high: 
 
 @pytest.mark.parametrize("book", pricebook.shipped())
 def test_section_9_transfer_and_power(book: str) -> None:
-    found = pricebook.load(book)
-    assert found.transfer_at("inter-region", _JUNE).usd_per_gb == Decimal("0.02")
-    assert Decimal("0.05") <= found.transfer_at("internet", _JUNE).usd_per_gb <= Decimal("0.12")
-    assert (found.power_of("h100-sxm").idle_w, found.power_of("h100-sxm").load_w) == (267, 680)
-    if any(price.device_class == "h200" for price in found.device):
-        assert (found.power_of("h200").idle_w, found.power_of("h200").load_w) == (80, 593)
+    prices = pricebook.load(book)
+    assert prices.transfer_at("inter-region", _JUNE).usd_per_gb == Decimal("0.02")
+    assert Decimal("0.05") <= prices.transfer_at("internet", _JUNE).usd_per_gb <= Decimal("0.12")
+    assert (prices.power_of("h100-sxm").idle_w, prices.power_of("h100-sxm").load_w) == (267, 680)
+    if any(price.device_class == "h200" for price in prices.device):
+        assert (prices.power_of("h200").idle_w, prices.power_of("h200").load_w) == (80, 593)

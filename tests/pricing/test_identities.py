@@ -113,10 +113,10 @@ def hours(t0_ns: int, t1_ns: int) -> Iterable[tuple[int, int]]:
 
 def summed(frame: pl.DataFrame, by: list[str], amount: str) -> Counter[Key]:
     """Sums of an amount by some columns, hours as their number, without what is 0."""
-    found: Counter[Key] = Counter()
+    sums: Counter[Key] = Counter()
     for *key, value in frame.select(*by, amount).iter_rows():
-        found[tuple(hour_of(part) if isinstance(part, datetime) else part for part in key)] += value
-    return +found
+        sums[tuple(hour_of(part) if isinstance(part, datetime) else part for part in key)] += value
+    return +sums
 
 
 def half_even(amount: Fraction) -> int:
@@ -130,15 +130,15 @@ DEVICE = ["run_id", "device_id", "device_class", "pool", "hour"]
 
 def prices_of(made: Made) -> dict[Key, tuple[str, str]]:
     """Class and pool by run, device and spell."""
-    return {(of.run_id, of.device_id, of.spell): of.price for of in made.tenures()}
+    return {(tenure.run_id, tenure.device_id, tenure.spell): tenure.price for tenure in made.tenures()}
 
 
 def provisioned(made: Made) -> Counter[Key]:
     """Nanoseconds by run, device, class, pool and hour: each run's part."""
-    of = prices_of(made)
+    prices = prices_of(made)
     return +Counter(
         {
-            (run_id, device_id, *of[run_id, device_id, spell], hour): part_ns
+            (run_id, device_id, *prices[run_id, device_id, spell], hour): part_ns
             for (run_id, device_id, spell, hour), (_, part_ns) in made.parts().items()
         }
     )
@@ -146,28 +146,28 @@ def provisioned(made: Made) -> Counter[Key]:
 
 def device_hours(made: Made) -> Counter[Key]:
     """What each hour of each hardware in one class and pool costs, nano-dollars: each rounded once."""
-    of, times = prices_of(made), Counter[Key]()
-    hardware = {(*key[:2], *of[key]): name for key, name in made.hardware().items()}
+    prices, times = prices_of(made), Counter[Key]()
+    hardware = {(*key[:2], *prices[key]): name for key, name in made.hardware().items()}
     for (run_id, device_id, *price, hour), ns in provisioned(made).items():
         times[hardware[run_id, device_id, *price], *price, hour] += ns
-    found = Counter(dict.fromkeys(times, 0))
+    costs = Counter(dict.fromkeys(times, 0))
     for (name, device_class, pool, hour), ns in times.items():
         rate = Fraction(BOOK.device_at(device_class, pool, hour * HOUR_NS).usd_per_hour)
-        found[name, device_class, pool, hour] = half_even(rate * 10**9 * ns / HOUR_NS)
-    return found
+        costs[name, device_class, pool, hour] = half_even(rate * 10**9 * ns / HOUR_NS)
+    return costs
 
 
 def metered(made: Made) -> Counter[Key]:
     """Milliwatt-nanoseconds by run, device, class, pool and hour, where the device's price does not hold its energy."""
-    of, time, energy = prices_of(made), made.read(), Counter[Key]()
+    prices, time, energy = prices_of(made), made.read(), Counter[Key]()
     for _, _, run_id, read in made.facts(events.Power):
         key = (run_id, str(read.device_id), made.spell(run_id, read.device_id, read.t0_ns))
-        if read.power_mw is not None and of[key][0] == "owned":
+        if read.power_mw is not None and prices[key][0] == "owned":
             for hour, ns in hours(read.t0_ns, read.t1_ns):
                 energy[*key, hour] += read.power_mw * ns
     return +Counter(
         {
-            (*key[:2], *of[key], hour): mw_ns * time[*key, hour][1] // time[*key, hour][0]
+            (*key[:2], *prices[key], hour): mw_ns * time[*key, hour][1] // time[*key, hour][0]
             for (*name, hour), mw_ns in (+energy).items()
             for key in [tuple(name)]
         }
@@ -176,13 +176,13 @@ def metered(made: Made) -> Counter[Key]:
 
 def union_ns(spans: Iterable[tuple[int, int]]) -> Counter[int]:
     """The time that spans cover, by hour."""
-    found: Counter[int] = Counter()
+    cover_ns: Counter[int] = Counter()
     until = 0
     for t0_ns, t1_ns in sorted(spans):
         for hour, ns in hours(max(t0_ns, until), t1_ns) if t1_ns > max(t0_ns, until) else ():
-            found[hour] += ns
+            cover_ns[hour] += ns
         until = max(until, t1_ns)
-    return found
+    return cover_ns
 
 
 @on_any_ledger
@@ -193,41 +193,45 @@ def test_identity_1_bucket_nanoseconds_sum_to_provisioned_ones(made: Made) -> No
     hardware = made.hardware()
     whole: Counter[Key] = Counter()
     for name in set(hardware.values()):
-        own = [of for of in made.tenures() if hardware[of.run_id, of.device_id, of.spell] == name]
-        for hour, ns in union_ns((of.t0_ns, of.t1_ns) for of in own).items():
+        own = [tenure for tenure in made.tenures() if hardware[tenure.run_id, tenure.device_id, tenure.spell] == name]
+        for hour, ns in union_ns((tenure.t0_ns, tenure.t1_ns) for tenure in own).items():
             whole[name, hour] += ns
     assert summed(frame, ["hardware_id", "hour"], "ns") == +whole
     # Each bucket has what slices report of it, or the run's part of that to within a nanosecond.
     reported_ns: Counter[Key] = Counter()
-    for _, _, run_id, each in made.facts(events.DeviceSlice):
-        spell = made.spell(run_id, each.device_id, each.t0_ns)
-        row = {name: getattr(each, name) for name in ("t0_ns", "t1_ns", *(f"{bucket}_ns" for bucket in events.BUCKETS))}
-        for hour, part in cut(row) if each.t1_ns > each.t0_ns else ():
+    for _, _, run_id, slice_ in made.facts(events.DeviceSlice):
+        spell = made.spell(run_id, slice_.device_id, slice_.t0_ns)
+        row = {
+            name: getattr(slice_, name) for name in ("t0_ns", "t1_ns", *(f"{bucket}_ns" for bucket in events.BUCKETS))
+        }
+        for hour, part in cut(row) if slice_.t1_ns > slice_.t0_ns else ():
             for bucket, ns in part.items():
-                reported_ns[run_id, each.device_id, spell, hour, each.lease_id, bucket] += ns
+                reported_ns[run_id, slice_.device_id, spell, hour, slice_.lease_id, bucket] += ns
     by = ["run_id", "device_id", "device_class", "pool", "hour", "lease_id", "bucket"]
-    found = summed(frame.filter(pl.col("bucket") != "unaccounted"), by, "ns")
-    of, parts = prices_of(made), made.parts()
+    charged_ns = summed(frame.filter(pl.col("bucket") != "unaccounted"), by, "ns")
+    tenure, parts = prices_of(made), made.parts()
     for (run_id, device_id, spell, hour, *rest), ns in (+reported_ns).items():
         held_ns, part_ns = parts[run_id, device_id, spell, hour]
-        got = found.pop((run_id, device_id, *of[run_id, device_id, spell], hour, *rest), 0)
+        got = charged_ns.pop((run_id, device_id, *tenure[run_id, device_id, spell], hour, *rest), 0)
         assert abs(got - Fraction(ns * part_ns, held_ns)) < 1
         assert got == ns or part_ns < held_ns
-    assert not found
+    assert not charged_ns
 
 
 @on_any_ledger
 def test_what_was_measured_of_a_shared_hour_is_what_slices_report_of_it(made: Made) -> None:
     """To within what the division rounds; and all rollouts together have no more than the hardware's hour."""
-    of, hardware = prices_of(made), made.hardware()
+    prices, hardware = prices_of(made), made.hardware()
     reported_ns: Counter[Key] = Counter()
-    for _, _, run_id, each in made.facts(events.DeviceSlice):
-        price = of[run_id, str(each.device_id), made.spell(run_id, each.device_id, each.t0_ns)]
-        row = {name: getattr(each, name) for name in ("t0_ns", "t1_ns", *(f"{bucket}_ns" for bucket in events.BUCKETS))}
-        for hour, part in cut(row) if each.t1_ns > each.t0_ns else ():
+    for _, _, run_id, slice_ in made.facts(events.DeviceSlice):
+        price = prices[run_id, str(slice_.device_id), made.spell(run_id, slice_.device_id, slice_.t0_ns)]
+        row = {
+            name: getattr(slice_, name) for name in ("t0_ns", "t1_ns", *(f"{bucket}_ns" for bucket in events.BUCKETS))
+        }
+        for hour, part in cut(row) if slice_.t1_ns > slice_.t0_ns else ():
             for bucket, ns in part.items():
-                reported_ns[each.device_id, *price, hour, each.lease_id, bucket] += ns
-    names = {(device_id, *of[run_id, device_id, n]): name for (run_id, device_id, n), name in hardware.items()}
+                reported_ns[slice_.device_id, *price, hour, slice_.lease_id, bucket] += ns
+    names = {(device_id, *prices[run_id, device_id, n]): name for (run_id, device_id, n), name in hardware.items()}
     worked: Counter[Key] = Counter()
     for time in shared(priced(made)):
         device, hour = (time.device_id, time.device_class, time.pool), time.hour_ns // HOUR_NS
@@ -245,7 +249,7 @@ def test_what_was_measured_of_a_shared_hour_is_what_slices_report_of_it(made: Ma
 
 @on_any_ledger
 def test_identity_2_bucket_dollars_sum_to_fleet_dollars(made: Made) -> None:
-    found, frame = priced(made), priced(made).frame
+    result, frame = priced(made), priced(made).frame
     fleet = device_hours(made)
     capacity = frame.filter(pl.col("kind") == "capacity")
     lot = ["hardware_id", "device_class", "pool", "hour"]
@@ -282,18 +286,18 @@ def test_identity_2_bucket_dollars_sum_to_fleet_dollars(made: Made) -> None:
     for (*_, hour), mw_ns in metered(made).items():
         tariff = BOOK.electricity_at(hour * HOUR_NS)
         energy += half_even(Fraction(tariff.usd_per_kwh) * Fraction(tariff.pue) * mw_ns / 3_600_000_000)
-    assert found.total_nano == sum(fleet.values()) + sum(transfer.values()) + energy
-    assert found.total_nano == frame["cost_nano"].sum()
+    assert result.total_nano == sum(fleet.values()) + sum(transfer.values()) + energy
+    assert result.total_nano == frame["cost_nano"].sum()
 
 
 @on_any_ledger
 def test_identity_3_each_slice_lands_once(made: Made) -> None:
     slices: dict[Key, set[tuple[str, int]]] = {}
-    of, parts, small = prices_of(made), made.parts(), set()
-    for writer, seq, run_id, each in made.facts(events.DeviceSlice):
-        for hour, _ in hours(each.t0_ns, each.t1_ns):
-            spell = run_id, str(each.device_id), made.spell(run_id, each.device_id, each.t0_ns)
-            key = (*spell[:2], *of[spell], hour, each.lease_id)
+    prices, parts, small = prices_of(made), made.parts(), set()
+    for writer, seq, run_id, slice_ in made.facts(events.DeviceSlice):
+        for hour, _ in hours(slice_.t0_ns, slice_.t1_ns):
+            spell = run_id, str(slice_.device_id), made.spell(run_id, slice_.device_id, slice_.t0_ns)
+            key = (*spell[:2], *prices[spell], hour, slice_.lease_id)
             slices.setdefault(key, set()).add((writer, seq))
             if len(set(parts[*spell, hour])) > 1:
                 small.add(key)
@@ -317,22 +321,22 @@ def test_identity_3_each_slice_lands_once(made: Made) -> None:
 
 @on_any_ledger
 def test_identity_4_leases_granted_are_released_preempted_expired_or_open(made: Made) -> None:
-    for run_id in sorted({each.run_id for each in made.recorded}):
+    for run_id in sorted({record.run_id for record in made.recorded}):
         if (out := reported(made, run_id)) is None:
             continue
-        found = {name: figure["value"] for name, figure in out["leases"].items()}
+        leases = {name: figure["value"] for name, figure in out["leases"].items()}
         last: dict[str | None, str] = {}
         for _, _, _, change in sorted(
-            (each for each in made.facts(events.Lease) if each[2] == run_id),
-            key=lambda each: (each[3].at_us, *each[:2]),
+            (record for record in made.facts(events.Lease) if record[2] == run_id),
+            key=lambda record: (record[3].at_us, *record[:2]),
         ):
             if last.get(change.lease_id) not in ("released", "preempted", "expired"):
                 last[change.lease_id] = change.action
         counts = Counter(last.values())
         assert (
-            found["granted"] == len(last) == sum(found[name] for name in ("released", "preempted", "expired", "open"))
+            leases["granted"] == len(last) == sum(leases[name] for name in ("released", "preempted", "expired", "open"))
         )
-        assert [found[name] for name in ("released", "preempted", "expired")] == [
+        assert [leases[name] for name in ("released", "preempted", "expired")] == [
             counts[name] for name in ("released", "preempted", "expired")
         ]
 
@@ -342,24 +346,32 @@ def test_identity_5_tokens_generated_have_one_fate_each(made: Made) -> None:
     fates: Counter[Key] = Counter()
     lost = {(r, e.trajectory_id) for _, _, r, e in made.facts(events.Trajectory) if e.outcome == "lost"}
     verdicts: dict[Key, events.Verdict] = {}
-    for _, _, run_id, said in sorted(made.facts(events.Verdict), key=lambda each: (each[3].at_us, *each[:2])):
-        verdicts[run_id, said.trajectory_id] = said
+    for _, _, run_id, verdict in sorted(made.facts(events.Verdict), key=lambda fact: (fact[3].at_us, *fact[:2])):
+        verdicts[run_id, verdict.trajectory_id] = verdict
     for _, _, run_id, turn in made.facts(events.Turn):
-        said = verdicts.get((run_id, turn.trajectory_id))
+        verdict = verdicts.get((run_id, turn.trajectory_id))
         if turn.outcome == "failed" or (run_id, turn.trajectory_id) in lost:
             fate = "lost"
         else:
-            fate = "open" if said is None else "stale" if said.stale else "accepted" if said.accepted else "rejected"
+            fate = (
+                "open"
+                if verdict is None
+                else "stale"
+                if verdict.stale
+                else "accepted"
+                if verdict.accepted
+                else "rejected"
+            )
         fates[run_id, turn.device_id, fate] += turn.output_tokens
     for _, _, run_id, loss in made.facts(events.Preemption):
         fates[run_id, loss.device_id, "lost"] += loss.tokens_lost or 0
     # A turn that moved has an attempt on each device, and the tokens of each are there once.
     assert summed(priced(made).frame, ["run_id", "device_id", "fate"], "tokens") == +fates
-    for run_id in {each.run_id for each in made.recorded}:
+    for run_id in {fact.run_id for fact in made.recorded}:
         if out := reported(made, run_id):
             for fate in ("accepted", "rejected", "stale", "lost", "open"):
-                told = sum(tokens[fate]["value"] for tokens in out["tokens"].values())
-                assert told == sum(count for (r, _, f), count in fates.items() if (r, f) == (run_id, fate))
+                tokens_told = sum(tokens[fate]["value"] for tokens in out["tokens"].values())
+                assert tokens_told == sum(count for (r, _, f), count in fates.items() if (r, f) == (run_id, fate))
 
 
 @on_any_ledger
@@ -371,7 +383,9 @@ def test_identity_6_spreading_idle_keeps_the_total(made: Made) -> None:
         pl.col("hour").dt.truncate("1d").alias("hour") if name == "hour" else name
         for name in ("run_id", "device_id", "hour")
     ]
-    before, after = (each.select(*days, amount) for each, amount in ((frame, "cost_nano"), (loaded, "loaded_nano")))
+    before, after = (
+        charges_.select(*days, amount) for charges_, amount in ((frame, "cost_nano"), (loaded, "loaded_nano"))
+    )
     by = ["run_id", "device_id", "hour"]
     assert summed(before, by, "cost_nano") == summed(after, by, "loaded_nano")
     assert set(loaded["work"]) <= set(charges.WORK)
@@ -431,18 +445,18 @@ def test_identity_7_baseline_and_extra_energy_are_what_was_metered(
         {"load_bin": b, "lent": lent, "energy_mw_ns": mw_ns, "duration_ns": ns, **spread}
         for (b, lent), (mw_ns, ns) in read.items()
     ]
-    found = power.measure("owned", rows)
+    meter = power.measure("owned", rows)
     both = [b for b in range(5) if {(b, True), (b, False)} <= set(read)]
     if not both:
-        assert found is None
+        assert meter is None
         return
-    assert found is not None
-    assert found.baseline_mw_ns + found.extra_mw_ns == found.energy_mw_ns == sum(mw_ns for mw_ns, _ in read.values())
+    assert meter is not None
+    assert meter.baseline_mw_ns + meter.extra_mw_ns == meter.energy_mw_ns == sum(mw_ns for mw_ns, _ in read.values())
     # Where each lent bin has an unlent one, the baseline is what lent time draws at the mean of unlent time.
     if all((b, False) in read for b, lent in read if lent):
         exact = sum(Fraction(read[b, False][0], read[b, False][1]) * read[b, True][1] for b in both)
         exact += sum(mw_ns for (_, lent), (mw_ns, _) in read.items() if not lent)
-        assert abs(found.baseline_mw_ns - exact) <= Fraction(len(both), 2)
+        assert abs(meter.baseline_mw_ns - exact) <= Fraction(len(both), 2)
 
 
 _USD = st.fractions(-10, 10, max_denominator=10**12)
@@ -451,20 +465,20 @@ _DAYS = st.integers(0, 20).map(lambda n: date(2026, 2, 20) + timedelta(days=n))
 
 @given(st.dictionaries(_DAYS, _USD.filter(lambda usd: usd >= 0)), st.dictionaries(_DAYS, _USD))
 def test_identity_8_the_provision_rolls_forward(accrued: dict[date, Fraction], realised: dict[date, Fraction]) -> None:
-    found = provision.roll_forward(accrued, realised)
-    assert [each.day for each in found] == sorted({*accrued, *realised})
-    known = [each for each in found if each.closing is not None]
+    roll = provision.roll_forward(accrued, realised)
+    assert [day.day for day in roll] == sorted({*accrued, *realised})
+    known = [day for day in roll if day.closing is not None]
     balance = 0
-    for each in known:
-        assert None not in (each.opening, each.accrued, each.released)
-        assert each.opening == balance
-        assert each.closing == balance + (each.accrued or 0) - each.realised - (each.released or 0)
-        assert (each.released or 0) >= 0
-        balance = each.closing or 0
+    for day in known:
+        assert None not in (day.opening, day.accrued, day.released)
+        assert day.opening == balance
+        assert day.closing == balance + (day.accrued or 0) - day.realised - (day.released or 0)
+        assert (day.released or 0) >= 0
+        balance = day.closing or 0
     # Nothing is lost on the way: all that was provided and was not spent is released, or still there.
-    moved = sum((each.accrued or 0) - each.realised - (each.released or 0) for each in known)
+    moved = sum((day.accrued or 0) - day.realised - (day.released or 0) for day in known)
     assert moved == balance
-    assert sum(each.accrued or 0 for each in known) == half_even(sum(accrued.values(), Fraction(0)) * 10**9)
+    assert sum(day.accrued or 0 for day in known) == half_even(sum(accrued.values(), Fraction(0)) * 10**9)
 
 
 @seed(SEED)
@@ -477,10 +491,10 @@ def test_identity_9_closed_and_corrections_are_restated(made: Made) -> None:
     root = Path(tempfile.mkdtemp(dir=folder_of_ledgers())) / "ledger"
     made.write(root, last=0)
     began_us = period.to_ns // 1000
-    if not provisioned(Made(tuple(each for each in made.recorded if each.portion == 0))):
+    if not provisioned(Made(tuple(record for record in made.recorded if record.portion == 0))):
         return
     closed = close.close(root, period, BOOK, with_open_runs=True, now_us=began_us)
-    said = [closed.frame]
+    frames = [closed.frame]
     assert content(closed.frame) == content(closed.charges.frame)
     for portion in range(1, PORTIONS):
         made.write(root, portion, portion)
@@ -490,8 +504,8 @@ def test_identity_9_closed_and_corrections_are_restated(made: Made) -> None:
         assert charge_algebra.difference(truth, now.frame).is_empty()
         for amount in charge_algebra.AMOUNTS:
             assert now.charges.frame[amount].sum() + now.corrections[amount].sum() == truth[amount].sum()
-        said.append(now.frame)
-    for portion, frame in enumerate(said):
+        frames.append(now.frame)
+    for portion, frame in enumerate(frames):
         then = store.read(root, closed.close_id, as_of_ns=(began_us + portion) * 1000)
         assert content(then.frame) == content(frame)
         assert content(then.charges.frame) == content(closed.frame)
@@ -552,7 +566,7 @@ def test_identity_11_whatever_the_split_of_the_work(made: Made) -> None:
             outcome(kept)
     assert (kept / KEPT).stat().st_size > 0
     last = outcome(kept)
-    for writer in sorted({each.writer for each in made.recorded}):
+    for writer in sorted({slice_.writer for slice_ in made.recorded}):
         tail = segments.recover(kept, writer)
         assert tail is not None
         segments.begin_epoch(kept, tail)
@@ -603,9 +617,9 @@ def outcome(root: Path) -> bytes | str:
 @given(made=ledgers(portions=1), data=st.data())
 def test_time_that_is_reported_twice_is_refused(made: Made, data: st.DataObject) -> None:
     slices = [
-        each
-        for each in made.recorded
-        if isinstance(each.event, events.DeviceSlice) and each.event.t1_ns > each.event.t0_ns
+        record
+        for record in made.recorded
+        if isinstance(record.event, events.DeviceSlice) and record.event.t1_ns > record.event.t0_ns
     ]
     again = data.draw(st.sampled_from(slices))
     assert isinstance(again.event, events.DeviceSlice)

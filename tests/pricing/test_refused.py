@@ -120,9 +120,9 @@ def test_a_ledger_that_does_not_verify(changed: Path, tmp_path: Path) -> None:
 def test_every_figure_of_a_ledger_that_does_not_verify_is_marked(changed: Path, tmp_path: Path) -> None:
     done = rose(changed, "report", "--json", "--allow-unverified")
     assert done.exit_code == 0, done.output
-    found = list(figures(json.loads(done.stdout)))
-    assert len(found) > 100
-    assert all(figure["verified"] is False for figure in found)
+    every_figure = list(figures(json.loads(done.stdout)))
+    assert len(every_figure) > 100
+    assert all(figure["verified"] is False for figure in every_figure)
     assert "UNVERIFIED LEDGER" in rose(changed, "report", "--allow-unverified").stdout
     *_, close = asked(tmp_path, EXAMPLE)
     done = rose(changed, *close, "--allow-unverified", "--json")

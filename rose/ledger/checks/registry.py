@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,17 +41,13 @@ def note(root: Path, writer: str, key: str = "", by: Key | None = None) -> None:
 
     Raises OSError.
     """
-    try:
+    # A writer must not stop for it.
+    with suppress(LedgerError):
         ledger_id = layout.give_id(root)
         if not _names(lines(root), writer, key):
             # No writer's name begins with a dot.
             with layout.locked(root / "locks" / ".writers.lock"):
                 _append(root, ledger_id, writer, key, by)
-    except layout.LockError:
-        raise
-    except LedgerError:
-        # A writer must not stop for it.
-        return
 
 
 def endorse(root: Path, key: str, by: Key, writer: str | None = None) -> list[str]:

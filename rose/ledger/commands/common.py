@@ -20,9 +20,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from rose.errors import UserError
 from rose.ledger.commands import readable
 from rose.ledger.commands.output import cell_text, json_text, visible
-from rose.ledger.layout import LedgerError
 
 LedgerOption = Annotated[
     Path | None, typer.Option("--ledger", envvar="ROSE_LEDGER", help="Folder of the ledger; else ./ledger.")
@@ -52,8 +52,8 @@ def read_figure(root: Path, name: str) -> tuple[list[str], list[Any]]:
 def clear_errors() -> Iterator[None]:
     try:
         yield
-    except LedgerError as error:
-        fail(str(error), max(error.exit_code, LedgerError.exit_code))
+    except UserError as error:
+        fail(str(error), max(error.exit_code, UserError.exit_code))
     except Exception as error:
         fail(unreadable(error))
 

@@ -65,10 +65,8 @@ def compact(root: Path | str, grace_s: float = 60.0) -> Compaction:
                     written += 1
             if written:
                 catalog.refresh(root)
-    except layout.LockError:
-        raise
     except OSError as error:
-        raise LedgerError(f"cannot compact {root}: {error}; {layout.way_out(error)}") from error
+        raise layout.refused(f"cannot compact {root}", error) from error
     return Compaction(merged, written, removed)
 
 

@@ -94,15 +94,8 @@ def serve(
         known = None if token is None else tokens.everything(token)
         find = None if known is None else functools.partial(tokens.find, known)
     root = layout.create(root)
-    # The views stand before the first event does. A damaged file must not keep what is sound from coming in.
-    try:
-        catalog.refresh(root)
-    except layout.LockError:
-        raise
-    except LedgerError:
-        pass
-    except OSError as error:
-        raise LedgerError(f"cannot replace the catalog of {root}: {error}; {layout.way_out(error)}") from error
+    # The views stand before the first event does.
+    catalog.refresh_sound(root)
     shown = f"[{host}]" if ":" in host else host
     scheme = "grpc" if tls is None else "grpc+tls"
     options: dict[str, Any] = {"middleware": {MIDDLEWARE: Bearer()}}
@@ -327,11 +320,11 @@ def _errors() -> Iterator[None]:
     """What went wrong, in the words of the ledger: the rest of the message is gRPC's."""
     try:
         yield
-    except OSError as error:
-        text = f"the gateway's disk refuses it: {error.strerror}"
-        raise flight.FlightServerError(text, text.encode()) from error
     except LedgerError as error:
         text = _bounded(str(error))
+        raise flight.FlightServerError(text, text.encode()) from error
+    except OSError as error:
+        text = f"the gateway's disk refuses it: {error.strerror}"
         raise flight.FlightServerError(text, text.encode()) from error
 
 

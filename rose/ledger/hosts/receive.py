@@ -140,15 +140,7 @@ class Receiver:
     def _show(self, writer: str) -> None:
         """Have the catalog read the newest epoch of `writer`; what is acknowledged can be seen."""
         self._unshown.add(writer)
-        try:
-            # A damaged file, maybe of another writer, must not stop this one: every reader is told of it.
-            catalog.refresh(self.root)
-        except layout.LockError:
-            raise
-        except LedgerError:
-            pass
-        except OSError as error:
-            raise LedgerError(f"cannot replace the catalog of {self.root}: {error}; {layout.way_out(error)}") from error
+        catalog.refresh_sound(self.root)
         self._unshown.discard(writer)
 
     def close(self) -> None:

@@ -31,26 +31,26 @@ _RECOMPUTED = "recomputed"
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """`said` is what was charged, `found` what it comes to when it is added up again.
+    """`charged` is the amount on record, `recounted` what it comes to when it is added up again.
 
     `asked` is False for what must come out too, but is not what was asked for.
     """
 
     what: str
-    said: int
-    found: int
+    charged: int
+    recounted: int
     unit: str = "nano-dollars"
     asked: bool = True
 
     @property
     def ok(self) -> bool:
-        return self.said == self.found
+        return self.charged == self.recounted
 
     @property
     def text(self) -> str:
         if self.ok:
-            return f"{self.what} = {self.found:,} {self.unit}"
-        return f"{self.what} comes to {self.found:,} {self.unit}, and {self.said:,} is charged"
+            return f"{self.what} = {self.recounted:,} {self.unit}"
+        return f"{self.what} comes to {self.recounted:,} {self.unit}, and {self.charged:,} is charged"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,25 +257,29 @@ def _slices(
     evidence: Evidence,
     held: Held | None,
 ) -> Step:
-    found: Counter[tuple[Any, ...]] = Counter()
+    reported_ns: Counter[tuple[Any, ...]] = Counter()
     for row in evidence.slices:
         for bucket in BUCKETS:
-            found[row["lease_id"], bucket] += row[bucket]
+            reported_ns[row["lease_id"], bucket] += row[bucket]
     scaled = ""
     if held is not None and held.ns < held.held_ns:
-        found[None, UNACCOUNTED] = held.held_ns - found.total()
-        reported = {key: found[key] for key in sorted(found, key=lambda key: _rank(("", "", *key))) if found[key]}
-        found = Counter(split(held.ns, reported))
+        reported_ns[None, UNACCOUNTED] = held.held_ns - reported_ns.total()
+        reported = {
+            key: reported_ns[key]
+            for key in sorted(reported_ns, key=lambda key: _rank(("", "", *key)))
+            if reported_ns[key]
+        }
+        reported_ns = Counter(split(held.ns, reported))
         scaled = f", in proportion to the run's part, {held.ns:,} of {held.held_ns:,} ns"
     keys = [key for key in charged if key[1] != UNACCOUNTED] + [
-        key for key in found if found[key] and key not in charged and key[1] != UNACCOUNTED
+        key for key in reported_ns if reported_ns[key] and key not in charged and key[1] != UNACCOUNTED
     ]
     return Step(
         title="slices",
         says=f"{len(evidence.slices):,} slices of the device report where the time went; the rest is unaccounted"
         + scaled,
         sums=tuple(
-            Sum(_named(key), charged[key]["ns"] if key in charged else 0, found[key], "ns", key in wanted)
+            Sum(_named(key), charged[key]["ns"] if key in charged else 0, reported_ns[key], "ns", key in wanted)
             for key in keys
         ),
     )
@@ -284,7 +288,7 @@ def _slices(
 def _entry(book: PriceBook, table: str, entry: Entry) -> str:
     """`, 2026-03-01 on; source (date); price book ... line 12`."""
     entries = list(book.entries(table))
-    nth = next(place for place, each in enumerate(entries) if each is entry)
+    nth = next(place for place, candidate in enumerate(entries) if candidate is entry)
     header = re.compile(rf"\s*\[\[?\s*{table}\s*\]\]?\s*(#.*)?$")
     lines = [number for number, line in enumerate(book.text.splitlines(), 1) if header.match(line)]
     at = f", line {lines[nth]}" if nth < len(lines) else ""

@@ -40,12 +40,12 @@ def _differences(table: str, keys: Sequence[str], wanted: Iterable[Row], stored:
     for row in wanted:
         key = tuple(row[name] for name in keys)
         name = f"{table} {' '.join(map(str, key))}"
-        if (there := left.pop(key, None)) is None:
+        if (stored_row := left.pop(key, None)) is None:
             yield f"{books.BOOKS} has no {name}, which the ledger's events say was posted"
             continue
         for column, value in row.items():
-            if there[column] != value:
-                yield f"{books.BOOKS}: {column} of {name} is {there[column]}, and the ledger's event says {value}"
+            if stored_row[column] != value:
+                yield f"{books.BOOKS}: {column} of {name} is {stored_row[column]}, and the ledger's event says {value}"
     for key in left:
         yield f"{books.BOOKS} has {table} {' '.join(map(str, key))}, of which no event of the ledger speaks"
 

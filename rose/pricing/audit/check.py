@@ -17,6 +17,7 @@ from rose.pricing.audit import book_tables
 from rose.pricing.closing import approval, coverage, store
 from rose.pricing.closing.close import settle
 from rose.pricing.closing.records import Posting, budgets, postings
+from rose.pricing.invoices import register
 from rose.pricing.money import PricingError
 from rose.pricing.spend import sums
 
@@ -49,7 +50,7 @@ def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
     if against:
         problems += [f"ledger: {problem}" for problem in continuation.check(report, against).problems]
     try:
-        posted = [posting for of in postings(root).values() for posting in of]
+        posted = [posting for own in postings(root).values() for posting in own]
     except PricingError as error:
         return Check(0, 0, 0, (*problems, str(error)))
     for posting in posted:
@@ -64,6 +65,7 @@ def check(root: Path, against: Mapping[str, Receipt] | None = None) -> Check:
         pass
     try:
         problems += approval.faults(root, posted)
+        problems += register.faults(root, posted)
         problems += book_tables.faults(root, posted, budgets(root))
     except LedgerError as error:
         problems.append(str(error))
@@ -90,10 +92,10 @@ def _foreign(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
 
 def _watermarks(root: Path, posted: Iterable[Posting]) -> Iterator[str]:
     """Segments that were priced and are no longer part of the ledger's chain."""
-    there = {writer: set(_chain(root, writer)) for writer in layout.writers(root)}
+    chains = {writer: set(_chain(root, writer)) for writer in layout.writers(root)}
     for posting in posted:
         for writer, (seq, sha256) in posting.watermark.items():
-            if sha256 not in there.get(writer, set()):
+            if sha256 not in chains.get(writer, set()):
                 yield (
                     f"{posting.name} was priced from writer {writer!r} up to seq {seq}, whose segment {sha256[:12]} "
                     "is not in the ledger any more: its history is another one now"

@@ -45,7 +45,7 @@ class Evidence:
     #: What the device was, each from an instant on, UTC nanoseconds.
     units: tuple[tuple[int, Unit], ...] = ()
 
-    def of(self, unit: Unit) -> Evidence:
+    def of_unit(self, unit: Unit) -> Evidence:
         """With only what the device did as this unit, for an hour in which it was several."""
 
         def own(at_ns: int) -> bool:
@@ -81,20 +81,20 @@ class Span:
     holds: bool | None
 
 
-def gather(root: Path, of: DeviceHour, mark: Mapping[str, tuple[int, str]] | None = None) -> Evidence:
+def gather(root: Path, device_hour: DeviceHour, mark: Mapping[str, tuple[int, str]] | None = None) -> Evidence:
     """The events of a device-hour; those up to `mark` where one is given. Raises LedgerError."""
-    found: dict[str, list[Row]] = {}
+    by_kind: dict[str, list[Row]] = {}
     with catalog.connect(root) as connection:
         set_variables(
             connection,
-            run_id=of.run_id,
-            provenance=of.provenance,
-            device_id=of.device_id,
-            from_ns=of.hour_ns,
-            to_ns=of.hour_ns + NS_PER_HOUR,
+            run_id=device_hour.run_id,
+            provenance=device_hour.provenance,
+            device_id=device_hour.device_id,
+            from_ns=device_hour.hour_ns,
+            to_ns=device_hour.hour_ns + NS_PER_HOUR,
         )
         for name in ("hour_slices", "hour_tokens", "hour_invoiced"):
-            found[name] = rows(connection, f"closing/{name}")
+            by_kind[name] = rows(connection, f"closing/{name}")
         units = rows(connection, "closing/device_units")
 
     def known(writer: str | None, seq: int | None) -> bool:
@@ -102,16 +102,16 @@ def gather(root: Path, of: DeviceHour, mark: Mapping[str, tuple[int, str]] | Non
             return True
         return writer is not None and seq is not None and writer in mark and seq <= mark[writer][0]
 
-    late = sum(not known(row["writer"], row["seq"]) for of_kind in found.values() for row in of_kind)
-    kept = {name: [row for row in each if known(row["writer"], row["seq"])] for name, each in found.items()}
+    late = sum(not known(row["writer"], row["seq"]) for events in by_kind.values() for row in events)
+    kept = {name: [row for row in events if known(row["writer"], row["seq"])] for name, events in by_kind.items()}
     for row in kept["hour_tokens"]:
         if not known(row["ended_writer"], row["ended_seq"]):
             row["task"] = None
     return Evidence(
-        slices=tuple(_in_hour(row, of.hour_ns) for row in kept["hour_slices"]),
+        slices=tuple(_in_hour(row, device_hour.hour_ns) for row in kept["hour_slices"]),
         tokens=tuple(kept["hour_tokens"]),
         syncs=tuple(row for row in kept["hour_invoiced"] if row["kind"] == "sync"),
-        readings=tuple(_reading(row, of.hour_ns) for row in kept["hour_invoiced"] if row["kind"] == "power"),
+        readings=tuple(_reading(row, device_hour.hour_ns) for row in kept["hour_invoiced"] if row["kind"] == "power"),
         late=late,
         units=tuple((row["joined_ns"], (row["hardware_id"], row["pool"], row["device_class"])) for row in units),
     )
@@ -122,11 +122,11 @@ def spans(root: Path, events: Iterable[Row], verified: Report) -> list[Span]:
     by_writer: dict[str, list[int]] = {}
     for row in events:
         by_writer.setdefault(row["writer"], []).append(row["seq"])
-    bad = {of.writer for of in verified.writers if of.problems}
-    found = []
+    bad = {chain.writer for chain in verified.writers if chain.problems}
+    writer_spans = []
     for writer, seqs in sorted(by_writer.items()):
         files, archived = _files(root, writer, sorted(seqs))
-        found.append(
+        writer_spans.append(
             Span(
                 writer=writer,
                 first_seq=min(seqs),
@@ -136,7 +136,7 @@ def spans(root: Path, events: Iterable[Row], verified: Report) -> list[Span]:
                 holds=None if archived else writer not in bad,
             )
         )
-    return found
+    return writer_spans
 
 
 def _in_hour(row: Row, hour_ns: int) -> Row:
@@ -157,7 +157,7 @@ def _reading(row: Row, hour_ns: int) -> Row:
 
 def _files(root: Path, writer: str, seqs: list[int]) -> tuple[list[str], bool]:
     """Files that hold some of these seqs, relative to the ledger, and whether any of them was archived."""
-    found, archived = [], False
+    names, archived = [], False
     for part in layout.chain(root, writer):
         if part.state == "live":
             folder = root / part.folder
@@ -166,12 +166,12 @@ def _files(root: Path, writer: str, seqs: list[int]) -> tuple[list[str], bool]:
             for name in segments.segment_names(folder):
                 header = segments.read_header((folder / name).read_bytes())
                 if any(header.first_seq <= seq <= header.last_seq for seq in seqs):
-                    found.append(f"{part.folder}/{name}")
+                    names.append(f"{part.folder}/{name}")
             continue
-        said = examine.manifest((root / part.manifest).read_bytes()).said
-        if not said:
+        manifest = examine.manifest((root / part.manifest).read_bytes()).said
+        if not manifest:
             raise LedgerError(f"{part.manifest} is damaged; `rose ledger verify` says more")
-        if any(said["first_seq"] <= seq <= said["last_seq"] for seq in seqs):
+        if any(manifest["first_seq"] <= seq <= manifest["last_seq"] for seq in seqs):
             archived |= part.state == "archived"
-            found.append(part.manifest if part.state == "archived" else f"{part.stem}.parquet")
-    return found, archived
+            names.append(part.manifest if part.state == "archived" else f"{part.stem}.parquet")
+    return names, archived

@@ -49,7 +49,7 @@ class Question:
     fate: str | None = None
     policy_version: int | None = None
 
-    def of(self, frame: pl.DataFrame) -> pl.DataFrame:
+    def rows_of(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The rows that are meant."""
         wanted = dataclasses.asdict(self)
         hour_ns = wanted.pop("hour_ns")
@@ -64,7 +64,7 @@ class Explanation:
     """The rows asked for, their amount, and the chain down to the ledger; `events` are the single ones."""
 
     title: str
-    of: DeviceHour
+    device_hour: DeviceHour
     amount: Figure
     rows: tuple[Row, ...]
     steps: tuple[Step, ...]
@@ -75,7 +75,7 @@ class Explanation:
     @property
     def faults(self) -> list[str]:
         """Sums that do not come out, and chains that do not hold; empty where everything re-adds."""
-        sums = [f"{step.title}: {each.text}" for step in self.steps for each in step.sums if not each.ok]
+        sums = [f"{step.title}: {total.text}" for step in self.steps for total in step.sums if not total.ok]
         chains = [
             f"the hash chain of writer {span.writer!r} does not hold: run `rose ledger verify`"
             for span in self.spans
@@ -86,16 +86,16 @@ class Explanation:
     def to_json(self, with_events: bool) -> dict[str, Any]:
         return {
             "title": self.title,
-            "run_id": self.of.run_id,
-            "device_id": self.of.device_id,
-            "hour": utc(self.of.hour_ns),
+            "run_id": self.device_hour.run_id,
+            "device_id": self.device_hour.device_id,
+            "hour": utc(self.device_hour.hour_ns),
             "amount": self.amount.to_json(),
             "rows": list(self.rows),
             "steps": [
                 {
                     "title": step.title,
                     "says": step.says,
-                    "sums": [{**dataclasses.asdict(each), "ok": each.ok} for each in step.sums],
+                    "sums": [{**dataclasses.asdict(total), "ok": total.ok} for total in step.sums],
                 }
                 for step in self.steps
             ],
@@ -130,26 +130,28 @@ def explain(
         allow_unverified=allow_unverified,
         seen=seen,
     )
-    of, rows = _one(question, priced.frame)
+    device_hour, rows = _one(question, priced.frame)
     notes = [
         f"this hour is closed in {close_id}; `--close {close_id}` explains the booked figure"
         for close_id, posted in postings(root).items()
-        if posted[0].provenance == of.provenance and posted[0].from_ns <= of.hour_ns < posted[0].to_ns
+        if posted[0].provenance == device_hour.provenance and posted[0].from_ns <= device_hour.hour_ns < posted[0].to_ns
     ]
     stamp = Stamp(
-        from_ns=of.hour_ns,
-        to_ns=of.hour_ns + NS_PER_HOUR,
+        from_ns=device_hour.hour_ns,
+        to_ns=device_hour.hour_ns + NS_PER_HOUR,
         provenance=priced.provenance,
         book=BookFacts.from_book(book),
         verified=priced.verified,
     )
-    if question.run_id is not None and (rows["hardware_id"] != f"{of.run_id}/{of.device_id}").any():
+    if question.run_id is not None and (rows["hardware_id"] != f"{device_hour.run_id}/{device_hour.device_id}").any():
         # Other runs may have held the device in that hour.
         priced = charges.price(
-            root, book, from_ns=of.hour_ns, to_ns=of.hour_ns + NS_PER_HOUR, provenance=of.provenance,
-            allow_unverified=allow_unverified, seen=seen,
+            root, book, from_ns=device_hour.hour_ns, to_ns=device_hour.hour_ns + NS_PER_HOUR,
+            provenance=device_hour.provenance, allow_unverified=allow_unverified, seen=seen,
         )  # fmt: skip
-    return _chain(root, "as the ledger is now", of, rows, priced.frame, priced.stays, book, stamp, None, notes, seen)
+    return _chain(
+        root, "as the ledger is now", device_hour, rows, priced.frame, priced.stays, book, stamp, None, notes, seen
+    )
 
 
 def explain_closed(root: Path, question: Question, close_id: str) -> list[Explanation]:
@@ -159,27 +161,31 @@ def explain_closed(root: Path, question: Question, close_id: str) -> list[Explan
     PricingError as `explain` does, and for a close that there is none of.
     """
     closed = store.read(root, close_id)
-    of, _ = _one(question, closed.frame if question.of(closed.charges.frame).is_empty() else closed.charges.frame)
-    stamp = dataclasses.replace(closed.stamp, from_ns=of.hour_ns, to_ns=of.hour_ns + NS_PER_HOUR)
+    device_hour, _ = _one(
+        question, closed.frame if question.rows_of(closed.charges.frame).is_empty() else closed.charges.frame
+    )
+    stamp = dataclasses.replace(closed.stamp, from_ns=device_hour.hour_ns, to_ns=device_hour.hour_ns + NS_PER_HOUR)
     first, *later = closed.posted
-    found, seen = [], Seen()
-    for posting, frame in [(first, closed.charges.frame), *((each, closed.frame) for each in later[-1:])]:
-        mine = question.of(_device_hour(of, frame))
+    explanations, seen = [], Seen()
+    for posting, frame in [(first, closed.charges.frame), *((last, closed.frame) for last in later[-1:])]:
+        rows = question.rows_of(_device_hour(device_hour, frame))
         title = f"as it was closed at {utc(posting.posted_ns)}"
         notes = []
         if posting.number:
             title = f"as restated by correction {posting.number} at {utc(posting.posted_ns)}: {posting.reason}"
-            notes = [_corrections(closed, question, of)]
+            notes = [_corrections(closed, question, device_hour)]
         book = store.book_of(root, posting)
         stamped = dataclasses.replace(stamp, verified=posting.verified)
         stays = None if posting.number else closed.charges.stays
-        found.append(_chain(root, title, of, mine, frame, stays, book, stamped, posting.watermark, notes, seen))
-    return found
+        explanations.append(
+            _chain(root, title, device_hour, rows, frame, stays, book, stamped, posting.watermark, notes, seen)
+        )
+    return explanations
 
 
 def _one(question: Question, frame: pl.DataFrame) -> tuple[DeviceHour, pl.DataFrame]:
     """The one device-hour that is meant, and the rows of it that are. Raises PricingError for none or several."""
-    rows = question.of(frame)
+    rows = question.rows_of(frame)
     if rows.is_empty():
         raise PricingError("no charge is like that; `rose books show --by run --by device` and `--by hour` list them")
     keys = ("run_id", "provenance", "device_id", "hour")
@@ -193,18 +199,20 @@ def _one(question: Question, frame: pl.DataFrame) -> tuple[DeviceHour, pl.DataFr
             for row in hours.head(_SHOWN).iter_rows(named=True)
         )
         raise PricingError(f"{hours.height:,} device-hours are like that; name one. The largest:\n{listed}")
-    ((run_id, of, device_id, hour, _),) = hours.iter_rows()
-    return DeviceHour(run_id=run_id, provenance=of, device_id=device_id, hour_ns=nanoseconds(hour)), rows
+    ((run_id, own_provenance, device_id, hour, _),) = hours.iter_rows()
+    return DeviceHour(run_id=run_id, provenance=own_provenance, device_id=device_id, hour_ns=nanoseconds(hour)), rows
 
 
-def _device_hour(of: DeviceHour, frame: pl.DataFrame) -> pl.DataFrame:
-    return Question(hour_ns=of.hour_ns, run_id=of.run_id, device_id=of.device_id).of(frame)
+def _device_hour(device_hour: DeviceHour, frame: pl.DataFrame) -> pl.DataFrame:
+    return Question(hour_ns=device_hour.hour_ns, run_id=device_hour.run_id, device_id=device_hour.device_id).rows_of(
+        frame
+    )
 
 
 def _chain(
     root: Path,
     title: str,
-    of: DeviceHour,
+    device_hour: DeviceHour,
     rows: pl.DataFrame,
     frame: pl.DataFrame,
     stays: Sequence[Stay] | None,
@@ -215,12 +223,12 @@ def _chain(
     seen: Seen,
 ) -> Explanation:
     root = layout.check(root)
-    evidence = gather(root, of, mark)
-    whole = _device_hour(of, frame)
+    evidence = gather(root, device_hour, mark)
+    whole = _device_hour(device_hour, frame)
     steps: list[Step] = []
     everybodys = frame.filter(
-        pl.col("hour") == naive(of.hour_ns),
-        pl.col("provenance") == of.provenance,
+        pl.col("hour") == naive(device_hour.hour_ns),
+        pl.col("provenance") == device_hour.provenance,
         pl.col("hardware_id").is_in(whole["hardware_id"].unique().to_list()),
     )
     # A device that came back in another pool or class, or as other hardware, within the hour has a price for each.
@@ -228,7 +236,7 @@ def _chain(
     several = whole.select(columns).n_unique() > 1
     for hardware_id, pool, device_class in rows.filter(kind="capacity").select(columns).unique().sort(pl.all()).rows():
         tenures = [stay for stay in stays or () if stay.hardware_id == hardware_id]
-        holder = (of.run_id, of.device_id, pool, device_class)
+        holder = (device_hour.run_id, device_hour.device_id, pool, device_class)
         own = [
             (stay.t0_ns, stay.t1_ns)
             for stay in tenures
@@ -238,14 +246,14 @@ def _chain(
             frame.filter(kind="capacity", hardware_id=hardware_id, pool=pool, device_class=device_class)
             for frame in (whole, rows, everybodys)
         )
-        found = evidence.of((hardware_id, pool, device_class)) if several else evidence
+        unit_evidence = evidence.of_unit((hardware_id, pool, device_class)) if several else evidence
         if stays is not None:
-            found = dataclasses.replace(found, slices=evidence.within(own).slices)
-        shares = held(tenures, of.hour_ns)
-        steps += audit_steps.capacity(charged, asked, book, of.hour_ns, found, lot, shares.get(holder))
+            unit_evidence = dataclasses.replace(unit_evidence, slices=evidence.within(own).slices)
+        shares = held(tenures, device_hour.hour_ns)
+        steps += audit_steps.capacity(charged, asked, book, device_hour.hour_ns, unit_evidence, lot, shares.get(holder))
     if "transfer" in rows["kind"]:
         charged, asked = (frame.filter(kind="transfer") for frame in (whole, rows))
-        steps += audit_steps.transfer(charged, asked, book, of.hour_ns, evidence)
+        steps += audit_steps.transfer(charged, asked, book, device_hour.hour_ns, evidence)
     for unit in rows.filter(kind="energy").select(columns).unique().sort(pl.all()).rows():
         charged, asked = (
             frame.filter(kind="energy", hardware_id=unit[0], pool=unit[1], device_class=unit[2])
@@ -254,8 +262,10 @@ def _chain(
         others = everybodys.filter(kind="energy", hardware_id=unit[0]).join(
             charged, on=("run_id", "device_id"), how="anti"
         )
-        found = evidence.of(unit) if several else evidence
-        steps += audit_steps.energy(charged, asked, book, of.hour_ns, found, pl.concat([charged, others]))
+        unit_evidence = evidence.of_unit(unit) if several else evidence
+        steps += audit_steps.energy(
+            charged, asked, book, device_hour.hour_ns, unit_evidence, pl.concat([charged, others])
+        )
     kinds, leases = set(rows["kind"]), set(rows.filter(pl.col("bucket") == "rollout")["lease_id"])
     events = {
         "slices": evidence.slices if "capacity" in kinds else (),
@@ -267,9 +277,9 @@ def _chain(
         notes = [*notes, f"{evidence.late} events of the hour came in later and are not in this figure"]
     return Explanation(
         title=title,
-        of=of,
+        device_hour=device_hour,
         amount=Figure(value=charge_algebra.total(rows), unit="nano_usd", view=AMORTIZED, stamp=stamp),
-        rows=tuple({**row, "hour": utc(of.hour_ns)} for row in rows.iter_rows(named=True)),
+        rows=tuple({**row, "hour": utc(device_hour.hour_ns)} for row in rows.iter_rows(named=True)),
         steps=tuple(steps),
         spans=tuple(spans(root, (row for kind in events.values() for row in kind), verify.verify(root, seen=seen))),
         events=events,
@@ -277,16 +287,16 @@ def _chain(
     )
 
 
-def _corrections(closed: Closed, question: Question, of: DeviceHour) -> str:
+def _corrections(closed: Closed, question: Question, device_hour: DeviceHour) -> str:
     """How the closed amount became the restated one."""
-    before = charge_algebra.total(question.of(_device_hour(of, closed.charges.frame)))
-    posted = question.of(_device_hour(of, closed.corrections))
+    before = charge_algebra.total(question.rows_of(_device_hour(device_hour, closed.charges.frame)))
+    posted = question.rows_of(_device_hour(device_hour, closed.corrections))
     parts = [
         f"correction {number}: {format_usd(int(nano))} ({reason})"
         for number, reason, nano in posted.group_by("correction", "reason", maintain_order=True)
         .agg(pl.col("cost_nano").sum())
         .iter_rows()
     ]
-    after = charge_algebra.total(question.of(_device_hour(of, closed.frame)))
+    after = charge_algebra.total(question.rows_of(_device_hour(device_hour, closed.frame)))
     assert before + charge_algebra.total(posted) == after
     return f"closed {format_usd(before)}; {'; '.join(parts) or 'no correction of it'}; restated {format_usd(after)}"

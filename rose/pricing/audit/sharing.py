@@ -27,7 +27,7 @@ def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
 
     Time that several hold at once is cut into equal parts, and the nanoseconds that are left go to the first by name.
     """
-    there = [
+    spans = [
         (
             (stay.run_id, stay.device_id, stay.pool, stay.device_class),
             max(stay.t0_ns, hour_ns),
@@ -36,10 +36,10 @@ def held(stays: Iterable[Stay], hour_ns: int) -> dict[Holder, Held]:
         for stay in stays
         if stay.t0_ns < hour_ns + NS_PER_HOUR and stay.t1_ns > hour_ns
     ]
-    whole, own = ({holder: 0 for holder, *_ in there} for _ in range(2))
-    met: dict[Holder, set[Holder]] = {holder: set() for holder, *_ in there}
-    for from_ns, to_ns in pairwise(sorted({ns for _, *times in there for ns in times})):
-        holders = sorted(holder for holder, t0_ns, t1_ns in there if t0_ns <= from_ns and t1_ns >= to_ns)
+    whole, own = ({holder: 0 for holder, *_ in spans} for _ in range(2))
+    met: dict[Holder, set[Holder]] = {holder: set() for holder, *_ in spans}
+    for from_ns, to_ns in pairwise(sorted({ns for _, *times in spans for ns in times})):
+        holders = sorted(holder for holder, t0_ns, t1_ns in spans if t0_ns <= from_ns and t1_ns >= to_ns)
         for place, holder in enumerate(holders):
             part_ns, left_ns = divmod(to_ns - from_ns, len(holders))
             whole[holder] += to_ns - from_ns

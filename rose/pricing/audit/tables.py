@@ -15,7 +15,7 @@ _SUMS_SHOWN = 12
 
 def explanation(explained: Explanation, *, with_events: bool) -> Iterator[Element]:
     """The chain from an amount down to the ledger's events."""
-    amount, asked = explained.amount, explained.of
+    amount, asked = explained.amount, explained.device_hour
     yield f"{amount.text}, {explained.title}  [{amount.view}; {amount.stamp}]"
     hour, count = hour_text(asked.hour_ns), len(explained.rows)
     yield f"run {asked.run_id}, device {asked.device_id}, hour {hour}; {count} charges"

@@ -82,7 +82,7 @@ def compare(
     charges: Charges,
     allocation: Allocation,
     borrow: Marginal,
-    found: Groups,
+    groups: Groups,
     turns: Sequence[Mapping[str, Any]],
     spreads: Mapping[str, Spread],
     *,
@@ -137,7 +137,7 @@ def compare(
     ways.append(Alternative(name=NOTHING, usd=Fraction(0), basis="measured", explained=nothing, follows="borrowed"))
     charged = borrow.charged_usd
     if borrowed.useful:
-        ways = saved(ways, borrow, found, spreads, borrowed_usd=borrowed.usd, borrowed_loaded_usd=borrowed_loaded_usd)
+        ways = saved(ways, borrow, groups, spreads, borrowed_usd=borrowed.usd, borrowed_loaded_usd=borrowed_loaded_usd)
     else:
         ways = []
     return Comparison(
@@ -237,27 +237,27 @@ def _market(
     # Tokens that a preemption lost on a borrowed device would have been kept on one's own.
     kept = part.useful if measured else part.generated - part.stale
     hours = part.hardware_ns * tokens / (NS_PER_HOUR * kept) if kept else None
-    found = []
+    ways = []
     for commitment in dict.fromkeys(name for offers in held if offers is not None for name in offers):
         name = f"{device_class} {commitment}"
-        offers = [None if of is None else of.get(commitment) for of in held]
+        offers = [None if prices is None else prices.get(commitment) for prices in held]
         whole = sum(borrowed_ns, Fraction(0))
         usd, why = Fraction(0), None
-        for ns, offer, of in zip(borrowed_ns, offers, held, strict=True):
-            if of is None:
+        for ns, offer, prices in zip(borrowed_ns, offers, held, strict=True):
+            if prices is None:
                 continue
             cost, why = _offer_usd(offer, hours, age_s)
             if cost is None:
                 break
             usd += cost * ns / whole
         first = next(offer for offer in offers if offer is not None)
-        found.append(
+        ways.append(
             _bought(
                 Alternative(
                     name=name,
                     usd=None if why else usd,
                     basis="price book" if measured else "assumed",
-                    explained=_told(first, hours, age_s, measured),
+                    explained=_explained(first, hours, age_s, measured),
                     why=why,
                     follows="dedicated" if measured else "borrowed",
                     range=range_of(offer for offer in offers if offer is not None),
@@ -267,7 +267,7 @@ def _market(
                 first.bought_in_hours,
             )
         )
-    return found
+    return ways
 
 
 def _offer_usd(
@@ -296,20 +296,20 @@ def _needed_ns(offer: Offer, hours: Fraction | None, age_s: Fraction | None) -> 
     return Fraction(0) if hours is None or share <= 0 else hours * NS_PER_HOUR / share
 
 
-def _told(offer: Offer, hours: Fraction | None, age_s: Fraction | None, measured: bool) -> str:
-    told = f"${offer.usd_per_hour} per device-hour"
+def _explained(offer: Offer, hours: Fraction | None, age_s: Fraction | None, measured: bool) -> str:
+    text = f"${offer.usd_per_hour} per device-hour"
     if hours is not None:
-        told += f" for {float(hours):,.4g} device-hours"
+        text += f" for {float(hours):,.4g} device-hours"
     if offer.interruptions_per_hour and age_s is not None:
-        told += f"; {offer.interruptions_per_hour} interruptions an hour, each losing {float(age_s):.3g} s of work"
-    return told + ("" if measured else "; throughput of borrowed devices, assumed")
+        text += f"; {offer.interruptions_per_hour} interruptions an hour, each losing {float(age_s):.3g} s of work"
+    return text + ("" if measured else "; throughput of borrowed devices, assumed")
 
 
 def _age_s(turns: Sequence[Mapping[str, Any]], placement: str) -> Fraction | None:
     """E[L^2] / (2 E[L]) of completed turns, seconds; those elsewhere where there are none of the placement."""
-    of = [row for row in turns if row["placement"] == placement] or list(turns)
-    ns = sum(int(row["ns"]) for row in of)
-    return Fraction(sum(int(row["squared_ns"]) for row in of), 2 * ns * NS_PER_S) if ns else None
+    rows = [row for row in turns if row["placement"] == placement] or list(turns)
+    ns = sum(int(row["ns"]) for row in rows)
+    return Fraction(sum(int(row["squared_ns"]) for row in rows), 2 * ns * NS_PER_S) if ns else None
 
 
 def _flip(way: Alternative, borrow: Marginal, borrowed: Made) -> Flip | None:

@@ -58,7 +58,8 @@ class Harm:
 
 
 def measure(connection: duckdb.DuckDBPyConnection, stretches: Stretches, book: PriceBook, *, by_lease: bool) -> Harm:
-    """Compare a run's withheld windows with the rest. `run_id`, `period_end_ns` and `price_changes` are set."""
+    """Compare a run's withheld windows with the rest. `run_id` and `price_changes` are set; `lease_spans` was read."""
+    connection.execute(sql.read("borrowing/holdout_pieces.sql"))
     (drawn,) = rows(connection, "borrowing/holdout_windows")
     if (why := _confounded(drawn)) is not None:
         return Harm(confounded=why, windows=drawn["windows"], withheld=drawn["withheld"])

@@ -144,7 +144,7 @@ def energy(
             else:
                 estimates.append(estimate.widened(*tariff))
             bases.append("measured")
-            how.append(_told(measured))
+            how.append(_explained(measured))
         else:
             figure = book.power_of(device_class)
             usd = Fraction(0)
@@ -230,7 +230,7 @@ def _usd_per_joule(book: PriceBook, device_class: str, at_ns: int) -> Fraction |
     return Fraction(electricity.usd_per_kwh) * Fraction(electricity.pue) / _J_PER_KWH
 
 
-def _told(measured: Metered) -> str:
+def _explained(measured: Metered) -> str:
     kwh = [float(Fraction(e, MW_NS_PER_KWH)) for e in (measured.baseline_mw_ns, measured.extra_mw_ns)]
     span = ""
     if measured.interval is not None and measured.interval.high is not None:

@@ -71,11 +71,10 @@ def current(root: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> bool:
     """Attach the file and make it the default; False if it is new, or of another version or damaged and begun anew."""
-    name = f"kept_{_version()}"
     try:
         connection.execute(f"ATTACH {catalog.quoted(str(path))} AS kept")
         connection.execute("USE kept")
-        connection.execute(f"SELECT {name}()").fetchall()
+        connection.execute(f"SELECT kept_{_version()}()").fetchall()
         return True
     except duckdb.Error:
         connection.execute("USE memory")
@@ -98,15 +97,21 @@ def _brought_up_to_date(connection: duckdb.DuckDBPyConnection, root: Path, *, ne
     added = increment.since(root, {} if new else _marks(connection))
     if not added.events and not new:
         return connection
-    connection.execute("BEGIN")
-    if not _fold(connection, added, first=new):
+    if not new:
+        connection.execute("BEGIN")
+        if _fold(connection, added, first=False):
+            connection.execute("COMMIT")
+            return connection
         # Some sums cannot be undone: begin anew.
         connection.execute("ROLLBACK")
-        connection.execute("BEGIN")
+        connection.execute(f"DROP MACRO kept_{_version()}")
         for (name,) in connection.execute("SELECT table_name FROM duckdb_tables() WHERE NOT temporary").fetchall():
             connection.execute(f"DROP TABLE {name}")
-        _fold(connection, increment.since(root, {}), first=True)
-    connection.execute("COMMIT")
+        added = increment.since(root, {})
+    # Not one transaction, which would hold all that it makes on the way until it ends: half the memory. What is killed
+    # meanwhile is not of this version, since that is said last, and is begun anew.
+    _fold(connection, added, first=True)
+    connection.execute(f"CREATE OR REPLACE MACRO kept_{_version()}() AS true")
     return connection
 
 
@@ -122,7 +127,6 @@ def _create(connection: duckdb.DuckDBPyConnection) -> None:
     for view in _VIEWS:
         connection.execute(sql.read(view))
     connection.execute(sql.read("sums/15_hardware.sql"))
-    connection.execute(f"CREATE OR REPLACE MACRO kept_{_version()}() AS true")
 
 
 def _fold(connection: duckdb.DuckDBPyConnection, added: Increment, *, first: bool) -> bool:
@@ -134,6 +138,10 @@ def _fold(connection: duckdb.DuckDBPyConnection, added: Increment, *, first: boo
 
     def run(name: str) -> None:
         connection.execute(sql.read(f"sums/{name}.sql"))
+
+    def drop(*names: str) -> None:
+        for name in names:
+            connection.execute(f"DROP TABLE {name}")
 
     def count(text: str) -> int:
         return int(connection.execute(text).fetchall()[0][0] or 0)
@@ -158,10 +166,16 @@ def _fold(connection: duckdb.DuckDBPyConnection, added: Increment, *, first: boo
         connection.execute("SET VARIABLE sign = -1")
         run("40_fates")
     run("50_fold")
-    _fold_crossing(connection)
     connection.execute("SET VARIABLE sign = 1")
     run("40_fates")
-    if not first:
+    if first:
+        drop("new_turn", "moved", "new_token", "own_token", "new_attempt", "own_attempt")
+        drop("new_ended", "own_ended", "new_judged", "own_judged")
+    run("55_slices")
+    _fold_crossing(connection)
+    if first:
+        drop("new_slice", "new_other")
+    else:
         run("70_touched")
         run("80_forget")
         if count("SELECT max(portion) FROM grown") >= _PORTIONS:

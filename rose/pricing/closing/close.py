@@ -15,9 +15,11 @@ import polars as pl
 
 from rose.clock import utc, utc_us
 from rose.ledger import catalog, layout
+from rose.ledger.examine import Seen
 from rose.pricing import charges
-from rose.pricing.charges import Charges, Stay
-from rose.pricing.closing import approval, charge_algebra, coverage, index, store
+from rose.pricing.charges import Charges, NothingChargedError, Stay
+from rose.pricing.charges.preconditions import verified
+from rose.pricing.closing import approval, bill, charge_algebra, coverage, index, store
 from rose.pricing.closing.period import Period
 from rose.pricing.closing.records import Covered, Posting, postings, watermark
 from rose.pricing.closing.store import Closed
@@ -43,8 +45,9 @@ def close(
     """Price a period and freeze it; returns what was frozen. `by` is who does it, else this process's user.
 
     Whole or not at all: a process killed meanwhile leaves a close that stands, or none. Raises PricingError for
-    made-up prices, for a period that is not over, that lies in a closed one of the same provenance, that holds no
-    charge, in which a run has not ended (unless `with_open_runs`), or that cannot be priced; PriceBookError;
+    made-up prices, for a period that is not over, that lies in a closed one of the same provenance, that holds neither
+    a charge nor a correction of hours before it, in which a run has not ended (unless `with_open_runs`), or that cannot
+    be priced; PriceBookError;
     LedgerError; ApprovalNeededError where the rules of the ledger ask for the approval of another identity: it was
     then proposed, and nothing else done.
     """
@@ -63,16 +66,7 @@ def close(
             coverage.refuse_closed(postings(root), period, provenance)
         # Before anything is read, so that every event up to there is in what is priced.
         mark = watermark(root)
-        priced = charges.price(
-            root,
-            book,
-            from_ns=period.from_ns,
-            to_ns=period.to_ns,
-            provenance=provenance,
-            allow_unverified=allow_unverified,
-        )
-        if priced.frame.is_empty():
-            raise PricingError(f"the period {period.label} holds no charge, so there is nothing to close")
+        priced = _priced(root, period, book, provenance, allow_unverified)
         coverage.refuse_closed(postings(root), period, priced.provenance)
         open_runs = _open_runs(root, period, priced)
         if open_runs and not with_open_runs:
@@ -97,6 +91,32 @@ def close(
         posting = approval.post(root, posting, contents, contents[store.CHARGES_FILE])
         index.follow(root, posting)
     return store.read(root, posting.close_id)
+
+
+def _priced(
+    root: Path, period: Period, book: PriceBook, provenance: str | None, allow_unverified: bool
+) -> Charges:  # fmt: skip
+    """The charges of a period, or none where all that happened in it is that an earlier one was corrected."""
+    seen = Seen()
+    try:
+        priced = charges.price(
+            root, book, from_ns=period.from_ns, to_ns=period.to_ns, provenance=provenance,
+            allow_unverified=allow_unverified, seen=seen,
+        )  # fmt: skip
+        if priced.frame.is_empty():
+            raise NothingChargedError(f"the period {period.label} holds no charge, so there is nothing to close")
+        return priced
+    except NothingChargedError:
+        posted = postings(root)
+        named = {own[0].provenance for own in posted.values()} if provenance is None else {provenance}
+        within = {name: [*coverage.corrections_in(posted, period, name)] for name in named}
+        if not any(within.values()):
+            raise
+        of = bill.one_provenance({name for name, corrections in within.items() if corrections}, provenance, period)
+        return Charges(
+            frame=store.read(root, within[of][0][0].close_id).charges.frame.clear(), stays=(), provenance=of, book=book,
+            from_ns=period.from_ns, to_ns=period.to_ns, verified=verified(root, allow_unverified, seen),
+        )  # fmt: skip
 
 
 def settle(root: Path) -> None:

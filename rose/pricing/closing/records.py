@@ -20,7 +20,7 @@ from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 
 #: The words of the books' own events.
-CLOSED, RESTATED, BUDGETED = "closed", "restated", "budgeted"
+CLOSED, RESTATED, BUDGETED, INVOICED = "closed", "restated", "budgeted", "invoiced"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

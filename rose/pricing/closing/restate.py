@@ -13,6 +13,7 @@ import polars as pl
 from rose.clock import utc_us
 from rose.ledger import layout
 from rose.pricing import charges
+from rose.pricing.charges import NothingChargedError
 from rose.pricing.closing import approval, charge_algebra, coverage, index, store
 from rose.pricing.closing.close import make_posting, settle
 from rose.pricing.closing.period import naive
@@ -51,14 +52,20 @@ def restate(
         book = book or store.book_of(root, last)
         choice.refuse_example(book, f"correcting {close_id}")
         mark = watermark(root)
-        priced = charges.price(
-            root,
-            book,
-            from_ns=last.from_ns,
-            to_ns=last.to_ns,
-            provenance=last.provenance,
-            allow_unverified=allow_unverified,
-        )
+        try:
+            priced = charges.price(
+                root,
+                book,
+                from_ns=last.from_ns,
+                to_ns=last.to_ns,
+                provenance=last.provenance,
+                allow_unverified=allow_unverified,
+            )
+        except NothingChargedError:
+            # Closed for the corrections that were posted in it, and nothing has come since.
+            if closed.frame.is_empty():
+                return None
+            raise
         number = last.number + 1
         # Never before what is corrected, whatever the clock says.
         posted_us = max(utc_us() if now_us is None else now_us, last.posted_us + 1)

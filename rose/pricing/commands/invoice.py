@@ -34,6 +34,12 @@ def invoice_command(
     provenance: ProvenanceOption = None,
     *,
     every: Annotated[bool, typer.Option("--all", help="Of every team, and of what is unallocated.")] = False,
+    listed: Annotated[
+        bool, typer.Option("--list", help="The final invoices that were issued, of one --team or all.")
+    ] = False,
+    allow_overlap: Annotated[
+        bool, typer.Option("--allow-overlap", help="Issue it although hours of it were invoiced to the team before.")
+    ] = False,
     pdf: Annotated[bool, typer.Option("--pdf", help="The same as PDF beside it, by a Chromium on PATH.")] = False,
     paper: Annotated[Literal["A4", "letter"], typer.Option("--paper", help="Size of the PDF.")] = "A4",
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
@@ -43,13 +49,18 @@ def invoice_command(
     """What a team is charged for a period: final if the period is closed, a marked draft until then."""
     with clear_errors():
         from rose.clock import utc_us
-        from rose.pricing.invoices import build
+        from rose.pricing.invoices import build, register
         from rose.pricing.invoices import pdf as printing
         from rose.pricing.invoices.summary import summary
         from rose.pricing.money import PricingError
         from rose.pricing.spend.calendar import calendar_of
         from rose.pricing.spend.currency import OWN
 
+        if listed:
+            if every or pdf or out is not None or period is not None:
+                raise PricingError("--list shows what was issued: give --team, --json and --ledger alone with it")
+            _list(ledger_root(ledger), team, as_json)
+            return
         if every == (team is not None):
             raise PricingError("say whose invoice: --team TEAM, or --all")
         if out is None and (pdf or not as_json):
@@ -70,11 +81,16 @@ def invoice_command(
                 allow_unverified=allow_unverified,
             )  # fmt: skip
             made = made if team is None else (build.of_team(made, team),)
+            # Before anybody has it: what is sent is on record.
+            new = () if out is None else register.issue(root, made, allow_overlap=allow_overlap)
             files: list[list[Written]] = []
             for number, invoice in enumerate(made):
                 progress(number, len(made))
                 path = None if out is None else out / f"{invoice.number}.html" if every else out
                 files.append([] if path is None else _write(invoice, path, paper if pdf else None, force))
+        for one in new:
+            if one.overlaps:
+                typer.echo(f"{one.number} has hours of {', '.join(one.overlaps)}, which the team was issued", err=True)
         if as_json:
             data = [_json(invoice, written) for invoice, written in zip(made, files, strict=True)]
             whole = {"summary": summary(made).to_json(), "invoices": data}
@@ -84,6 +100,19 @@ def invoice_command(
             _say(invoice, written)
         for line in summary(made).lines if every else ():
             typer.echo(line)
+
+
+def _list(root: Path, team: str | None, as_json: bool) -> None:
+    from rose.pricing import console
+    from rose.pricing.invoices import register
+
+    rows = [one for one in register.issued(root) if team in (None, one.team)]
+    if as_json:
+        typer.echo(json.dumps([one.to_json() for one in rows], indent=2))
+    elif rows:
+        console.show([register.table(rows)])
+    else:
+        typer.echo(f"no final invoice was issued{'' if team is None else f' to {visible(team)}'} yet")
 
 
 def _check_place(out: Path, *, every: bool, pdf: bool, force: bool) -> None:

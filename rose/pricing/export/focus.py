@@ -70,12 +70,12 @@ def write(bill: Bill, path: Path, *, force: bool = False, progress: Progress = l
             _write(bill, temporary, suffix, progress)
         except duckdb.Error as error:
             raise PricingError(f"the charges cannot be made into FOCUS rows: {str(error).splitlines()[0]}") from error
-        found = focus_check.check(temporary, charges_nano(bill))
-        if found.faults:
+        report = focus_check.check(temporary, charges_nano(bill))
+        if report.faults:
             raise PricingError(
-                "the rows that were made break FOCUS's rules, so nothing was exported:\n" + found.text(path.name)
+                "the rows that were made break FOCUS's rules, so nothing was exported:\n" + report.text(path.name)
             )
-        return found.rows, found.totals
+        return report.rows, report.totals
 
     return out.write(path, force, make)
 
@@ -147,11 +147,11 @@ def _tables(connection: duckdb.DuckDBPyConnection, bill: Bill) -> None:
     connection.execute(sql.read("export/focus_tables.sql"))
     for number, part in enumerate(bill.parts):
         book = part.book
-        said = [
+        values = [
             number, part.correction, part.invoice_id, _moment(part.from_ns), _moment(part.to_ns), book.currency,
             book.name, book.version, book.sha256,
         ]  # fmt: skip
-        connection.execute("INSERT INTO part VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", said)
+        connection.execute("INSERT INTO part VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
         # What is corrected may have no price in the book that corrects it; a correction needs none.
         for price in [] if part.correction else prices.used(part):
             prices_pico = [_pico(usd) for usd in (price.usd, price.list_usd, price.contracted_usd)]

@@ -59,7 +59,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Report:
     """What a file holds. `totals` are nano-dollars: `billed`, `effective`, `purchased`, and `bucket/...` of each."""
 
     rows: int
@@ -79,7 +79,7 @@ class Found:
         }
 
 
-def check(path: Path, charges_nano: Mapping[str, int] | None = None) -> Found:
+def check(path: Path, charges_nano: Mapping[str, int] | None = None) -> Report:
     """Check a FOCUS file of ours, Parquet or CSV; against the charges it was made from too, where they are given.
 
     `charges_nano` are nano-dollars by bucket. Raises PricingError for a file that cannot be read as what it is called.
@@ -91,7 +91,7 @@ def check(path: Path, charges_nano: Mapping[str, int] | None = None) -> Found:
     with duckdb.connect() as connection, tempfile.TemporaryDirectory(prefix="rose-focus-") as folder:
         try:
             if faults := _of_columns(_columns(connection, path)):
-                return Found(0, {}, faults)
+                return Report(0, {}, faults)
             if path.suffix == ".csv":
                 # Every rule reads the rows again, and reading text takes longest.
                 stored = Path(folder) / "focus.parquet"
@@ -107,7 +107,7 @@ def check(path: Path, charges_nano: Mapping[str, int] | None = None) -> Found:
 
 def _check(
     connection: duckdb.DuckDBPyConnection, charges_nano: Mapping[str, int] | None, faults: tuple[Fault, ...]
-) -> Found:
+) -> Report:
     connection.execute(sql.read("export/amounts.sql"))
     faults += _of_rows(connection) + _of_duplicates(connection) + _of_balance(connection)
     sums = _records(connection, "focus_sums")
@@ -125,7 +125,7 @@ def _check(
         "purchased": sum(int(row["billed"] or 0) for row in sums if row["bucket"] is None),
         **{f"bucket/{bucket}": nano for bucket, nano in buckets.items()},
     }
-    return Found(sum(int(row["rows"]) for row in sums), totals, faults)
+    return Report(sum(int(row["rows"]) for row in sums), totals, faults)
 
 
 def _columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, str]:
@@ -141,15 +141,15 @@ def _columns(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, str
 def _of_columns(columns: Mapping[str, str]) -> tuple[Fault, ...]:
     names = list(columns)
     custom = [name.startswith("x_") for name in names]
-    said = [f"there is no column {name}" for name in TYPES if name not in columns]
-    said += [f"column {name} is none of FOCUS 1.2's or ours" for name in names if name not in TYPES]
-    said += [
+    texts = [f"there is no column {name}" for name in TYPES if name not in columns]
+    texts += [f"column {name} is none of FOCUS 1.2's or ours" for name in names if name not in TYPES]
+    texts += [
         f"column {name} is {columns[name]} and must be {kind}"
         for name, kind in TYPES.items() if name in columns and columns[name] != kind
     ]  # fmt: skip
     if custom != sorted(custom):
-        said.append("columns that begin with x_ must come after FOCUS's own")
-    return tuple(Fault(text, 0) for text in said)
+        texts.append("columns that begin with x_ must come after FOCUS's own")
+    return tuple(Fault(text, 0) for text in texts)
 
 
 def _as_parquet(connection: duckdb.DuckDBPyConnection, path: Path, to: Path) -> tuple[Fault, ...]:
@@ -182,11 +182,11 @@ def _of_rows(connection: duckdb.DuckDBPyConnection) -> tuple[Fault, ...]:
         "{'rows': count(*) FILTER (bad), 'first': min(row, 5) FILTER (bad)}"
     )
     faults = []
-    for rule, of in _records(connection, "focus_rules")[0].items():
-        if of["rows"]:
-            column, first = rule.split(" ", 1)[0], tuple(of["first"])
+    for rule, breaches in _records(connection, "focus_rules")[0].items():
+        if breaches["rows"]:
+            column, first = rule.split(" ", 1)[0], tuple(breaches["first"])
             held = connection.execute(f"SELECT {column}::VARCHAR FROM focus WHERE row = ?", [first[0]]).fetchall()
-            faults.append(Fault(rule, of["rows"], first, held[0][0] or "no value"))
+            faults.append(Fault(rule, breaches["rows"], first, held[0][0] or "no value"))
     return tuple(faults)
 
 
@@ -200,12 +200,12 @@ def _of_duplicates(connection: duckdb.DuckDBPyConnection) -> tuple[Fault, ...]:
 def _of_balance(connection: duckdb.DuckDBPyConnection) -> tuple[Fault, ...]:
     faults = []
     for row in _records(connection, "focus_balance"):
-        of = f"the hour of {row['CommitmentDiscountId']} from {row['ChargePeriodStart']}, run {row['x_RunId']}"
+        subject = f"the hour of {row['CommitmentDiscountId']} from {row['ChargePeriodStart']}, run {row['x_RunId']}"
         if row["purchased"] != row["used"]:
-            said = f"was purchased for {row['purchased']}, and EffectiveCost of its usage sums to {row['used']}"
+            text = f"was purchased for {row['purchased']}, and EffectiveCost of its usage sums to {row['used']}"
         else:
-            said = f"has {row['purchased_hours']} hours purchased, and {row['used_hours']} used and unused"
-        faults.append(Fault(f"{of}, {said}", 1, (int(row["first"]),)))
+            text = f"has {row['purchased_hours']} hours purchased, and {row['used_hours']} used and unused"
+        faults.append(Fault(f"{subject}, {text}", 1, (int(row["first"]),)))
     return tuple(faults)
 
 

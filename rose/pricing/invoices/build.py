@@ -126,8 +126,8 @@ def _charged(
     posted = postings(root)
     same = [first for first, *_ in posted.values() if first.period == period and provenance in (None, first.provenance)]
     if same:
-        of = bill.one_provenance({first.provenance for first in same}, provenance, period)
-        closed = store.read(root, next(first.close_id for first in same if first.provenance == of))
+        own_provenance = bill.one_provenance({first.provenance for first in same}, provenance, period)
+        closed = store.read(root, next(first.close_id for first in same if first.provenance == own_provenance))
         if not closed.verified:
             _refuse_unverified(closed.close_id, allow_unverified)
         close = closed.posted[0]
@@ -186,11 +186,11 @@ def _only_corrected(
     # What the corrections were priced by, where nobody names a book.
     book = choice.choose(root, price_book) if price_book else store.book_of(root, within[-1])
     facts = dataclasses.replace(BookFacts.from_book(book), example=any(posting.book.example for posting in within))
-    of = bill.one_provenance({posting.provenance for posting in within}, provenance, period)
+    own_provenance = bill.one_provenance({posting.provenance for posting in within}, provenance, period)
     frame = sums.frozen(root, within[-1]).clear()
     charged = _Charged(
         frame=frame, book=book, books=(), close=None, made_ns=now_ns, later=frame,
-        stamp=Stamp(from_ns=period.from_ns, to_ns=period.to_ns, provenance=of, book=facts, verified=True),
+        stamp=Stamp(from_ns=period.from_ns, to_ns=period.to_ns, provenance=own_provenance, book=facts, verified=True),
     )  # fmt: skip
     return charged if any(_corrections(root, period, charged)) else None
 
@@ -224,40 +224,29 @@ def _charges(frame: pl.DataFrame) -> Iterator[tuple[str, Line]]:
     )
     for row in summed.iter_rows(named=True):
         kind = row["kind"]
-        of = (row["device_class"], row["pool"] and f"{row['pool']} pool", row["commitment"])
+        device = (row["device_class"], row["pool"] and f"{row['pool']} pool", row["commitment"])
         yield row["team"], Line(
             kind="charge", what=row["bucket"], amount_nano=row["cost_nano"], run_id=row["run_id"],
-            detail=row["route"] or ", ".join(filter(None, of)), count=row[_COUNTS[kind]], unit=UNITS[kind][0],
+            detail=row["route"] or ", ".join(filter(None, device)), count=row[_COUNTS[kind]], unit=UNITS[kind][0],
             amounts=row["amounts"],
         )  # fmt: skip
 
 
 def _corrections(root: Path, period: Period, charged: _Charged) -> Iterator[tuple[str, Line]]:
-    """Team and line of what was posted within a period to hours before it, by posting and bucket.
-
-    Hours that another close had taken over by then are corrected there.
-    """
+    """Team and line of what was posted within a period to hours before it, by posting and bucket."""
     posted = {
         close_id: own for close_id, own in postings(root).items()
         if charged.close is None or own[0].posted_ns <= charged.close.posted_ns
     }  # fmt: skip
-    for close_id, counted in coverage.counting(posted, charged.stamp.provenance).items():
-        for posting in posted[close_id][1:]:
-            before = [part for part in counted if part.from_ns < period.from_ns]
-            if not before or not period.from_ns <= posting.posted_ns < period.to_ns:
-                continue
-            frozen = sums.frozen(root, posting)
-            frame = pl.concat(
-                coverage.within(frozen, Period(part.from_ns, min(part.to_ns, period.from_ns))) for part in before
+    for posting, before in coverage.corrections_in(posted, period, charged.stamp.provenance):
+        frozen = sums.frozen(root, posting)
+        frame = pl.concat(coverage.within(frozen, part) for part in before)
+        summed = frame.with_columns(_team()).group_by("team", "bucket").agg(pl.col("cost_nano").sum())
+        for team, bucket, nano in summed.filter(pl.col("cost_nano") != 0).sort("team", "bucket").iter_rows():
+            yield (
+                team,
+                Line(kind="correction", what=bucket, amount_nano=nano, detail=posting.reason or "", posting=posting),
             )
-            summed = frame.with_columns(_team()).group_by("team", "bucket").agg(pl.col("cost_nano").sum())
-            for team, bucket, nano in summed.filter(pl.col("cost_nano") != 0).sort("team", "bucket").iter_rows():
-                yield (
-                    team,
-                    Line(
-                        kind="correction", what=bucket, amount_nano=nano, detail=posting.reason or "", posting=posting
-                    ),
-                )
 
 
 def _ruled(root: Path, period: Period, charged: _Charged, allow_unverified: bool) -> Iterator[tuple[str, Line]]:

@@ -82,18 +82,18 @@ class Line:
 
     def to_json(self) -> dict[str, Any]:
         """`quantity` is in `unit`, rounded as floats are; `count` is exact, in `count_unit`."""
-        said: dict[str, Any] = {
+        document: dict[str, Any] = {
             "kind": self.kind, "what": self.what, "detail": self.detail, "run": self.run_id,
             "quantity": None if self.quantity is None else float(self.quantity), "unit": self.unit,
             "count": self.count, "count_unit": _SCALE[self.unit][1] if self.unit else "",
             "amount_nano": self.amount_nano,
         }  # fmt: skip
         if (posted := self.posting) is not None:
-            said |= {
+            document |= {
                 "posting": f"{posted.close_id}/{posted.number}", "original_period": posted.period.label,
                 "posted_at": utc(posted.posted_ns), "sha256": posted.sha256,
             }  # fmt: skip
-        return said
+        return document
 
 
 _SCALE = {unit: (scale, whole) for unit, scale, whole in UNITS.values()}
@@ -147,12 +147,12 @@ class Invoice:
     @property
     def number(self) -> str:
         """From the close's id, which no other close has, the team, and what it was converted to; a name for a file."""
-        of = self.close.close_id if self.close else f"{self.period.label}-{self.stamp.provenance}-draft"
+        stem = self.close.close_id if self.close else f"{self.period.label}-{self.stamp.provenance}-draft"
         name = re.sub(r"[^A-Za-z0-9_]+", "-", self.team).strip("-")[:40]
         # Two teams may be alike but for what no file's name can have, and one may be called as another is marked.
         plain = name == self.team and not re.search("-([0-9a-f]{8}|[A-Z]{3})$", name)
         mark = "" if plain else hashlib.sha256(self.team.encode()).hexdigest()[:8]
-        return "-".join(filter(None, (of, name, mark, self.rate.currency if self.rate else "")))
+        return "-".join(filter(None, (stem, name, mark, self.rate.currency if self.rate else "")))
 
     @property
     def marks(self) -> tuple[str, ...]:

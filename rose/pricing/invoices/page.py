@@ -129,9 +129,9 @@ def _money(whole: int, places: int, currency: str) -> str:
 
 def _row(line: Line, amount: str, currency: str, unit_nano: int) -> Row:
     quantity, price, what, detail = "", "", line.what, line.detail
-    of, for_one = line.shown_quantity(unit_nano), line.shown_price(unit_nano)
-    if of is not None and for_one is not None:
-        quantity, price = f"{of:,f} {line.unit}", format_price(for_one, currency)
+    shown_quantity, shown_price = line.shown_quantity(unit_nano), line.shown_price(unit_nano)
+    if shown_quantity is not None and shown_price is not None:
+        quantity, price = f"{shown_quantity:,f} {line.unit}", format_price(shown_price, currency)
     if (posted := line.posting) is not None:
         what = f"{line.what}, of {posted.period.label}"
         detail = f"{line.detail} ({posted.close_id}/{posted.number}, posted {_day(posted.posted_ns)})"
@@ -180,7 +180,9 @@ def _rests_on(invoice: Invoice) -> Iterator[tuple[str, str]]:
         yield "Close", f"{close.close_id}, {utc(close.posted_ns)}, by {close.who}"
         yield "Close's SHA-256", close.sha256
     posted = (line.posting for line in invoice.lines if line.posting is not None)
-    yield from {f"Correction {of.close_id}/{of.number}": f"SHA-256 {of.sha256}" for of in posted}.items()
+    yield from {
+        f"Correction {posting.close_id}/{posting.number}": f"SHA-256 {posting.sha256}" for posting in posted
+    }.items()
     yield "Provenance", stamp.provenance
     yield "Ledger", facts.ledger(stamp, "")
     yield "Exact total", f"{invoice.total_nano:,} nano-units of {stamp.currency} (1e-9 of one)"

@@ -44,11 +44,11 @@ def print_pdf(html: str, path: Path) -> None:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
             )
-            said = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+            message = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         except subprocess.TimeoutExpired:
-            said = [f"it was not done after {_TIMEOUT_S} s"]
+            message = [f"it was not done after {_TIMEOUT_S} s"]
         except OSError as error:
-            said = [error.strerror or str(error)]
+            message = [error.strerror or str(error)]
         if not made.exists():
-            raise PricingError(f"{program} made no PDF: {said[0]}; print the HTML page from a browser instead")
+            raise PricingError(f"{program} made no PDF: {message[0]}; print the HTML page from a browser instead")
         shutil.copyfile(made, path)

@@ -48,7 +48,7 @@ def coverage(book: PriceBook) -> list[Cover]:
 
 def warnings(book: PriceBook) -> list[str]:
     """What would stop some run from being priced, or leave a figure out: gaps in dates, classes without power."""
-    said = [
+    texts = [
         f"{cover.what} has no price {words(gap)}; a run that needs it on those days is refused"
         for cover in coverage(book)
         for gap in cover.gaps
@@ -56,7 +56,7 @@ def warnings(book: PriceBook) -> list[str]:
     ]
     powered = {figure.device_class for figure in book.power}
     unpowered = sorted({price.device_class for price in book.device if not price.energy_included} - powered)
-    return said + [
+    return texts + [
         f"device {name} has no [[power]]; the energy of its rollouts is refused where no meter was read"
         for name in unpowered
     ]

@@ -95,10 +95,10 @@ def diff(old: PriceBook, new: PriceBook) -> Diff:
 
 
 def _by_key(entries: Iterable[Entry]) -> dict[tuple[str, ...], list[Entry]]:
-    found: dict[tuple[str, ...], list[Entry]] = {}
+    by_key: dict[tuple[str, ...], list[Entry]] = {}
     for entry in entries:
-        found.setdefault(entry.key, []).append(entry)
-    return found
+        by_key.setdefault(entry.key, []).append(entry)
+    return by_key
 
 
 def _changes(table: str, key: tuple[str, ...], before: list[Entry], after: list[Entry]) -> list[Change]:
@@ -113,8 +113,8 @@ def _changes(table: str, key: tuple[str, ...], before: list[Entry], after: list[
                 begun = so_far.pop().valid_from
             change = Change(table=table, key=key, field=field, old=old, new=new, valid_from=begun, valid_to=end)
             so_far.append(change)
-    found = (change for changes in by_field.values() for change in changes)
-    return sorted(found, key=lambda change: change.valid_from or date.min)
+    in_days = (change for changes in by_field.values() for change in changes)
+    return sorted(in_days, key=lambda change: change.valid_from or date.min)
 
 
 def _on(entries: Iterable[Entry], first: date | None, end: date | None) -> Entry | None:

@@ -156,8 +156,8 @@ class Dated(Entry):
 
     @field_validator("valid_to")
     @classmethod
-    def _forwards(cls, valid_to: date | None, found: ValidationInfo) -> date | None:
-        valid_from = found.data.get("valid_from")
+    def _forwards(cls, valid_to: date | None, info: ValidationInfo) -> date | None:
+        valid_from = info.data.get("valid_from")
         if valid_from is not None and valid_to is not None and valid_to <= valid_from:
             raise ValueError(
                 f"must be after valid_from {valid_from}: it is the first day on which the price no longer holds"

@@ -89,7 +89,7 @@ class PriceBook(Header):
 
     def entries(self, table: str) -> Sequence[Entry]:
         """Entries of a table of the file, in its order. Raises KeyError for a table that no book has."""
-        of: dict[str, Sequence[Entry]] = {
+        by_table: dict[str, Sequence[Entry]] = {
             "device": self.device,
             "offer": self.offer,
             "power": self.power,
@@ -104,7 +104,7 @@ class PriceBook(Header):
             "device_tag": self.device_tag,
             "vendor_resource": self.vendor_resource,
         }
-        return of[table]
+        return by_table[table]
 
     def device_at(self, device_class: str, pool: str, ns: int) -> DevicePrice:
         """Price of a device of a class in a pool at an instant; an entry for the pool goes before one without."""
@@ -185,21 +185,21 @@ class PriceBook(Header):
         if holding:
             # At most two hold, one of them for the pool.
             return max(holding, key=lambda price: price.pool is not None)
-        said = f"price book {self.path} has no price for device class {device_class!r}"
+        message = f"price book {self.path} has no price for device class {device_class!r}"
         if not of_class:
             known = ", ".join(sorted({price.device_class for price in self.device}))
             raise PriceBookError(
-                f'{said} (it has {known}); add a [[device]] with class = "{device_class}"{self._where}'
+                f'{message} (it has {known}); add a [[device]] with class = "{device_class}"{self._where}'
             )
         if not wanted:
             pools = ", ".join(sorted({str(price.pool) for price in of_class}))
             where = "whatever its pool" if pool is None else f"in pool {pool!r}"
             raise PriceBookError(
-                f"{said} {where} (it has one for pool {pools}); add a [[device]] without a pool{self._where}"
+                f"{message} {where} (it has one for pool {pools}); add a [[device]] without a pool{self._where}"
             )
         in_pool = "" if pool is None else f" in pool {pool!r}"
         raise PriceBookError(
-            f"{said}{in_pool} on {day_of(ns)}; add a [[device]] whose valid_from and valid_to hold that day"
+            f"{message}{in_pool} on {day_of(ns)}; add a [[device]] whose valid_from and valid_to hold that day"
             f"{self._where}"
         )
 
@@ -215,9 +215,9 @@ class PriceBook(Header):
                 return entry
             known = True
         header = f"[[{table}]]" if what or known else f"[{table}]"
-        of, on = f" for {what}" if what else "", f" on {day_of(ns)}" if known else ""
+        subject, day = f" for {what}" if what else "", f" on {day_of(ns)}" if known else ""
         fix = "add one whose valid_from and valid_to hold that day" if known else "add one, 0 if it is free"
-        raise PriceBookError(f"price book {self.path} has no {header}{of}{on}; {fix}{self._where}")
+        raise PriceBookError(f"price book {self.path} has no {header}{subject}{day}; {fix}{self._where}")
 
 
 @functools.cache

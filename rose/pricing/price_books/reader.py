@@ -34,7 +34,7 @@ class Fault:
     """What is wrong at a place of the file: (table, which of its entries, key, ...), or (key,) at the top."""
 
     loc: tuple[int | str, ...]
-    said: str
+    text: str
 
 
 def read(text: str, source: str) -> dict[str, Any]:
@@ -50,9 +50,9 @@ def read(text: str, source: str) -> dict[str, Any]:
     except (ValueError, ArithmeticError):
         raise PriceBookError(f"price book {source} has a number too long for any price; shorten it") from None
     faults: list[Fault] = []
-    found: dict[str, list[tuple[int, Entry]]] = {}
+    by_table: dict[str, list[tuple[int, Entry]]] = {}
     for table, kind in FILE_TABLES.items():
-        found[table] = list(_entries(table, kind, data.get(table, []), faults))
+        by_table[table] = list(_entries(table, kind, data.get(table, []), faults))
     top = {key: value for key, value in data.items() if key not in FILE_TABLES}
     try:
         Header.model_validate(top)
@@ -61,14 +61,14 @@ def read(text: str, source: str) -> dict[str, Any]:
     faults += [
         Fault((table,), f"is missing; add {how}") for table, how in _REQUIRED.items() if data.get(table) in (None, [])
     ]
-    faults += [fault for table in FILE_TABLES for fault in _overlaps(table, found[table], text)]
-    moving = [place for place in found["shared_cost"] if isinstance(place[1], SharedCost) and place[1].share_of]
+    faults += [fault for table in FILE_TABLES for fault in _overlaps(table, by_table[table], text)]
+    moving = [place for place in by_table["shared_cost"] if isinstance(place[1], SharedCost) and place[1].share_of]
     faults += _overlaps("shared_cost", moving, text, lambda entry: (f"of {getattr(entry, 'share_of', None)}",))
     if faults:
         lines = sorted((_line_of(fault.loc, text) or 0, index) for index, fault in enumerate(faults))
-        said = "\n".join(f"  {_where(faults[index], line, data)}: {faults[index].said}" for line, index in lines)
-        raise PriceBookError(f"price book {source}:\n{said}")
-    return top | {table: [entry for _, entry in entries] for table, entries in found.items()}
+        listing = "\n".join(f"  {_where(faults[index], line, data)}: {faults[index].text}" for line, index in lines)
+        raise PriceBookError(f"price book {source}:\n{listing}")
+    return top | {table: [entry for _, entry in entries] for table, entries in by_table.items()}
 
 
 def _entries(table: str, kind: type[Entry], given: object, faults: list[Fault]) -> Iterator[tuple[int, Entry]]:
@@ -120,39 +120,39 @@ def _two_prices(what: str, earlier: Entry, later: Entry, line: int | None) -> st
     if earlier.days == later.days:
         return f"{what!r} is given twice for the same days, here and by {other}; keep one"
     on = f" on {start}" if start else ""
-    said = f"{what!r} has two {earlier.noun}s{on}: {other} holds {span_of(*earlier.days)}"
+    text = f"{what!r} has two {earlier.noun}s{on}: {other} holds {span_of(*earlier.days)}"
     if start is None or start == earlier.days[0]:
-        return f"{said}, this one {span_of(*later.days)}; keep one, or give them dates that do not meet"
-    return f"{said}; end it with valid_to = {start} or earlier, or let this one begin later"
+        return f"{text}, this one {span_of(*later.days)}; keep one, or give them dates that do not meet"
+    return f"{text}; end it with valid_to = {start} or earlier, or let this one begin later"
 
 
 def _explained(place: tuple[int | str, ...], kind: type[BaseModel], error: ValidationError) -> Iterator[Fault]:
     """Each fault that pydantic found in one table, in this file's words."""
     known = {field.alias or name for name, field in kind.model_fields.items()}
     for item in error.errors():
-        said, key = item["msg"].removeprefix("Value error, "), str(item["loc"][-1]) if item["loc"] else ""
+        text, key = item["msg"].removeprefix("Value error, "), str(item["loc"][-1]) if item["loc"] else ""
         match item["type"]:
             case "missing":
-                said = f"is missing; add {key} = ..."
+                text = f"is missing; add {key} = ..."
             case "extra_forbidden":
                 names = known if place else known | FILE_TABLES.keys()
                 near = difflib.get_close_matches(key, sorted(names), n=1)
-                said = f"unknown key; did you mean {near[0]}?" if near else f"unknown key; known are {_listed(names)}"
+                text = f"unknown key; did you mean {near[0]}?" if near else f"unknown key; known are {_listed(names)}"
             case "literal_error" if key == "currency":
-                said = _CURRENCY
+                text = _CURRENCY
             case "literal_error":
-                said = f"must be {item['ctx']['expected']}"
+                text = f"must be {item['ctx']['expected']}"
             case "string_type":
-                said = "must be text in quotes"
+                text = "must be text in quotes"
             case "string_too_short":
-                said = "must not be empty"
+                text = "must not be empty"
             case "string_pattern_mismatch":
-                said = 'must be the three capital letters of a currency, such as "EUR"'
+                text = 'must be the three capital letters of a currency, such as "EUR"'
             case "bool_type":
-                said = "must be true or false, without quotes"
+                text = "must be true or false, without quotes"
         if item["type"] != "missing" and not isinstance(item["input"], dict):
-            said += f" (got {_shown(item['input'])})"
-        yield Fault((*place, *item["loc"]), said)
+            text += f" (got {_shown(item['input'])})"
+        yield Fault((*place, *item["loc"]), text)
 
 
 def _listed(names: set[str]) -> str:

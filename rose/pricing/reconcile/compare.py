@@ -205,13 +205,15 @@ def _rate(book: PriceBook | None, currency: str, stamp: Stamp) -> Rate | None:
     """What a unit of the invoice's currency is in the ledger's; None where they are the same."""
     if currency == stamp.currency:
         return None
-    said = f"the invoice is in {currency} and the ledger in {stamp.currency}"
+    currencies_text = f"the invoice is in {currency} and the ledger in {stamp.currency}"
     if book is None:
-        raise PricingError(f"{said}: name a price book that has an [[exchange_rate]] for {currency} with `-b FILE`")
+        raise PricingError(
+            f"{currencies_text}: name a price book that has an [[exchange_rate]] for {currency} with `-b FILE`"
+        )
     try:
         return currencies.rate_of(book, currency, Period(stamp.from_ns, stamp.to_ns))
     except PriceBookError as error:
-        raise PriceBookError(f"{said}: {error}") from None
+        raise PriceBookError(f"{currencies_text}: {error}") from None
 
 
 def _prepare(

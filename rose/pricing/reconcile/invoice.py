@@ -69,8 +69,8 @@ def opened(path: Path) -> Iterator[tuple[duckdb.DuckDBPyConnection, InvoiceFacts
             except (duckdb.OutOfMemoryException, PricingError):
                 raise
             except duckdb.Error as error:
-                said = _explained(error).replace(str(Path(folder) / _LINK), path.name)
-                raise PricingError(f"{path} cannot be read: {said}") from None
+                text = _explained(error).replace(str(Path(folder) / _LINK), path.name)
+                raise PricingError(f"{path} cannot be read: {text}") from None
             yield connection, _facts(connection, path)
         except duckdb.OutOfMemoryException as error:
             raise PricingError(
@@ -145,9 +145,9 @@ def _check_columns(path: Path, names: Sequence[str]) -> None:
     if {"ResourceId", "SkuId"}.isdisjoint(names):
         missing.append("ResourceId (or SkuId)")
     if missing:
-        there = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
+        first = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
         raise PricingError(
-            f"{path} lacks the FOCUS columns {', '.join(missing)}; it has {there or 'none'}. Give the cost and usage "
+            f"{path} lacks the FOCUS columns {', '.join(missing)}; it has {first or 'none'}. Give the cost and usage "
             "file, FOCUS 1.0 to 1.2, as the vendor exports it"
         )
 
@@ -160,8 +160,8 @@ def _facts(connection: duckdb.DuckDBPyConnection, path: Path) -> InvoiceFacts:
     if faults:
         lines = [f"  row {row}: {rule}, and is {cell!r}" for row, rule, cell, _ in faults]
         more = f"\n  and {faults[0][3] - len(faults):,} rows more" if faults[0][3] > len(faults) else ""
-        said = f"{path} cannot be reconciled (row 1 is the first below the header):\n"
-        raise PricingError(said + "\n".join(lines) + more)
+        text = f"{path} cannot be reconciled (row 1 is the first below the header):\n"
+        raise PricingError(text + "\n".join(lines) + more)
     (facts,) = records(connection.execute(sql.read("reconcile/15_facts.sql")))
     if not facts["rows"]:
         raise PricingError(f"{path} has no rows below its header")

@@ -35,14 +35,14 @@ def reason(line: Line, tolerance: Fraction) -> str:
     again = "" if not line.again_nano else f"rows that are there twice make {format_usd(line.again_nano)}"
     if again and 2 * abs(line.difference_nano - line.again_nano) < abs(line.difference_nano):
         return again
-    said = [_hours_or_price(line)]
+    texts = [_hours_or_price(line)]
     if line.days_ledger:
-        said.append(f"not on the invoice on {_days(line.days_ledger)}")
+        texts.append(f"not on the invoice on {_days(line.days_ledger)}")
     if line.days_invoice:
-        said.append(f"not in the ledger on {_days(line.days_invoice)}")
+        texts.append(f"not in the ledger on {_days(line.days_invoice)}")
     if again:
-        said.append(again)
-    return "; ".join(text for text in said if text)
+        texts.append(again)
+    return "; ".join(text for text in texts if text)
 
 
 def _hours_or_price(line: Line) -> str:

@@ -93,7 +93,7 @@ def _apply(billed: Billed, taken: Counter[_Key]) -> list[tuple[Credit, Applied]]
     for share in billed.shares:
         shared[share.team] += share.nano
     left.update(shared)
-    found: list[tuple[Credit, Applied]] = []
+    applied: list[tuple[Credit, Applied]] = []
     for credit in sorted(billed.book.credit, key=lambda credit: (credit.valid_from, credit.name)):
         begin_ns, end_ns = held(credit, billed.from_ns, billed.to_ns)
         if begin_ns >= end_ns:
@@ -114,8 +114,8 @@ def _apply(billed: Billed, taken: Counter[_Key]) -> list[tuple[Credit, Applied]]
             of_class[team, credit.device_class or ""] += nano
         rest -= sum(parts.values())
         for team, nano in (parts or {credit.team or UNALLOCATED: 0}).items():
-            found.append((credit, Applied(credit.name, team, -nano, rest)))
-    return found
+            applied.append((credit, Applied(credit.name, team, -nano, rest)))
+    return applied
 
 
 def _covered(frame: pl.DataFrame, credit: Credit, from_ns: int, to_ns: int) -> pl.DataFrame:

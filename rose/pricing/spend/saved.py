@@ -182,7 +182,9 @@ def summed(runs: Iterable[RunSaved]) -> dict[str, Any]:
     cash = [run.cash_nano for run in every if run.cash_nano is not None]
     return {
         "capacity_avoided_nano": sum(capacity) if capacity else None,
-        "cash_saved_nano": _by_end((sum(there for there, _ in cash), sum(gone for _, gone in cash)) if cash else None),
+        "cash_saved_nano": _by_end(
+            (sum(kept for kept, _ in cash), sum(let_go for _, let_go in cash)) if cash else None
+        ),
         "runs": len(every),
         "runs_unknown": sum(run.capacity_nano is None or run.cash_nano is None for run in every),
     }

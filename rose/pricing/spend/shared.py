@@ -47,7 +47,7 @@ def shares(
     """
     rows = frame.with_columns(pl.col("team").fill_null(UNALLOCATED))
     idle = [rule for rule in book.shared_cost if rule.share_of == "idle"]
-    found: list[Share] = []
+    shares: list[Share] = []
     for rule in book.shared_cost:
         begin_ns, end_ns = held(rule, from_ns, to_ns)
         over_ns = end_ns if rule.usd_per_month is None or until_ns is None else min(end_ns, until_ns)
@@ -67,8 +67,8 @@ def shares(
         parts, words = _split(rule, total, dict.fromkeys(teams, 0) | cost_by_team(direct))
         nano = {team: parts.get(team, 0) - moved.get(team, 0) for team in sorted({*parts, *moved})}
         assert sum(nano.values()) == (total if rule.share_of is None else 0)
-        found += [Share(rule.name, team, amount, words) for team, amount in nano.items()]
-    return tuple(found)
+        shares += [Share(rule.name, team, amount, words) for team, amount in nano.items()]
+    return tuple(shares)
 
 
 def held(rule: Dated, from_ns: int, to_ns: int) -> tuple[int, int]:

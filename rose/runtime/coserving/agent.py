@@ -155,7 +155,7 @@ class DeviceAgent:
             changed=self._act,
             take_out=self._take_out,
         )
-        self._targets = Targets(spec.device.id, lambda: self._lives.held, self._lives.bring_to)
+        self._targets = Targets(spec.device.id, lambda: self._lives.held, self._lives.aim)
         self._engine: RolloutEngine | None = None
         if spec.rollout is not None:
             scheduling = partial(self._page.alive, Party.ROLLOUT)
@@ -286,6 +286,7 @@ class DeviceAgent:
         if engine is None:
             return []
         state = None if leasing is None or not leasing.state.in_force else leasing.state
+        run_id, version = self._lives.held or ("", 0)
         report = EngineReport(
             engine_id=engine.spec.engine_id,
             device_id=self._spec.device.id,
@@ -293,11 +294,11 @@ class DeviceAgent:
             borrowed=leasing is not None,
             alive=engine.alive and self._engine_fault is None,
             capacity=self._spec.rollout_capacity,
-            policy_version=self._lives.version,
+            policy_version=version,
             lease_id=None if leasing is None else leasing.lease_id,
             lease_left_ns=None if state is None else max(0, state.expires_ns - monotonic_ns()),
             slack_ok=leasing is None or (self._engine_memory() == "present" and self._has_slack()),
-            run_id=self._lives.run_id or None,
+            run_id=run_id or None,
             failed=self._targets.failed,
         )
         return [report]
@@ -321,8 +322,8 @@ class DeviceAgent:
         """The controller has answered a heartbeat."""
         answer = self._control.answer
         self._train_runs.change(monotonic_ns(), answer.train_run_id or "")
-        if self._spec.rollout is not None and (target := answer.targets.get(self._spec.rollout.engine_id)) is not None:
-            self._targets.aim(target)
+        if self._spec.rollout is not None:
+            self._targets.aim(answer.targets.get(self._spec.rollout.engine_id))
         self._act()
 
     def _act(self) -> None:

@@ -70,19 +70,10 @@ class EngineLives:
         return None if self._guard is None else self._guard.failure
 
     @property
-    def version(self) -> int:
-        return 0 if self.sync is None else self.sync.version
-
-    @property
-    def run_id(self) -> str:
-        """The run whose weights it holds; "" for none."""
-        return "" if self.sync is None else self.sync.run_id
-
-    @property
     def held(self) -> tuple[str, int] | None:
         """(run, version) that the engine holds; None while there is none that answers."""
         sync = self.sync
-        return None if sync is None else (sync.run_id, sync.version)
+        return None if sync is None else sync.held
 
     def bring_to(self, target: Target, step: int | None = None) -> Sync | None:
         """Bring the engine to a version and record it; None while there is no engine, which then starts with it."""
@@ -90,6 +81,11 @@ class EngineLives:
             self._target = target
             sync = self.sync
         return None if sync is None else self._bring(sync, target, step)
+
+    def aim(self, target: Target) -> Sync | None:
+        """Bring the engine to a target and record it; None while there is no engine, which starts without it."""
+        sync = self.sync
+        return None if sync is None else self._bring(sync, target, None)
 
     def stop_guard(self) -> None:
         if self._guard is not None:

@@ -17,6 +17,7 @@ from typing import Any
 from rose.clock import monotonic_ns
 from rose.events import Sync
 from rose.runtime.coserving.asking import Verb, question, refusal
+from rose.runtime.coserving.rank_reports import check_agreement, longest
 from rose.runtime.coserving.target import Target
 from rose.runtime.engines.sglang import EngineProcess
 from rose.runtime.policy.drift import Standing
@@ -49,8 +50,8 @@ class EngineSync:
         self._device_id = device_id
         self._route = route
         self._source = source
-        self.version = 0
-        self.run_id = ""
+        #: (run, version), in one piece: another thread reports it.
+        self.held: tuple[str, int] = ("", 0)
         self._standing = Standing(held=False, trusted=True, looked_ns=monotonic_ns())
         #: What was asked for last, and where what the engine holds came from.
         self._asked: Target | None = None
@@ -60,6 +61,14 @@ class EngineSync:
         self._moved_bytes = 0
         self._turn = threading.Lock()
         self._sync_wanted = threading.Event()
+
+    @property
+    def run_id(self) -> str:
+        return self.held[0]
+
+    @property
+    def version(self) -> int:
+        return self.held[1]
 
     @property
     def standing(self) -> Standing:
@@ -118,7 +127,7 @@ class EngineSync:
             except TransferError:
                 self._note(trusted=False)
                 return
-            self.version, self.run_id, self._told = held.version, held.run_id, False
+            self.held, self._told = (held.run_id, held.version), False
             self._note(held=True, looked_ns=monotonic_ns())
 
     def audit(self) -> Sync | None:
@@ -202,7 +211,7 @@ class EngineSync:
             prepared = self._phase("prepare", version, staged.dense_bytes)
             try:
                 committed = self._phase("commit", version, staged.dense_bytes)
-                _check_agreement(version, committed)
+                check_agreement(version, committed)
             except TransferError:
                 self._note(trusted=False)  # On some rank the version may be in, or something else.
                 raise
@@ -210,7 +219,7 @@ class EngineSync:
             link.unlink(missing_ok=True)
             staged.remove()
         hashed_ns = monotonic_ns()
-        self.version, self.run_id, self._held_from, self._told = version, target.run_id, target, False
+        self.held, self._held_from, self._told = (target.run_id, version), target, False
         try:
             self._hold(manifest)
         except OSError as error:
@@ -234,10 +243,10 @@ class EngineSync:
             total_elements=manifest.total_elements,
             encode_ns=staged.encode_ns,
             fetch_ns=staged.fetch_ns,
-            verify_ns=staged.verify_ns + _longest(prepared, "verify_ns"),
-            stage_ns=_longest(prepared, "stage_ns"),
-            pause_ns=_longest(committed, "pause_ns"),
-            acknowledge_ns=_longest(committed, "acknowledge_ns") + monotonic_ns() - hashed_ns,
+            verify_ns=staged.verify_ns + longest(prepared, "verify_ns"),
+            stage_ns=longest(prepared, "stage_ns"),
+            pause_ns=longest(committed, "pause_ns"),
+            acknowledge_ns=longest(committed, "acknowledge_ns") + monotonic_ns() - hashed_ns,
             sha256=manifest.weights_sha256,
         )
 
@@ -290,11 +299,14 @@ class EngineSync:
             drift = self._drift(published, target, gives_way=False)
             if drift is not None:
                 raise TransferError(drift)
-            self.run_id, self._held_from = target.run_id, dataclasses.replace(target, version=self.version)
+            self._held_from = dataclasses.replace(target, version=self.version)
+            self.held = (target.run_id, self.version)
             self._note(held=True, looked_ns=monotonic_ns())
         self._tell(self._held(), target)
 
-    def _receiver(self, target: Target, retries: int = 5) -> Receiver:
+    def _receiver(self, target: Target, retries: int | None = None) -> Receiver:
+        # What a run is to hold is tried again by whoever aims there, and another run's may be wanted by then.
+        retries = retries or (1 if target.run_id else 5)
         return Receiver(target.url, target.token, self._staging, run_id=target.run_id, retries=retries)
 
     def _tell(self, held: Manifest, source: Target) -> None:
@@ -381,16 +393,3 @@ class EngineSync:
         if failed:
             raise TransferError("; ".join(failed))
         return reports
-
-
-def _check_agreement(version: int, committed: list[dict[str, Any]]) -> None:
-    """Raise TransferError unless all ranks hold the same weights, swapped in after the same step."""
-    ends = {(report["after_step"], report["sha256"]) for report in committed}
-    if len(ends) > 1:
-        raise TransferError(
-            f"ranks swapped version {version} in after different steps, or other weights: {sorted(ends)}"
-        )
-
-
-def _longest(reports: list[dict[str, Any]], field: str) -> int:
-    return max(int(report[field]) for report in reports)

@@ -19,7 +19,7 @@ class Targets:
     """The newest target wins: one that another took the place of meanwhile is tried no more.
 
     `held` gives the (run, version) that the engine holds, None while there is none; `bring` brings it to a target and
-    returns what came of it, None while there is none, which then comes up with that.
+    returns what came of it, None while there is none.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ gone or another's has been given up and ends; so does one whose page had no agen
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -15,6 +16,7 @@ import signal
 import subprocess
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -86,6 +88,7 @@ class DetachedProcess:
         self.pid = pid
         self._pidfd = pidfd
         self._ended = False
+        weakref.finalize(self, os.close, pidfd)
 
     @classmethod
     def open(cls, pid: int) -> DetachedProcess | None:
@@ -94,9 +97,6 @@ class DetachedProcess:
             return cls(pid, os.pidfd_open(pid))
         except OSError:
             return None
-
-    def __del__(self) -> None:
-        os.close(self._pidfd)
 
     def poll(self) -> int | None:
         """`UNKNOWN_EXIT` once it has ended; None while it runs."""
@@ -216,6 +216,7 @@ def _end(reason: str) -> None:
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
+@functools.cache
 def _version(package: str) -> str:
     try:
         return version(package)

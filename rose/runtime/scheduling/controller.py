@@ -42,6 +42,7 @@ from rose.runtime.scheduling.runs.answers import AnswerStore
 from rose.runtime.scheduling.runs.recorder import Recorder
 from rose.runtime.scheduling.runs.registry import Run, Runs
 from rose.runtime.scheduling.runs.state import State
+from rose.runtime.scheduling.status import why_waiting
 from rose.runtime.scheduling.trajectories import Trajectories
 from rose.runtime.scheduling.turn_queue import TurnQueue
 from rose.runtime.scheduling.turn_service import TurnService
@@ -95,7 +96,7 @@ class Controller:
         self._assignment = Assignment(self.workers, self.runs, self.loads)
         self._step: tuple[StepRequest, int] | None = None  # and when it expires
         self._demand = Demand()
-        self._wanted = Wanted()
+        self._wanted = self._told = Wanted()
         self._polls = Answers()
         self._news = asyncio.Event()
         self._engines: EngineCalls | None = None
@@ -106,7 +107,15 @@ class Controller:
     async def start(self) -> None:
         """Record what was not recorded before the last process of this state died, and look after time."""
         self._engines = EngineCalls()
-        self.turns = TurnService(self._engines, self.queue, self.trajectories, self.answers, self.recorder, self.moved)
+        self.turns = TurnService(
+            self._engines,
+            self.queue,
+            self.trajectories,
+            self.answers,
+            self.recorder,
+            self.moved,
+            lambda turn: why_waiting(self, turn),
+        )
         self.recorder.catch_up(self.answers.events_json())
         self._ticking = asyncio.create_task(self._tick())
 
@@ -153,13 +162,27 @@ class Controller:
 
     def close_run(self, run_id: str, request: CloseRun) -> Run:
         run = self.runs.close(run_id, request.fence, request.outcome, request.reason)
+        self._end_turns(run)
         self._changed()
         return run
 
+    def _end_turns(self, run: Run) -> None:
+        assert self._engines is not None
+        for turn in self.loads[run.run_id].turns:
+            turn.ended = f"run {run.run_id!r} is {run.facts.state}"
+        self.queue.end(run.run_id)
+        for worker in self.workers:
+            for item in worker.in_flight.values():
+                if item.run_id == run.run_id and not item.taken_off:
+                    self._engines.take_off_later(worker, item)
+
     def _changed(self) -> None:
         """What runs there are, or what they have published."""
+        for run_id in self.runs.forget():
+            self.loads.pop(run_id, None)
         self.recorder.record_due()
         self.pass_time(monotonic_ns())
+        self.tell()
 
     # ------------------------------------------------------------------ devices
 
@@ -320,6 +343,7 @@ class Controller:
                 self.runs.get(run_id).heard_ns = now_ns
         if self.runs.expire(now_ns):
             self.recorder.record_due()
+            self.tell()
         self.devices.forget(now_ns)
         for item in self.workers.lost(now_ns):
             if item.call is not None:
@@ -361,8 +385,9 @@ class Controller:
                 if (target := self._assignment.target(worker)) is not None
             },
         )
-        if wanted != self._wanted:
-            self._wanted = wanted
+        self._wanted = wanted
+        if wanted.differs(self._told):
+            self._told = wanted
             self.tell()
 
     def tell(self) -> None:

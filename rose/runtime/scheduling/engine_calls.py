@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+import orjson
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.asking import question
@@ -20,6 +21,7 @@ from rose.runtime.scheduling.workers import InFlight, Worker
 _REPEAT_S = 0.25
 #: ... and after this long the connection is cut: the engine hangs.
 _TAKE_OFF_MAX_S = 10.0
+_JSON = {"Content-Type": "application/json"}
 _ABORT_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 
 
@@ -30,6 +32,15 @@ class Result:
     attempt: dict[str, Any]
     answer: dict[str, Any] | None = None
     refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """What an engine answered; status 0: it is away, or went away in the middle."""
+
+    status: int
+    answer: dict[str, Any] | None = None
+    error: str = ""
 
 
 class EngineCalls:
@@ -71,29 +82,38 @@ class EngineCalls:
             "return_logprob": True,
             "rid": item.request_id,
         }
-        call = item.call = asyncio.ensure_future(self._post(f"{report.url}/generate", body))
+        url = f"{report.url}/generate"
+        if turn.news is None:
+            call = item.call = asyncio.ensure_future(self._post(url, body))
+        else:
+            call = item.call = asyncio.ensure_future(self._stream(url, body | {"stream": True}, turn))
         try:
             await asyncio.wait({call})
         except asyncio.CancelledError:
             call.cancel()
             self._spawn(self._abort(report.url, item.request_id))
+            turn.attempts.append(attempt | {"duration_ns": monotonic_ns() - began})
             raise
         finally:
             placed.release()
         ended = monotonic_ns()
         attempt["duration_ns"] = ended - began
-        status, answer, text = (0, None, "") if call.cancelled() else call.result()
+        # What was streamed before the engine broke off is kept.
+        reply = _Reply(0, turn.part) if call.cancelled() else call.result()
+        answer = reply.answer
+        # 499: SGLang's embedded server ended it without its tokens; the turn is tried again.
+        if 400 <= reply.status < 499:
+            return Result(attempt, refusal=_engine_message(reply.error))
+        broke = reply.status != 200
+        worker.suspected = worker.suspected or broke
         if answer is None:
-            # 499: SGLang's embedded server ended it without its tokens; the turn is tried again.
-            if 400 <= status < 499:
-                return Result(attempt, refusal=_engine_message(text))
-            worker.suspected = True
             return Result(attempt)
         meta = answer["meta_info"]
         aborted = (meta.get("finish_reason") or {}).get("type") == "abort"
-        attempt["outcome"] = "preempted" if aborted else "completed"
-        if not aborted:
-            worker.took(attempt["duration_ns"], ended)
+        if not broke:
+            attempt["outcome"] = "preempted" if aborted else "completed"
+            if not aborted:
+                worker.took(attempt["duration_ns"], ended)
         attempt["cached_tokens"] = int(meta.get("cached_tokens", 0))
         attempt["output_tokens"] = len(answer.get("output_ids") or [])
         return Result(attempt, answer)
@@ -129,15 +149,33 @@ class EngineCalls:
         except (aiohttp.ClientError, ConnectionError, TimeoutError):
             pass  # the engine is gone, and its requests with it
 
-    async def _post(self, url: str, body: dict[str, Any]) -> tuple[int, dict[str, Any] | None, str]:
-        """(status, answer, text of an error); status 0 and no answer if the engine is away."""
+    async def _post(self, url: str, body: dict[str, Any]) -> _Reply:
         try:
-            async with self._session.post(url, json=body) as response:
+            async with self._session.post(url, data=orjson.dumps(body), headers=_JSON) as response:
                 if response.status == 200:
-                    return 200, await response.json(), ""
-                return response.status, None, await response.text()
+                    return _Reply(200, orjson.loads(await response.read()))
+                return _Reply(response.status, error=await response.text())
         except (aiohttp.ClientError, ConnectionError, ValueError) as error:
-            return 0, None, str(error)
+            return _Reply(0, error=str(error))
+
+    async def _stream(self, url: str, body: dict[str, Any], turn: Turn) -> _Reply:
+        """Every event holds all that was made; each is shown to the turn, and the last is the answer."""
+        try:
+            async with self._session.post(url, data=orjson.dumps(body), headers=_JSON) as response:
+                if response.status != 200:
+                    return _Reply(response.status, error=await response.text())
+                async for line in response.content:
+                    data = line.removeprefix(b"data:").strip()
+                    if data == b"[DONE]":
+                        return _Reply(200, turn.part)
+                    if line.startswith(b"data:"):
+                        part = orjson.loads(data)
+                        if "error" in part:
+                            return _Reply(400, error=data.decode())
+                        turn.grow(part)
+            return _Reply(0, turn.part, "it broke off")
+        except (aiohttp.ClientError, ConnectionError, ValueError) as error:
+            return _Reply(0, turn.part, str(error))
 
     def _spawn(self, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.create_task(work)

@@ -42,7 +42,7 @@ class _Figures(Collector):
         yield ready
 
     def _turns(self) -> Iterator[Metric]:
-        waiting = GaugeMetricFamily("rose_turns", "Turns that are queued or in flight.", labels=["run"])
+        waiting = GaugeMetricFamily("rose_turns_open", "Turns that are queued or in flight.", labels=["run"])
         turns = CounterMetricFamily("rose_turns", "Turns that ended.", labels=["run", "outcome"])
         tokens = CounterMetricFamily("rose_output_tokens", "Tokens of completed turns.", labels=["run"])
         attempts = CounterMetricFamily("rose_attempts", "Attempts at turns.", labels=["run", "outcome"])

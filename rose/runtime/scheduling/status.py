@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rose.clock import monotonic_ns
 from rose.runtime.scheduling.devices import Device
 from rose.runtime.scheduling.runs.registry import Run
+from rose.runtime.scheduling.turns import Turn
 from rose.runtime.scheduling.workers import SILENCE_MAX_NS, Worker
 
 if TYPE_CHECKING:
@@ -87,6 +88,25 @@ def missing(controller: Controller, now_ns: int) -> list[str]:
         lacking.append("no rollout engine is alive")
     lacking += [reason for reason in (controller.answers.failure, controller.recorder.failure) if reason is not None]
     return lacking
+
+
+def why_waiting(controller: Controller, turn: Turn) -> str:
+    """What keeps a turn from being placed, in words."""
+    if turn.run_id is not None:
+        facts = controller.runs.get(turn.run_id).facts
+        if facts.version is None:
+            return f"run {turn.run_id!r} has published no version"
+    assigned = [worker for worker in controller.workers if worker.assigned == turn.run_id]
+    if not assigned:
+        return "no engine is assigned to its run" if turn.run_id is not None else "there is no engine without a run"
+    holders = [worker.report for worker in assigned if worker.serves(turn.run_id)]
+    if not holders:
+        failed = [f"{worker.report.engine_id}: {worker.report.failed}" for worker in assigned if worker.report.failed]
+        return "no engine holds its run's weights yet" + (f" ({'; '.join(failed)})" if failed else "")
+    newest = max(report.policy_version for report in holders)
+    if newest < turn.version_min:
+        return f"engines hold version {newest} at most, and it wants {turn.version_min}"
+    return "no engine that it may run on had room"
 
 
 def workers(controller: Controller, now_ns: int) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from bisect import insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from dataclasses import dataclass, replace
 from rose.clock import monotonic_ns
 from rose.runtime.policy.routing import Placement, TurnFacts, WorkerFacts
 from rose.runtime.scheduling.trajectories import Trajectories
-from rose.runtime.scheduling.turns import Turn
+from rose.runtime.scheduling.turns import Turn, new_id
 from rose.runtime.scheduling.workers import InFlight, Worker, WorkerTable
 
 #: A turn that gets nowhere for this long is answered with an error, so that a trainer never hangs.
@@ -37,7 +36,7 @@ class Placed:
 class _Waiting:
     turn: Turn
     since_ns: int
-    placed: asyncio.Future[Placed]
+    placed: asyncio.Future[Placed | None]
     queued: bool = False
 
 
@@ -53,12 +52,20 @@ class TurnQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def end(self, run_id: str) -> None:
+        """Let go of the run's turns, which have been told that they are not to go on."""
+        for waiting in self._waiting:
+            if waiting.turn.run_id == run_id and not waiting.placed.done():
+                waiting.placed.set_result(None)
+
     async def place(self, turn: Turn) -> Placed | None:
-        """A worker for the turn's next attempt; None if it waited for too long without progress."""
+        """A worker for the turn's next attempt; None if it waited for too long without progress, or is to end."""
         since_ns = monotonic_ns()
         left_s = QUEUE_MAX_S - turn.waited_ns / 1e9
-        if left_s <= 0:
+        if left_s <= 0 or turn.ended is not None:
             return None
+        if not self._waiting and (placed := self._place_now(turn, since_ns)) is not None:
+            return placed
         waiting = _Waiting(turn, since_ns, asyncio.get_running_loop().create_future())
         # A turn that was taken off an engine keeps its place among those that came after it.
         insort(self._waiting, waiting, key=lambda item: item.turn.arrived_ns)
@@ -66,16 +73,32 @@ class TurnQueue:
         try:
             placed = await asyncio.wait_for(waiting.placed, left_s)
         except (TimeoutError, asyncio.CancelledError) as error:
-            if waiting.placed.done() and not waiting.placed.cancelled():
-                waiting.placed.result().release()
+            taken = waiting.placed.result() if waiting.placed.done() and not waiting.placed.cancelled() else None
+            if taken is not None:
+                taken.release()
             if isinstance(error, asyncio.CancelledError):
                 raise
             return None
         finally:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
-        turn.waited_ns += placed.queue_ns
+        if placed is not None:
+            turn.waited_ns += placed.queue_ns
         return placed
+
+    def _place_now(self, turn: Turn, now_ns: int) -> Placed | None:
+        """As `dispatch` would, where nobody waits."""
+        engines = self._table.serving(turn.run_id, now_ns)
+        version_min = self._version_min(turn)
+        prefix = self._trajectories.engine(turn.trajectory)
+        placement = self._place(TurnFacts(prefix, version_min, turn.avoids(self._table, now_ns)), engines)
+        if placement.engine_id is None:
+            return None
+        worker = self._table[placement.engine_id]
+        return Placed(worker, _take_room(turn, worker, version_min, now_ns), placement.reason, 0)
+
+    def _version_min(self, turn: Turn) -> int:
+        return turn.version_min if turn.run_id is not None else max(turn.version_min, self.version_min)
 
     def dispatch(self, now_ns: int) -> None:
         """Place what can be placed. Called whenever a worker changed, a turn came or an engine may be tried again."""
@@ -92,7 +115,7 @@ class TurnQueue:
             run_id = turn.run_id
             if (facts := engines.get(run_id)) is None:
                 facts = engines[run_id] = {facts.engine_id: facts for facts in self._table.serving(run_id, now_ns)}
-            version_min = turn.version_min if run_id is not None else max(turn.version_min, self.version_min)
+            version_min = self._version_min(turn)
             kind = (run_id, version_min, turn.avoids(self._table, now_ns))
             placement = Placement(None, "queue")
             if kind not in nowhere:
@@ -114,10 +137,9 @@ class TurnQueue:
 
 
 def _take_room(turn: Turn, worker: Worker, version_min: int, now_ns: int) -> InFlight:
-    # Ids of equal length are prefix-free, and SGLang aborts by prefix.
     item = InFlight(
-        request_id=uuid.uuid4().hex,
-        kv_tokens=len(turn.request.input_ids) + int(turn.request.sampling["max_new_tokens"]),
+        request_id=new_id(),
+        kv_tokens=len(turn.request.input_ids) + turn.tokens_max,
         placed_ns=now_ns,
         lease_id=worker.report.lease_id,
         run_id=turn.run_id,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from array import array
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
+
+import orjson
 
 from rose.clock import monotonic_ns
 from rose.errors import UserError
@@ -19,7 +20,7 @@ from rose.runtime.scheduling.runs.recorder import Recorder
 from rose.runtime.scheduling.runs.recording import turn_fields
 from rose.runtime.scheduling.trajectories import Trajectories
 from rose.runtime.scheduling.turn_queue import QUEUE_MAX_S, TurnQueue
-from rose.runtime.scheduling.turns import Turn
+from rose.runtime.scheduling.turns import Turn, foreign_run
 
 #: A turn with a key goes on for so long after its client went away: it may come back for it.
 KEY_GRACE_S = 10.0
@@ -31,7 +32,8 @@ class KeyReusedError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the client of a turn is answered: 200 with an answer, 400 if an engine refused it, 503 if it got nowhere."""
+    """What the client of a turn is answered: 200 with an answer, 400 if an engine refused it, 409 if its run ended, 503
+    if it got nowhere."""
 
     status: int
     body: bytes
@@ -48,7 +50,10 @@ class _Open:
 
 
 class TurnService:
-    """Make it, and close it, inside a running loop. `moved` is told of each turn that comes in or leaves an engine."""
+    """Make it, and close it, inside a running loop.
+
+    `moved` is told of each turn that comes in or leaves an engine, and `why` says what a turn waits for.
+    """
 
     def __init__(
         self,
@@ -58,9 +63,11 @@ class TurnService:
         answers: AnswerStore,
         recorder: Recorder,
         moved: Callable[[str | None], None],
+        why: Callable[[Turn], str],
     ) -> None:
         self._engines, self._queue, self._trajectories = engines, queue, trajectories
         self._answers, self._recorder, self._moved = answers, recorder, moved
+        self._why = why
         self._open: dict[tuple[str, str], _Open] = {}
         self._tasks: set[asyncio.Task[Outcome]] = set()
 
@@ -81,19 +88,21 @@ class TurnService:
 
     async def stream(self, turn: Turn, load: Load) -> AsyncIterator[Turn | Outcome]:
         """The turn whenever it has more tokens, and its outcome at last. Raises KeyReusedError."""
+        turn.news = asyncio.Event()
         found = self._find(turn, load)
         if isinstance(found, Outcome):
             yield found
             return
         found.waiting += 1
         try:
-            while not found.making.done():
+            # One that is made for somebody who does not stream has no news until it ends.
+            while found.turn.news is not None and not found.making.done():
                 news = asyncio.ensure_future(found.turn.news.wait())
                 await asyncio.wait({found.making, news}, return_when=asyncio.FIRST_COMPLETED)
                 news.cancel()
                 if not found.making.done():
                     yield found.turn
-            yield found.making.result()
+            yield await asyncio.shield(found.making)
         finally:
             self._leave(found)
 
@@ -143,11 +152,11 @@ class TurnService:
             if status != 200:
                 load.failed += 1
                 self._recorder.record_turn(self._record_fields(turn))
-        body = _dump(answer)
+        body = orjson.dumps(answer)
         if status == 200:
             attempts = self._record_fields(turn)
             if turn.key is not None and turn.run_id is not None:
-                await self._answers.keep(Kept(turn.run_id, turn.key, digest, body, _dump(attempts)))
+                self._answers.keep(Kept(turn.run_id, turn.key, digest, body, orjson.dumps(attempts)))
             self._recorder.record_turn(attempts)
         return Outcome(status, body)
 
@@ -158,6 +167,7 @@ class TurnService:
             result = await self._engines.attempt(turn, placed)
             now = monotonic_ns()
             turn.attempts.append(result.attempt)
+            load.attempts[result.attempt["outcome"]] += 1
             turn.on_engines_ns += result.attempt["duration_ns"]
             # Room on an engine became free.
             self._queue.dispatch(now)
@@ -165,6 +175,13 @@ class TurnService:
                 self._moved(turn.run_id)
             if result.refusal is not None:
                 return 400, _failure(f"engine {engine_id} refused the turn: {result.refusal}", turn)
+            if result.answer is not None and foreign_run(result.answer["meta_info"], turn.run_id) is not None:
+                # The engine was brought to another run's weights under it: those tokens are nobody's.
+                result.attempt["outcome"] = "failed"
+                turn.part = None
+                turn.leave(engine_id, placed.item.lease_id, now)
+                await asyncio.sleep(turn.pause_s())
+                continue
             if result.answer is not None and turn.take(
                 result.answer, completed=result.attempt["outcome"] == "completed"
             ):
@@ -176,7 +193,10 @@ class TurnService:
                 turn.leave(engine_id, placed.item.lease_id, now)
             if not result.attempt["output_tokens"]:
                 await asyncio.sleep(turn.pause_s())
-        return 503, _failure(f"no rollout engine got on with the turn within {QUEUE_MAX_S:.0f} s", turn)
+        if turn.ended is not None:
+            return 409, _failure(turn.ended, turn)
+        why = self._why(turn)
+        return 503, _failure(f"no rollout engine got on with the turn within {QUEUE_MAX_S:.0f} s: {why}", turn)
 
     def _record_fields(self, turn: Turn) -> list[dict[str, Any]]:
         """Turns of no run are recorded by those who play them."""
@@ -190,7 +210,7 @@ def _give_up(opened: _Open) -> None:
 
 def _digest(turn: Turn) -> bytes:
     prompt = hashlib.blake2b(array("Q", turn.request.input_ids).tobytes(), digest_size=16)
-    prompt.update(repr(sorted(turn.request.sampling.items(), key=lambda item: item[0])).encode())
+    prompt.update(orjson.dumps(turn.given, option=orjson.OPT_SORT_KEYS))
     return prompt.digest()
 
 
@@ -213,17 +233,14 @@ def _failure(message: str, turn: Turn) -> dict[str, Any]:
     return {"error": message, "rose": {"attempts": turn.attempts}}
 
 
-def _dump(value: object) -> bytes:
-    return json.dumps(value).encode()
-
-
 def so_far(turn: Turn) -> dict[str, Any]:
     """An answer with the tokens that there are, of a turn that is not complete."""
+    output_ids, logprobs, versions = turn.so_far()
     meta = {
         "finish_reason": None,
-        "output_token_logprobs": turn.logprobs,
-        "completion_tokens": len(turn.output_ids),
+        "output_token_logprobs": logprobs,
+        "completion_tokens": len(output_ids),
         "prompt_tokens": len(turn.request.input_ids),
-        "rose": {"attempts": turn.attempts, "versions": turn.versions},
+        "rose": {"attempts": turn.attempts, "versions": versions},
     }
-    return {"output_ids": turn.output_ids, "meta_info": meta}
+    return {"output_ids": output_ids, "meta_info": meta}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,15 @@ AVOID_NS = 1_000_000_000
 #: Wait before a turn that got nowhere is tried again: the first, doubled each time up to the last.
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 1.0
+
+
+_PREFIX = uuid.uuid4().hex[:16]
+_numbers = itertools.count()
+
+
+def new_id() -> str:
+    """An id that no other process made either. Those of one length are prefix-free, and SGLang aborts by prefix."""
+    return f"{_PREFIX}{next(_numbers):016x}"
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +40,9 @@ class Turn:
     run_id: str | None = None
     #: The oldest weights that it may be made with.
     version_min: int = 0
+    #: How many tokens it wants in all, and the sampling parameters as they were given.
+    tokens_max: int = 0
+    given: dict[str, Any] = field(default_factory=dict)
     output_ids: list[int] = field(default_factory=list)
     logprobs: list[list[object]] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
@@ -37,20 +50,27 @@ class Turn:
     waited_ns: int = 0
     on_engines_ns: int = 0
     backoff_s: float = BACKOFF_FIRST_S
-    #: Set, and another put in its place, when it has more tokens.
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    #: What the attempt under way has made so far, if the engine streams.
+    part: dict[str, Any] | None = None
+    #: Why it is not to go on; None: it is.
+    ended: str | None = None
+    #: Set, and another put in its place, when it has more tokens. Only a streamed turn has one.
+    news: asyncio.Event | None = None
     _left: dict[str, tuple[str | None, int]] = field(default_factory=dict)
 
     @classmethod
     def begin(cls, request: GenerateRequest, now_ns: int, run_id: str | None = None, version_min: int = 0) -> Turn:
         """`version_min` holds where the request says none."""
         labels = request.rose or TurnLabels()
+        given = request.sampling
         return cls(
             request,
-            labels.trajectory_id or uuid.uuid4().hex,
+            labels.trajectory_id or new_id(),
             now_ns,
             run_id=run_id,
             version_min=version_min if labels.version_min is None else labels.version_min,
+            tokens_max=int(given["max_new_tokens"]),
+            given=given,
         )
 
     @property
@@ -75,9 +95,10 @@ class Turn:
     @property
     def sampling(self) -> dict[str, Any]:
         """Sampling parameters of the next attempt, less the tokens that are made already."""
-        sampling = self.request.sampling
+        sampling = self.given
         made = len(self.output_ids)
         if made:
+            sampling = dict(sampling)
             sampling["max_new_tokens"] -= made
             if "min_new_tokens" in sampling:
                 sampling["min_new_tokens"] = max(0, sampling["min_new_tokens"] - made)
@@ -87,12 +108,31 @@ class Turn:
         """Keep the tokens that an attempt made. True if the turn has all of them now."""
         meta = answer["meta_info"]
         made: list[int] = answer.get("output_ids") or []
+        self.part = None
         self.output_ids += made
         self.logprobs += meta.get("output_token_logprobs") or []
         self.versions += token_versions(meta, len(made))
         if made:
             self.waited_ns, self.backoff_s = 0, BACKOFF_FIRST_S
-        return completed or len(self.output_ids) >= self.request.sampling["max_new_tokens"]
+        return completed or len(self.output_ids) >= self.tokens_max
+
+    def grow(self, part: dict[str, Any]) -> None:
+        """The attempt under way has made so much."""
+        self.part = part
+        if self.news is not None:
+            self.news.set()
+            self.news = asyncio.Event()
+
+    def so_far(self) -> tuple[list[int], list[list[object]], list[int]]:
+        """(tokens, log probabilities, versions) of all attempts, and of the one under way."""
+        if self.part is None:
+            return self.output_ids, self.logprobs, self.versions
+        meta, made = self.part["meta_info"], self.part.get("output_ids") or []
+        return (
+            self.output_ids + made,
+            self.logprobs + (meta.get("output_token_logprobs") or []),
+            self.versions + token_versions(meta, len(made)),
+        )
 
     def pause_s(self) -> float:
         """How long to wait before the next attempt, each time longer; counted as waiting."""

@@ -24,7 +24,7 @@ from tests.pricing import reference
 
 BOOK = pricebook.load("example")
 
-Found = tuple[Groups, TokenCost, dict[str, Tokens]]
+SampleCosts = tuple[Groups, TokenCost, dict[str, Tokens]]
 
 
 #: Prices of a token that are known exactly.
@@ -32,11 +32,11 @@ EXACT = {"borrowed": Spread(0, 1), "dedicated": Spread(0, 1)}
 #: Midnight UTC at which the sample's run begins.
 RUN_NS = 1_780_272_000 * 10**9
 #: Priced once: nothing changes it.
-PRICED: list[Found] = []
+PRICED: list[SampleCosts] = []
 
 
 @pytest.fixture
-def found(request: pytest.FixtureRequest) -> Found:
+def sample_costs(request: pytest.FixtureRequest) -> SampleCosts:
     if not PRICED:
         sample: Path = request.getfixturevalue("sample")
         allocation = allocate(charges.price(sample, BOOK, run_id="run"))
@@ -52,8 +52,8 @@ def found(request: pytest.FixtureRequest) -> Found:
 BORROW_USD = Fraction(413 * 1584) * Fraction(5, 4) / 36_000_000 + Fraction(4, 100)
 
 
-def test_rates_of_the_sample(found: Found) -> None:
-    groups, _, _ = found
+def test_rates_of_the_sample(sample_costs: SampleCosts) -> None:
+    groups, _, _ = sample_costs
     # Nine trajectories in three groups; g0 and g1 have an accepted one. Stale t2 is not judged, lost t3 neither.
     assert groups.rho == 2
     assert groups.alpha == Fraction(2, 3)
@@ -64,8 +64,8 @@ def test_rates_of_the_sample(found: Found) -> None:
     assert (1 + groups.rho) / groups.alpha == Fraction(9, 2)
 
 
-def test_token_prices_of_the_sample(found: Found) -> None:
-    _, cost, made = found
+def test_token_prices_of_the_sample(sample_costs: SampleCosts) -> None:
+    _, cost, made = sample_costs
     assert cost.by_line == {
         "serving": Fraction(94, 100) / 1400,
         "dedicated": Fraction(141, 100) / 5600,
@@ -83,16 +83,16 @@ def test_token_prices_of_the_sample(found: Found) -> None:
     assert float(cost.pi("blended") or 0) == pytest.approx(pi)
 
 
-def test_cost_per_accepted_is_a_sum_over_a_sum(found: Found) -> None:
-    groups, cost, _ = found
+def test_cost_per_accepted_is_a_sum_over_a_sum(sample_costs: SampleCosts) -> None:
+    groups, cost, _ = sample_costs
     measured = cost_per_correct.measured(cost, groups)
     assert measured["blended"] == (Fraction(141, 100) + BORROW_USD) / 3
     assert measured["dedicated"] == Fraction(141, 100) / 5600 * 7000 / 3
     assert cost_per_correct.measured(cost, replace(groups, accepted=0))["blended"] is None
 
 
-def test_the_formula_at_each_line(found: Found) -> None:
-    groups, cost, _ = found
+def test_the_formula_at_each_line(sample_costs: SampleCosts) -> None:
+    groups, cost, _ = sample_costs
     r = Fraction(4)
     assert cost_per_correct.formula(2.0, r, groups, Fraction(1)) == pytest.approx(2 * 4 * 3 / (2 / 3))
     pi = cost.pi("opportunistic")
@@ -106,8 +106,8 @@ def test_the_formula_at_each_line(found: Found) -> None:
     assert partials.alpha == pytest.approx(-36 / (2 / 3))
 
 
-def test_the_interval_is_seeded_and_holds_the_figure(found: Found) -> None:
-    groups, cost, made = found
+def test_the_interval_is_seeded_and_holds_the_figure(sample_costs: SampleCosts) -> None:
+    groups, cost, made = sample_costs
     many = replace(groups, rows=[*groups.rows] * 30)
     interval, over_ppv = cost_per_correct.measured_interval(
         cost, made, many, cost_per_correct.resample(many), "blended"
@@ -125,8 +125,8 @@ def test_the_interval_is_seeded_and_holds_the_figure(found: Found) -> None:
     assert cost_per_correct.measured_interval(cost, made, groups, None, "blended") == (None, None)
 
 
-def test_resamples_with_nothing_accepted_leave_the_top_open(found: Found) -> None:
-    groups, cost, made = found
+def test_resamples_with_nothing_accepted_leave_the_top_open(sample_costs: SampleCosts) -> None:
+    groups, cost, made = sample_costs
     g0, _, g2 = groups.rows
     rare = replace(groups, rows=[g0, *[g2] * 7])
     interval, _ = cost_per_correct.measured_interval(cost, made, rare, cost_per_correct.resample(rare), "dedicated")
@@ -137,11 +137,13 @@ def test_resamples_with_nothing_accepted_leave_the_top_open(found: Found) -> Non
     assert few == (None, None)  # three groups
 
 
-def test_the_bootstrap_agrees_with_theory(found: Found) -> None:
-    groups, cost, made = found
+def test_the_bootstrap_agrees_with_theory(sample_costs: SampleCosts) -> None:
+    groups, cost, made = sample_costs
     accepted = np.random.default_rng(1).binomial(8, 0.5, size=400)
-    each = [dict(groups.rows[0]) | {"accepted": int(n), "borrowed_tokens": 0, "dedicated_tokens": 1} for n in accepted]
-    many = replace(groups, rows=each)
+    group_rows = [
+        dict(groups.rows[0]) | {"accepted": int(n), "borrowed_tokens": 0, "dedicated_tokens": 1} for n in accepted
+    ]
+    many = replace(groups, rows=group_rows)
     interval, _ = cost_per_correct.measured_interval(cost, made, many, cost_per_correct.resample(many), "dedicated")
     assert interval is not None
     assert interval.high is not None
@@ -152,8 +154,8 @@ def test_the_bootstrap_agrees_with_theory(found: Found) -> None:
     assert interval.high == pytest.approx(dollars / 400 / (mean - 1.96 * error), rel=0.01)
 
 
-def test_each_group_has_its_tokens_and_they_are_those_of_the_run(found: Found) -> None:
-    groups, _, made = found
+def test_each_group_has_its_tokens_and_they_are_those_of_the_run(sample_costs: SampleCosts) -> None:
+    groups, _, made = sample_costs
     g0, g1, g2 = groups.rows
     # g0: t0 and the 400 of t1 on the borrowed device, 600 of t1 after its move; t2 was stale and t3 lost.
     assert (g0["borrowed_tokens"], g0["borrowed_useful"]) == (3400, 1400)
@@ -193,8 +195,8 @@ def test_a_draw_of_c3_is_the_golden_figure_of_the_third_price_line(phi: float, c
     assert fixed == Interval(low=pytest.approx(100), high=pytest.approx(100))
 
 
-def test_the_interval_of_c3_holds_c3(found: Found) -> None:
-    groups, cost, _ = found
+def test_the_interval_of_c3_holds_c3(sample_costs: SampleCosts) -> None:
+    groups, cost, _ = sample_costs
     many = replace(groups, rows=[*groups.rows] * 30)
     interval, over_ppv = cost_per_correct.formula_interval(2.0, cost, cost_per_correct.resample(many), "blended")
     figure = cost_per_correct.formula(2.0, groups.r, groups, cost.pi("blended"))
@@ -206,22 +208,22 @@ def test_the_interval_of_c3_holds_c3(found: Found) -> None:
     assert cost_per_correct.formula_interval(2.0, cost, None, "blended") == (None, None)
 
 
-def test_the_order_of_the_groups_moves_no_interval(found: Found) -> None:
-    groups, cost, made = found
-    each = [*groups.rows] * 5
+def test_the_order_of_the_groups_moves_no_interval(sample_costs: SampleCosts) -> None:
+    groups, cost, made = sample_costs
+    group_rows = [*groups.rows] * 5
     for line in cost_per_correct.LINES:
         once, again = (
             (
-                cost_per_correct.measured_interval(cost, made, of, cost_per_correct.resample(of), line),
-                cost_per_correct.formula_interval(2.0, cost, cost_per_correct.resample(of), line),
+                cost_per_correct.measured_interval(cost, made, order, cost_per_correct.resample(order), line),
+                cost_per_correct.formula_interval(2.0, cost, cost_per_correct.resample(order), line),
             )
-            for of in (replace(groups, rows=each), replace(groups, rows=each[::-1]))
+            for order in (replace(groups, rows=group_rows), replace(groups, rows=group_rows[::-1]))
         )
         assert once == again
 
 
-def test_a_borrow_that_lowered_the_bill_has_no_formula(found: Found) -> None:
-    groups, cost, _ = found
+def test_a_borrow_that_lowered_the_bill_has_no_formula(sample_costs: SampleCosts) -> None:
+    groups, cost, _ = sample_costs
     cheap = replace(cost, by_line={**cost.by_line, "blended": Fraction(-1)})
     assert cost_per_correct.formula(2.0, groups.r, groups, cheap.pi("blended")) is None
     many = replace(groups, rows=[*groups.rows] * 3)
@@ -241,13 +243,13 @@ def test_token_prices_are_those_in_force_when_the_run_began() -> None:
     assert cost_per_correct.cpm(BOOK, RUN_NS) == 2
 
 
-def test_a_token_s_price_moves_the_cost_and_one_that_is_not_known_leaves_no_interval(found: Found) -> None:
-    groups, cost, made = found
+def test_a_token_s_price_moves_the_cost_and_one_that_is_not_known_leaves_no_interval(sample_costs: SampleCosts) -> None:
+    groups, cost, made = sample_costs
     many = replace(groups, rows=[*groups.rows] * 30)
     drawn = cost_per_correct.resample(many)
 
-    def width(of: TokenCost) -> float:
-        interval, _ = cost_per_correct.measured_interval(of, made, many, drawn, "dedicated")
+    def width(price: TokenCost) -> float:
+        interval, _ = cost_per_correct.measured_interval(price, made, many, drawn, "dedicated")
         assert interval is not None
         assert interval.high is not None
         return interval.high - interval.low
@@ -260,8 +262,8 @@ def test_a_token_s_price_moves_the_cost_and_one_that_is_not_known_leaves_no_inte
     assert unknown.no_interval("opportunistic") is None
 
 
-def test_a_borrow_without_an_interval_leaves_none_to_what_rests_on_it(found: Found) -> None:
-    groups, cost, made = found
+def test_a_borrow_without_an_interval_leaves_none_to_what_rests_on_it(sample_costs: SampleCosts) -> None:
+    groups, cost, made = sample_costs
     many = replace(groups, rows=[*groups.rows] * 30)
     vague = replace(cost, borrow=None, no_borrow_interval="energy: a guess")
     for line, why in (("opportunistic", "energy: a guess"), ("blended", "energy: a guess"), ("dedicated", None)):
@@ -275,13 +277,13 @@ def test_a_borrow_without_an_interval_leaves_none_to_what_rests_on_it(found: Fou
 
 def test_a_share_of_everything_is_not_certain() -> None:
     groups = [{"judged": 8, "accepted": 8, "audited": 4, "audited_correct": 4}] * 12
-    found = Groups(
+    even = Groups(
         trajectories=96, judged_groups=12, judged_groups_trajectories=96, solved_groups=12, judged=96, accepted=96,
         audited=48, audited_correct=48, rows=groups,
     )  # fmt: skip
     for columns in (("solved", "one"), ("accepted", "judged"), ("audited_correct", "audited")):
-        interval = cost_per_correct.share_interval(found, *columns)
+        interval = cost_per_correct.share_interval(even, *columns)
         assert interval is not None
         assert (interval.low, interval.high) == (pytest.approx(0.7575, abs=1e-4), 1.0)
-    nothing = replace(found, rows=[{**groups[0], "audited": 0, "audited_correct": 0}])
+    nothing = replace(even, rows=[{**groups[0], "audited": 0, "audited_correct": 0}])
     assert cost_per_correct.share_interval(nothing, "audited_correct", "audited") is None

@@ -18,12 +18,12 @@ from rose.pricing.answers.elasticity import Step
 
 def groups(pairs: list[tuple[int, int]], step: int | None = 0) -> Groups:
     """Judged groups of (trajectories, accepted)."""
-    each: list[dict[str, Any]] = [
+    group_rows: list[dict[str, Any]] = [
         {"trajectories": size, "judged": size, "accepted": accepted, "step": step} for size, accepted in pairs
     ]
     return Groups(
         trajectories=0, judged_groups=0, judged_groups_trajectories=0, solved_groups=0, judged=0, accepted=0, audited=0,
-        audited_correct=0, rows=each,
+        audited_correct=0, rows=group_rows,
     )  # fmt: skip
 
 
@@ -42,24 +42,24 @@ def test_there_is_no_chance_without_such_a_subset(size: int, accepted: int, n: i
 
 def test_rollouts_by_hand() -> None:
     # alpha(4) = 30 / 40. Of two of four, one accepted is in 3 of 6 pairs and two accepted in 5 of 6.
-    found = elasticity.of_rollouts(groups([(4, 0)] * 10 + [(4, 1)] * 20 + [(4, 2)] * 10))
+    elastic = elasticity.of_rollouts(groups([(4, 0)] * 10 + [(4, 1)] * 20 + [(4, 2)] * 10))
     half = (20 / 2 + 10 * 5 / 6) / 40
-    assert found.value == pytest.approx(log(0.75 / half) / log(2), abs=1e-8)
-    assert found.interval is not None
-    assert found.interval.holds(found.value or 0)
-    assert "40 groups: at least one accepted in 45.8% of subsets of 2, in 75.0% of 4" in found.says
+    assert elastic.value == pytest.approx(log(0.75 / half) / log(2), abs=1e-8)
+    assert elastic.interval is not None
+    assert elastic.interval.holds(elastic.value or 0)
+    assert "40 groups: at least one accepted in 45.8% of subsets of 2, in 75.0% of 4" in elastic.says
 
 
 def test_independent_tries_have_the_elasticity_of_best_of_n() -> None:
     random = np.random.default_rng(3)
-    found = elasticity.of_rollouts(groups([(8, int(k)) for k in random.binomial(8, 0.2, size=4000)]))
+    elastic = elasticity.of_rollouts(groups([(8, int(k)) for k in random.binomial(8, 0.2, size=4000)]))
     # The slope between 4 and 8 lies between the elasticities at its ends, and is the one of the curve itself.
     alpha = {n: 1 - 0.8**n for n in (4, 8)}
-    assert found.value == pytest.approx(log(alpha[8] / alpha[4]) / log(2), abs=0.02)
-    assert formulas.best_of_n_elasticity(0.2, 8) < (found.value or 0) < formulas.best_of_n_elasticity(0.2, 4) < 1
-    assert found.interval is not None
-    assert found.interval.high is not None
-    assert found.interval.high < 1
+    assert elastic.value == pytest.approx(log(alpha[8] / alpha[4]) / log(2), abs=0.02)
+    assert formulas.best_of_n_elasticity(0.2, 8) < (elastic.value or 0) < formulas.best_of_n_elasticity(0.2, 4) < 1
+    assert elastic.interval is not None
+    assert elastic.interval.high is not None
+    assert elastic.interval.high < 1
 
 
 @settings(max_examples=15)
@@ -74,11 +74,11 @@ def test_the_order_of_the_groups_makes_no_difference(random: Any) -> None:
 
 def test_larger_groups_count_by_their_subsets_and_smaller_ones_are_left_out() -> None:
     pairs = [(4, 1)] * 40 + [(6, 1)] * 4 + [(2, 2)] * 3
-    found = elasticity.of_rollouts(groups(pairs))
+    elastic = elasticity.of_rollouts(groups(pairs))
     whole = (40 + 4 * (1 - comb(5, 4) / comb(6, 4))) / 44
     half = (40 * 0.5 + 4 * (1 - comb(5, 2) / comb(6, 2))) / 44
-    assert found.value == pytest.approx(log(whole / half) / log(2), abs=1e-8)
-    assert "3 smaller groups left out" in found.says
+    assert elastic.value == pytest.approx(log(whole / half) / log(2), abs=1e-8)
+    assert "3 smaller groups left out" in elastic.says
     # Of two usual sizes the smaller keeps more groups.
     assert (
         "in 75.0% of subsets of 1, in 91.7% of 2" in elasticity.of_rollouts(groups([(2, 2)] * 30 + [(4, 2)] * 30)).says
@@ -86,10 +86,10 @@ def test_larger_groups_count_by_their_subsets_and_smaller_ones_are_left_out() ->
 
 
 def test_a_lost_trajectory_counts_as_one_that_was_not_accepted() -> None:
-    found = groups([(4, 1)] * 40)
-    for row in found.rows:
+    judged = groups([(4, 1)] * 40)
+    for row in judged.rows:
         row["judged"] = 3  # type: ignore[index]
-    assert "subsets of 2, in 100.0% of 4" in elasticity.of_rollouts(found).says
+    assert "subsets of 2, in 100.0% of 4" in elasticity.of_rollouts(judged).says
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ def test_a_lost_trajectory_counts_as_one_that_was_not_accepted() -> None:
     ],
 )
 def test_too_little_gives_no_elasticity_in_rollouts(pairs: list[tuple[int, int]], says: str) -> None:
-    found = elasticity.of_rollouts(groups(pairs))
-    assert (found.value, found.interval, found.draws) == (None, None, None)
-    assert found.says.startswith("not enough data: ")
-    assert says in found.says
+    elastic = elasticity.of_rollouts(groups(pairs))
+    assert (elastic.value, elastic.interval, elastic.draws) == (None, None, None)
+    assert elastic.says.startswith("not enough data: ")
+    assert says in elastic.says
 
 
 def power_law(eta: float, count: int = 10, judged: int = 100_000) -> list[Step]:
@@ -114,11 +114,11 @@ def power_law(eta: float, count: int = 10, judged: int = 100_000) -> list[Step]:
 
 @pytest.mark.parametrize("eta", [-0.5, 0, 0.3, 0.9])
 def test_training_s_elasticity_is_the_exponent_of_a_power_law(eta: float) -> None:
-    found = elasticity.of_training([Step(trained_ns=0, judged=50, solved=1), *power_law(eta)])
-    assert found.value == pytest.approx(eta, abs=1e-4)
-    assert found.interval is not None
-    assert found.interval.low == pytest.approx(eta, abs=0.05)
-    assert "10 steps, 1,000,000 groups; training before them grew 10-fold" in found.says
+    elastic = elasticity.of_training([Step(trained_ns=0, judged=50, solved=1), *power_law(eta)])
+    assert elastic.value == pytest.approx(eta, abs=1e-4)
+    assert elastic.interval is not None
+    assert elastic.interval.low == pytest.approx(eta, abs=0.05)
+    assert "10 steps, 1,000,000 groups; training before them grew 10-fold" in elastic.says
 
 
 def test_a_step_with_nothing_accepted_has_its_weight() -> None:
@@ -132,17 +132,17 @@ def test_a_step_with_nothing_accepted_has_its_weight() -> None:
 def test_flat_noise_is_told_from_nothing() -> None:
     random = np.random.default_rng(5)
     noisy = [Step(trained_ns=10**9 * t, judged=28, solved=int(random.binomial(28, 0.6))) for t in range(1, 12)]
-    found = elasticity.of_training(noisy)
-    assert found.interval is not None
-    assert found.interval.holds(0)
+    elastic = elasticity.of_training(noisy)
+    assert elastic.interval is not None
+    assert elastic.interval.holds(0)
 
 
 def test_steps_that_scatter_beyond_their_groups_widen_the_interval() -> None:
     even = [Step(trained_ns=10**9 * t, judged=200, solved=100) for t in range(1, 12)]
     uneven = [Step(trained_ns=s.trained_ns, judged=200, solved=60 if n % 2 else 140) for n, s in enumerate(even)]
     widths = []
-    for of in (even, uneven):
-        interval = elasticity.of_training(of).interval
+    for steps in (even, uneven):
+        interval = elasticity.of_training(steps).interval
         assert interval is not None
         assert interval.high is not None
         widths.append(interval.high - interval.low)
@@ -160,13 +160,13 @@ def test_steps_that_scatter_beyond_their_groups_widen_the_interval() -> None:
     ],
 )
 def test_too_little_gives_no_elasticity_in_training(judged: list[Step], says: str) -> None:
-    found = elasticity.of_training(judged)
-    assert found.value is None
-    assert says in found.says
+    elastic = elasticity.of_training(judged)
+    assert elastic.value is None
+    assert says in elastic.says
 
 
 def test_a_step_was_made_with_the_updates_before_it() -> None:
-    found = Groups(
+    run_groups = Groups(
         trajectories=0, judged_groups=0, judged_groups_trajectories=0, solved_groups=0, judged=0, accepted=0, audited=0,
         audited_correct=0,
         rows=[
@@ -175,7 +175,7 @@ def test_a_step_was_made_with_the_updates_before_it() -> None:
         ],
     )  # fmt: skip
     training = [{"step": 0, "train_ns": 5}, {"step": 1, "train_ns": 7}, {"step": 2, "train_ns": None}]
-    assert elasticity.steps(found, training) == [
+    assert elasticity.steps(run_groups, training) == [
         Step(trained_ns=0, judged=2, solved=1),
         Step(trained_ns=5, judged=1, solved=1),
         Step(trained_ns=12, judged=1, solved=1),

@@ -211,13 +211,13 @@ def test_what_is_missing_is_said_and_not_taken_as_nothing() -> None:
 
 def test_what_a_slack_second_yields() -> None:
     allocation, tokens, _ = run()
-    found = Groups(
+    groups = Groups(
         trajectories=38, judged_groups=4, judged_groups_trajectories=38, solved_groups=2, judged=38, accepted=2,
         audited=0, audited_correct=0, rows=[],
     )  # fmt: skip
     # 50 of the 200 tokens were made in the 8 borrowed seconds: 9.5 of the 38 trajectories.
-    yields = frontier.slack(allocation, tokens, found)
+    yields = frontier.slack(allocation, tokens, groups)
     assert yields == Slack(rollouts_per_s=Fraction(19, 16), answers=4, training_s=Fraction(6))
-    assert "no group was judged" in str(frontier.slack(allocation, tokens, replace(found, judged_groups=0)))
-    assert "no update was made" in str(frontier.slack(allocation.in_pools("serving"), tokens, found))
-    assert "no rollout ran on a serving device" in str(frontier.slack(allocation.in_pools("rollout"), tokens, found))
+    assert "no group was judged" in str(frontier.slack(allocation, tokens, replace(groups, judged_groups=0)))
+    assert "no update was made" in str(frontier.slack(allocation.in_pools("serving"), tokens, groups))
+    assert "no rollout ran on a serving device" in str(frontier.slack(allocation.in_pools("rollout"), tokens, groups))

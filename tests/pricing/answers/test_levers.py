@@ -68,25 +68,25 @@ def test_levers_are_ranked_by_what_they_save_and_no_move_is_for_the_worse(
 
 
 def test_a_tenth_of_each_by_hand() -> None:
-    of = {lever.name: lever for lever in levers.levers(GOLDEN, {"alpha": 0.05})}
-    assert of["alpha"].tenth.to == pytest.approx(0.55)
-    assert of["alpha"].tenth.saves == pytest.approx(370 - 370 / 1.1)
-    assert of["cpm"].tenth.saves == pytest.approx(370 - 370 / 1.1)
-    assert of["phi"].tenth.saves == pytest.approx(0.05 * 540)
+    by_name = {lever.name: lever for lever in levers.levers(GOLDEN, {"alpha": 0.05})}
+    assert by_name["alpha"].tenth.to == pytest.approx(0.55)
+    assert by_name["alpha"].tenth.saves == pytest.approx(370 - 370 / 1.1)
+    assert by_name["cpm"].tenth.saves == pytest.approx(370 - 370 / 1.1)
+    assert by_name["phi"].tenth.saves == pytest.approx(0.05 * 540)
     # A waste of 0.2 / 1.1 instead of 0.2: rollout tokens cost 0.8 / (1 - 0.2 / 1.1) of what they did.
-    assert of["waste"].tenth.saves == pytest.approx(330 * (1 - 0.8 / (1 - 0.2 / 1.1)))
-    assert of["alpha"].error is not None
-    assert of["alpha"].error.saves == pytest.approx(370 - 370 / 1.1)
-    assert of["cpm"].error is None
+    assert by_name["waste"].tenth.saves == pytest.approx(330 * (1 - 0.8 / (1 - 0.2 / 1.1)))
+    assert by_name["alpha"].error is not None
+    assert by_name["alpha"].error.saves == pytest.approx(370 - 370 / 1.1)
+    assert by_name["cpm"].error is None
 
 
 def test_a_move_stops_at_the_factor_s_end() -> None:
-    of = {lever.name: lever for lever in levers.levers(replace(GOLDEN, alpha=0.95, phi=1, waste=0, r=1.05), {})}
-    assert (of["alpha"].tenth.to, of["alpha"].tenth.cut_short) == (1, True)
-    assert (of["r"].tenth.to, of["r"].tenth.cut_short) == (1, True)
-    assert of["phi"].tenth.saves == 0
-    assert of["waste"].tenth.saves == 0
-    assert not of["cpm"].tenth.cut_short
+    by_name = {lever.name: lever for lever in levers.levers(replace(GOLDEN, alpha=0.95, phi=1, waste=0, r=1.05), {})}
+    assert (by_name["alpha"].tenth.to, by_name["alpha"].tenth.cut_short) == (1, True)
+    assert (by_name["r"].tenth.to, by_name["r"].tenth.cut_short) == (1, True)
+    assert by_name["phi"].tenth.saves == 0
+    assert by_name["waste"].tenth.saves == 0
+    assert not by_name["cpm"].tenth.cut_short
 
 
 def test_the_answer_in_words() -> None:
@@ -114,16 +114,16 @@ def test_the_factors_of_a_run() -> None:
         "dedicated": Tokens(none | {"rejected": 40, "stale": 5}),
         "unallocated": Tokens(none | {"lost": 1000}),
     }
-    each = [{"output_tokens": 100, "answer_tokens": 10}]
-    found = Groups(
+    group_rows = [{"output_tokens": 100, "answer_tokens": 10}]
+    groups = Groups(
         trajectories=64, judged_groups=4, judged_groups_trajectories=64, solved_groups=2, judged=64, accepted=2,
-        audited=0, audited_correct=0, rows=each,
+        audited=0, audited_correct=0, rows=group_rows,
     )  # fmt: skip
-    assert levers.factors(2, cost, tokens, found) == GOLDEN
-    assert levers.factors(2, cost, tokens, replace(found, solved_groups=0)) is None
-    assert levers.factors(2, replace(cost, by_line={**cost.by_line, "serving": None}), tokens, found) is None
+    assert levers.factors(2, cost, tokens, groups) == GOLDEN
+    assert levers.factors(2, cost, tokens, replace(groups, solved_groups=0)) is None
+    assert levers.factors(2, replace(cost, by_line={**cost.by_line, "serving": None}), tokens, groups) is None
     cheap = replace(cost, by_line={**cost.by_line, "blended": Fraction(-1)})
-    assert levers.factors(2, cheap, tokens, found) is None
+    assert levers.factors(2, cheap, tokens, groups) is None
 
 
 def test_standard_errors_are_those_of_the_draws() -> None:
@@ -131,14 +131,14 @@ def test_standard_errors_are_those_of_the_draws() -> None:
     sums |= {"alpha": np.array([0.25, 0.5, 0.75]), "borrowed_useful": np.array([1.0, 2.0, 3.0])}
     sums |= {"dedicated_useful": np.array([1.0, 2.0, 3.0])}
     # Of the run's 10 tokens turns made 8, and 4 were useful: a preemption threw 2 away.
-    each = [{"borrowed_useful": 2, "dedicated_useful": 2, "borrowed_tokens": 4, "dedicated_tokens": 4}]
-    found = Groups(
+    group_rows = [{"borrowed_useful": 2, "dedicated_useful": 2, "borrowed_tokens": 4, "dedicated_tokens": 4}]
+    groups = Groups(
         trajectories=4, judged_groups=4, judged_groups_trajectories=4, solved_groups=2, judged=4, accepted=2,
-        audited=0, audited_correct=0, rows=each,
+        audited=0, audited_correct=0, rows=group_rows,
     )  # fmt: skip
-    errors = levers.standard_errors(Resamples(**sums, units=3), found, replace(GOLDEN, waste=0.6))
+    errors = levers.standard_errors(Resamples(**sums, units=3), groups, replace(GOLDEN, waste=0.6))
     assert errors["alpha"] == pytest.approx(0.25)
     assert errors["cpm"] is None
     assert errors["one_plus_rho"] == errors["phi"] == errors["r"] == 0
     assert errors["waste"] == pytest.approx(0.2)
-    assert set(levers.standard_errors(None, found, GOLDEN).values()) == {None}
+    assert set(levers.standard_errors(None, groups, GOLDEN).values()) == {None}

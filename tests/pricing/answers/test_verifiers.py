@@ -45,7 +45,7 @@ def test_murphy_s_terms_sum_to_brier(pairs: list[tuple[float, bool]]) -> None:
     scores = verifiers.score(reports(pairs))
     terms = scores.reliability - scores.resolution + scores.uncertainty + scores.within_bins
     assert terms == pytest.approx(scores.brier, abs=1e-12)
-    assert sum(of.probes for of in scores.calibration) == len(pairs)
+    assert sum(bin_.probes for bin_ in scores.calibration) == len(pairs)
     assert scores.reliability >= 0
     assert 0 <= scores.resolution <= scores.uncertainty + 1e-12
 
@@ -87,22 +87,22 @@ PRICE = Fraction(1, 100)
 
 
 def test_the_cost_of_a_correct_answer_has_the_verdict_s_price_in_it() -> None:
-    found = verifiers.compare(noisy("v", 0.9, 200), Fraction(4, 100), {"v": PRICE})
-    (v,) = found.verifiers
+    comparison = verifiers.compare(noisy("v", 0.9, 200), Fraction(4, 100), {"v": PRICE})
+    (v,) = comparison.verifiers
     # 0.05 a judged trajectory; alpha 0.5 and PPV 0.9.
     assert v.usd_per_correct == Fraction(5, 100) / Fraction(1, 2) / Fraction(9, 10)
     assert v.interval is not None
     assert v.interval.holds(float(v.usd_per_correct))
-    assert (found.cheapest, v.chance_cheapest) == (None, None)
-    assert "Only v judged the probes" in found.says
+    assert (comparison.cheapest, v.chance_cheapest) == (None, None)
+    assert "Only v judged the probes" in comparison.says
 
 
 def test_a_better_verifier_is_the_cheapest_until_its_price_outweighs_it() -> None:
     both = noisy("good", 0.9) + noisy("poor", 0.6)
-    found = verifiers.compare(both, Fraction(4, 100), {"good": PRICE, "poor": PRICE})
-    assert [v.name for v in found.verifiers] == ["good", "poor"]
-    assert found.cheapest == "good"
-    assert found.shared == 300
+    comparison = verifiers.compare(both, Fraction(4, 100), {"good": PRICE, "poor": PRICE})
+    assert [v.name for v in comparison.verifiers] == ["good", "poor"]
+    assert comparison.cheapest == "good"
+    assert comparison.shared == 300
     dear = verifiers.compare(both, Fraction(4, 100), {"good": 10 * PRICE, "poor": PRICE})
     assert [v.name for v in dear.verifiers] == ["good", "poor"]  # by Brier, whatever it costs
     assert dear.cheapest == "poor"
@@ -129,9 +129,9 @@ def test_what_cannot_be_told_yet_is_not_told() -> None:
 
 def test_verifiers_are_compared_on_the_probes_that_all_of_them_saw() -> None:
     good, poor = noisy("good", 0.9), noisy("poor", 0.6)
-    found = verifiers.compare(good + poor[:100], PRICE, {"good": PRICE, "poor": PRICE})
-    assert found.shared == 100
-    assert {v.name: (v.saw, v.scores.probes) for v in found.verifiers} == {"good": (300, 100), "poor": (100, 100)}
+    comparison = verifiers.compare(good + poor[:100], PRICE, {"good": PRICE, "poor": PRICE})
+    assert comparison.shared == 100
+    assert {v.name: (v.saw, v.scores.probes) for v in comparison.verifiers} == {"good": (300, 100), "poor": (100, 100)}
     apart = verifiers.compare(good[:100] + poor[100:], PRICE, {"good": PRICE, "poor": PRICE})
     assert (apart.shared, apart.cheapest) == (0, None)
     assert "no probe was judged by all of them" in apart.says
@@ -142,9 +142,9 @@ def test_verifiers_are_compared_on_the_probes_that_all_of_them_saw() -> None:
 
 def test_one_that_accepts_nothing_correct_is_never_the_cheapest() -> None:
     blind = reports([(0.1, n % 2 == 0) for n in range(300)], "blind")
-    found = verifiers.compare(noisy("good", 0.9) + blind, PRICE, {"good": PRICE, "blind": Fraction(0)})
-    assert found.cheapest == "good"
-    cost = {v.name: (v.usd_per_correct, v.interval, v.chance_cheapest) for v in found.verifiers}
+    comparison = verifiers.compare(noisy("good", 0.9) + blind, PRICE, {"good": PRICE, "blind": Fraction(0)})
+    assert comparison.cheapest == "good"
+    cost = {v.name: (v.usd_per_correct, v.interval, v.chance_cheapest) for v in comparison.verifiers}
     assert cost["blind"] == (None, None, 0)
     free = verifiers.compare(noisy("good", 0.9) + blind, Fraction(0), {"good": PRICE, "blind": Fraction(0)})
     assert free.cheapest == "good"
@@ -163,11 +163,11 @@ def test_the_order_of_the_probes_makes_no_difference(random: Any) -> None:
 def test_probes_of_one_group_are_drawn_together() -> None:
     random = np.random.default_rng(2)
     easy = [bool(group) for group in random.integers(0, 2, size=40)]
-    pairs = [(0.9 if of else 0.1, of) for of in easy for _ in range(8)]
+    pairs = [(0.9 if report else 0.1, report) for report in easy for _ in range(8)]
     apart = reports(pairs)
     together = [
-        Probe(of.probe, of.verifier, of.probability, of.correct, of.accepted, f"g{n // 8}")
-        for n, of in enumerate(apart)
+        Probe(report.probe, report.verifier, report.probability, report.correct, report.accepted, f"g{n // 8}")
+        for n, report in enumerate(apart)
     ]
     widths = []
     for probes in (apart, together):

@@ -21,7 +21,7 @@ def hour(fleet_made: Path) -> tuple[pl.DataFrame, Evidence]:
 
 
 def wrong(steps: Iterator[Step]) -> list[str]:
-    return [each.text for step in steps for each in step.sums if not each.ok]
+    return [total.text for step in steps for total in step.sums if not total.ok]
 
 
 def test_a_sum_says_what_it_comes_to() -> None:
@@ -80,8 +80,8 @@ def test_tokens_in_an_hour_without_device_time_cost_nothing(tmp_path: Path) -> N
     root = write(tmp_path / "ledger", made)
     next_ns = T0_NS + HOUR_NS
     frame = charges.price(root, BOOK).frame.filter(pl.col("tokens") > 0)
-    of = DeviceHour(run_id="run", provenance="live", device_id="s0", hour_ns=next_ns)
-    steps = list(audit_steps.capacity(frame, frame, BOOK, next_ns, gather(root, of)))
+    device_hour = DeviceHour(run_id="run", provenance="live", device_id="s0", hour_ns=next_ns)
+    steps = list(audit_steps.capacity(frame, frame, BOOK, next_ns, gather(root, device_hour)))
     assert wrong(iter(steps)) == []
     assert "costs nothing" in steps[0].says
-    assert "tokens of the hour's turns and preemptions = 9 tokens" in [each.text for each in steps[1].sums]
+    assert "tokens of the hour's turns and preemptions = 9 tokens" in [total.text for total in steps[1].sums]

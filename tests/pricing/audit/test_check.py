@@ -37,8 +37,8 @@ def corrected(corrected_made: Path, tmp_path: Path) -> Path:
 
 
 def test_sound_books_are_found_sound(corrected: Path) -> None:
-    found = check(corrected)
-    assert (found.closes, found.corrections, found.files, found.problems) == (1, 1, 5, ())
+    report = check(corrected)
+    assert (report.closes, report.corrections, report.files, report.problems) == (1, 1, 5, ())
 
 
 @pytest.mark.parametrize(

@@ -15,17 +15,17 @@ OF = DeviceHour(run_id="run", provenance="live", device_id="s0", hour_ns=T0_NS)
 
 
 def test_the_events_of_an_hour_are_all_there(fleet: Path) -> None:
-    found = gather(fleet, OF)
-    assert [(row["seq"], row["lease_id"]) for row in found.slices] == [(3, None), (4, "L1"), (5, None)]
-    assert [(row["tokens"], row["recomputed_tokens"], row["task"]) for row in found.tokens] == [
+    evidence = gather(fleet, OF)
+    assert [(row["seq"], row["lease_id"]) for row in evidence.slices] == [(3, None), (4, "L1"), (5, None)]
+    assert [(row["tokens"], row["recomputed_tokens"], row["task"]) for row in evidence.tokens] == [
         (200, 0, "maze"), (60, 0, "maze"), (40, 40, "maze"),
     ]  # fmt: skip
-    assert [row["wire_bytes"] for row in found.syncs] == [10**10]
-    assert [row["energy_mw_ns"] for row in found.readings] == [600_000 * 3300 * 10**9]
-    assert found.late == 0
+    assert [row["wire_bytes"] for row in evidence.syncs] == [10**10]
+    assert [row["energy_mw_ns"] for row in evidence.readings] == [600_000 * 3300 * 10**9]
+    assert evidence.late == 0
     t0_ns, t1_ns = T0_NS + 3300 * 10**9, T0_NS + HOUR_NS
     write(fleet, [Power(device_id="s0", t0_ns=t0_ns, t1_ns=t1_ns, power_mw=None, source="not measured")], "unmetered")
-    assert gather(fleet, OF).readings == found.readings
+    assert gather(fleet, OF).readings == evidence.readings
     nothing = gather(fleet, DeviceHour(run_id="run", provenance="replay", device_id="s0", hour_ns=T0_NS))
     assert not any((nothing.slices, nothing.tokens, nothing.syncs, nothing.readings))
 
@@ -42,8 +42,8 @@ def test_only_what_was_on_record_then_counts_for_a_closed_period(fleet: Path) ->
     mark = watermark(fleet)
     write(fleet, [late_slice(), turn("t2", 2200, 5)], "late")
     write(fleet, [turn("t2", 2300, 5)])
-    found = gather(fleet, OF, mark)
-    assert (len(found.slices), len(found.tokens), found.late) == (3, 3, 3)
+    evidence = gather(fleet, OF, mark)
+    assert (len(evidence.slices), len(evidence.tokens), evidence.late) == (3, 3, 3)
     assert len(gather(fleet, OF).slices) == 4
     # The task of a trajectory that had not ended was not known.
     early = gather(fleet, OF, {"test": (10, mark["test"][1])})
@@ -51,8 +51,8 @@ def test_only_what_was_on_record_then_counts_for_a_closed_period(fleet: Path) ->
 
 
 def test_events_are_found_in_their_files_with_their_chain(fleet: Path) -> None:
-    found = gather(fleet, OF)
-    (span,) = spans(fleet, found.slices, verify(fleet))
+    evidence = gather(fleet, OF)
+    (span,) = spans(fleet, evidence.slices, verify(fleet))
     assert (span.writer, span.first_seq, span.last_seq, span.events, span.holds) == ("test", 3, 5, 3, True)
     (file,) = span.files
     assert (fleet / file).exists()
@@ -60,4 +60,4 @@ def test_events_are_found_in_their_files_with_their_chain(fleet: Path) -> None:
     content[-9] ^= 1
     (fleet / file).write_bytes(content)
     with pytest.raises(LedgerError):
-        spans(fleet, found.slices, verify(fleet))
+        spans(fleet, evidence.slices, verify(fleet))

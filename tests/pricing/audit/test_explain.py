@@ -33,8 +33,8 @@ from tests.pricing.closing.conftest import (
 HOUR = Question(hour_ns=T0_NS)
 
 
-def sums(of: Explanation) -> list[str]:
-    return [each.text for step in of.steps for each in step.sums]
+def sums(explained: Explanation) -> list[str]:
+    return [total.text for step in explained.steps for total in step.sums]
 
 
 def test_a_whole_device_hour_goes_back_to_its_events(fleet: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_whole_device_hour_goes_back_to_its_events(fleet: Path) -> None:
 def test_what_was_asked_for_is_told_from_what_must_re_add_too(fleet: Path) -> None:
     made = explain(fleet, Question(bucket="rollout", fate="rejected"), BOOK)
     assert made.amount.value == 287_234_043
-    asked = [each.text for step in made.steps for each in step.sums if each.asked]
+    asked = [total.text for step in made.steps for total in step.sums if total.asked]
     assert any("rejected" in text for text in asked)
     assert not any("accepted, version" in text or "idle" in text for text in asked)
     assert {kind for kind, rows in made.events.items() if rows} == {"slices", "tokens"}
@@ -79,15 +79,15 @@ def test_a_figure_that_does_not_re_add_says_so(fleet: Path) -> None:
     from rose.pricing.audit import audit_steps
     from rose.pricing.audit.evidence import DeviceHour, gather
 
-    of = DeviceHour(run_id="run", provenance="live", device_id="s0", hour_ns=T0_NS)
+    device_hour = DeviceHour(run_id="run", provenance="live", device_id="s0", hour_ns=T0_NS)
     frame = charges.price(fleet, BOOK, from_ns=T0_NS, to_ns=T0_NS + HOUR_NS).frame.filter(kind="capacity")
     write(fleet, [late_slice()], "late")
-    steps = list(audit_steps.capacity(frame, frame, BOOK, T0_NS, gather(fleet, of)))
-    (wrong,) = [each for step in steps for each in step.sums if not each.ok]
+    steps = list(audit_steps.capacity(frame, frame, BOOK, T0_NS, gather(fleet, device_hour)))
+    (wrong,) = [total for step in steps for total in step.sums if not total.ok]
     assert wrong.text == "idle, not lent comes to 900,000,000,000 ns, and 600,000,000,000 is charged"
-    steps = list(audit_steps.capacity(frame, frame, DEARER, T0_NS, gather(fleet, of)))
-    assert any("comes to 3,960,000,000 nano-dollars, and 3,600,000,000 is charged" in each.text
-               for step in steps for each in step.sums)  # fmt: skip
+    steps = list(audit_steps.capacity(frame, frame, DEARER, T0_NS, gather(fleet, device_hour)))
+    assert any("comes to 3,960,000,000 nano-dollars, and 3,600,000,000 is charged" in total.text
+               for step in steps for total in step.sums)  # fmt: skip
 
 
 def test_a_broken_chain_is_a_fault(fleet: Path) -> None:
@@ -149,14 +149,14 @@ _AWKWARD = pricebook.parse(random_ledger.BOOK, "awkward.toml")
 @given(random_ledger.ledgers(portions=1))
 def test_every_charge_of_any_ledger_re_adds(tmp_path_factory: pytest.TempPathFactory, made: random_ledger.Made) -> None:
     root = tmp_path_factory.mktemp("any") / "ledger"
-    assume(any(of.t1_ns > of.t0_ns for of in made.tenures()))
+    assume(any(tenure.t1_ns > tenure.t0_ns for tenure in made.tenures()))
     made.write(root)
     frame = charges.price(root, _AWKWARD).frame
     hours = frame.select("run_id", "device_id", "hour").unique(maintain_order=True).head(2)
     total = 0
     for run_id, device_id, hour in hours.iter_rows():
         asked = Question(run_id=run_id, device_id=device_id, hour_ns=nanoseconds(hour))
-        found = explain(root, asked, _AWKWARD)
-        assert found.faults == []
-        total += int(found.amount.value or 0)
+        explained = explain(root, asked, _AWKWARD)
+        assert explained.faults == []
+        total += int(explained.amount.value or 0)
     assert total == charge_algebra.total(frame.join(hours, on=["run_id", "device_id", "hour"]))

@@ -35,15 +35,15 @@ def test_the_charge_of_a_shared_hour_says_with_whom_and_re_adds(write_ledger: An
     other = [run(at_us=us(9)), device("joined", 5000, "x"), slice_(6000, "x", rollout=900), device("left", 7200, "x")]
     write_ledger(other, root=root, writer="other", run_id="other")
     asked = Question(run_id="run", hour_ns=T0_NS + H)
-    found = explain(root, asked, BOOK)
-    assert found.faults == []
-    (shared,) = [step for step in found.steps if step.title == "shared"]
+    explained = explain(root, asked, BOOK)
+    assert explained.faults == []
+    (shared,) = [step for step in explained.steps if step.title == "shared"]
     assert "1 h 00 min 00 s of the hour, some of it together with x of run other" in shared.says
-    assert shared.sums[0].said == 2500 * S
-    assert any("the run's part, 2,500,000,000,000 of 3,600,000,000,000 ns" in step.says for step in found.steps)
+    assert shared.sums[0].charged == 2500 * S
+    assert any("the run's part, 2,500,000,000,000 of 3,600,000,000,000 ns" in step.says for step in explained.steps)
     closed = close.close(root, Period(T0_NS, T0_NS + 2 * H), BOOK, with_open_runs=True)
     (booked,) = explain_closed(root, asked, closed.close_id)
-    assert (booked.faults, booked.amount.value) == ([], found.amount.value)
+    assert (booked.faults, booked.amount.value) == ([], explained.amount.value)
 
 
 def test_devices_that_change_places_within_an_hour_share_nothing(write_ledger: Any) -> None:
@@ -54,9 +54,9 @@ def test_devices_that_change_places_within_an_hour_share_nothing(write_ledger: A
         made += [device("joined", 1800, hardware_id=gpus[1]), slice_(1800, idle=1800), device("left", 3600)]
         root = write_ledger(made, root=root, writer=run_id, run_id=run_id)
     assert root is not None
-    found = explain(root, Question(run_id="run", hour_ns=T0_NS), BOOK)
-    assert (found.faults, found.amount.value) == ([], 2_350_000_000)
-    assert not [step for step in found.steps if step.title == "shared"]
+    explained = explain(root, Question(run_id="run", hour_ns=T0_NS), BOOK)
+    assert (explained.faults, explained.amount.value) == ([], 2_350_000_000)
+    assert not [step for step in explained.steps if step.title == "shared"]
     closed = close.close(root, Period(T0_NS, T0_NS + H), BOOK, with_open_runs=True)
     (booked,) = explain_closed(root, Question(run_id="run", hour_ns=T0_NS), closed.close_id)
     assert (booked.faults, booked.amount.value) == ([], 2_350_000_000)

@@ -48,10 +48,10 @@ def compared(root: Path, folder: Path, *changes: tuple[str, str]) -> tuple[Compa
     with priced(root, "run", book) as run:
         tokens = {key: (part.generated, part.useful, part.stale) for key, part in made(run.charged).items()}
         turns, spreads = rows(run.connection, "borrowing/turn_lengths"), {"borrowed": STEADY, "dedicated": STEADY}
-        found = compare(run.charged, run.allocation, run.borrow, run.groups, turns, spreads)
+        comparison = compare(run.charged, run.allocation, run.borrow, run.groups, turns, spreads)
         counted = run.tokens["borrowed"]
         assert tokens["serving", "h100-sxm"] == (counted.generated, counted.useful, counted.by_fate["stale"])
-        return found, run.borrow
+        return comparison, run.borrow
 
 
 def less(way: Alternative) -> Fraction:
@@ -65,13 +65,13 @@ def cash(way: Alternative) -> Fraction:
 
 
 def test_the_sample_by_hand(sample: Path, tmp_path: Path) -> None:
-    found, borrow = compared(
+    comparison, borrow = compared(
         sample, tmp_path, ("interruptions_per_hour = 0.05", "interruptions_per_hour = 720"),
         ('class = "h100-sxm"\ncommitment = "on demand"', 'class = "h100-sxm"\ncommitment = "by the hour"'),
     )  # fmt: skip
-    assert (found.tokens, found.borrowed.generated, found.dedicated.useful) == (1400, 3500, 5600)
-    assert found.charged_usd == borrow.usd
-    ways = {way.name: way for way in found.alternatives}
+    assert (comparison.tokens, comparison.borrowed.generated, comparison.dedicated.useful) == (1400, 3500, 5600)
+    assert comparison.charged_usd == borrow.usd
+    ways = {way.name: way for way in comparison.alternatives}
     assert list(ways) == [
         DEDICATED, LOADED, "h100-sxm by the hour", "h100-sxm on demand, high end", "h100-sxm spot", NOTHING,
     ]  # fmt: skip
@@ -95,8 +95,8 @@ def test_the_sample_by_hand(sample: Path, tmp_path: Path) -> None:
 
 
 def test_a_saving_of_three_groups_has_no_interval_and_says_so(sample: Path, tmp_path: Path) -> None:
-    found, _ = compared(sample, tmp_path)
-    for way in found.alternatives:
+    comparison, _ = compared(sample, tmp_path)
+    for way in comparison.alternatives:
         assert way.interval is None
         # Nothing is known of how steadily all time of dedicated devices was used.
         assert way.no_interval == (UNKNOWN if way.name == LOADED else bootstrap.TOO_FEW)
@@ -106,8 +106,8 @@ def test_a_saving_of_three_groups_has_no_interval_and_says_so(sample: Path, tmp_
 
 
 def test_a_device_taken_back_faster_than_it_ends_its_turns_does_nothing(sample: Path, tmp_path: Path) -> None:
-    found, _ = compared(sample, tmp_path, ("interruptions_per_hour = 0.05", "interruptions_per_hour = 7200"))
-    (spot,) = (way for way in found.alternatives if way.name == "h100-sxm spot")
+    comparison, _ = compared(sample, tmp_path, ("interruptions_per_hour = 0.05", "interruptions_per_hour = 7200"))
+    (spot,) = (way for way in comparison.alternatives if way.name == "h100-sxm spot")
     assert (spot.usd, spot.cash, spot.interval) == (None, None, None)
     assert spot.why is not None
     assert "nothing would get done" in spot.why
@@ -119,45 +119,45 @@ def test_without_a_dedicated_device_the_book_s_price_is_assumed(
     root = write_ledger([event for event in sample_made if event.device_id != "r0"])
     own = ('pool = "rollout"\nusd_per_hour = 4\ncommitment = "own"\nvalid_from = 2026-01-01\n'
            'source = "test"\nsource_date = 2026-01-01\n')  # fmt: skip
-    found, _ = compared(root, tmp_path, ("[[power]]", f'[[device]]\nclass = "h100-sxm"\n{own}\n[[power]]'))
-    ways = {way.name: way for way in found.alternatives}
+    comparison, _ = compared(root, tmp_path, ("[[power]]", f'[[device]]\nclass = "h100-sxm"\n{own}\n[[power]]'))
+    ways = {way.name: way for way in comparison.alternatives}
     # The 1440 s that were borrowed, at the price of a rollout device.
     assert (ways[DEDICATED].usd, ways[DEDICATED].basis) == (Fraction(4 * 1440, 3600), "assumed")
     assert LOADED not in ways
-    assert found.multiplier is None
+    assert comparison.multiplier is None
     # 3500 tokens less 1000 stale ones in 1440 s: what a preemption lost would have been kept.
-    seconds = Fraction(1440 * found.tokens, 2500)
+    seconds = Fraction(1440 * comparison.tokens, 2500)
     assert ways["h100-sxm on demand"].usd == Fraction(199, 100) * seconds / 3600
     assert ways["h100-sxm on demand"].basis == "assumed"
 
 
 def test_where_it_flips_the_borrow_costs_the_same(sample: Path, tmp_path: Path) -> None:
-    found, borrow = compared(sample, tmp_path)
-    flip, way = found.flip, found.alternatives[0]
+    comparison, borrow = compared(sample, tmp_path)
+    flip, way = comparison.flip, comparison.alternatives[0]
     assert flip is not None
     assert way.added_usd == BEYOND
     hours = Fraction(1440, 3600)
     assert flip.usd_per_device_hour * hours == way.added_usd == flip.usd_per_million_useful * 1400 / 10**6
     assert flip.wasted_share is not None
-    assert found.charged_usd / (3500 * (1 - flip.wasted_share)) == way.added_usd / 1400
+    assert comparison.charged_usd / (3500 * (1 - flip.wasted_share)) == way.added_usd / 1400
     assert flip.usd_per_gb is not None
-    assert found.charged_usd - borrow.terms["transfer"].usd + 2 * flip.usd_per_gb == way.added_usd
+    assert comparison.charged_usd - borrow.terms["transfer"].usd + 2 * flip.usd_per_gb == way.added_usd
     assert flip.provision_usd_per_device_hour * hours == BEYOND - borrow.usd
 
 
 def test_a_dear_route_turns_the_borrow_into_a_loss(sample: Path, tmp_path: Path) -> None:
-    found, _ = compared(
+    comparison, _ = compared(
         sample, tmp_path, ('route = "inter-region"\nusd_per_gb = 0.02', 'route = "inter-region"\nusd_per_gb = 5')
     )
-    dedicated = found.alternatives[0]
+    dedicated = comparison.alternatives[0]
     assert cash(dedicated) < -9
-    assert found.flip is not None
+    assert comparison.flip is not None
     # No share of waste by itself would have made up for it, and a cheaper route would have.
-    assert found.flip.wasted_share is None
-    assert found.flip.usd_per_gb is not None
-    assert 0 < found.flip.usd_per_gb < 5
-    assert found.multiplier is not None
-    assert not found.multiplier.cheaper
+    assert comparison.flip.wasted_share is None
+    assert comparison.flip.usd_per_gb is not None
+    assert 0 < comparison.flip.usd_per_gb < 5
+    assert comparison.multiplier is not None
+    assert not comparison.multiplier.cheaper
 
 
 @pytest.mark.parametrize(
@@ -165,11 +165,11 @@ def test_a_dear_route_turns_the_borrow_into_a_loss(sample: Path, tmp_path: Path)
 )
 def test_throughput_to_cost(gain: str, ratio: int, m: float) -> None:
     x = Fraction(gain)
-    found = multiplier(int((x - 1) * 100), 100, Fraction(7 * ratio), Fraction(7))
-    assert found is not None
-    assert found.throughput_gain == x
-    assert found.m == pytest.approx(m, abs=5e-4)
-    assert found.cheaper == (found.m < 1)
+    factor = multiplier(int((x - 1) * 100), 100, Fraction(7 * ratio), Fraction(7))
+    assert factor is not None
+    assert factor.throughput_gain == x
+    assert factor.m == pytest.approx(m, abs=5e-4)
+    assert factor.cheaper == (factor.m < 1)
 
 
 def test_a_bill_that_fell_and_a_run_without_both_have_no_multiplier() -> None:

@@ -107,8 +107,8 @@ def test_recorded_decisions_are_charged_and_saved(write_ledger: Any, sample: Pat
 
 def test_a_device_that_was_let_go_saves_the_price_of_its_own_class(write_ledger: Any, sample: Path) -> None:
     before = priced_savings(sample)
-    there = [device("joined", -7200, "r1", pool="rollout"), device("left", -3600, "r1", pool="rollout")]
-    write_ledger(there, root=sample, run_id="earlier")
+    presence = [device("joined", -7200, "r1", pool="rollout"), device("left", -3600, "r1", pool="rollout")]
+    write_ledger(presence, root=sample, run_id="earlier")
     dearer = events.ScaleDown(
         device_id="r1", device_class="h200", decision="let_go", t0_ns=T0_NS, t1_ns=at_ns(1), decided_by="Kim"
     )

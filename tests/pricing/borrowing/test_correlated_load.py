@@ -28,37 +28,39 @@ def test_sorted_is_the_worst_of_all_pairings(load: list[float], demand: list[flo
 
 def test_two_windows_by_hand() -> None:
     # Busy with little demand and quiet with much: everything fits as it was, and half of it not once both are sorted.
-    found = coupled(np.array([0.9, 0.1] * 20), np.array([0.1, 0.9] * 20), np.array([10.0, 2.0] * 20), FLEET)[-1]
-    assert found.attainment == 0.5
-    assert found.wasted_share == pytest.approx(0.8)
+    couplings = coupled(np.array([0.9, 0.1] * 20), np.array([0.1, 0.9] * 20), np.array([10.0, 2.0] * 20), FLEET)[-1]
+    assert couplings.attainment == 0.5
+    assert couplings.wasted_share == pytest.approx(0.8)
     # In a full window 0.8 of 0.9 of serving comes late, 80/9 of ten requests, beside 90 borrowed seconds; in the other
     # 10 s are borrowed and nothing is late.
     full, other = 0.9 + 80 / 18, 0.1
-    assert found.tail_usd_per_hour == pytest.approx(full * 60)
-    assert found.usd_per_token == pytest.approx((full + other) / (0.2 * 100 * 20))
+    assert couplings.tail_usd_per_hour == pytest.approx(full * 60)
+    assert couplings.usd_per_token == pytest.approx((full + other) / (0.2 * 100 * 20))
 
 
 def test_more_coupling_fits_less_and_costs_more() -> None:
     random = np.random.default_rng(3)
     load, demand = random.beta(2, 3, 500), random.beta(2, 4, 500)
-    found = coupled(load, demand, 50 * load, FLEET)
-    assert [of.r for of in found] == list(COUPLINGS)
-    costs = [of.usd_per_token or 0 for of in found]
+    couplings = coupled(load, demand, 50 * load, FLEET)
+    assert [coupling.r for coupling in couplings] == list(COUPLINGS)
+    costs = [coupling.usd_per_token or 0 for coupling in couplings]
     assert costs == sorted(costs)
-    assert [of.wasted_share for of in found] == sorted(of.wasted_share for of in found)
-    assert [of.tail_usd_per_hour for of in found] == sorted(of.tail_usd_per_hour for of in found)
-    assert found == coupled(load, demand, 50 * load, FLEET)
+    assert [coupling.wasted_share for coupling in couplings] == sorted(coupling.wasted_share for coupling in couplings)
+    assert [coupling.tail_usd_per_hour for coupling in couplings] == sorted(
+        coupling.tail_usd_per_hour for coupling in couplings
+    )
+    assert couplings == coupled(load, demand, 50 * load, FLEET)
     # Independent: the share of windows that fit is that of all pairs.
     fits = (load[:, None] + demand[None, :] <= 1).mean()
-    assert found[0].attainment == pytest.approx(fits, abs=0.01)
+    assert couplings[0].attainment == pytest.approx(fits, abs=0.01)
 
 
 @pytest.mark.parametrize("r", [0, 0.25, 0.5, 0.75])
 def test_ranks_are_coupled_as_asked(r: float) -> None:
     random = np.random.default_rng(1)
     pairs = [pairing(r, 400, random) for _ in range(30)]
-    found = [observed(one.astype(float), other.astype(float)) or 0.0 for one, other in pairs]
-    assert np.mean(found) == pytest.approx(r, abs=0.03)
+    correlations = [observed(one.astype(float), other.astype(float)) or 0.0 for one, other in pairs]
+    assert np.mean(correlations) == pytest.approx(r, abs=0.03)
 
 
 def test_what_never_changes_has_no_correlation() -> None:
@@ -72,14 +74,16 @@ def at(r: float, usd: float | None) -> Coupled:
 
 
 def test_the_crossing_lies_on_the_line_between_couplings() -> None:
-    found = [at(0, 1.0), at(0.25, 1.0), at(0.5, 2.0), at(1, 6.0)]
-    assert crossing(found, 4) == 0.75
-    assert crossing(found, 1) == 0.25
-    assert crossing(found, 7) is None
-    assert crossing(found, 0.5) is None
+    couplings = [at(0, 1.0), at(0.25, 1.0), at(0.5, 2.0), at(1, 6.0)]
+    assert crossing(couplings, 4) == 0.75
+    assert crossing(couplings, 1) == 0.25
+    assert crossing(couplings, 7) is None
+    assert crossing(couplings, 0.5) is None
     assert crossing([at(0, None), at(1, 2.0)], 1) is None
 
 
 def test_windows_without_demand_or_serving_are_no_trouble() -> None:
-    found = coupled(np.zeros(40), np.zeros(40), np.zeros(40), FLEET)
-    assert [(of.attainment, of.wasted_share, of.usd_per_token) for of in found] == [(1, 0, None)] * 5
+    couplings = coupled(np.zeros(40), np.zeros(40), np.zeros(40), FLEET)
+    assert [(coupling.attainment, coupling.wasted_share, coupling.usd_per_token) for coupling in couplings] == [
+        (1, 0, None)
+    ] * 5

@@ -68,10 +68,10 @@ def ours(tokens: int = 1000) -> list[events.Event]:
 
 
 def seen(root: Path, book: PriceBook = BOOK, spans: tuple[Span, ...] = (), run_id: str = "run") -> Seen:
-    with priced(root, run_id, book) as found:
-        borrow = charged(found, spans)
-        compared = compare(found.charged, found.allocation, borrow, found.groups, [], {}, market=False)
-        return Seen(made(found.charged), compared, borrow, frontier.slack(found.allocation, found.tokens, found.groups))
+    with priced(root, run_id, book) as run:
+        borrow = charged(run, spans)
+        compared = compare(run.charged, run.allocation, borrow, run.groups, [], {}, market=False)
+        return Seen(made(run.charged), compared, borrow, frontier.slack(run.allocation, run.tokens, run.groups))
 
 
 def with_another(write_ledger: Any, *made: events.Event) -> Path:
@@ -100,12 +100,12 @@ def test_another_run_on_the_hardware_changes_what_is_paid_and_not_what_is_made(w
     assert after.borrow.borrowed_ns == before.borrow.borrowed_ns == LENT_NS
     # A third of what the dedicated device made in 1,800 s, at its dollar an hour.
     for name, usd in ((DEDICATED, Fraction(600, 3600)), (LOADED, Fraction(600 * 3600, 2400 * 3600))):
-        was_way, way = (next(way for way in of.compared.alternatives if way.name == name) for of in (before, after))
+        was_way, way = (next(way for way in run.compared.alternatives if way.name == name) for run in (before, after))
         assert was_way.usd == way.usd == usd
         assert was_way.bought == way.bought
     assert not isinstance(after.slack, str)
     assert after.slack == before.slack
-    break_even = [provision.build(of, "run", BOOK).break_even.value for of in (alone, root)]
+    break_even = [provision.build(run, "run", BOOK).break_even.value for run in (alone, root)]
     assert break_even[0] is not None
     assert break_even[0] == break_even[1]
 
@@ -146,12 +146,15 @@ def test_the_capacity_that_two_runs_avoid_is_no_more_than_the_hardware_had(
     assert root is not None
     both = [seen(root, run_id=run_id) for run_id in ("run", "other")]
     worked = sum(worked_s)
-    for of, rollout_s in zip(both, worked_s, strict=True):
-        (part,) = of.made.values()
+    for priced_run, rollout_s in zip(both, worked_s, strict=True):
+        (part,) = priced_run.made.values()
         assert part.tokens_per_s == 1
         assert part.hardware_ns == rollout_s * S * min(Fraction(1), Fraction(3600, worked))
-        way = of.compared.alternatives[0]
+        way = priced_run.compared.alternatives[0]
         assert way.bought is not None
         assert way.bought.needed_ns == part.hardware_ns
         assert way.usd == part.hardware_ns / S / 3600
-    assert together([part for of in both for part in of.made.values()]).hardware_ns == min(3600, worked) * S
+    assert (
+        together([part for priced_run in both for part in priced_run.made.values()]).hardware_ns
+        == min(3600, worked) * S
+    )

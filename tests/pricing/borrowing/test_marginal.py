@@ -46,28 +46,28 @@ def priced(root: Path, prices: PriceBook, gave_back: Sequence[Span] = (), by_lea
 
 
 def test_the_sample_by_hand(sample: Path) -> None:
-    found = priced(sample, book())
-    assert found.borrowed_ns == 1440 * S
+    result = priced(sample, book())
+    assert result.borrowed_ns == 1440 * S
     # (680 - 267) W over 1584 s of rollout, sync and activation; PUE 1.25 at $0.10/kWh.
-    assert found.terms["energy"].usd == Fraction(413 * 1584) * Fraction(5, 4) / 3_600_000 / 10
-    assert (found.terms["energy"].basis, found.terms["provision"].basis) == ("assumed", "price book")
+    assert result.terms["energy"].usd == Fraction(413 * 1584) * Fraction(5, 4) / 3_600_000 / 10
+    assert (result.terms["energy"].basis, result.terms["provision"].basis) == ("assumed", "price book")
     # 2 GB to the serving device; what the dedicated one received is not the borrow's.
-    assert found.terms["transfer"].usd == Fraction(4, 100)
-    assert found.sent_bytes == 2 * 10**9
-    assert found.usd == found.charged_usd == sum(term.usd for term in found.terms.values())
-    assert found.usd_per_device_hour() == found.usd / Fraction(1440, 3600)
-    assert (found.basis, found.missing, found.leases, found.no_interval) == ("partly measured", (), (), None)
+    assert result.terms["transfer"].usd == Fraction(4, 100)
+    assert result.sent_bytes == 2 * 10**9
+    assert result.usd == result.charged_usd == sum(term.usd for term in result.terms.values())
+    assert result.usd_per_device_hour() == result.usd / Fraction(1440, 3600)
+    assert (result.basis, result.missing, result.leases, result.no_interval) == ("partly measured", (), (), None)
     # Energy is a guess, and the book says how good a one: watts from 70% to 120%, the tariff from 60% to 160%.
-    energy_usd, usd = float(found.terms["energy"].usd), float(found.usd)
-    assert found.interval is not None
-    assert found.interval.low == pytest.approx(usd - energy_usd * math.hypot(0.3, 0.4))
-    assert found.interval.high == pytest.approx(usd + energy_usd * math.hypot(0.2, 0.6))
+    energy_usd, usd = float(result.terms["energy"].usd), float(result.usd)
+    assert result.interval is not None
+    assert result.interval.low == pytest.approx(usd - energy_usd * math.hypot(0.3, 0.4))
+    assert result.interval.high == pytest.approx(usd + energy_usd * math.hypot(0.2, 0.6))
     bare = priced(sample, book(("low_share = 0.7\nhigh_share = 1.2\n", "")))
     assert (bare.interval, bare.estimate) == (None, None)
     assert bare.no_interval == "energy: power of h100-sxm is assumed, and the price book gives no range for it"
     energy = reference.energy_usd_per_device_s(413 * 1584 / 1440, 1.25, 0.10)
     transfer = reference.transfer_usd_per_device_s(2, 0.02, 1440)
-    assert float(found.usd / 1440) == pytest.approx(energy + transfer)
+    assert float(result.usd / 1440) == pytest.approx(energy + transfer)
 
 
 @pytest.mark.parametrize(("gb", "usd_per_hour"), [(16, 0.48), (1.6, 0.048)])
@@ -82,19 +82,19 @@ def test_every_term_is_charged_when_the_book_sets_it(sample: Path) -> None:
         ("kv_recompute_usd_per_million_tokens = 0", "kv_recompute_usd_per_million_tokens = 2"),
         ("violation_usd = 0", "violation_usd = 0.5"),
     )
-    found = priced(sample, prices, by_lease=True)
+    result = priced(sample, prices, by_lease=True)
     # L1 to L3 lasted 3000 s; L4 is open and counts to the end of the hour, not to its expiry after it.
-    assert found.terms["scheduler"].usd == Fraction(3600, 1000)
+    assert result.terms["scheduler"].usd == Fraction(3600, 1000)
     # The attempt after the preempted one had 450 uncached prompt tokens.
-    assert found.terms["kv_recompute"].usd == Fraction(900, 10**6)
+    assert result.terms["kv_recompute"].usd == Fraction(900, 10**6)
     # One of three lent requests missed its budget, none of two unlent ones, all in the same load bin.
-    assert found.terms["provision"].usd == Fraction(1, 2)
-    assert found.terms["provision"].basis == "measured"
+    assert result.terms["provision"].usd == Fraction(1, 2)
+    assert result.terms["provision"].basis == "measured"
     # No lease of the sample was withheld at random, so what lent requests missed is no fair comparison.
-    assert found.interval is None
-    assert found.no_interval is not None
-    assert found.no_interval.startswith("provision: confounded: leases were never withheld at random")
-    leases = {lease.lease_id: lease for lease in found.leases}
+    assert result.interval is None
+    assert result.no_interval is not None
+    assert result.no_interval.startswith("provision: confounded: leases were never withheld at random")
+    leases = {lease.lease_id: lease for lease in result.leases}
     # The sync under no lease served L1 to L4, by the time each was in force after it: 1170, 1200, 600 and 600 s.
     assert [leases[name].terms["transfer"] for name in ("L1", "L2", "L3", "L4")] == [
         Fraction(part * 2, 100 * 10**9) for part in (655_462_185, 672_268_907, 336_134_454, 336_134_454)
@@ -102,8 +102,8 @@ def test_every_term_is_charged_when_the_book_sets_it(sample: Path) -> None:
     assert leases["L1"].terms["provision"] == Fraction(1, 2)
     assert leases["L2"].terms["scheduler"] == Fraction(12, 10)
     # Slices of the sample carry no lease, and neither does the attempt that was preempted.
-    assert leases[None].terms["energy"] == found.terms["energy"].usd
-    assert leases[None].borrowed_ns == found.borrowed_ns
+    assert leases[None].terms["energy"] == result.terms["energy"].usd
+    assert leases[None].borrowed_ns == result.borrowed_ns
 
 
 def test_a_route_or_a_power_figure_the_book_lacks_is_refused(sample: Path) -> None:
@@ -131,12 +131,12 @@ def test_metered_power_is_compared_within_a_load_bin(sample: Path, write_ledger:
         ),
     ]  # fmt: skip
     write_ledger(second, root=sample, writer="second")
-    found = priced(sample, book())
+    result = priced(sample, book())
     # Lent (60 * 520 + 20 * 400) / 80 = 490 W, unlent 300 W: 190 W over 3600 leased seconds.
-    assert found.terms["energy"].usd == Fraction(190 * 3600) * Fraction(5, 4) / 3_600_000 / 10
-    assert found.terms["energy"].basis == "measured"
-    assert "+190.0 W while lent, metered" in found.terms["energy"].explained
-    meter = found.metered["h100-sxm"]
+    assert result.terms["energy"].usd == Fraction(190 * 3600) * Fraction(5, 4) / 3_600_000 / 10
+    assert result.terms["energy"].basis == "measured"
+    assert "+190.0 W while lent, metered" in result.terms["energy"].explained
+    meter = result.metered["h100-sxm"]
     assert meter.energy_mw_ns == (300_000 * 100 + 520_000 * 60 + 400_000 * 20) * S
     assert (meter.baseline_mw_ns, meter.extra_mw_ns) == (300_000 * 180 * S, 190_000 * 80 * S)
 
@@ -166,13 +166,13 @@ def test_an_engine_s_start_is_charged_to_what_needed_it(
 
 def test_a_lease_that_blocked_a_scale_down_is_charged_the_device(sample: Path) -> None:
     span = Span("s0", T0_NS + 1000 * S, T0_NS + 1300 * S)
-    found = priced(sample, book(), [span], by_lease=True)
-    assert found.idle_anyway
-    assert found.gave_back_ns == 300 * S
+    result = priced(sample, book(), [span], by_lease=True)
+    assert result.idle_anyway
+    assert result.gave_back_ns == 300 * S
     price = Fraction(book().device_at("h100-sxm", "serving", T0_NS).usd_per_hour)
-    assert found.avoidable_usd == price * 300 / 3600
-    assert found.charged_usd == found.usd + found.avoidable_usd
-    assert {lease.lease_id: lease.avoidable_usd for lease in found.leases if lease.avoidable_usd} == {
+    assert result.avoidable_usd == price * 300 / 3600
+    assert result.charged_usd == result.usd + result.avoidable_usd
+    assert {lease.lease_id: lease.avoidable_usd for lease in result.leases if lease.avoidable_usd} == {
         "L1": price * 200 / 3600,
         "L2": price * 100 / 3600,
     }
@@ -180,11 +180,11 @@ def test_a_lease_that_blocked_a_scale_down_is_charged_the_device(sample: Path) -
 
 def test_without_the_gate_borrowed_time_is_charged_its_amortized_price(sample: Path) -> None:
     span = Span("s0", T0_NS, T0_NS + 3600 * S)
-    found = priced(sample, book(("idle_anyway = true", "idle_anyway = false")), [span])
-    assert not found.idle_anyway
+    result = priced(sample, book(("idle_anyway = true", "idle_anyway = false")), [span])
+    assert not result.idle_anyway
     # A span adds nothing where the book says of all time that it was there for the leases.
-    assert found.gave_back_ns == 0
-    assert found.avoidable_usd == Fraction(book().device_at("h100-sxm", "serving", T0_NS).usd_per_hour) * 1440 / 3600
+    assert result.gave_back_ns == 0
+    assert result.avoidable_usd == Fraction(book().device_at("h100-sxm", "serving", T0_NS).usd_per_hour) * 1440 / 3600
 
 
 # Property: leases sum to the run, and a change to the same price changes nothing -------------------------------------
@@ -310,17 +310,17 @@ def test_leases_sum_to_the_run_and_an_equal_price_is_no_change(
     span = Span("s0", allocation.period_ns[0] + 5 * S, MIDNIGHT_NS + 20 * S)
     with closing(catalog.connect(root)) as connection:
         snapshot(connection, "run")
-        whole, same, other, each = (
+        whole, same, other, in_leases = (
             marginal(connection, "run", allocation, prices, [span], by_lease=by_lease)
             for prices, by_lease in ((ONE, False), (SAME, False), (OTHER, False), (OTHER, True))
         )
     for name in TERMS:
         assert whole.terms[name].usd == same.terms[name].usd, name
-        assert each.terms[name].usd == other.terms[name].usd, name
-        assert sum((lease.terms[name] for lease in each.leases), Fraction(0)) == other.terms[name].usd, name
+        assert in_leases.terms[name].usd == other.terms[name].usd, name
+        assert sum((lease.terms[name] for lease in in_leases.leases), Fraction(0)) == other.terms[name].usd, name
     assert whole.avoidable_usd == same.avoidable_usd == other.avoidable_usd
-    assert sum((lease.avoidable_usd for lease in each.leases), Fraction(0)) == other.avoidable_usd
-    assert sum(lease.borrowed_ns for lease in each.leases) == other.borrowed_ns == whole.borrowed_ns
+    assert sum((lease.avoidable_usd for lease in in_leases.leases), Fraction(0)) == other.avoidable_usd
+    assert sum(lease.borrowed_ns for lease in in_leases.leases) == other.borrowed_ns == whole.borrowed_ns
     assert sum(other.nano_usd.values()) == round(other.usd * 10**9)
     for meter in other.metered.values():
         readings = [event for event in made if isinstance(event, events.Power)]
@@ -342,15 +342,15 @@ def test_each_side_of_a_change_is_charged_at_its_own_price(
             writer.record(event, durable=False)
     with closing(catalog.connect(root)) as connection:
         snapshot(connection, "run")
-        found = marginal(connection, "run", allocation, OTHER)
+        result = marginal(connection, "run", allocation, OTHER)
         spans = connection.execute(
             "SELECT epoch_ns(granted_at), epoch_ns(closed_at) FROM lease WHERE closed_at > granted_at"
         ).fetchall()
     rates = {False: Fraction(2, 100), True: Fraction(302, 1000)}
-    assert found.terms["transfer"].usd == sum(
+    assert result.terms["transfer"].usd == sum(
         rates[e.at_us * 1000 >= MIDNIGHT_NS] * e.wire_bytes / 10**9 for e in made if isinstance(e, events.Sync)
     )
-    assert found.terms["scheduler"].usd == sum(
+    assert result.terms["scheduler"].usd == sum(
         (
             Fraction(1, 1000) * max(0, min(t1, MIDNIGHT_NS) - t0)
             + Fraction(3001, 10_000) * max(0, t1 - max(t0, MIDNIGHT_NS))
@@ -367,7 +367,7 @@ def test_each_side_of_a_change_is_charged_at_its_own_price(
             tariff = before * Fraction(1, 10) + (1 - before) * Fraction(31, 100)
             usd += (curve.watts(busy) - curve.watts(base)) * ns / S * Fraction(5, 4) / 3_600_000 * tariff
     # A load at which the curve bends may be told by the last digit of a float to lie on either side.
-    assert float(found.terms["energy"].usd) == pytest.approx(float(usd), rel=1e-12)
+    assert float(result.terms["energy"].usd) == pytest.approx(float(usd), rel=1e-12)
 
 
 def test_tokens_without_device_time_have_prices_too(write_ledger: Any) -> None:

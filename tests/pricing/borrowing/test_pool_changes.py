@@ -15,7 +15,9 @@ from rose.pricing.query import rows, set_variables, snapshot
 from tests.pricing.borrowing.test_harm import WINDOW_S, WINDOWS, run
 from tests.pricing.conftest import T0_NS, S, WriteLedger, sample_events, us
 
-TABLES = ("borrowing/lease_spans", "borrowing/serving_windows", "borrowing/holdout_requests")
+TABLES = (
+    "borrowing/lease_spans", "borrowing/serving_windows", "borrowing/holdout_pieces", "borrowing/holdout_requests",
+)  # fmt: skip
 QUERIES = (
     "borrowing/lent_time", "borrowing/leased_time", "borrowing/gave_back_time", "borrowing/held_memory",
     "borrowing/overlap_time", "borrowing/holdout_sums", "borrowing/holdout_clusters", "borrowing/lent_windows",

@@ -42,9 +42,9 @@ def test_a_mean_over_all_loads_would_mislead() -> None:
         reading(4, False, 600, 90),
         reading(4, True, 700, 10),
     ]
-    found = measure("h100-sxm", by_load)
-    assert found is not None
-    assert found.delta_mw == 100_000
+    meter = measure("h100-sxm", by_load)
+    assert meter is not None
+    assert meter.delta_mw == 100_000
     assert measure("h100-sxm", by_load[:1] + by_load[2:3]) is None
     assert measure("h100-sxm", []) is None
 
@@ -63,24 +63,24 @@ def test_baseline_and_extra_are_all_that_was_metered(rows: list[tuple[int, bool,
         {"load_bin": b, "lent": lent, "energy_mw_ns": energy_mw_ns, "duration_ns": duration_ns}
         for b, lent, energy_mw_ns, duration_ns in rows
     ]
-    found = measure("any", made)
+    meter = measure("any", made)
     both = {b for b, lent, _, _ in rows if lent} & {b for b, lent, _, _ in rows if not lent}
-    assert (found is None) == (not both)
-    if found is None:
+    assert (meter is None) == (not both)
+    if meter is None:
         return
-    assert found.baseline_mw_ns + found.extra_mw_ns == found.energy_mw_ns == sum(row[2] for row in rows)
+    assert meter.baseline_mw_ns + meter.extra_mw_ns == meter.energy_mw_ns == sum(row[2] for row in rows)
     # What is extra is dP over the time that was read while lent, but for one rounding in each bin.
-    assert abs(found.extra_mw_ns - found.delta_mw * found.lent_ns) <= 5
-    assert found.compared_ns == sum(ns for b, lent, _, ns in rows if lent and b in both)
+    assert abs(meter.extra_mw_ns - meter.delta_mw * meter.lent_ns) <= 5
+    assert meter.compared_ns == sum(ns for b, lent, _, ns in rows if lent and b in both)
 
 
 def test_only_lent_readings_of_a_known_load_move_the_mean() -> None:
-    found = measure("x", [reading(0, True, 300, 60), reading(0, False, 200, 60), reading(3, True, 900, 30)])
-    assert found is not None
-    assert found.delta_mw == 100_000
+    meter = measure("x", [reading(0, True, 300, 60), reading(0, False, 200, 60), reading(3, True, 900, 30)])
+    assert meter is not None
+    assert meter.delta_mw == 100_000
     # The 30 s with nothing to compare draw 100 W extra too, so 800 W of their 900 W would have been drawn anyway.
-    assert found.extra_mw_ns == 100_000 * 90 * S
-    assert found.baseline_mw_ns == (200_000 * 120 + 800_000 * 30) * S
+    assert meter.extra_mw_ns == 100_000 * 90 * S
+    assert meter.baseline_mw_ns == (200_000 * 120 + 800_000 * 30) * S
 
 
 def leased(seconds: int, device_class: str = "h100-sxm") -> dict[str, Any]:
@@ -98,28 +98,28 @@ def lent(ns: int, base_ns: int, busy_ns: int, **pieces: int) -> dict[str, Any]:
 def test_an_hour_of_extra_power(watts: float, usd: float) -> None:
     sides = [reading(0, True, int(2 * watts) + 200, 60), reading(0, False, 200 + int(watts), 60)]
     sides[0]["energy_mw_ns"] = sides[1]["energy_mw_ns"] + round(watts * 1000 * 60 * S)
-    found = energy([], [leased(3600)], metered(sides), STRETCHES, pricebook.parse(EXAMPLE, "book"))
-    assert float(found.usd) == pytest.approx(usd, abs=5.1e-5)
-    assert float(found.usd) == pytest.approx(3600 * reference.energy_usd_per_device_s(watts, 1.25, 0.10))
-    assert found.basis == "measured"
+    term = energy([], [leased(3600)], metered(sides), STRETCHES, pricebook.parse(EXAMPLE, "book"))
+    assert float(term.usd) == pytest.approx(usd, abs=5.1e-5)
+    assert float(term.usd) == pytest.approx(3600 * reference.energy_usd_per_device_s(watts, 1.25, 0.10))
+    assert term.basis == "measured"
 
 
 def test_the_interval_is_in_dollars_and_needs_fifteen_minutes_of_each_side() -> None:
     book = pricebook.parse(EXAMPLE, "book")
     sides = [reading(0, True, 500, 120, 3), reading(0, False, 300, 120, 3)]
     sides[0]["yy"] *= 1.01
-    found = energy([], [leased(3600)], metered(sides), STRETCHES, book)
-    assert found.interval is not None
-    assert found.interval.high is not None
-    assert float(found.usd) == pytest.approx(0.025)
-    assert found.interval.low < 0.025 < found.interval.high
+    term = energy([], [leased(3600)], metered(sides), STRETCHES, book)
+    assert term.interval is not None
+    assert term.interval.high is not None
+    assert float(term.usd) == pytest.approx(0.025)
+    assert term.interval.low < 0.025 < term.interval.high
     # dP and its ends are charged alike.
     delta = measure("x", sides)
     assert delta is not None
     assert delta.interval is not None
     # And widened by the tariff, which the book takes for a guess: 60% to 160%.
     off = math.hypot(1 - delta.interval.low / 200_000, 0.4)
-    assert found.interval.low / float(found.usd) == pytest.approx(1 - off)
+    assert term.interval.low / float(term.usd) == pytest.approx(1 - off)
     short = [reading(0, True, 500, 60, 2), reading(0, False, 300, 120, 3)]
     bare = energy([], [leased(3600)], metered(short), STRETCHES, book)
     assert bare.interval is None
@@ -133,19 +133,19 @@ def test_a_price_that_covers_the_energy_charges_none() -> None:
     sides = [reading(0, True, 500, 60), reading(0, False, 300, 60)]
     at = Stretches(((T0_NS, T0_NS + 1),))
     assert book.device_at("h100-sxm", "serving", T0_NS).energy_included
-    found = energy([lent(S, 0, S)], [leased(3600)], metered(sides), at, book)
-    assert (found.usd, found.basis, found.missing) == (0, "price book", None)
-    assert "the price of the device covers its energy" in found.explained
+    term = energy([lent(S, 0, S)], [leased(3600)], metered(sides), at, book)
+    assert (term.usd, term.basis, term.missing) == (0, "price book", None)
+    assert "the price of the device covers its energy" in term.explained
 
 
 def test_without_a_meter_the_book_s_curve_is_read_at_both_loads() -> None:
     book = pricebook.parse(EXAMPLE, "book")
     # 20% serving, 50% rollouts: 50% more of the way from 267 W to 680 W, for 10 s.
-    found = energy([lent(10 * S, 2 * S, 7 * S)], [leased(10)], {}, STRETCHES, book)
-    assert found.usd == Fraction(413, 2) * 10 * Fraction(5, 4) / 3_600_000 / 10
-    assert (found.basis, found.no_interval) == ("assumed", None)
-    assert found.interval is not None
-    assert found.interval.low < float(found.usd) < (found.interval.high or 0)
+    term = energy([lent(10 * S, 2 * S, 7 * S)], [leased(10)], {}, STRETCHES, book)
+    assert term.usd == Fraction(413, 2) * 10 * Fraction(5, 4) / 3_600_000 / 10
+    assert (term.basis, term.no_interval) == ("assumed", None)
+    assert term.interval is not None
+    assert term.interval.low < float(term.usd) < (term.interval.high or 0)
     with pytest.raises(PriceBookError, match="power"):
         energy([lent(S, 0, S) | {"device_class": "b200"}], [], {}, STRETCHES, with_class(book, "b200"))
 
@@ -178,7 +178,7 @@ def test_slices_summed_by_piece_draw_what_each_draws(slices: list[tuple[int, flo
         cells[int(base >= Fraction(3, 10)), int(busy >= Fraction(3, 10))] = [
             a + b for a, b in zip(cell, (ns, base_ns, busy_ns), strict=True)
         ]
-    found = sum(
+    term = sum(
         extra_joules(
             CURVE,
             [0.3],
@@ -187,7 +187,7 @@ def test_slices_summed_by_piece_draw_what_each_draws(slices: list[tuple[int, flo
         )
         for (base_piece, busy_piece), (ns, base_ns, busy_ns) in cells.items()
     )
-    assert found == expected
+    assert term == expected
 
 
 def test_a_curve_s_bends_are_known_and_a_kilowatt_hour_is() -> None:

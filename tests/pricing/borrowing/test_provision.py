@@ -51,12 +51,12 @@ def served(load_bin: int | None, lent: bool, requests: int, misses: int, **more:
 
 def test_fewer_missed_budgets_while_lent_give_a_negative_provision() -> None:
     bins = [served(0, True, 100, 2), served(0, False, 100, 1), served(1, True, 50, 0), served(1, False, 25, 1)]
-    found = confounded([*bins, served(2, True, 10, 10), served(None, True, 3, 0)], STRETCHES, penalty("2"), WHY)
-    assert found.usd == -2
-    assert "150 lent requests compared, 13 had nothing to compare with" in found.explained
-    assert float(found.usd) == pytest.approx(reference.realised_violations_usd([(100, 0.02, 0.01), (50, 0, 0.04)], 2))
-    assert found.explained.startswith("confounded")
-    assert (found.interval, found.no_interval) == (None, WHY)
+    figures = confounded([*bins, served(2, True, 10, 10), served(None, True, 3, 0)], STRETCHES, penalty("2"), WHY)
+    assert figures.usd == -2
+    assert "150 lent requests compared, 13 had nothing to compare with" in figures.explained
+    assert float(figures.usd) == pytest.approx(reference.realised_violations_usd([(100, 0.02, 0.01), (50, 0, 0.04)], 2))
+    assert figures.explained.startswith("confounded")
+    assert (figures.interval, figures.no_interval) == (None, WHY)
 
 
 def test_leases_and_days_each_sum_to_what_was_realised() -> None:
@@ -65,20 +65,20 @@ def test_leases_and_days_each_sum_to_what_was_realised() -> None:
         served(0, True, 10, 3, lease_id="L1"), served(0, True, 7, 0, lease_id="L2", day=next_day),
         served(0, False, 9, 1), served(0, False, 4, 2, day=next_day),
     ]  # fmt: skip
-    found = confounded(bins, STRETCHES, penalty("0.7"), WHY)
+    figures = confounded(bins, STRETCHES, penalty("0.7"), WHY)
     rate = Fraction(3, 13)
-    assert found.by_lease == {"L1": (3 - 10 * rate) * Fraction(7, 10), "L2": -7 * rate * Fraction(7, 10)}
+    assert figures.by_lease == {"L1": (3 - 10 * rate) * Fraction(7, 10), "L2": -7 * rate * Fraction(7, 10)}
     assert confounded_by_day(bins, STRETCHES, penalty("0.7")) == {
-        DAY: found.by_lease["L1"],
-        next_day: found.by_lease["L2"],
+        DAY: figures.by_lease["L1"],
+        next_day: figures.by_lease["L2"],
     }
-    assert found.usd == sum(found.by_lease.values())
+    assert figures.usd == sum(figures.by_lease.values())
 
 
 def test_nothing_to_compare_with_is_not_enough_data_and_no_penalty_is_a_price() -> None:
-    found = confounded([served(0, True, 100, 2), served(1, False, 100, 1)], STRETCHES, penalty("2"), WHY)
-    assert found.missing is not None
-    assert "not enough data" in found.missing
+    figures = confounded([served(0, True, 100, 2), served(1, False, 100, 1)], STRETCHES, penalty("2"), WHY)
+    assert figures.missing is not None
+    assert "not enough data" in figures.missing
     with duckdb.connect() as connection:
         free = realised(Harm(confounded=WHY), connection, STRETCHES, penalty("0"))
     assert (free.usd, free.basis, free.missing) == (0, "price book", None)
@@ -103,15 +103,15 @@ def lent(seconds: int, load_bin: int | None, day: date = DAY, lease_id: str = "L
 
 def test_the_provision_of_a_lent_second() -> None:
     # 10 bursts in 100 windows of 10 s, and 3 more misses in each while lent; $0.5 a miss.
-    found = rates([risk(1, 100, 10)], [burst(1, True, 5, 20), burst(1, False, 5, 5)])
-    assert found[1].hazard_per_s == Fraction(1, 100)
-    assert found[1].extra == 3
-    assert found[1].misses_per_s is not None
-    per_s = float(found[1].misses_per_s) * 0.5
+    rates_by_bin = rates([risk(1, 100, 10)], [burst(1, True, 5, 20), burst(1, False, 5, 5)])
+    assert rates_by_bin[1].hazard_per_s == Fraction(1, 100)
+    assert rates_by_bin[1].extra == 3
+    assert rates_by_bin[1].misses_per_s is not None
+    per_s = float(rates_by_bin[1].misses_per_s) * 0.5
     assert per_s == pytest.approx(
         reference.provision_usd_per_device_s(burst_hazard=0.01, extra_violations=3, penalty_usd=0.5)
     )
-    assert (found[1].pooled, found[1].why) == ((), None)
+    assert (rates_by_bin[1].pooled, rates_by_bin[1].why) == ((), None)
     (day,) = accrue(
         [lent(60, 1), lent(30, 4, lease_id="M")], [risk(1, 100, 10)],
         [burst(1, True, 5, 20), burst(1, False, 5, 5)], STRETCHES, penalty("0.5"),
@@ -123,16 +123,16 @@ def test_the_provision_of_a_lent_second() -> None:
 
 def test_a_bin_with_too_few_bursts_takes_those_of_all_and_says_so() -> None:
     bursts = [burst(1, True, 5, 20), burst(1, False, 9, 9), burst(2, True, 1, 1)]
-    found = rates([risk(1, 100, 10), risk(2, 20, 2)], bursts)
-    assert found[2].pooled == ("hazard", "extra")
-    assert found[2].hazard_per_s == Fraction(12, 1200)
-    assert found[2].extra == Fraction(21, 6) - 1
-    assert found[1].pooled == ()
-    assert found[0].windows == 0
+    rates_by_bin = rates([risk(1, 100, 10), risk(2, 20, 2)], bursts)
+    assert rates_by_bin[2].pooled == ("hazard", "extra")
+    assert rates_by_bin[2].hazard_per_s == Fraction(12, 1200)
+    assert rates_by_bin[2].extra == Fraction(21, 6) - 1
+    assert rates_by_bin[1].pooled == ()
+    assert rates_by_bin[0].windows == 0
 
 
 @pytest.mark.parametrize(
-    ("risks", "bursts", "said"),
+    ("risks", "bursts", "words"),
     [
         ([], [], "0 windows"),
         ([risk(0, 29, 5)], [burst(0, True, 9, 9), burst(0, False, 9, 9)], "29 windows"),
@@ -140,14 +140,14 @@ def test_a_bin_with_too_few_bursts_takes_those_of_all_and_says_so() -> None:
         ([risk(0, 90, 9)], [burst(0, True, 9, 9)], "9 bursts began on lent devices and 0 on devices not lent"),
     ],
 )
-def test_too_little_is_said_and_never_zero(risks: list[Any], bursts: list[Any], said: str) -> None:
-    found = rates(risks, bursts)[0]
-    assert found.misses_per_s is None
-    assert found.why is not None
-    assert found.why.startswith("not enough data")
-    assert said in found.why
+def test_too_little_is_said_and_never_zero(risks: list[Any], bursts: list[Any], words: str) -> None:
+    rate = rates(risks, bursts)[0]
+    assert rate.misses_per_s is None
+    assert rate.why is not None
+    assert rate.why.startswith("not enough data")
+    assert words in rate.why
     (day,) = accrue([lent(10, 0)], risks, bursts, STRETCHES, penalty("1"))
-    assert (day.usd, day.why) == (None, found.why)
+    assert (day.usd, day.why) == (None, rate.why)
     (free,) = accrue([lent(10, 0)], risks, bursts, STRETCHES, penalty("0"))
     assert (free.usd, free.why) == (0, None)
 
@@ -159,14 +159,14 @@ def test_what_comes_later_changes_no_accrual() -> None:
         burst(0, side, 5, (3 + n) * 5 if side else 5, day) for n, day in enumerate(days) for side in (True, False)
     ]
     lents = [lent(100, 0, day) for day in days] + [lent(7, None, days[2])]
-    found = accrue(lents, risks, bursts, STRETCHES, penalty("1"))
-    assert [of.from_earlier_days for of in found] == [False, True, True]
-    assert [of.unknown_ns for of in found] == [0, 0, 7 * S]
+    accruals = accrue(lents, risks, bursts, STRETCHES, penalty("1"))
+    assert [accrual.from_earlier_days for accrual in accruals] == [False, True, True]
+    assert [accrual.unknown_ns for accrual in accruals] == [0, 0, 7 * S]
     for n in range(3):
         cut = [[row for row in made if row["day"] <= days[n]] for made in (risks, bursts, lents)]
-        assert accrue(cut[2], cut[0], cut[1], STRETCHES, penalty("1"))[-1] == found[n]
+        assert accrue(cut[2], cut[0], cut[1], STRETCHES, penalty("1"))[-1] == accruals[n]
     # The second day has the first one's rates: 5 bursts in 500 s, 2 more misses each.
-    assert found[1].usd == Fraction(5, 500) * 2 * 100
+    assert accruals[1].usd == Fraction(5, 500) * 2 * 100
 
 
 usd = st.fractions(-5, 5, max_denominator=10**10)
@@ -180,11 +180,11 @@ def test_the_balance_rolls_forward_exactly(unknown: int, moves: list[tuple[Fract
     accrued |= {day: move[0] for day, move in zip(days[unknown:], moves, strict=True)}
     spent = {day: Fraction(1, 3) for day in days[:unknown]}
     spent |= {day: move[1] for day, move in zip(days[unknown:], moves, strict=True)}
-    found = roll_forward(accrued, spent)
-    assert [balance.day for balance in found] == days
-    assert all(balance.closing is None and balance.opening is None for balance in found[:unknown])
+    balances = roll_forward(accrued, spent)
+    assert [balance.day for balance in balances] == days
+    assert all(balance.closing is None and balance.opening is None for balance in balances[:unknown])
     held = 0
-    for balance in found[unknown:]:
+    for balance in balances[unknown:]:
         assert balance.opening == held
         assert balance.accrued is not None
         assert balance.released is not None
@@ -192,17 +192,17 @@ def test_the_balance_rolls_forward_exactly(unknown: int, moves: list[tuple[Fract
         # Only what was provided on earlier days and not used is released, and all of that.
         assert balance.released == max(0, balance.opening - balance.realised)
         held = balance.closing
-    assert sum(balance.realised for balance in found) == round(sum(spent.values(), Fraction(0)) * 10**9)
+    assert sum(balance.realised for balance in balances) == round(sum(spent.values(), Fraction(0)) * 10**9)
 
 
 def test_a_day_is_held_to_the_end_of_the_next() -> None:
     days = [DAY + timedelta(days=n) for n in range(4)]
-    found = roll_forward(
+    balances = roll_forward(
         dict(zip(days, map(Fraction, (10, 5, 0, 0)), strict=True)), {days[1]: Fraction(4), days[3]: Fraction(2)}
     )
-    assert [b.released for b in found] == [0, 6 * 10**9, 5 * 10**9, 0]
+    assert [b.released for b in balances] == [0, 6 * 10**9, 5 * 10**9, 0]
     # The last day's cost was provided for by nobody and stays as a debt.
-    assert [b.closing for b in found] == [10 * 10**9, 5 * 10**9, 0, -2 * 10**9]
+    assert [b.closing for b in balances] == [10 * 10**9, 5 * 10**9, 0, -2 * 10**9]
     with pytest.raises(ValueError, match="no accrual"):
         roll_forward({days[0]: Fraction(1), days[1]: None}, {})
 
@@ -219,7 +219,7 @@ H = 10 * S
 
 def windows_of(slices: list[tuple[int, int, int, bool]]) -> dict[int, tuple[int, bool]]:
     """Bin and lent by window number, from (t0, t1, serving, lent): the definition, without SQL."""
-    found: dict[int, tuple[int, bool]] = {}
+    windows: dict[int, tuple[int, bool]] = {}
     for number in range(T0_NS // H, T0_NS // H + 40):
         covered = serving = held = Fraction(0)
         for t0, t1, busy, is_lent in slices:
@@ -229,8 +229,8 @@ def windows_of(slices: list[tuple[int, int, int, bool]]) -> dict[int, tuple[int,
                 serving += Fraction(busy * ns, t1 - t0)
                 held += ns if is_lent else 0
         if 2 * covered >= H:
-            found[number] = (min(4, int(5 * serving / covered)), 2 * held >= covered)
-    return found
+            windows[number] = (min(4, int(5 * serving / covered)), 2 * held >= covered)
+    return windows
 
 
 slices = st.lists(
@@ -273,13 +273,13 @@ def test_windows_and_bursts_are_as_defined(
         snapshot(connection, "run")
         set_variables(connection, run_id="run", horizon_ns=H, by_lease=False)
         connection.execute(sql.read("borrowing/serving_windows.sql"))
-        found = {
+        figures = {
             name: rows(connection, f"borrowing/{name}") for name in ("burst_risk", "burst_violations", "lent_windows")
         }
     windows = windows_of(placed)
     at_risk = [(b, windows[n + 1][0] == 4) for n, (b, _) in windows.items() if b < 4 and n + 1 in windows]
-    assert {(r["bin"], r["windows"], r["bursts"]) for r in found["burst_risk"]} == {
-        (b, len(of), sum(of)) for b, of in by_key(at_risk).items()
+    assert {(r["bin"], r["windows"], r["bursts"]) for r in figures["burst_risk"]} == {
+        (b, len(flags), sum(flags)) for b, flags in by_key(at_risk).items()
     }
     bursts = []
     for n, (b, _) in windows.items():
@@ -287,15 +287,15 @@ def test_windows_and_bursts_are_as_defined(
             end = next(m for m in range(n, n + 41) if windows.get(m, (0, False))[0] != 4)
             misses = sum(late and n * H <= T0_NS + second * S < end * H for second, late in asked)
             bursts.append((windows[n - 1], misses))
-    assert {((r["bin"], r["lent"]), r["bursts"], r["misses"]) for r in found["burst_violations"]} == {
-        (key, len(of), sum(of)) for key, of in by_key(bursts).items()
+    assert {((r["bin"], r["lent"]), r["bursts"], r["misses"]) for r in figures["burst_violations"]} == {
+        (key, len(flags), sum(flags)) for key, flags in by_key(bursts).items()
     }
-    assert sum(row["lent_ns"] for row in found["lent_windows"]) == sum(t1 - t0 for t0, t1, _, on in placed if on)
+    assert sum(row["lent_ns"] for row in figures["lent_windows"]) == sum(t1 - t0 for t0, t1, _, on in placed if on)
 
 
 def by_key(pairs: list[tuple[Any, Any]]) -> dict[Any, list[Any]]:
     ordered = sorted(pairs, key=lambda pair: pair[0])
-    return {key: [value for _, value in of] for key, of in groupby(ordered, key=lambda pair: pair[0])}
+    return {key: [value for _, value in group] for key, group in groupby(ordered, key=lambda pair: pair[0])}
 
 
 def asked_for(n: int, second: int, late: bool) -> events.Request:
@@ -311,8 +311,8 @@ def test_a_ledger_s_own_folder_is_used(sample: Path) -> None:
     """The queries run on the fixture as they do by hand: its requests arrive in slices that carry no lease."""
     with closing(catalog.connect(sample)) as connection:
         set_variables(connection, run_id="run", by_lease=True)
-        found = rows(connection, "borrowing/violations_by_load")
-    assert {(row["lease_id"], row["load_bin"], row["requests"], row["violations"]) for row in found} == {
+        figures = rows(connection, "borrowing/violations_by_load")
+    assert {(row["lease_id"], row["load_bin"], row["requests"], row["violations"]) for row in figures} == {
         (None, 2, 2, 0),
         ("L1", 2, 3, 1),
     }
@@ -336,8 +336,8 @@ def test_a_request_counts_where_it_arrived_and_not_where_it_ended(tmp_path: Path
             writer.record(event, durable=False)
     with closing(catalog.connect(tmp_path / "ledger")) as connection:
         set_variables(connection, run_id="run", by_lease=False)
-        found = {
+        figures = {
             (str(row["day"]), row["load_bin"]): row["requests"]
             for row in rows(connection, "borrowing/violations_by_load")
         }
-    assert found == {("2026-05-31", None): 1, ("2026-06-01", 0): 1, ("2026-06-01", 4): 1, ("2026-06-01", None): 1}
+    assert figures == {("2026-05-31", None): 1, ("2026-06-01", 0): 1, ("2026-06-01", 4): 1, ("2026-06-01", None): 1}

@@ -30,7 +30,7 @@ NOT_LENT = Term(usd=Fraction(0), basis="price book", explained="")
 
 
 @pytest.fixture(scope="module")
-def found() -> Groups:
+def sample_groups() -> Groups:
     import numpy as np
 
     return groups.simulate(np.random.default_rng(1)).groups
@@ -45,12 +45,12 @@ def energy(width: float = 0.0, **more: Any) -> Term:
     return Term(usd=Fraction(1), basis="measured", explained="", interval=interval, **more)
 
 
-def saved(term: Term, found: Groups, spreads: dict[str, Spread] | None = None, **changes: Any) -> Alternative:
+def saved(term: Term, sample_groups: Groups, spreads: dict[str, Spread] | None = None, **changes: Any) -> Alternative:
     way = Alternative(
         name=DEDICATED, usd=Fraction(5), basis="measured", explained="", follows="dedicated", bought=BOUGHT
     )
     (done,) = savings.saved(
-        [replace(way, **changes)], borrow(term), found, STEADY if spreads is None else spreads,
+        [replace(way, **changes)], borrow(term), sample_groups, STEADY if spreads is None else spreads,
         borrowed_usd=Fraction(2), borrowed_loaded_usd=Fraction(3),
     )  # fmt: skip
     assert done.cash is not None
@@ -70,35 +70,37 @@ def why(way: Alternative) -> tuple[object, str | None]:
     return way.cash.interval, way.cash.no_interval
 
 
-def test_the_marginal_price_s_own_interval_is_in_what_was_saved(found: Groups) -> None:
-    exact, vague = saved(energy(), found), saved(energy(4.0), found)
+def test_the_marginal_price_s_own_interval_is_in_what_was_saved(sample_groups: Groups) -> None:
+    exact, vague = saved(energy(), sample_groups), saved(energy(4.0), sample_groups)
     assert width(vague.cash) > 6 > width(exact.cash)
     # What the borrowed tokens cost amortized does not rest on m.
     assert width(vague.less) == width(exact.less)
 
 
-def test_without_an_interval_of_the_marginal_price_there_is_none_of_the_saving(found: Groups) -> None:
-    done = saved(energy(no_interval="a guess"), found)
+def test_without_an_interval_of_the_marginal_price_there_is_none_of_the_saving(sample_groups: Groups) -> None:
+    done = saved(energy(no_interval="a guess"), sample_groups)
     assert why(done) == (None, "energy: a guess")
     assert width(done.less) > 0
-    missing = saved(energy(missing="not enough data"), found)
+    missing = saved(energy(missing="not enough data"), sample_groups)
     assert why(missing) == (None, "energy: it is not known")
 
 
-def test_a_token_s_price_an_offer_s_range_and_an_assumption_count(found: Groups) -> None:
-    plain = saved(energy(), found)
-    unsteady = saved(energy(), found, {**STEADY, "dedicated": Spread(0.5, 9)})
-    ranged = saved(energy(), found, range=(0.2, 2.0))
+def test_a_token_s_price_an_offer_s_range_and_an_assumption_count(sample_groups: Groups) -> None:
+    plain = saved(energy(), sample_groups)
+    unsteady = saved(energy(), sample_groups, {**STEADY, "dedicated": Spread(0.5, 9)})
+    ranged = saved(energy(), sample_groups, range=(0.2, 2.0))
     assert width(unsteady.cash) > 2 * width(plain.cash)
     assert width(ranged.less) > 2 * width(plain.less)
-    assert why(saved(energy(), found, basis="assumed")) == (None, "the throughput of other devices is assumed")
-    assert why(saved(energy(), found, {"borrowed": STEADY["borrowed"]})) == (None, UNKNOWN)
-    nothing = saved(energy(), found, {"borrowed": STEADY["borrowed"]}, name=NOTHING, usd=Fraction(0), bought=None)
+    assert why(saved(energy(), sample_groups, basis="assumed")) == (None, "the throughput of other devices is assumed")
+    assert why(saved(energy(), sample_groups, {"borrowed": STEADY["borrowed"]})) == (None, UNKNOWN)
+    nothing = saved(
+        energy(), sample_groups, {"borrowed": STEADY["borrowed"]}, name=NOTHING, usd=Fraction(0), bought=None
+    )
     assert why(nothing)[1] is None
 
 
-def test_dedicated_devices_that_sat_idle_leave_only_what_borrowing_added(found: Groups) -> None:
-    idle = saved(energy(), found, bought=replace(BOUGHT, idle_ns=50 * NS_PER_HOUR))
+def test_dedicated_devices_that_sat_idle_leave_only_what_borrowing_added(sample_groups: Groups) -> None:
+    idle = saved(energy(), sample_groups, bought=replace(BOUGHT, idle_ns=50 * NS_PER_HOUR))
     assert idle.cash is not None
     assert idle.cash.usd == -1
     assert idle.cash.interval is not None
@@ -108,6 +110,6 @@ def test_dedicated_devices_that_sat_idle_leave_only_what_borrowing_added(found: 
     assert idle.less.usd == 3
 
 
-def test_a_few_groups_say_nothing(found: Groups) -> None:
-    few = groups.grouped([dict(row) for row in found.rows[: bootstrap.UNITS_MIN - 1]])
+def test_a_few_groups_say_nothing(sample_groups: Groups) -> None:
+    few = groups.grouped([dict(row) for row in sample_groups.rows[: bootstrap.UNITS_MIN - 1]])
     assert why(saved(energy(), few)) == (None, bootstrap.TOO_FEW)

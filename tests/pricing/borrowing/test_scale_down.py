@@ -29,7 +29,7 @@ def test_spans_are_read_in_order_whatever_their_time_zone(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "words"),
     [
         (["device,from,to"], r"line 1 must be `device_id,from,to`"),
         (["device_id,from,to", "s0,yesterday,2026-06-01T00:00:00Z"], "line 2: from must be a time"),
@@ -47,8 +47,8 @@ def test_spans_are_read_in_order_whatever_their_time_zone(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_line(tmp_path: Path, lines: list[str], said: str) -> None:
-    with pytest.raises(PricingError, match=said):
+def test_what_cannot_be_used_is_refused_by_line(tmp_path: Path, lines: list[str], words: str) -> None:
+    with pytest.raises(PricingError, match=words):
         read(file_of(tmp_path, *lines))
 
 
@@ -71,15 +71,15 @@ def test_decisions_are_read_with_who_made_them_and_told_apart_by_what_they_say(t
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "words"),
     [
         (KEPT.replace("kept", "sold"), "line 2: decision must be kept or let_go, got 'sold'"),
         (KEPT.replace("autoscaler", ""), "line 2 must have a value in each of device_id, device_class, decision"),
         (KEPT.replace("T02:00:00Z", "T00:00:00Z"), "line 2: to .* must be after"),
     ],
 )
-def test_a_decision_that_cannot_be_used_is_refused_with_its_line(line: str, told: str, tmp_path: Path) -> None:
-    with pytest.raises(PricingError, match=told):
+def test_a_decision_that_cannot_be_used_is_refused_with_its_line(line: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(PricingError, match=words):
         decisions(file_of(tmp_path, HEADER, line))
 
 

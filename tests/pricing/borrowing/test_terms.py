@@ -17,9 +17,9 @@ amounts = st.dictionaries(st.integers(), st.fractions(-10, 10, max_denominator=1
 @given(amounts)
 @settings(deadline=None)
 def test_rounded_parts_sum_to_the_rounded_sum_and_none_is_off_by_a_nano_dollar(parts: dict[int, Fraction]) -> None:
-    found = nano_by_key(parts)
-    assert sum(found.values()) == nano_usd_of(sum(parts.values(), Fraction(0)))
-    assert all(abs(found[key] - parts[key] * 10**9) < 1 for key in parts)
+    nano = nano_by_key(parts)
+    assert sum(nano.values()) == nano_usd_of(sum(parts.values(), Fraction(0)))
+    assert all(abs(nano[key] - parts[key] * 10**9) < 1 for key in parts)
 
 
 def test_the_largest_remainder_gets_what_is_over_and_the_first_wins_a_tie() -> None:

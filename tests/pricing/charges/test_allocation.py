@@ -39,16 +39,16 @@ def allocated(root: Path) -> Allocation:
 
 
 def test_time_and_dollars_of_the_sample(sample: Path) -> None:
-    found = allocated(sample)
+    allocation = allocated(sample)
     # Two hours at 2.35, and 2 GB of weights between regions at 0.02.
-    assert found.cost_nano_usd == 4_740_000_000
-    assert found.amortized_nano_usd() == {
+    assert allocation.cost_nano_usd == 4_740_000_000
+    assert allocation.amortized_nano_usd() == {
         "serving": 940_000_000, "rollout": 2_350_000_000, "train": 705_000_000, "sync": 94_000_000,
         "activation": 47_000_000, "headroom": 141_000_000, "idle": 423_000_000, "unaccounted": 0,
         "transfer": 40_000_000, "energy": 0,
     }  # fmt: skip
     # s0: serving 0.94 + headroom 0.141 = 1.081 and rollout 0.94 + 0.047 + 0.047 = 1.034 share 0.235 of idle.
-    loaded = found.in_pools("serving").fully_loaded_nano_usd()
+    loaded = allocation.in_pools("serving").fully_loaded_nano_usd()
     # Shared out row by row, so that a row may have a nano-dollar more than its bucket would.
     assert loaded["serving"] == 1_081_000_000 + 235_000_000 * 1081 // 2115 + 1
     assert loaded["serving"] + loaded["rollout"] == 2_350_000_000 + 40_000_000
@@ -57,12 +57,12 @@ def test_time_and_dollars_of_the_sample(sample: Path) -> None:
 def test_time_that_no_slice_reports_is_shown_and_paid_for(write_ledger: Any) -> None:
     hour = 3600 * 10**9
     root = write_ledger(run_events(*device("a", T0_NS, T0_NS + hour), slice_("a", T0_NS + 10 * S, idle=hour - 15 * S)))
-    found = allocated(root)
-    assert found.bucket_ns()["unaccounted"] == 15 * S
-    assert sum(found.bucket_ns().values()) == hour
-    assert found.cost_nano_usd == 2_350_000_000
-    assert found.amortized_nano_usd()["unaccounted"] == 9_791_667  # 15 s at 2.35 $/h
-    assert found.fully_loaded_nano_usd()["unaccounted"] == 9_791_667
+    allocation = allocated(root)
+    assert allocation.bucket_ns()["unaccounted"] == 15 * S
+    assert sum(allocation.bucket_ns().values()) == hour
+    assert allocation.cost_nano_usd == 2_350_000_000
+    assert allocation.amortized_nano_usd()["unaccounted"] == 9_791_667  # 15 s at 2.35 $/h
+    assert allocation.fully_loaded_nano_usd()["unaccounted"] == 9_791_667
 
 
 def test_a_device_that_has_not_left_counts_to_its_last_slice_and_to_the_end_of_an_ended_run(write_ledger: Any) -> None:
@@ -93,10 +93,10 @@ def test_a_slice_over_a_price_change_is_split_by_time(write_ledger: Any) -> None
     hour = 3600 * 10**9
     begun = MARCH_NS - hour
     made = run_events(*device("a", begun, begun + 4 * hour), slice_("a", begun, serving=2 * hour, rollout=2 * hour))
-    found = allocated(write_ledger(made))
+    allocation = allocated(write_ledger(made))
     # An hour at 1.70 and three at 2.35, each half serving and half rollout.
-    assert found.cost_nano_usd == 1_700_000_000 + 3 * 2_350_000_000
-    assert found.amortized_nano_usd()["serving"] == found.amortized_nano_usd()["rollout"] == 4_375_000_000
+    assert allocation.cost_nano_usd == 1_700_000_000 + 3 * 2_350_000_000
+    assert allocation.amortized_nano_usd()["serving"] == allocation.amortized_nano_usd()["rollout"] == 4_375_000_000
 
 
 def test_a_run_without_device_time_or_without_a_price_is_refused(write_ledger: Any) -> None:

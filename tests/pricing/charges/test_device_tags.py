@@ -19,10 +19,10 @@ def teams(tmp_path: Path, tags: str | None, *entries: str) -> dict[str, set[str]
     text = BOOK_TOML + "".join(f"\n[[device_tag]]\n{entry}\n{CITED}" for entry in entries)
     frame = charges.price(root, pricebook.parse(text, "book.toml")).frame
     assert frame["cost_nano"].sum() == BILL_NANO
-    found: dict[str, set[str]] = {}
+    by_bucket: dict[str, set[str]] = {}
     for bucket, team in frame.select("bucket", "team").iter_rows():
-        found.setdefault(bucket, set()).add(team)
-    return found
+        by_bucket.setdefault(bucket, set()).add(team)
+    return by_bucket
 
 
 @pytest.mark.parametrize(
@@ -30,16 +30,16 @@ def teams(tmp_path: Path, tags: str | None, *entries: str) -> dict[str, set[str]
     ['device = "s0"', 'pool = "serving"', 'class = "h100-sxm"', 'hardware = "run/*"', 'hardware = "*"'],
 )
 def test_a_device_s_team_pays_for_what_its_run_says_no_team_of(tmp_path: Path, chosen: str) -> None:
-    found = teams(tmp_path, None, f'{chosen}\ntags = {{ team = "chat", centre = "4711" }}')
-    assert set().union(*found.values()) == {"chat"}
+    by_bucket = teams(tmp_path, None, f'{chosen}\ntags = {{ team = "chat", centre = "4711" }}')
+    assert set().union(*by_bucket.values()) == {"chat"}
     missed = chosen.replace("s0", "s1").replace("serving", "train").replace("h100", "h200").replace("*", "?")
     assert set().union(*teams(tmp_path, None, f'{missed}\ntags = {{ team = "chat" }}').values()) == {"unallocated"}
     assert set().union(*teams(tmp_path, None, f'{chosen}\ntags = {{ centre = "1" }}').values()) == {"unallocated"}
 
 
 def test_the_run_s_own_tags_win(tmp_path: Path) -> None:
-    found = teams(tmp_path, '{"team": "research"}', 'class = "h100-sxm"\ntags = { team = "chat" }')
-    assert (found["rollout"], found["serving"], found["idle"]) == ({"research"}, {"chat"}, {"chat"})
+    by_bucket = teams(tmp_path, '{"team": "research"}', 'class = "h100-sxm"\ntags = { team = "chat" }')
+    assert (by_bucket["rollout"], by_bucket["serving"], by_bucket["idle"]) == ({"research"}, {"chat"}, {"chat"})
 
 
 def test_what_names_fewer_devices_holds(tmp_path: Path) -> None:

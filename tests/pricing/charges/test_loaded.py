@@ -43,11 +43,11 @@ def test_the_idle_of_a_device_that_did_nothing_goes_to_what_its_pool_is_for() ->
 
 
 def test_the_sample_s_views_have_the_same_total_day_by_day(sample: Path) -> None:
-    found = charges.price(sample, load("example"))
-    loaded = fully_load(found.frame)
-    assert loaded["loaded_nano"].sum() == found.total_nano
+    result = charges.price(sample, load("example"))
+    loaded = fully_load(result.frame)
+    assert loaded["loaded_nano"].sum() == result.total_nano
     assert set(loaded["work"]) <= set(WORK)
-    assert loaded.columns == [*found.frame.columns, "work", "loaded_nano"]
+    assert loaded.columns == [*result.frame.columns, "work", "loaded_nano"]
 
 
 @settings(max_examples=40, deadline=None)

@@ -11,9 +11,9 @@ from tests.pricing.charges.test_tenures import BOOK, device, run
 
 
 def test_time_that_nobody_shares_has_no_other_measure(write_ledger: Any) -> None:
-    found = charges.price(write_ledger([run(), device("joined", 0), slice_(0, rollout=3600)]), BOOK)
-    assert shared(found) == ()
-    allocation = allocate(found)
+    result = charges.price(write_ledger([run(), device("joined", 0), slice_(0, rollout=3600)]), BOOK)
+    assert shared(result) == ()
+    allocation = allocate(result)
     assert (allocation.shared, allocation.measured_ns()) == ((), allocation.bucket_ns())
 
 
@@ -24,18 +24,18 @@ def test_each_hour_has_its_own_part(write_ledger: Any) -> None:
     for name, to_s in (("a", 7200), ("b", 5400)):
         other = [run(), device("joined", 3600, "x"), slice_(3600, "x", rollout=1200), device("left", to_s, "x")]
         write_ledger(other, root=root, writer=name, run_id=name)
-    found = charges.price(root, BOOK, run_id="run")
+    result = charges.price(root, BOOK, run_id="run")
     # 600 s of 1,800 s, then 900 s of 1,800 s; all three worked for 4,200 s of an hour.
     part, room = Fraction(1500, 3600), Fraction(3600, 4200)
-    times = {(time.hour_ns - T0_NS) // HOUR: time for time in shared(found)}
+    times = {(time.hour_ns - T0_NS) // HOUR: time for time in shared(result)}
     assert times.keys() == {1}
-    by_bucket = {time.bucket: time for time in shared(found)}
+    by_bucket = {time.bucket: time for time in shared(result)}
     assert by_bucket.keys() == {"rollout", "idle"}
     for time in by_bucket.values():
         assert (time.lease_id, time.part, time.room, time.ns) == ("L", part, room, 750 * S)
         assert (time.measured_ns, time.others_ns) == (1800 * S, 1050 * S)
         assert time.hardware_share * time.ns == 1800 * S * room
-    allocation = allocate(found)
+    allocation = allocate(result)
     assert allocation.measured_ns() | {} == dict.fromkeys(allocation.bucket_ns(), 0) | {
         "rollout": 5400 * S, "idle": 1800 * S
     }  # fmt: skip

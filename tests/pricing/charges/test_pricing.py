@@ -71,14 +71,14 @@ def test_an_hour_is_rounded_once_and_its_rows_sum_to_it(write_ledger: Any) -> No
     # Three thirds of an hour and 1 ns: no division of 2.35 $/h is whole.
     root = write_ledger([*begin(), slice_(0, serving=1200), slice_(1200, headroom=1200), slice_(2400, idle=1200),
                          slice_(3600, idle=1e-9)])  # fmt: skip
-    found = charges.price(root, BOOK)
-    assert by(found.frame, "bucket") == {
+    result = charges.price(root, BOOK)
+    assert by(result.frame, "bucket") == {
         "serving": (1200 * S, 0, 783_333_334),
         "headroom": (1200 * S, 0, 783_333_333),
         # 1 ns costs 0.00065 nano-dollars.
         "idle": (1200 * S + 1, 0, 783_333_333),
     }
-    assert found.total_nano == 2_350_000_000 + charge_nano_usd(found.book.device[0].usd_per_hour, 1)
+    assert result.total_nano == 2_350_000_000 + charge_nano_usd(result.book.device[0].usd_per_hour, 1)
 
 
 def test_rollout_time_is_divided_by_what_became_of_the_tokens_made_in_it(write_ledger: Any) -> None:
@@ -95,9 +95,9 @@ def test_rollout_time_is_divided_by_what_became_of_the_tokens_made_in_it(write_l
         *verdict("b", 60, accepted=False),
         *verdict("c", 60, accepted=True, stale=True),
     ]
-    found = charges.price(write_ledger(made), BOOK).frame
+    result = charges.price(write_ledger(made), BOOK).frame
     # Prices of 1 and 3 a million: 90 prompt tokens computed again weigh as 30 generated ones, and 1000 in all.
-    assert by(found.filter(bucket="rollout"), "policy_version", "task", "fate", "cause") == {
+    assert by(result.filter(bucket="rollout"), "policy_version", "task", "fate", "cause") == {
         (3, "maze", "accepted", None): (600 * S, 600, 391_666_666),
         (4, "maze", "rejected", "rejected"): (300 * S, 300, 195_833_333),
         (3, "maze", "stale", "stale"): (70 * S, 70, 45_694_445),
@@ -105,8 +105,8 @@ def test_rollout_time_is_divided_by_what_became_of_the_tokens_made_in_it(write_l
         # No time is left for tokens of another lease.
         (3, None, "open", None): (0, 7, 0),
     }
-    assert by(found, "team")["research"][2] + by(found, "team")["chat"][2] == found["cost_nano"].sum()
-    assert by(found, "bucket", "team")["serving", "chat"][0] == 600 * S
+    assert by(result, "team")["research"][2] + by(result, "team")["chat"][2] == result["cost_nano"].sum()
+    assert by(result, "bucket", "team")["serving", "chat"][0] == 600 * S
 
 
 def test_a_later_verdict_moves_the_dollars_and_keeps_their_sum(write_ledger: Any) -> None:
@@ -121,15 +121,15 @@ def test_a_later_verdict_moves_the_dollars_and_keeps_their_sum(write_ledger: Any
 
 
 def test_rollout_time_without_a_token_is_shown_as_such(write_ledger: Any) -> None:
-    found = charges.price(write_ledger([*begin("d", "rollout"), slice_(0, rollout=100)]), BOOK).frame
-    assert found["fate"].to_list() == ["no tokens"]
+    result = charges.price(write_ledger([*begin("d", "rollout"), slice_(0, rollout=100)]), BOOK).frame
+    assert result["fate"].to_list() == ["no tokens"]
 
 
 def test_idle_that_could_have_been_lent_is_told_apart(write_ledger: Any) -> None:
     made = [*begin(), slice_(0, idle=10), slice_(10, lease_id="L", idle=20)]
     made += [*begin("r", "rollout")[1:], slice_(0, "r", idle=40)]
-    found = charges.price(write_ledger(made), BOOK).frame
-    assert by(found, "cause") == {
+    result = charges.price(write_ledger(made), BOOK).frame
+    assert by(result, "cause") == {
         "could have been lent": (10 * S, 0, 6_527_778),
         "leased, not used": (20 * S, 0, 13_055_555),
         "could not be lent": (40 * S, 0, 26_111_111),
@@ -154,9 +154,9 @@ def test_a_sync_is_charged_to_its_lease_or_the_next_one(write_ledger: Any) -> No
     assert nobody.select("lease_id", "bytes", "cost_nano").rows() == [(None, 10**9 + 2, 20_000_000), ("A", 1, 0)]
     # The leases reach the ledger later than the syncs that were sent for them.
     write_ledger([lease(20, "A"), lease(50, "B")], root=root, writer="second")
-    found = charges.price(root, BOOK).frame.filter(kind="transfer")
-    assert found.select("lease_id", "bytes", "cost_nano").rows() == [("A", 10**9 + 1, 20_000_000), ("B", 2, 0)]
-    assert set(found["route"]) == {"inter-region"}
+    result = charges.price(root, BOOK).frame.filter(kind="transfer")
+    assert result.select("lease_id", "bytes", "cost_nano").rows() == [("A", 10**9 + 1, 20_000_000), ("B", 2, 0)]
+    assert set(result["route"]) == {"inter-region"}
 
 
 def test_metered_energy_is_billed_unless_the_device_s_price_holds_it(write_ledger: Any) -> None:
@@ -164,10 +164,10 @@ def test_metered_energy_is_billed_unless_the_device_s_price_holds_it(write_ledge
         device_id="d", t0_ns=T0_NS + 1800 * S, t1_ns=T0_NS + 5400 * S, power_mw=800_000, source="rapl", at_us=us(5400)
     )]  # fmt: skip
     root = write_ledger(made)
-    found = charges.price(root, BOOK).frame.filter(kind="energy")
+    result = charges.price(root, BOOK).frame.filter(kind="energy")
     # 0.8 kWh over two hours at 0.10 a kWh and PUE 1.25.
-    assert found["energy_mw_ns"].to_list() == [800_000 * 1800 * S] * 2
-    assert found["cost_nano"].to_list() == [50_000_000] * 2
+    assert result["energy_mw_ns"].to_list() == [800_000 * 1800 * S] * 2
+    assert result["cost_nano"].to_list() == [50_000_000] * 2
     rented = BOOK.model_copy(
         update={"device": [p.model_copy(update={"energy_included": True}) for p in BOOK.device], "sha256": "rented"}
     )
@@ -230,9 +230,9 @@ def test_what_is_billed_without_device_time_is_billed_all_the_same(write_ledger:
         device_id="d", ok=True, base_version=None, encoding="dense", wire_bytes=10**9, dense_bytes=1, total_ns=1,
         source="s", route="inter-region", at_us=us(10),
     )  # fmt: skip
-    found = charges.price(write_ledger([*begin(), sync]), BOOK)
-    assert found.total_nano == 20_000_000
-    assert (found.from_ns, found.to_ns) == (T0_NS, T0_NS + HOUR)
+    result = charges.price(write_ledger([*begin(), sync]), BOOK)
+    assert result.total_nano == 20_000_000
+    assert (result.from_ns, result.to_ns) == (T0_NS, T0_NS + HOUR)
 
 
 def test_a_turn_of_no_trajectory_keeps_its_tokens(write_ledger: Any) -> None:
@@ -242,8 +242,8 @@ def test_a_turn_of_no_trajectory_keeps_its_tokens(write_ledger: Any) -> None:
 
 @pytest.mark.parametrize("tags", ["not json", '{"team": ""}', "[1]", None])
 def test_tags_that_say_nothing_leave_the_time_unallocated(write_ledger: Any, tags: str | None) -> None:
-    found = charges.price(write_ledger([*begin(tags=tags), slice_(0, idle=10)]), BOOK).frame
-    assert found["team"].to_list() == ["unallocated"]
+    result = charges.price(write_ledger([*begin(tags=tags), slice_(0, idle=10)]), BOOK).frame
+    assert result["team"].to_list() == ["unallocated"]
 
 
 def test_more_power_than_can_be_counted_is_refused_with_the_reason(write_ledger: Any) -> None:

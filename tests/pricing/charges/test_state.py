@@ -66,6 +66,22 @@ def test_a_damaged_or_older_file_is_made_again(sample: Path, kept: None) -> None
         state._version.cache_clear()
 
 
+def test_what_was_killed_while_it_was_made_is_made_again(
+    sample: Path, kept: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(state, "_fold_crossing", killed)
+        with pytest.raises(KeyboardInterrupt):
+            charges.price(sample, BOOK)
+    assert (sample / state.STATE).exists()
+    half = charges.price(sample, BOOK).frame
+    (sample / state.STATE).unlink()
+    assert half.equals(charges.price(sample, BOOK).frame)
+
+
 def test_every_portion_counts_once_and_gives_what_the_whole_gives(
     write_ledger: Any, sample_made: list[Any], tmp_path: Path, kept: None
 ) -> None:
@@ -80,9 +96,9 @@ def test_every_portion_counts_once_and_gives_what_the_whole_gives(
         again = shutil.copytree(root, tmp_path / f"copy-{n}")
         (again / state.STATE).unlink()
         assert charges.price(again, BOOK).frame.equals(so_far.frame)
-    found, expected = charges.price(root, BOOK).frame, charges.price(whole, BOOK).frame
+    stepwise, expected = charges.price(root, BOOK).frame, charges.price(whole, BOOK).frame
     # Written by the same writer in the same order, the events have the same places.
-    assert found.equals(expected)
+    assert stepwise.equals(expected)
 
 
 def test_a_retried_event_counts_once_also_in_another_portion(

@@ -52,10 +52,10 @@ def power(t0_s: int, t1_s: int, power_mw: int = 1_000_000) -> events.Power:
     )
 
 
-def tenures(found: charges.Charges) -> list[tuple[Any, ...]]:
+def tenures(result: charges.Charges) -> list[tuple[Any, ...]]:
     return [
         (stay.run_id, stay.pool, stay.device_class, (stay.t0_ns - T0_NS) / HOUR, (stay.t1_ns - T0_NS) / HOUR)
-        for stay in found.stays
+        for stay in result.stays
     ]
 
 
@@ -66,20 +66,20 @@ def test_time_away_is_not_billed(write_ledger: Any) -> None:
         device("joined", 0), slice_(0, serving=3600), device("left", 3600),
         device("joined", 7200), slice_(7200, serving=3600, idle=3600), device("left", 14400),
     ]  # fmt: skip
-    found = charges.price(write_ledger(made), BOOK)
-    assert found.total_nano == 7_050_000_000
-    assert by(found.frame, "bucket")["serving"] == (7200 * S, 0, 4_700_000_000)
-    assert tenures(found) == [("run", "serving", "h100-sxm", 0, 1), ("run", "serving", "h100-sxm", 2, 4)]
+    result = charges.price(write_ledger(made), BOOK)
+    assert result.total_nano == 7_050_000_000
+    assert by(result.frame, "bucket")["serving"] == (7200 * S, 0, 4_700_000_000)
+    assert tenures(result) == [("run", "serving", "h100-sxm", 0, 1), ("run", "serving", "h100-sxm", 2, 4)]
 
 
 def test_a_device_that_joins_again_while_it_is_there_goes_on(write_ledger: Any) -> None:
     """An agent that died and was started again: nobody said that the device was gone meanwhile."""
     made = [run(), device("joined", 0), slice_(0, serving=900), device("joined", 1800), slice_(1800, serving=1800)]
-    found = charges.price(write_ledger(made), BOOK)
-    assert by(found.frame, "bucket") == {
+    result = charges.price(write_ledger(made), BOOK)
+    assert by(result.frame, "bucket") == {
         "serving": (2700 * S, 0, 1_762_500_000), "unaccounted": (900 * S, 0, 587_500_000)
     }  # fmt: skip
-    assert tenures(found) == [("run", "serving", "h100-sxm", 0, 1)]
+    assert tenures(result) == [("run", "serving", "h100-sxm", 0, 1)]
 
 
 @pytest.mark.parametrize("leaves", [True, False])
@@ -97,10 +97,10 @@ def test_another_class_or_pool_changes_the_price_from_then_on(
         *([device("left", 1800)] if leaves else []),
         device("joined", 1800, **changed), slice_(1800, rollout=1800), slice_(3600, idle=1800),
     ]  # fmt: skip
-    found = charges.price(write_ledger(made), BOOK)
-    capacity = found.frame.filter(kind="capacity")
+    result = charges.price(write_ledger(made), BOOK)
+    capacity = result.frame.filter(kind="capacity")
     assert capacity["cost_nano"].sum() == total_nano
-    assert found.frame.filter(kind="energy").select("device_class", "pool", "cost_nano").rows() == [
+    assert result.frame.filter(kind="energy").select("device_class", "pool", "cost_nano").rows() == [
         ("h100-sxm", "serving", 50_000_000)
     ]
     assert by(capacity.filter(bucket="serving"), "device_class", "pool") == {
@@ -110,7 +110,7 @@ def test_another_class_or_pool_changes_the_price_from_then_on(
     assert by(capacity.filter(pl.col("bucket") != "serving"), "device_class", "pool") == {
         (later["device_class"], later["pool"]): (3600 * S, 0, total_nano - 1_175_000_000)
     }
-    assert [row[3:] for row in tenures(found)] == [(0, 0.5), (0.5, 1.5)]
+    assert [row[3:] for row in tenures(result)] == [(0, 0.5), (0.5, 1.5)]
 
 
 def test_tokens_are_of_the_pool_that_the_device_was_in(write_ledger: Any) -> None:
@@ -119,9 +119,9 @@ def test_tokens_are_of_the_pool_that_the_device_was_in(write_ledger: Any) -> Non
         device("joined", 1800, pool="rollout"), slice_(1800, rollout=1800), turn("b", 2700, 30),
     ]  # fmt: skip
     root = write_ledger(made)
-    with priced(root, "run", BOOK) as found:
-        assert [found.tokens[name].useful for name in ("borrowed", "dedicated")] == [70, 30]
-        assert [device.cost_nano_usd for device in found.allocation.devices] == [500_000_000, 1_175_000_000]
+    with priced(root, "run", BOOK) as result:
+        assert [result.tokens[name].useful for name in ("borrowed", "dedicated")] == [70, 30]
+        assert [device.cost_nano_usd for device in result.allocation.devices] == [500_000_000, 1_175_000_000]
 
 
 def test_a_day_with_two_classes_has_the_cost_of_both(write_ledger: Any) -> None:
@@ -151,18 +151,18 @@ def test_two_runs_on_one_device_at_a_time_are_billed_once(write_ledger: Any) -> 
     root = write_ledger([run(), device("joined", 0), *made, device("left", 7200)])
     other = [run("o"), device("joined", 3600, "x"), slice_(3600, "x", rollout=900), device("left", 7200, "x")]
     write_ledger(other, root=root, writer="other", run_id="other")
-    found = charges.price(root, BOOK)
-    assert found.total_nano == 4_700_000_000
-    assert by(found.frame, "run_id", "bucket") == {
+    result = charges.price(root, BOOK)
+    assert result.total_nano == 4_700_000_000
+    assert by(result.frame, "run_id", "bucket") == {
         ("run", "serving"): (4500 * S, 0, 2_937_500_000),
         ("run", "idle"): (900 * S, 0, 587_500_000),
         ("other", "rollout"): (450 * S, 0, 293_750_000),
         ("other", "unaccounted"): (1350 * S, 0, 881_250_000),
     }
-    assert set(found.frame["hardware_id"]) == {GPU}
+    assert set(result.frame["hardware_id"]) == {GPU}
     for run_id in ("run", "other"):
         alone = charges.price(root, BOOK, run_id=run_id)
-        assert alone.frame.equals(found.frame.filter(run_id=run_id))
+        assert alone.frame.equals(result.frame.filter(run_id=run_id))
         assert {stay.run_id for stay in alone.stays} == {run_id}
 
 
@@ -177,9 +177,9 @@ def test_other_hardware_under_the_same_name_is_another_device_from_then_on(write
     ])  # fmt: skip
     other = [run(), device("joined", 0, hardware_id=other_gpu), slice_(0, serving=3600), device("left", 3600)]
     write_ledger(other, root=root, writer="other", run_id="other")
-    found = charges.price(root, BOOK)
-    assert found.total_nano == 7_050_000_000
-    assert by(found.frame, "run_id", "hardware_id") == {
+    result = charges.price(root, BOOK)
+    assert result.total_nano == 7_050_000_000
+    assert by(result.frame, "run_id", "hardware_id") == {
         ("run", GPU): (3600 * S, 0, 2_350_000_000),
         ("run", other_gpu): (3600 * S, 0, 2_350_000_000),
         ("other", other_gpu): (3600 * S, 0, 2_350_000_000),
@@ -190,8 +190,8 @@ def test_hardware_that_changes_while_the_device_is_there_changes_at_that_time(wr
     """Hardware is told again only where it changed: a join that does not say goes on with what was said before."""
     made = [run(), device("joined", 0, hardware_id=None), device("joined", 600), slice_(0, idle=1800)]
     made += [device("joined", 1800, hardware_id="GPU-77aa"), device("joined", 2400, hardware_id=None)]
-    found = charges.price(write_ledger([*made, slice_(1800, idle=1800)]), BOOK)
-    assert by(found.frame, "hardware_id") == {
+    result = charges.price(write_ledger([*made, slice_(1800, idle=1800)]), BOOK)
+    assert by(result.frame, "hardware_id") == {
         GPU: (1800 * S, 0, 1_175_000_000), "GPU-77aa": (1800 * S, 0, 1_175_000_000)
     }  # fmt: skip
 
@@ -203,8 +203,8 @@ def test_what_does_not_divide_goes_to_the_first_run_by_name(write_ledger: Any) -
         joined = [run(), device("joined", 0), slice_(0, idle=1e-5), device("left", 1e-5)]
         root = write_ledger(joined, root=root, writer=name, run_id=name)
     assert root is not None
-    found = charges.price(root, BOOK)
-    assert by(found.frame, "run_id") == {"a": (3334, 0, 3), "b": (3333, 0, 2), "c": (3333, 0, 2)}
+    result = charges.price(root, BOOK)
+    assert by(result.frame, "run_id") == {"a": (3334, 0, 3), "b": (3333, 0, 2), "c": (3333, 0, 2)}
 
 
 def test_each_of_two_runs_pays_its_part_at_the_price_of_what_it_has_the_device_as(write_ledger: Any) -> None:
@@ -246,17 +246,17 @@ def test_devices_of_one_name_are_one_only_where_the_ledger_says_so(write_ledger:
         made = [run(), device("joined", 0, hardware_id=hardware_id), slice_(0, idle=3600)]
         root = write_ledger(made, root=root, writer=name, run_id=name)
     assert root is not None
-    found = charges.price(root, BOOK)
-    assert found.total_nano == 4 * 2_350_000_000
-    assert found.frame["hardware_id"].to_list() == ["node-1/cores-0", "node-2/cores-0", "c/d", "d/d"]
+    result = charges.price(root, BOOK)
+    assert result.total_nano == 4 * 2_350_000_000
+    assert result.frame["hardware_id"].to_list() == ["node-1/cores-0", "node-2/cores-0", "c/d", "d/d"]
 
 
 def test_two_names_in_one_run_share_their_device(write_ledger: Any) -> None:
     made = [
         run(), device("joined", 0), device("joined", 0, "e"), slice_(0, serving=3600), slice_(0, "e", rollout=3600)
     ]  # fmt: skip
-    found = charges.price(write_ledger(made), BOOK)
-    assert by(found.frame, "device_id") == {
+    result = charges.price(write_ledger(made), BOOK)
+    assert by(result.frame, "device_id") == {
         "d": (1800 * S, 0, 1_175_000_000), "e": (1800 * S, 0, 1_175_000_000)
     }  # fmt: skip
 

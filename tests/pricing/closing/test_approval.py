@@ -190,5 +190,5 @@ def test_the_commands_say_what_waits_and_who_approved(
     assert "approved by" in done.stdout
     listed = CliRunner().invoke(books_app, ["list"]).stdout
     assert "approved by" in listed
-    told = json.loads(CliRunner().invoke(price_app, ["adopt", str(tmp_path / "prices.toml"), "--json"]).stdout)
-    assert told["sha256"] == BOOK.sha256
+    document = json.loads(CliRunner().invoke(price_app, ["adopt", str(tmp_path / "prices.toml"), "--json"]).stdout)
+    assert document["sha256"] == BOOK.sha256

@@ -45,8 +45,8 @@ def test_a_period_between_two_closes_is_one_bill(tmp_path: Path) -> None:
     root = write(tmp_path / "ledger", [*begun(), slice_(0, serving=3 * 3600)])
     for first in (0, 2):
         close(root, Period(T0_NS + first * HOUR_NS, T0_NS + (first + 1) * HOUR_NS), with_open_runs=True)
-    of = bill(root, Period(T0_NS, T0_NS + 3 * HOUR_NS), BOOK)
-    by_hour = of.frame.group_by("hour", "closed").agg(pl.col("cost_nano").sum()).sort("hour")
+    whole_bill = bill(root, Period(T0_NS, T0_NS + 3 * HOUR_NS), BOOK)
+    by_hour = whole_bill.frame.group_by("hour", "closed").agg(pl.col("cost_nano").sum()).sort("hour")
     assert by_hour["cost_nano"].to_list() == [3_600_000_000] * 3
     assert by_hour["closed"].to_list() == [True, False, True]
     # A part of a close is a part of a bill.

@@ -18,12 +18,16 @@ from tests.pricing.closing.conftest import charges_of, frames_of_charges
 
 def sums(frame: pl.DataFrame, keys: Iterable[str]) -> dict[tuple[Any, ...], tuple[int, ...]]:
     """Amounts by the values of some columns, added up in plain Python; what is 0 everywhere is left out."""
-    found: dict[tuple[Any, ...], Counter[str]] = {}
+    by_key: dict[tuple[Any, ...], Counter[str]] = {}
     for row in frame.iter_rows(named=True):
-        of = found.setdefault(tuple(row[key] for key in keys), Counter())
+        amounts_of_key = by_key.setdefault(tuple(row[key] for key in keys), Counter())
         for name in AMOUNTS:
-            of[name] += row[name]
-    return {key: amounts for key, of in found.items() if any(amounts := tuple(of[name] for name in AMOUNTS))}
+            amounts_of_key[name] += row[name]
+    return {
+        key: amounts
+        for key, amounts_of_key in by_key.items()
+        if any(amounts := tuple(amounts_of_key[name] for name in AMOUNTS))
+    }
 
 
 @settings(deadline=None, max_examples=30)
@@ -53,13 +57,13 @@ def test_a_drill_down_sums_to_its_parent_with_an_explicit_unallocated(frame: pl.
     rows = charge_algebra.drill(frame, by)
     for name in ("cost_nano", "ns", "tokens"):
         assert sum(row[name] for row in rows) == charge_algebra.total(frame, name)
-    assert all(isinstance(row[each], str) for row in rows for each in by)
+    assert all(isinstance(row[column], str) for row in rows for column in by)
     assert [row["cost_nano"] for row in rows] == sorted((row["cost_nano"] for row in rows), reverse=True)
     # Each row is a drill-down's parent again.
     for row in rows if len(by) > 1 else []:
-        parent = next(of for of in charge_algebra.drill(frame, by[:1]) if of[by[0]] == row[by[0]])
-        children = [of for of in rows if of[by[0]] == row[by[0]]]
-        assert sum(of["cost_nano"] for of in children) == parent["cost_nano"]
+        parent = next(line for line in charge_algebra.drill(frame, by[:1]) if line[by[0]] == row[by[0]])
+        children = [line for line in rows if line[by[0]] == row[by[0]]]
+        assert sum(line["cost_nano"] for line in children) == parent["cost_nano"]
 
 
 def test_null_and_the_missing_tag_are_one_row() -> None:

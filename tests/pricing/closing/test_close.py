@@ -52,8 +52,8 @@ def test_a_close_freezes_the_charges_and_all_they_were_made_from(fleet: Path) ->
     assert (posting.posted_by, posting.posted_us, posting.verified) == ("ann", NEXT_DAY_US, True)
     assert sum(total["cost_nano"] for total in posting.totals) == posting.cost_nano == BILL_NANO
 
-    (said,) = examine.recorded(fleet, "closing", "closed")
-    assert said["files"] == dict(posting.files)
+    (payload,) = examine.recorded(fleet, "closing", "closed")
+    assert payload["files"] == dict(posting.files)
     with books.connect(fleet) as connection:
         select = (
             "SELECT close_id, cost_nano, file_sha256, toml FROM closed_posting JOIN price_book ON book_sha256 = sha256"
@@ -158,6 +158,6 @@ def test_a_process_killed_in_a_close_leaves_nothing_or_a_whole_close(fleet: Path
         with pytest.raises(PricingError, match="there is no close"):
             store.read(fleet, CLOSE_ID)
         assert close(fleet).close_id == CLOSE_ID
-    found = check(fleet)
-    assert (found.closes, found.problems) == (1, ())
+    report = check(fleet)
+    assert (report.closes, report.problems) == (1, ())
     assert [path.name for path in (fleet / "closes").iterdir()] == [CLOSE_ID]

@@ -60,8 +60,8 @@ HOURS = st.integers(0, 100)
 
 @given(HOURS, st.integers(1, 60), st.lists(st.tuples(HOURS, st.integers(1, 30)), max_size=5))
 def test_what_is_left_is_every_hour_that_was_not_taken(begin: int, length: int, cuts: list[tuple[int, int]]) -> None:
-    def hours(of: Period) -> set[int]:
-        return set(range(of.from_ns // NS_PER_HOUR, of.to_ns // NS_PER_HOUR))
+    def hours(part: Period) -> set[int]:
+        return set(range(part.from_ns // NS_PER_HOUR, part.to_ns // NS_PER_HOUR))
 
     def made(from_hour: int, hours: int) -> Period:
         return Period(from_hour * NS_PER_HOUR, (from_hour + hours) * NS_PER_HOUR)
@@ -69,7 +69,7 @@ def test_what_is_left_is_every_hour_that_was_not_taken(begin: int, length: int, 
     whole, taken = made(begin, length), [made(*cut) for cut in cuts]
     left = whole.without(taken)
     assert set().union(*map(hours, left)) == hours(whole) - set().union(*map(hours, taken))
-    assert sum(len(hours(each)) for each in left) == len(set().union(*map(hours, left)))
+    assert sum(len(hours(part)) for part in left) == len(set().union(*map(hours, left)))
     assert left == sorted(left)
-    for each in taken:
-        assert whole.overlaps(each) == bool(hours(whole) & hours(each))
+    for part in taken:
+        assert whole.overlaps(part) == bool(hours(whole) & hours(part))

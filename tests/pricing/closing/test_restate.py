@@ -55,19 +55,24 @@ def test_late_events_become_a_correction_of_the_hour_they_belong_to(closed: Path
     assert posting is not None
     # 300 s at $0.001 move from unaccounted to idle; the bill stays.
     assert (posting.number, posting.cost_nano, posting.reason) == (1, 0, "an agent was cut off")
-    of = store.read(closed, CLOSE_ID)
-    rows = {(row["bucket"], row["cause"]): row for row in of.corrections.iter_rows(named=True)}
+    close = store.read(closed, CLOSE_ID)
+    rows = {(row["bucket"], row["cause"]): row for row in close.corrections.iter_rows(named=True)}
     assert rows["unaccounted", None]["cost_nano"] == -300_000_000
     assert rows["idle", "could have been lent"]["cost_nano"] == 300_000_000
     assert rows["idle", "could have been lent"]["ns"] == 300 * 10**9
-    assert set(of.corrections["hour"]) == set(of.charges.frame["hour"])
-    assert of.corrections.schema["correction"] == pl.Int64
-    assert of.corrections.schema["posted_at"] == pl.Datetime("us")
-    assert of.corrections.columns == [*of.charges.frame.columns, "correction", "posted_at", "reason"]
-    assert amounts(of.frame).equals(amounts(now(closed)))
+    assert set(close.corrections["hour"]) == set(close.charges.frame["hour"])
+    assert close.corrections.schema["correction"] == pl.Int64
+    assert close.corrections.schema["posted_at"] == pl.Datetime("us")
+    assert close.corrections.columns == [
+        *close.charges.frame.columns,
+        "correction",
+        "posted_at",
+        "reason",
+    ]
+    assert amounts(close.frame).equals(amounts(now(closed)))
     # The close itself is what it was.
     assert (closed / "closes" / CLOSE_ID / "charges.parquet").read_bytes() == frozen
-    assert of.charges.total_nano == BILL_NANO
+    assert close.charges.total_nano == BILL_NANO
     assert again(closed) is None
     assert not check(closed).problems
 
@@ -84,9 +89,9 @@ def test_a_new_price_book_corrects_every_hour_and_stays_for_the_next_time(closed
     second = again(closed, "the verdict was revised", hours=3)
     assert second is not None
     assert (second.number, second.book.sha256, second.book.file) == (2, DEARER.sha256, "price_book-0001.toml")
-    of = store.read(closed, CLOSE_ID)
-    assert amounts(of.frame).equals(amounts(now(closed, DEARER)))
-    assert of.book.sha256 == BOOK.sha256
+    close = store.read(closed, CLOSE_ID)
+    assert amounts(close.frame).equals(amounts(now(closed, DEARER)))
+    assert close.book.sha256 == BOOK.sha256
     assert store.book_of(closed, second).text == DEARER.text
     assert not check(closed).problems
 
@@ -94,9 +99,9 @@ def test_a_new_price_book_corrects_every_hour_and_stays_for_the_next_time(closed
 def test_going_back_cancels_the_corrections(closed: Path) -> None:
     assert again(closed, "contract 18", DEARER)
     assert again(closed, "it was never signed", BOOK, hours=2)
-    of = store.read(closed, CLOSE_ID)
-    assert charge_algebra.total(of.corrections) == 0
-    assert amounts(of.frame).equals(amounts(of.charges.frame))
+    close = store.read(closed, CLOSE_ID)
+    assert charge_algebra.total(close.corrections) == 0
+    assert amounts(close.frame).equals(amounts(close.charges.frame))
 
 
 def test_a_correction_is_never_posted_before_what_it_corrects(closed: Path) -> None:
@@ -120,16 +125,16 @@ def test_closed_and_corrections_are_the_restated_at_every_instant(closed: Path) 
         assert again(closed, f"rate {rate}", book, hours=step)
         known.append((NEXT_DAY_US + step * 3_600_000_000, amounts(now(closed, book))))
     for place, (at_us, expected) in enumerate(known):
-        of = store.read(closed, CLOSE_ID, at_us * 1000)
-        assert amounts(of.frame).equals(expected)
+        close = store.read(closed, CLOSE_ID, at_us * 1000)
+        assert amounts(close.frame).equals(expected)
         for keys in ("team", "bucket", "hour", "device_id", "fate"):
-            both = pl.concat([of.charges.frame, of.corrections.select(of.charges.frame.columns)])
+            both = pl.concat([close.charges.frame, close.corrections.select(close.charges.frame.columns)])
             assert _by(both, keys) == _by(expected, keys)
         # One who asks about the same instant later is told the same, and one who asks about a later instant knows more.
         later = store.read(closed, CLOSE_ID, known[-1][0] * 1000)
-        assert later.corrections.head(of.corrections.height).equals(of.corrections)
-        assert of.posted == later.posted[: len(of.posted)]
-        assert place >= len(of.posted) - 1
+        assert later.corrections.head(close.corrections.height).equals(close.corrections)
+        assert close.posted == later.posted[: len(close.posted)]
+        assert place >= len(close.posted) - 1
 
 
 def _by(frame: pl.DataFrame, key: str) -> dict[object, int]:

@@ -44,10 +44,10 @@ def test_a_statement_as_of_a_time_is_what_it_was(corrected: Path) -> None:
         "serving": 1_800_000_000, "rollout": 900_000_000, "idle": 600_000_000, "unaccounted": 300_000_000,
         "transfer": 200_000_000, "energy": 68_750_000,
     }  # fmt: skip
-    said = made.to_json()
-    assert said["postings"][0]["posted_by"] == "ann"
-    assert said["postings"][0]["watermark"]["test"][0] == 16
-    assert [line["bucket"] for line in said["lines"]][:2] == ["serving", "rollout"]
+    document = made.to_json()
+    assert document["postings"][0]["posted_by"] == "ann"
+    assert document["postings"][0]["watermark"]["test"][0] == 16
+    assert [line["bucket"] for line in document["lines"]][:2] == ["serving", "rollout"]
 
 
 def test_fully_loaded_is_by_work(corrected: Path) -> None:

@@ -25,15 +25,15 @@ from tests.pricing.closing.conftest import (
 
 
 def test_a_close_reads_back_as_it_was_frozen(closed: Path) -> None:
-    of = closing.read(closed, CLOSE_ID)
-    assert isinstance(of, closing.Closed)
-    assert (of.charges.from_ns, of.charges.to_ns) == (FIRST_HOUR.from_ns, FIRST_HOUR.to_ns)
-    assert of.charges.total_nano == BILL_NANO
-    assert of.closed_at == naive(NEXT_DAY_US * 1000)
-    assert of.book == of.charges.book == BOOK.model_copy(update={"chosen": "frozen with the close"})
-    assert of.corrections.is_empty()
-    assert of.frame.equals(of.charges.frame)
-    assert str(of.stamp) == "USD, live"
+    close = closing.read(closed, CLOSE_ID)
+    assert isinstance(close, closing.Closed)
+    assert (close.charges.from_ns, close.charges.to_ns) == (FIRST_HOUR.from_ns, FIRST_HOUR.to_ns)
+    assert close.charges.total_nano == BILL_NANO
+    assert close.closed_at == naive(NEXT_DAY_US * 1000)
+    assert close.book == close.charges.book == BOOK.model_copy(update={"chosen": "frozen with the close"})
+    assert close.corrections.is_empty()
+    assert close.frame.equals(close.charges.frame)
+    assert str(close.stamp) == "USD, live"
 
 
 def test_before_it_was_closed_nothing_was_known(closed: Path) -> None:
@@ -106,11 +106,11 @@ def test_whatever_is_posted_every_instant_keeps_its_answer(
     for place, (at_us, state) in enumerate(history):
         until_us = history[place + 1][0] if place + 1 < len(history) else at_us + 1
         for asked_us in (at_us, until_us - 1):
-            of = closing.read(root, "any", asked_us * 1000)
-            assert len(of.posted) == place + 1
-            assert _amounts(of.frame).equals(_amounts(state))
-            assert charge_algebra.total(of.charges.frame) + charge_algebra.total(
-                of.corrections
+            close = closing.read(root, "any", asked_us * 1000)
+            assert len(close.posted) == place + 1
+            assert _amounts(close.frame).equals(_amounts(state))
+            assert charge_algebra.total(close.charges.frame) + charge_algebra.total(
+                close.corrections
             ) == charge_algebra.total(state)
 
 

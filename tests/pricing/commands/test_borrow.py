@@ -13,7 +13,7 @@ app = typer.Typer()
 app.add_typer(borrow_app, name="borrow")
 
 
-def said(*arguments: str, code: int = 0) -> str:
+def output(*arguments: str, code: int = 0) -> str:
     """What `rose borrow` prints, its words without layout."""
     result = CliRunner().invoke(app, ["borrow", *arguments])
     assert result.exit_code == code, result.output
@@ -31,12 +31,12 @@ def said(*arguments: str, code: int = 0) -> str:
     ],
 )
 def test_each_command_prints_tables_with_their_stamp(sample: Path, command: list[str], words: list[str]) -> None:
-    text = said(*command, "--ledger", str(sample), "--run", "run")
+    text = output(*command, "--ledger", str(sample), "--run", "run")
     assert all(word in text for word in [*words, "USD, "]), text
 
 
 def test_json_has_whole_nano_dollars_and_a_stamp_on_each_figure(sample: Path) -> None:
-    document = json.loads(said("price", "--ledger", str(sample), "--json"))
+    document = json.loads(output("price", "--ledger", str(sample), "--json"))
     total = document["total"]["in_all"]
     assert total["value"] == sum(term["in_all"]["value"] or 0 for term in document["terms"].values())
     assert (total["unit"], total["view"], total["provenance"]) == ("nano_usd", "marginal", "replay")
@@ -45,9 +45,9 @@ def test_json_has_whole_nano_dollars_and_a_stamp_on_each_figure(sample: Path) ->
 def test_a_span_file_is_charged_and_a_wrong_one_refused(sample: Path, tmp_path: Path) -> None:
     file = tmp_path / "spans.csv"
     file.write_text("device_id,from,to\ns0,2026-06-01T00:00:00Z,2026-06-01T00:30:00Z\n", encoding="utf-8")
-    assert "avoidable device time" in said("price", "--ledger", str(sample), "--gave-back", str(file))
+    assert "avoidable device time" in output("price", "--ledger", str(sample), "--gave-back", str(file))
     file.write_text("device_id,from,to\ns0,soon,later\n", encoding="utf-8")
-    assert "line 2: from must be a time" in said("compare", "--ledger", str(sample), "--gave-back", str(file), code=2)
+    assert "line 2: from must be a time" in output("compare", "--ledger", str(sample), "--gave-back", str(file), code=2)
 
 
 def test_a_ledger_that_does_not_verify_is_refused_or_marked(sample: Path) -> None:
@@ -55,9 +55,9 @@ def test_a_ledger_that_does_not_verify_is_refused_or_marked(sample: Path) -> Non
     head = next(sample.glob("heads/*.json"))
     head.write_text(head.read_text(encoding="utf-8").replace('"', " ", 1), encoding="utf-8")
     assert segment.exists()
-    assert "does not verify" in said("price", "--ledger", str(sample), code=2)
-    assert "UNVERIFIED LEDGER" in said("price", "--ledger", str(sample), "--allow-unverified")
+    assert "does not verify" in output("price", "--ledger", str(sample), code=2)
+    assert "UNVERIFIED LEDGER" in output("price", "--ledger", str(sample), "--allow-unverified")
 
 
 def test_an_unknown_run_is_said(sample: Path) -> None:
-    assert "no run 'nope'" in said("provision", "--ledger", str(sample), "--run", "nope", code=2)
+    assert "no run 'nope'" in output("provision", "--ledger", str(sample), "--run", "nope", code=2)

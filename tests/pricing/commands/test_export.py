@@ -24,7 +24,7 @@ def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, ["export", *map(str, arguments)])
 
 
-def said(result: Result) -> str:
+def words(result: Result) -> str:
     return " ".join(result.output.split())
 
 
@@ -36,8 +36,8 @@ def close_id(sample: Path) -> str:
 
 
 def test_focus_of_a_period_a_run_and_a_close(sample: Path, close_id: str, tmp_path: Path) -> None:
-    for name, what in (("a.parquet", HOUR), ("b.csv", ["--run", "run"]), ("c.parquet", ["--close", close_id])):
-        result = run("focus", "--ledger", sample, *what, "--out", tmp_path / name, "--json")
+    for name, scope in (("a.parquet", HOUR), ("b.csv", ["--run", "run"]), ("c.parquet", ["--close", close_id])):
+        result = run("focus", "--ledger", sample, *scope, "--out", tmp_path / name, "--json")
         assert result.exit_code == 0, result.output
         done = json.loads(result.stdout)
         assert result.stderr.startswith("Ledger verified until ")
@@ -48,7 +48,7 @@ def test_focus_of_a_period_a_run_and_a_close(sample: Path, close_id: str, tmp_pa
         assert run("check", tmp_path / name).exit_code == 0
     assert pl.read_parquet(tmp_path / "c.parquet")["InvoiceId"].unique().to_list() == [close_id]
     compared = run("check", tmp_path / "c.parquet", "--ledger", sample, "--close", close_id)
-    assert "20 rows, $4.74 billed: good" in said(compared)
+    assert "20 rows, $4.74 billed: good" in words(compared)
 
 
 def test_check_names_what_is_wrong_and_exits_1(sample: Path, tmp_path: Path) -> None:
@@ -57,22 +57,22 @@ def test_check_names_what_is_wrong_and_exits_1(sample: Path, tmp_path: Path) -> 
     path.write_text(path.read_text().replace("Recurring", "Weekly"))
     result = run("check", path)
     assert result.exit_code == 1
-    assert "f.csv, row 1: ChargeFrequency must be Recurring" in said(result)
+    assert "f.csv, row 1: ChargeFrequency must be Recurring" in words(result)
     as_json = run("check", path, "--json")
     assert as_json.exit_code == 1
     assert json.loads(as_json.output)["faults"][0]["first"] == [1]
 
 
 def test_workbook_and_report(sample: Path, close_id: str, tmp_path: Path) -> None:
-    for command, name, what in (
+    for command, name, scope in (
         ("workbook", "hour.xlsx", HOUR),
         ("report", "run.html", ["--run", "run"]),
         ("report", "close.html", ["--close", close_id]),
     ):
-        result = run(command, "--ledger", sample, *what, "--out", tmp_path / name)
+        result = run(command, "--ledger", sample, *scope, "--out", tmp_path / name)
         assert result.exit_code == 0, result.output
-        assert "bill $4.74" in said(result)
-        assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() in said(result)
+        assert "bill $4.74" in words(result)
+        assert hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() in words(result)
     assert "Summary" in openpyxl.load_workbook(tmp_path / "hour.xlsx").sheetnames
     assert "Cost per correct answer" in (tmp_path / "run.html").read_text()
     assert f"Closed period {close_id}" in (tmp_path / "close.html").read_text()
@@ -83,7 +83,7 @@ def test_a_file_is_replaced_only_when_forced(sample: Path, tmp_path: Path) -> No
     path.write_text("mine")
     refused = run("focus", "--ledger", sample, *HOUR, "--out", path)
     assert refused.exit_code == 2
-    assert "--force" in said(refused)
+    assert "--force" in words(refused)
     assert path.read_text() == "mine"
     assert run("focus", "--ledger", sample, *HOUR, "--out", path, "--force").exit_code == 0
     assert path.read_text() != "mine"
@@ -112,5 +112,5 @@ def test_what_cannot_be_done_is_named(
     monkeypatch.setenv("ROSE_LEDGER", str(sample))
     result = run(*arguments)
     assert result.exit_code == 2, result.output
-    assert says in said(result)
+    assert says in words(result)
     assert not list(tmp_path.glob("f.*"))

@@ -17,7 +17,7 @@ app.add_typer(price_app, name="price")
 runner = CliRunner()
 
 
-def said(*arguments: str, code: int = 0) -> str:
+def printed(*arguments: str, code: int = 0) -> str:
     """What `rose price` prints, its words without layout."""
     result = runner.invoke(app, ["price", *arguments])
     assert result.exit_code == code, result.output
@@ -36,29 +36,29 @@ def file(folder: Path, *changes: tuple[str, str]) -> str:
 
 
 def test_check_says_what_a_good_book_covers(tmp_path: Path) -> None:
-    good = said("check", file(tmp_path))
+    good = printed("check", file(tmp_path))
     assert "example 2026-11-22, USD: good device h100-sxm: from 2025-10-01 on" in good
     assert "electricity: always" in good
     assert "warning" not in good
-    holed = said("check", file(tmp_path, ("valid_to = 2026-03-01", "valid_to = 2026-02-01")))
+    holed = printed("check", file(tmp_path, ("valid_to = 2026-03-01", "valid_to = 2026-02-01")))
     assert "device h100-sxm: 2025-10-01 until 2026-02-01, from 2026-03-01 on" in holed
     assert "warning: device h100-sxm has no price 2026-02-01 until 2026-03-01" in holed
 
 
 def test_check_says_everything_that_is_wrong(tmp_path: Path) -> None:
     wrong = file(tmp_path, ('currency = "USD"', 'currency = "DKK"'), ("pue = 1.25", "pue = 0"))
-    output = said("check", wrong, code=2)
+    output = printed("check", wrong, code=2)
     assert "line 5: currency: unknown currency" in output
     assert "[electricity] pue: must be 1 or more" in output
-    assert "Did you mean `example-owned`?" in said("check", "example-own", code=2)
+    assert "Did you mean `example-owned`?" in printed("check", "example-own", code=2)
 
 
 @pytest.mark.parametrize("name", pricebook.shipped())
 def test_show_has_every_entry_with_its_days_and_source(name: str) -> None:
-    output, book = said("show", "--price-book", name), pricebook.load(name)
+    output, book = printed("show", "--price-book", name), pricebook.load(name)
     assert f"Price book {name} {book.version} ({book.sha256[:12]}), USD" in output
     assert output.count("example:") + output.count("assumption") >= len(book.device)
-    as_json = json.loads(said("show", "-b", name, "--json"))
+    as_json = json.loads(printed("show", "-b", name, "--json"))
     assert as_json["sha256"] == book.sha256
     assert "text" not in as_json
     assert [price["usd_per_hour"] for price in as_json["device"]] == [str(price.usd_per_hour) for price in book.device]
@@ -75,28 +75,28 @@ def test_show_has_words_for_everything_a_book_can_hold(tmp_path: Path) -> None:
             'source = "list"\nsource_date = 2026-05-01\n\n[electricity]',
         ),
     )
-    output = said("show", "-b", book)
+    output = printed("show", "-b", book)
     assert "267 W idle, 520" in output
     assert "[bold]" in output  # the user's own words, not markup
     assert "energy included" in output
     assert "per verdict" in output
     assert "interruptions" in output
     assert "is class h100-sxm," in output
-    assert "vendor_resource" not in said("check", book).partition("warning:")[2]
+    assert "vendor_resource" not in printed("check", book).partition("warning:")[2]
 
 
 def test_diff_shows_what_changed_and_says_so_when_nothing_did(tmp_path: Path) -> None:
     new = file(tmp_path, ("usd_per_hour = 2.35", "usd_per_hour = 2.82"), ('route = "internet"', 'route = "post"'))
-    output = said("diff", "example", new)
+    output = printed("diff", "example", new)
     assert "2.35 2.82 +20.00%" in output
     assert "from 2026-03-01" in output
     assert "removed" in output
     assert "added" in output
-    assert json.loads(said("diff", "example", new, "--json"))["changes"][0]["percent"] == pytest.approx(20)
-    gate = said("diff", "example", file(tmp_path, ("idle_anyway = true", "idle_anyway = 0.9")))
+    assert json.loads(printed("diff", "example", new, "--json"))["changes"][0]["percent"] == pytest.approx(20)
+    gate = printed("diff", "example", file(tmp_path, ("idle_anyway = true", "idle_anyway = 0.9")))
     assert "idle_anyway 1 0.9 -10.00%" in gate
-    assert "no difference; the files are the same" in said("diff", "example", file(tmp_path))
+    assert "no difference; the files are the same" in printed("diff", "example", file(tmp_path))
     reworded = file(tmp_path, ("# An example", "# One example"))
-    assert "no difference; the files differ in layout" in said("diff", "example", reworded)
-    assert json.loads(said("diff", "example", reworded, "--json"))["changes"] == []
-    assert "cannot read price book nowhere.toml" in said("diff", "example", "nowhere.toml", code=2)
+    assert "no difference; the files differ in layout" in printed("diff", "example", reworded)
+    assert json.loads(printed("diff", "example", reworded, "--json"))["changes"] == []
+    assert "cannot read price book nowhere.toml" in printed("diff", "example", "nowhere.toml", code=2)

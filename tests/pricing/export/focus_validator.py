@@ -82,9 +82,9 @@ def failures(file: Path) -> dict[str, str]:
     total = re.search(r"^Total: (\d+) \| Pass: (\d+) \| Fail: (\d+)", done.stdout, re.MULTILINE)
     if done.returncode or total is None or int(total[2]) < 200:
         raise ValueError(f"the validator did not validate {file}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    found = dict(re.findall(r"^\S+ (\S+): FAIL +\((.*)\)$", done.stdout, re.MULTILINE))
-    assert len(found) == int(total[3]), done.stdout
-    return found
+    failed = dict(re.findall(r"^\S+ (\S+): FAIL +\((.*)\)$", done.stdout, re.MULTILINE))
+    assert len(failed) == int(total[3]), done.stdout
+    return failed
 
 
 def _packages(folder: Path) -> Path:
@@ -96,9 +96,9 @@ def main(files: list[Path]) -> int:
     print(f"the FOCUS validator is in {set_up()}")
     new = 0
     for file in files:
-        for rule, said in sorted(failures(file).items()):
+        for rule, reason in sorted(failures(file).items()):
             new += rule not in KNOWN_FALSE
-            print(f"{file.name}: {rule}: {KNOWN_FALSE.get(rule) or f'NEW: {said}'}")
+            print(f"{file.name}: {rule}: {KNOWN_FALSE.get(rule) or f'NEW: {reason}'}")
     return min(new, 1)
 
 

@@ -32,14 +32,14 @@ def test_a_bill_is_named_by_its_close_or_its_runs(close_bill: Bill, period_bill:
 
 
 def test_what_must_be_known_is_said(close_bill: Bill, period_bill: Bill) -> None:
-    said = dict(facts.about(close_bill))
-    assert (said["currency"], said["provenance"]) == ("USD", "live")
-    assert said["ledger"] == f"verified; now {close_bill.verification}"
+    about = dict(facts.about(close_bill))
+    assert (about["currency"], about["provenance"]) == ("USD", "live")
+    assert about["ledger"] == f"verified; now {close_bill.verification}"
     assert facts.ledger(close_bill.stamp, "") == "verified"
-    assert said["period"] == "2026-02-28T22:00:00.000000Z to 2026-03-01T02:00:00.000000Z"
-    assert (said["devices"], said["corrections"]) == ("3", "1 posted")
-    assert said["price book"].startswith("Price book awkward 1 (")
-    assert said["price book"].endswith("), USD, frozen with the close")
+    assert about["period"] == "2026-02-28T22:00:00.000000Z to 2026-03-01T02:00:00.000000Z"
+    assert (about["devices"], about["corrections"]) == ("3", "1 posted")
+    assert about["price book"].startswith("Price book awkward 1 (")
+    assert about["price book"].endswith("), USD, frozen with the close")
     assert dict(facts.about(period_bill))["corrections"] == "none: the period is not closed"
 
 

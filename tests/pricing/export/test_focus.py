@@ -80,16 +80,19 @@ def test_list_and_contracted_cost_are_those_of_their_prices(rows: pl.DataFrame) 
 
 
 def test_rows_of_each_kind_say_what_they_are(rows: pl.DataFrame) -> None:
-    said = {row["x_CostBucket"]: row for row in rows.iter_rows(named=True)}
-    assert (said["rollout"]["CommitmentDiscountStatus"], said["rollout"]["PricingCategory"]) == ("Used", "Committed")
-    assert said["rollout"]["ConsumedQuantity"] == said["rollout"]["PricingQuantity"] > 0
-    assert (said["idle"]["CommitmentDiscountStatus"], said["idle"]["ConsumedQuantity"]) == ("Unused", None)
-    assert said["unaccounted"]["CommitmentDiscountStatus"] == "Unused"
+    by_bucket = {row["x_CostBucket"]: row for row in rows.iter_rows(named=True)}
+    assert (by_bucket["rollout"]["CommitmentDiscountStatus"], by_bucket["rollout"]["PricingCategory"]) == (
+        "Used",
+        "Committed",
+    )
+    assert by_bucket["rollout"]["ConsumedQuantity"] == by_bucket["rollout"]["PricingQuantity"] > 0
+    assert (by_bucket["idle"]["CommitmentDiscountStatus"], by_bucket["idle"]["ConsumedQuantity"]) == ("Unused", None)
+    assert by_bucket["unaccounted"]["CommitmentDiscountStatus"] == "Unused"
     for bucket, unit in (("transfer", "GB"), ("energy", "kWh")):
-        row = said[bucket]
+        row = by_bucket[bucket]
         assert (row["PricingCategory"], row["CommitmentDiscountId"], row["PricingUnit"]) == ("Standard", None, unit)
         assert row["BilledCost"] == row["EffectiveCost"]
-    assert said["energy"]["ConsumedQuantity"] == Decimal("0.333333")
+    assert by_bucket["energy"]["ConsumedQuantity"] == Decimal("0.333333")
 
 
 def test_tags_and_teams_are_the_run_s(rows: pl.DataFrame) -> None:
@@ -148,9 +151,9 @@ def test_a_close_is_an_invoice_and_its_correction_another(close_bill: Bill, tmp_
 def test_a_file_says_up_to_when_the_ledger_was_verified(close_bill: Bill, period_bill: Bill, tmp_path: Path) -> None:
     for n, bill in enumerate((close_bill, period_bill)):
         focus.write(bill, tmp_path / f"{n}.parquet")
-        said = pq.read_schema(tmp_path / f"{n}.parquet").metadata[b"rose.verified"].decode()
-        assert said == bill.verification
-        assert said.startswith("verified until ")
+        metadata = pq.read_schema(tmp_path / f"{n}.parquet").metadata[b"rose.verified"].decode()
+        assert metadata == bill.verification
+        assert metadata.startswith("verified until ")
 
 
 def test_the_same_bill_is_the_same_bytes(close_bill: Bill, tmp_path: Path) -> None:
@@ -173,11 +176,11 @@ def test_many_portions_make_the_file_that_one_makes(
 ) -> None:
     whole = focus.write(period_bill, tmp_path / "a.csv")
     monkeypatch.setattr(focus, "_PORTION_ROWS", 1)
-    told: list[tuple[int, int]] = []
-    cut = focus.write(period_bill, tmp_path / "b.csv", progress=lambda done, total: told.append((done, total)))
+    reports: list[tuple[int, int]] = []
+    cut = focus.write(period_bill, tmp_path / "b.csv", progress=lambda done, total: reports.append((done, total)))
     assert (cut.sha256, cut.rows) == (whole.sha256, whole.rows)
-    assert len(told) > 3
-    assert told[-1] == (period_bill.rows, period_bill.rows)
+    assert len(reports) > 3
+    assert reports[-1] == (period_bill.rows, period_bill.rows)
 
 
 def test_charges_that_were_counted_twice_are_never_written(period_bill: Bill, tmp_path: Path) -> None:
@@ -239,5 +242,5 @@ def test_focus_s_own_validator_finds_nothing_new(
 def test_rows_of_an_unverified_ledger_say_so(tmp_path: Path, period_bill: Bill) -> None:
     marked = dataclasses.replace(period_bill, stamp=dataclasses.replace(period_bill.stamp, verified=False))
     focus.write(marked, tmp_path / "rows.parquet")
-    said = pl.read_parquet(tmp_path / "rows.parquet")["x_Provenance"].unique().to_list()
-    assert said == [f"{period_bill.stamp.provenance}, UNVERIFIED"]
+    provenances = pl.read_parquet(tmp_path / "rows.parquet")["x_Provenance"].unique().to_list()
+    assert provenances == [f"{period_bill.stamp.provenance}, UNVERIFIED"]

@@ -27,11 +27,11 @@ def good(close_bill: Bill, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def spoil(good: Path, tmp_path: Path) -> Callable[..., tuple[list[focus_check.Fault], int]]:
-    """Change the first row that `of` holds of, as CSV or Parquet; returns the faults and the number of that row."""
+    """Change the first row that `mask` holds of, as CSV or Parquet; returns the faults and the number of that row."""
 
-    def spoiled(of: pl.Expr, suffix: str = ".parquet", **values: Any) -> tuple[list[focus_check.Fault], int]:
+    def spoiled(mask: pl.Expr, suffix: str = ".parquet", **values: Any) -> tuple[list[focus_check.Fault], int]:
         rows = pl.read_parquet(good)
-        at = rows.select(of.fill_null(False).arg_max()).item()
+        at = rows.select(mask.fill_null(False).arg_max()).item()
         path = tmp_path / f"spoiled{suffix}"
         write(with_values(rows, at, values), path)
         return list(focus_check.check(path).faults), at + 1
@@ -65,10 +65,10 @@ ENERGY = pl.col("x_CostBucket") == "energy"
 
 
 def test_a_file_that_was_exported_is_good(good: Path, close_bill: Bill) -> None:
-    found = focus_check.check(good, focus.charges_nano(close_bill))
-    assert found.faults == ()
-    assert found.rows == pl.read_parquet(good).height
-    assert found.totals["billed"] == close_bill.total_nano
+    report = focus_check.check(good, focus.charges_nano(close_bill))
+    assert report.faults == ()
+    assert report.rows == pl.read_parquet(good).height
+    assert report.totals["billed"] == close_bill.total_nano
 
 
 #: What no row may hold: of which rows, in which column, and the value.
@@ -124,8 +124,8 @@ WRONG: list[tuple[pl.Expr, str, str | None]] = [
 def test_wrong_cells_are_found_and_named_each_in_its_row(good: Path, tmp_path: Path) -> None:
     rows = pl.read_parquet(good)
     spoiled: list[tuple[int, str, str | None]] = []
-    for of, column, value in WRONG:
-        free = rows.select((of & pl.col("ChargeClass").is_null()).fill_null(False).arg_true()).to_series().to_list()
+    for mask, column, value in WRONG:
+        free = rows.select((mask & pl.col("ChargeClass").is_null()).fill_null(False).arg_true()).to_series().to_list()
         at = next(at for at in free if at not in {taken for taken, _, _ in spoiled})
         rows = with_values(rows, at, {column: None if value is None else cell(column, value)})
         spoiled.append((at, column, value))
@@ -144,11 +144,11 @@ def test_what_another_is_paid_for_is_not_billed(spoil: Any) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])
-@pytest.mark.parametrize(("of", "column"), [(USAGE, "EffectiveCost"), (PURCHASE, "BilledCost"), (ENERGY, "ListCost")])
-def test_a_doubled_cost_is_found_and_named(spoil: Any, good: Path, suffix: str, of: pl.Expr, column: str) -> None:
+@pytest.mark.parametrize(("mask", "column"), [(USAGE, "EffectiveCost"), (PURCHASE, "BilledCost"), (ENERGY, "ListCost")])
+def test_a_doubled_cost_is_found_and_named(spoil: Any, good: Path, suffix: str, mask: pl.Expr, column: str) -> None:
     rows = pl.read_parquet(good)
-    cost = rows.row(rows.select(of.fill_null(False).arg_max()).item(), named=True)[column]
-    faults, row = spoil(of, suffix, **{column: 2 * cost})
+    cost = rows.row(rows.select(mask.fill_null(False).arg_max()).item(), named=True)[column]
+    faults, row = spoil(mask, suffix, **{column: 2 * cost})
     assert named(faults, row, column), (row, faults)
 
 

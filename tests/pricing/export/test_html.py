@@ -190,12 +190,12 @@ def test_every_symbol_of_a_page_is_defined_and_what_auditors_want_is_in_its_appe
 def test_the_context_of_a_period_is_the_time_before_it(busy: Path, book: PriceBook) -> None:
     whole = bill.of_period(busy, book, from_ns=PERIOD.from_ns, to_ns=PERIOD.to_ns)
     later = bill.of_period(busy, book, from_ns=PERIOD.from_ns + 2 * HOUR_NS, to_ns=PERIOD.to_ns)
-    found = context.of_bill(later)
-    assert found.before.total_nano == whole.total_nano - later.total_nano
-    assert sum((found.before.by_bucket or {}).values()) == found.before.total_nano
-    assert [point.before for point in found.course] == [True, True, False, False]
-    assert sum(point.cost_nano for point in found.course) == whole.total_nano
-    assert found.months == ("2026-03",)
+    surroundings = context.of_bill(later)
+    assert surroundings.before.total_nano == whole.total_nano - later.total_nano
+    assert sum((surroundings.before.by_bucket or {}).values()) == surroundings.before.total_nano
+    assert [point.before for point in surroundings.course] == [True, True, False, False]
+    assert sum(point.cost_nano for point in surroundings.course) == whole.total_nano
+    assert surroundings.months == ("2026-03",)
     first = context.of_bill(whole).before
     assert first.total_nano is None
     assert "no device time was provisioned in" in first.why
@@ -205,15 +205,15 @@ def test_budgets_stand_beside_what_their_month_cost(closed: tuple[Path, str], tm
     root = tmp_path / "ledger"
     shutil.copytree(closed[0], root)
     budget.set_budget(root, "research", "5", period.of_month("2026-02"), by="lead")
-    found = context.of_bill(bill.of_close(root, closed[1]))
+    surroundings = context.of_bill(bill.of_close(root, closed[1]))
     month = bill_of(root, period.of_month("2026-02"), book).frame.filter(pl.col("team") == "research")
-    assert [(b.team, b.month, b.budget_nano, b.spent_nano) for b in found.budgets] == [
+    assert [(b.team, b.month, b.budget_nano, b.spent_nano) for b in surroundings.budgets] == [
         ("research", "2026-02", 5 * 10**9, month["cost_nano"].sum())
     ]
 
 
 def test_a_run_stands_beside_the_run_before(sample: Path) -> None:
     book = pricebook.load("example")
-    found = context.of_run(sample, "run", book, provenance=report.build(sample, "run", book).stamp.provenance)
-    assert found.before.total_nano is None
-    assert "no run of its provenance began earlier" in found.before.why
+    surroundings = context.of_run(sample, "run", book, provenance=report.build(sample, "run", book).stamp.provenance)
+    assert surroundings.before.total_nano is None
+    assert "no run of its provenance began earlier" in surroundings.before.why

@@ -57,7 +57,7 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
 
     with pytest.raises(PricingError, match="no"):
         out.write(path, True, broken)
-    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("a.csv", b"old")]
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("a.csv", b"old")]
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -80,9 +80,9 @@ def test_the_summary_re_adds_every_drill_down(values: Any, formulas: Any, close_
     proofs = [row for name, row in rows.items() if name.startswith("By ") or name.startswith("Idle,")]
     assert len(proofs) == 9
     assert all(row[2].value == 0 for row in proofs)
-    said = {row[0].value: row[1].value for row in formulas["Summary"].iter_rows() if row[0].value}
-    assert said["amortized"] == "='By team'!$C$8"
-    assert said["amortized, with corrections"].startswith("=B")
+    summary = {row[0].value: row[1].value for row in formulas["Summary"].iter_rows() if row[0].value}
+    assert summary["amortized"] == "='By team'!$C$8"
+    assert summary["amortized, with corrections"].startswith("=B")
 
 
 def test_teams_bear_their_corrections(values: Any, close_bill: Bill) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from rose.pricing.audit.check import check
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.period import NS_PER_DAY, Period
 from rose.pricing.closing.restate import restate
 from rose.pricing.invoices import build, page
 from rose.pricing.invoices.invoice import Invoice, Kind
+from rose.pricing.invoices.summary import summary
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.choice import NoPriceBookError
@@ -116,6 +118,32 @@ def test_a_period_without_a_charge_has_the_corrections_that_were_posted_in_it(bo
         build.invoices(books, Period(later.to_ns, later.to_ns + DAY_NS))
 
 
+def test_a_period_that_has_corrections_alone_is_closed_and_then_its_invoices_are_final(
+    books: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(books, tmp_path / "ledger"))
+    later = Period(SECOND.to_ns + DAY_NS, SECOND.to_ns + 3 * DAY_NS)
+    drafts = build.invoices(root, later, now_us=later.to_ns // 1000)
+    closed = close(root, later, OURS, now_us=later.to_ns // 1000)
+    assert (closed.charges.total_nano, closed.charges.stays, closed.verified) == (0, (), True)
+    made = build.invoices(root, later)
+    assert all(invoice.final for invoice in made)
+    assert {invoice.team: invoice.lines for invoice in made} == {invoice.team: invoice.lines for invoice in drafts}
+    assert total(made) == 2 * (DAY_NANO - DEARER_DAY_NANO) == sum(
+        invoice.later_nano for invoice in build.invoices(root, SECOND)
+    )  # fmt: skip
+    summed = summary(made)
+    assert (summed.close, summed.total_nano) == (closed.posted[0], total(made))
+    assert not check(root).problems
+    # It is closed: neither again, nor is there anything to correct.
+    with pytest.raises(PricingError, match="lies in"):
+        close(root, later, OURS, now_us=later.to_ns // 1000)
+    assert restate(root, closed.close_id, "nothing came", OURS) is None
+    empty = Period(later.to_ns, later.to_ns + DAY_NS)
+    with pytest.raises(PricingError, match="nothing can be priced"):
+        close(root, empty, OURS, now_us=empty.to_ns // 1000)
+
+
 def test_open_charges_that_no_book_prices_are_not_left_off_beside_a_correction(
     unclosed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,7 +186,7 @@ source_date = 2026-05-01
 def ruled(unclosed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Both periods closed by a book with rules; the first one corrected after the second was closed."""
     root = Path(shutil.copytree(unclosed, tmp_path_factory.mktemp("ruled") / "ledger"))
-    book, dearer = (pricebook.parse(of.text + RULES, "ruled.toml") for of in (OURS, DEARER))
+    book, dearer = (pricebook.parse(plain.text + RULES, "ruled.toml") for plain in (OURS, DEARER))
     for period in (FIRST, SECOND):
         close(root, period, book, now_us=(period.to_ns + DAY_NS) // 1000)
     assert restate(root, FIRST_ID, "dearer", dearer, now_us=(SECOND.to_ns + 2 * DAY_NS) // 1000)

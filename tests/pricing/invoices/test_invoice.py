@@ -15,12 +15,12 @@ from tests.pricing.invoices.conftest import SECOND
 
 def test_it_is_plain_values_whose_parts_sum_to_the_total(books: Path) -> None:
     for invoice in build.invoices(books, SECOND):
-        said = json.loads(json.dumps(invoice.to_json()))
+        document = json.loads(json.dumps(invoice.to_json()))
         parts = ("charges_nano", "corrections_nano", "shared_nano", "credits_nano")
-        assert sum(said[part] for part in parts) == said["total_nano"] == invoice.total_nano
-        assert sum(line["amount_nano"] for line in said["lines"]) == said["total_nano"]
-        assert (said["currency"], said["view"], said["final"]) == ("USD", "amortized", True)
-        assert said["close_sha256"] == invoice.close.sha256  # type: ignore[union-attr]
+        assert sum(document[part] for part in parts) == document["total_nano"] == invoice.total_nano
+        assert sum(line["amount_nano"] for line in document["lines"]) == document["total_nano"]
+        assert (document["currency"], document["view"], document["final"]) == ("USD", "amortized", True)
+        assert document["close_sha256"] == invoice.close.sha256  # type: ignore[union-attr]
 
 
 HOUR_NS, CENT = 3600 * 10**9, 10**7
@@ -44,26 +44,26 @@ def charge(ns: int, nano: int, amounts: int = 1) -> Line:
     ],
 )
 def test_quantity_and_price_as_they_are_shown_give_the_amount(line: Line, quantity: str, price: str) -> None:
-    of, for_one = line.shown_quantity(CENT), line.shown_price(CENT)
-    assert (str(of), str(for_one)) == (quantity, price)
-    assert abs(of * for_one * 10**9 - line.amount_nano) <= CENT  # type: ignore[operator]
+    amount, unit_price = line.shown_quantity(CENT), line.shown_price(CENT)
+    assert (str(amount), str(unit_price)) == (quantity, price)
+    assert abs(amount * unit_price * 10**9 - line.amount_nano) <= CENT  # type: ignore[operator]
 
 
 @given(st.integers(1, 10**16), st.integers(0, 10**14), st.integers(1, 100))
 def test_any_quantity_and_price_give_the_amount(ns: int, nano: int, amounts: int) -> None:
     line = charge(ns, nano, amounts)
-    of, for_one = line.shown_quantity(CENT), line.shown_price(CENT)
-    assert of is not None
-    assert for_one is not None
+    amount, unit_price = line.shown_quantity(CENT), line.shown_price(CENT)
+    assert amount is not None
+    assert unit_price is not None
     # A million an hour would take more than the nine decimals that an hour is shown with.
     if nano * HOUR_NS < ns * 10**15:
-        assert abs(of * for_one * 10**9 - nano) <= CENT
+        assert abs(amount * unit_price * 10**9 - nano) <= CENT
 
 
 def test_a_quantity_is_in_the_unit_beside_it() -> None:
-    said = charge(25_699_947_226, 1).to_json()
-    assert (said["count"], said["count_unit"], said["unit"]) == (25_699_947_226, "ns", "device-hours")
-    assert said["quantity"] == 25_699_947_226 / HOUR_NS
+    document = charge(25_699_947_226, 1).to_json()
+    assert (document["count"], document["count_unit"], document["unit"]) == (25_699_947_226, "ns", "device-hours")
+    assert document["quantity"] == 25_699_947_226 / HOUR_NS
 
 
 def test_numbers_tell_teams_apart_that_file_names_cannot(books: Path) -> None:

@@ -43,8 +43,8 @@ def test_a_pool_falls_back_on_the_price_of_its_class() -> None:
 
     book = pricebook.parse(EXAMPLE + pooled("h100-sxm"), "book.toml")
     assert coverage.warnings(book) == []
-    found = coverage.warnings(pricebook.parse(EXAMPLE + pooled("b200"), "book.toml"))
-    assert [line.split(";")[0] for line in found] == [
+    warnings = coverage.warnings(pricebook.parse(EXAMPLE + pooled("b200"), "book.toml"))
+    assert [line.split(";")[0] for line in warnings] == [
         "device b200 rollout has no price 2026-06-03 until 2026-06-09",
         "device b200 has no [[power]]",
     ]
@@ -63,8 +63,8 @@ def test_what_every_device_needs_is_wanted_from_the_first_day_with_a_device() ->
 
 def test_a_class_whose_price_covers_energy_needs_no_power() -> None:
     text = EXAMPLE.replace('class = "h200"\nidle_w', 'class = "other"\nidle_w')
-    (said,) = coverage.warnings(pricebook.parse(text, "book.toml"))
-    assert said.startswith("device h200 has no [[power]]")
+    (warning,) = coverage.warnings(pricebook.parse(text, "book.toml"))
+    assert warning.startswith("device h200 has no [[power]]")
     included = text.replace("usd_per_hour = 2.50\n", "usd_per_hour = 2.50\nenergy_included = true\n", 1)
     assert coverage.warnings(pricebook.parse(included, "book.toml")) == []
 

@@ -23,8 +23,8 @@ def changed(*changes: tuple[str, str]) -> Diff:
     return diff(pricebook.parse(EXAMPLE, "old"), pricebook.parse(text, "new"))
 
 
-def only(found: Diff) -> Change:
-    (change,) = found.changes
+def only(difference: Diff) -> Change:
+    (change,) = difference.changes
     return change
 
 
@@ -41,13 +41,13 @@ def test_a_price_that_changed_says_by_how_much_and_for_which_days() -> None:
 
 
 def test_layout_comments_version_and_ways_to_write_a_number_are_no_difference() -> None:
-    found = changed(
+    difference = changed(
         ('version = "2026-11-22"', 'version = "2"'), ("# What a device", "# Whatever a device"),
         ("usd_per_hour = 2.35", "usd_per_hour = 2.350"), ("[electricity]", "[[electricity]]"),
         ("idle_w = 267\nload_w = 680", "points = [[0.0, 267], [0.5, 473.5], [1.0, 680]]"),
     )  # fmt: skip
-    assert found.changes == ()
-    assert found.old.sha256 != found.new.sha256
+    assert difference.changes == ()
+    assert difference.old.sha256 != difference.new.sha256
 
 
 def test_a_date_that_moved_is_a_price_that_changed_on_the_days_between() -> None:
@@ -71,18 +71,20 @@ def test_an_entry_added_or_removed_is_one_change() -> None:
 
 
 def test_power_is_compared_load_by_load() -> None:
-    found = changed(("idle_w = 267\nload_w = 680", "points = [[0.0, 267], [0.5, 520], [1.0, 680]]"))
-    change = only(found)
+    difference = changed(("idle_w = 267\nload_w = 680", "points = [[0.0, 267], [0.5, 520], [1.0, 680]]"))
+    change = only(difference)
     assert (change.field, change.old, change.new) == ("watts at load 0.5", Decimal("473.5"), Decimal(520))
 
 
 def test_json_is_exact_and_says_no_more_than_there_is() -> None:
-    said = changed(("usd_per_hour = 2.35", "usd_per_hour = 2.82"), ('route = "internet"', 'route = "post"')).to_json()
-    assert json.loads(json.dumps(said)) == said
-    rate, removed, added = said["changes"]
+    document = changed(
+        ("usd_per_hour = 2.35", "usd_per_hour = 2.82"), ('route = "internet"', 'route = "post"')
+    ).to_json()
+    assert json.loads(json.dumps(document)) == document
+    rate, removed, added = document["changes"]
     assert (rate["old"], rate["new"], rate["valid_from"], rate["valid_to"]) == ("2.35", "2.82", "2026-03-01", None)
     assert (removed["key"], removed["old"]["usd_per_gb"], removed["new"]) == (["internet"], "0.09", None)
     assert (added["change"], added["old"], added["new"]["route"]) == ("added", None, "post")
-    assert said["old"]["sha256"] != said["new"]["sha256"]
+    assert document["old"]["sha256"] != document["new"]["sha256"]
     gate = changed(("idle_anyway = true", "idle_anyway = 0.9")).to_json()["changes"]
     assert [(change["old"], change["new"], change["percent"]) for change in gate] == [("1", "0.9", pytest.approx(-10))]

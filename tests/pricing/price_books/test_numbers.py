@@ -63,7 +63,7 @@ def test_a_curve_that_says_nothing_is_refused(curve: str, why: str) -> None:
 
 
 def test_a_curve_that_changed_is_seen() -> None:
-    found = diff(book("latency_usd = [[0.5, 0], [1.0, 0.0005]]"), book("latency_usd = [[0.5, 0], [1.0, 0.001]]"))
-    (change,) = found.to_json()["changes"]
+    difference = diff(book("latency_usd = [[0.5, 0], [1.0, 0.0005]]"), book("latency_usd = [[0.5, 0], [1.0, 0.001]]"))
+    (change,) = difference.to_json()["changes"]
     assert (change["field"], change["old"]) == ("latency_usd", [["0.5", "0"], ["1.0", "0.0005"]])
     assert change["new"] == [["0.5", "0"], ["1.0", "0.001"]]

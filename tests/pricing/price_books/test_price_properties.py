@@ -95,9 +95,9 @@ def read(rows: list[Row]) -> PriceBook:
 
 
 def ns(offset: int) -> int:
-    found = midnight_ns(FIRST + timedelta(days=offset))
-    assert found is not None
-    return found
+    midnight = midnight_ns(FIRST + timedelta(days=offset))
+    assert midnight is not None
+    return midnight
 
 
 def looked_up(book: PriceBook, at_ns: int) -> list[Any]:
@@ -111,13 +111,13 @@ def looked_up(book: PriceBook, at_ns: int) -> list[Any]:
         lambda: book.tokens_at(at_ns),
         lambda: book.verifier_at("v", at_ns),
     ]
-    found: list[Any] = []
+    prices: list[Any] = []
     for lookup in lookups:
         try:
-            found.append(lookup())
+            prices.append(lookup())
         except PriceBookError:
-            found.append(None)
-    return found
+            prices.append(None)
+    return prices
 
 
 spans = st.tuples(st.integers(-5 * 24, (DAYS + 5) * 24), st.integers(0, 20 * 24)).map(
@@ -229,14 +229,14 @@ def test_a_difference_is_said_of_exactly_the_days_on_which_there_is_one(one: lis
                 next((p.usd_per_gb for p in book.transfer if p.route == route and p.holds_at(ns(offset))), None)
                 for book in (old, new)
             )
-            said = [
+            expected = [
                 change
                 for change in changes
                 if change.what == f"transfer {route}"
                 and (change.valid_from or date.min) <= today < (change.valid_to or date.max)
             ]
-            assert len(said) == (was != now), (route, today)
-            for change in said:
+            assert len(expected) == (was != now), (route, today)
+            for change in expected:
                 if change.kind == "changed":
                     assert (change.field, change.old, change.new) == ("usd_per_gb", was, now)
                 else:

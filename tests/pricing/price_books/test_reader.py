@@ -18,9 +18,9 @@ CITED = 'source = "by hand"\nsource_date = 2026-05-01\n'
 def faults(text: str) -> str:
     with pytest.raises(PriceBookError) as caught:
         pricebook.parse(text, "my/book.toml")
-    said = str(caught.value)
-    assert said.startswith("price book my/book.toml")
-    return said
+    message = str(caught.value)
+    assert message.startswith("price book my/book.toml")
+    return message
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_a_wrong_book_is_refused_with_line_field_value_and_what_to_do(old: str, 
 def test_everything_wrong_is_said_at_once_in_the_order_of_lines() -> None:
     text = EXAMPLE.replace('currency = "USD"', 'currency = "DKK"').replace("usd_per_hour = 1.70", "usd_per_hour = -1")
     text = text.replace("pue = 1.25", "pue = nan").replace("valid_to = 2026-03-01", "valid_to = 2027-03-01")
-    said = faults(text).splitlines()[1:]
+    message = faults(text).splitlines()[1:]
     # The overlap is found although the first price has another fault.
-    assert [line.split(":")[0].strip() for line in said] == [
+    assert [line.split(":")[0].strip() for line in message] == [
         "line 5",
         "line 10",
         "line 17",
@@ -96,18 +96,18 @@ def number(key: str, text: str) -> int:
 
 
 def test_a_table_that_is_missing_or_no_table_is_refused() -> None:
-    said = faults('name = "n"\nversion = "1"\ncurrency = "USD"\ntransfer = 5\ndevice = []\n')
-    assert "line 4: [[transfer]]: must be a table" in said
+    message = faults('name = "n"\nversion = "1"\ncurrency = "USD"\ntransfer = 5\ndevice = []\n')
+    assert "line 4: [[transfer]]: must be a table" in message
     for table in ("device", "electricity", "lending", "tokens"):
-        assert re.search(rf"(\b|\[\[){table}(\]\])?: is missing; add", said), table
+        assert re.search(rf"(\b|\[\[){table}(\]\])?: is missing; add", message), table
 
 
 def test_lines_are_left_out_where_the_layout_hides_them() -> None:
     text = EXAMPLE.replace('class = "h200"\nusd_per_hour = 2.50', 'class = "h200"\n"usd_per_hour" = -1')
     assert "line 25: [[device]] usd_per_hour: must be 0 or more" in faults(text)
     inline = '[{route = "a", usd_per_gb = 0}, {route = "a", usd_per_gb = "x"}]'
-    said = faults(f'name = "n"\nversion = "1"\ncurrency = "USD"\ntransfer = {inline}\n')
-    assert "line 4: [[transfer]] usd_per_gb: must be a number" in said
+    message = faults(f'name = "n"\nversion = "1"\ncurrency = "USD"\ntransfer = {inline}\n')
+    assert "line 4: [[transfer]] usd_per_gb: must be a number" in message
 
 
 @pytest.mark.parametrize("table", ["electricity", "lending", "tokens"])
@@ -117,9 +117,9 @@ def test_a_single_table_holds_always_and_several_need_dates(table: str) -> None:
     several = EXAMPLE.replace(f"[{table}]", f"[[{table}]]")
     assert pricebook.parse(several, "book.toml").entries(table) == pricebook.parse(EXAMPLE, "b").entries(table)
     assert f"{table!r} is given twice" in faults(f"{several}\n[[{table}]]\n{body}\n")
-    said = faults(f"{several}\n[[{table}]]\nvalid_from = 2026-09-01\n{body}\n")
-    assert f"{table!r} has two prices on 2026-09-01: the one of line" in said
-    assert "holds always; end it with valid_to = 2026-09-01" in said
+    message = faults(f"{several}\n[[{table}]]\nvalid_from = 2026-09-01\n{body}\n")
+    assert f"{table!r} has two prices on 2026-09-01: the one of line" in message
+    assert "holds always; end it with valid_to = 2026-09-01" in message
     ended = several.replace(f"[[{table}]]", f"[[{table}]]\nvalid_to = 2026-09-01")
     assert len(pricebook.parse(f"{ended}\n[[{table}]]\nvalid_from = 2026-09-01\n{body}\n", "b").entries(table)) == 2
 
@@ -141,9 +141,9 @@ def test_a_long_price_overlaps_every_later_one() -> None:
         return f'\n[[transfer]]\nroute = "ship"\nusd_per_gb = 1\n{dates}{CITED}'
 
     text = EXAMPLE + price("2026-01-01", "2027-01-01") + price("2026-02-01", "2026-03-01")
-    said = faults(text + price("2026-05-01", "2026-06-01"))
-    assert "on 2026-02-01" in said
-    assert "on 2026-05-01" in said
+    message = faults(text + price("2026-05-01", "2026-06-01"))
+    assert "on 2026-02-01" in message
+    assert "on 2026-05-01" in message
 
 
 def test_the_faults_that_the_documentation_shows_are_those_that_are_said() -> None:

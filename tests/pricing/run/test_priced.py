@@ -17,17 +17,17 @@ T0_NS = 1_780_272_000 * 10**9  # 2026-06-01 UTC
 
 def test_a_run_is_priced_as_the_report_prices_it(sample: Path) -> None:
     built = report.build(sample)
-    with priced(sample) as of:
-        assert (of.run, of.stamp, of.book_facts) == (built.run, built.stamp, built.price_book)
-        assert of.began_ns == T0_NS
-        assert of.cpm_usd == 2
-        assert of.allocation.cost_nano_usd == built.amortized["total"].value
+    with priced(sample) as run:
+        assert (run.run, run.stamp, run.book_facts) == (built.run, built.stamp, built.price_book)
+        assert run.began_ns == T0_NS
+        assert run.cpm_usd == 2
+        assert run.allocation.cost_nano_usd == built.amortized["total"].value
         blended = built.cost_per_correct["blended"].measured
-        assert of.make.money(sum(of.cost.paid.values()) / of.groups.accepted, "").value == blended.value
-        figure = of.number(0.5, "share", interval=Interval(low=0.25, high=None))
-        assert (figure.text, figure.stamp) == ("50.0%", of.stamp)
+        assert run.make.money(sum(run.cost.paid.values()) / run.groups.accepted, "").value == blended.value
+        figure = run.number(0.5, "share", interval=Interval(low=0.25, high=None))
+        assert (figure.text, figure.stamp) == ("50.0%", run.stamp)
         assert figure.interval_text == "25.0% to unbounded"
-        nothing = of.number(None, interval=Interval(low=0.25, high=1))
+        nothing = run.number(None, interval=Interval(low=0.25, high=1))
         assert (nothing.text, nothing.interval_text) == ("not enough data", "")
 
 
@@ -60,5 +60,5 @@ def test_a_changed_ledger_is_refused_unless_its_figures_are_marked(sample: Path)
     segment.write_bytes(segment.read_bytes().replace(b"parquet-cpp", b"qarquet-cpp"))
     with pytest.raises(PricingError, match="does not verify"), priced(sample):
         pass
-    with priced(sample, allow_unverified=True) as of:
-        assert not of.stamp.verified
+    with priced(sample, allow_unverified=True) as run:
+        assert not run.stamp.verified

@@ -91,9 +91,9 @@ def test_the_same_ledger_and_book_give_the_same_bytes(
 
 
 def test_every_figure_says_what_it_is(sample: Path) -> None:
-    found = figures(report.build(sample).to_json())
-    assert len(found) > 100
-    for figure in found:
+    every_figure = figures(report.build(sample).to_json())
+    assert len(every_figure) > 100
+    for figure in every_figure:
         assert figure["unit"]
         assert figure["view"]
         assert (figure["currency"], figure["provenance"], figure["verified"]) == ("USD", "replay", True)

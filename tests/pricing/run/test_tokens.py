@@ -15,11 +15,11 @@ def counted(root: Path) -> dict[str, Tokens]:
 
 
 def test_tokens_of_the_sample_by_place_and_fate(sample: Path) -> None:
-    found = counted(sample)
-    assert found["borrowed"].by_fate == {"accepted": 1000, "rejected": 400, "stale": 1000, "lost": 1100, "open": 0}
-    assert found["dedicated"].by_fate == {"accepted": 2000, "rejected": 2600, "stale": 0, "lost": 0, "open": 1000}
-    assert found["unallocated"].generated == 0
-    assert (found["borrowed"].useful, found["borrowed"].wasted_share) == (1400, Fraction(3, 5))
+    counts = counted(sample)
+    assert counts["borrowed"].by_fate == {"accepted": 1000, "rejected": 400, "stale": 1000, "lost": 1100, "open": 0}
+    assert counts["dedicated"].by_fate == {"accepted": 2000, "rejected": 2600, "stale": 0, "lost": 0, "open": 1000}
+    assert counts["unallocated"].generated == 0
+    assert (counts["borrowed"].useful, counts["borrowed"].wasted_share) == (1400, Fraction(3, 5))
 
 
 def test_a_later_verdict_stands_and_a_retried_event_counts_once(sample: Path, write_ledger: object) -> None:

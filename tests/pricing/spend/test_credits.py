@@ -26,11 +26,11 @@ def credit(name: str, usd: str, since: str = "2026-06-01", **fields: str) -> str
 
 def taken(*rules: str, frame: pl.DataFrame = FRAME, shared_out: tuple[Share, ...] = ()) -> dict[str, dict[str, int]]:
     """Whole dollars by credit and team, and what is left by credit."""
-    found: dict[str, dict[str, int]] = {}
+    by_credit: dict[str, dict[str, int]] = {}
     for applied in credits(book_with(*rules), frame, shared_out, JUNE, JULY):
-        found.setdefault(applied.name, {})[applied.team] = applied.nano // USD
-        found[applied.name]["left"] = applied.rest_nano // USD
-    return found
+        by_credit.setdefault(applied.name, {})[applied.team] = applied.nano // USD
+        by_credit[applied.name]["left"] = applied.rest_nano // USD
+    return by_credit
 
 
 def test_a_credit_is_divided_by_what_there_is_to_cover() -> None:
@@ -42,11 +42,11 @@ def test_a_credit_is_divided_by_what_there_is_to_cover() -> None:
 
 
 def test_the_oldest_is_used_first_and_nothing_falls_below_zero() -> None:
-    found = taken(
+    by_credit = taken(
         credit("later", "100", "2026-05-02"), credit("older", "50", "2026-05-01", team='"research"'),
         credit("class", "50", class_='"h200"'),
     )  # fmt: skip
-    assert found == {
+    assert by_credit == {
         "older": {"research": -30, "left": 20}, "later": {"chat": -75, "unallocated": -10, "left": 15},
         "class": {"unallocated": 0, "left": 50},
     }  # fmt: skip
@@ -80,15 +80,15 @@ def test_what_earlier_periods_took_is_gone_by_their_own_books() -> None:
 
 def in_turn(book: PriceBook, frame: pl.DataFrame, cuts: list[int]) -> list[tuple[Billed, tuple[Applied, ...]]]:
     done: list[Billed] = []
-    found = []
+    periods = []
     for from_ns, to_ns in pairwise(cuts):
         shared_out = shares(book, frame, from_ns, to_ns)
-        found.append((
+        periods.append((
             Billed(book=book, frame=frame, shares=shared_out, from_ns=from_ns, to_ns=to_ns),
             credits(book, frame, shared_out, from_ns, to_ns, done),
         ))  # fmt: skip
-        done.append(found[-1][0])
-    return found
+        done.append(periods[-1][0])
+    return periods
 
 
 @settings(max_examples=30, deadline=None)

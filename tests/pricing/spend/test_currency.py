@@ -72,12 +72,15 @@ def test_no_rate_is_an_error_that_names_currency_and_day(currency: str, day: str
 
 @given(st.lists(st.integers(-(10**18), 10**18), max_size=30), st.decimals("0.000001", "99999", places=6))
 def test_amounts_sum_to_what_their_sum_is_converted_to(amounts: list[int], usd: Decimal) -> None:
-    of = rate_of(BOOK, "EUR", JUNE)
-    assert of is not None
-    of = dataclasses.replace(of, usd_per_unit=usd)
-    converted = of.convert_together(amounts)
-    assert sum(converted) == of.convert(sum(amounts))
-    assert all(abs(each - amount / Fraction(usd)) < 1 for each, amount in zip(converted, amounts, strict=True))
+    euro_rate = rate_of(BOOK, "EUR", JUNE)
+    assert euro_rate is not None
+    euro_rate = dataclasses.replace(euro_rate, usd_per_unit=usd)
+    converted = euro_rate.convert_together(amounts)
+    assert sum(converted) == euro_rate.convert(sum(amounts))
+    assert all(
+        abs(amount_in_euros - amount / Fraction(usd)) < 1
+        for amount_in_euros, amount in zip(converted, amounts, strict=True)
+    )
 
 
 def test_a_cost_in_euros_is_the_same_whatever_it_is_divided_by(fleet: Path, book: str) -> None:
@@ -86,8 +89,8 @@ def test_a_cost_in_euros_is_the_same_whatever_it_is_divided_by(fleet: Path, book
         euros = made.converted(rate(fleet, "EUR", FIRST_HOUR, book))
         assert euros.total.cost_nano == euros.bill_nano == sum(line.cost_nano for line in euros.lines)
         assert euros.total.cost_nano == round(Fraction(BILL_NANO) / Fraction("1.25"))
-        said = euros.to_json()
-        assert (said["currency"], said["exchange_rate"]["usd_per_unit"]) == ("EUR", "1.25")
+        document = euros.to_json()
+        assert (document["currency"], document["exchange_rate"]["usd_per_unit"]) == ("EUR", "1.25")
         assert made.converted(None) is made
 
 
@@ -109,11 +112,11 @@ def test_shared_costs_and_credits_are_converted_with_the_cost(fleet: Path, tmp_p
 
 
 def test_a_forecast_in_euros_has_its_interval_in_them(fleet: Path, book: str) -> None:
-    of = rate(fleet, "EUR", JUNE, book)
-    assert isinstance(of, Rate)
+    euro_rate = rate(fleet, "EUR", JUNE, book)
+    assert isinstance(euro_rate, Rate)
     for row in budget.expected(fleet, JUNE, book, now_us=NEXT_DAY_US):
-        euros = row.converted(of)
-        assert euros.spent.value == of.convert(int(row.spent.value or 0))
+        euros = row.converted(euro_rate)
+        assert euros.spent.value == euro_rate.convert(int(row.spent.value or 0))
         assert (euros.spent.unit, euros.spent.stamp.currency, euros.spent.view) == ("nano_eur", "EUR", AMORTIZED)
         assert euros.spent.text.startswith("EUR ")
-        assert row.forecast.value is None or euros.forecast.value == of.convert(int(row.forecast.value))
+        assert row.forecast.value is None or euros.forecast.value == euro_rate.convert(int(row.forecast.value))

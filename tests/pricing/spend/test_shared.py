@@ -61,8 +61,8 @@ def by_team(book: PriceBook, frame: pl.DataFrame = FRAME, span: tuple[int, int] 
     ],
 )  # fmt: skip
 def test_an_amount_is_added_and_a_part_of_the_bill_is_moved(fields: dict[str, str], usd: dict[str, Any]) -> None:
-    found = by_team(book_with(shared(**fields)))
-    assert found == {team: Fraction(nano_usd_of(Fraction(amount)), USD) for team, amount in usd.items()}
+    shares_usd = by_team(book_with(shared(**fields)))
+    assert shares_usd == {team: Fraction(nano_usd_of(Fraction(amount)), USD) for team, amount in usd.items()}
 
 
 def test_idle_time_of_no_team_is_moved_once() -> None:

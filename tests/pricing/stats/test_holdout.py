@@ -75,6 +75,6 @@ def test_a_device_with_windows_enough_is_compared_with_its_own() -> None:
     compared = strata(all_of_them)
     assert compared is not None
     assert compared[TOGETHER].effect == pytest.approx(45 + 25 - 100 * 7 / 9)
-    assert effect(compared, 1.0).value == pytest.approx(sum(each.effect for each in compared.values()))
+    assert effect(compared, 1.0).value == pytest.approx(sum(device.effect for device in compared.values()))
     # The rest have too few between them: all devices are one.
     assert set(key_of([LENT, WITHHELD, other, rows("f", False, [(10, 5)])]).values()) == {TOGETHER}

@@ -28,9 +28,9 @@ def clusters_of(pairs: list[tuple[float, float]]) -> Clusters:
 def test_newcombe_s_own_example() -> None:
     # 56 of 70 against 48 of 80: the published interval of the difference is 0.0524 to 0.3339.
     parts = [Estimate(56 / 70, *wilson(56 / 70, 70)), Estimate(48 / 80, *wilson(48 / 80, 80)).times(-1)]
-    found = total(parts)
-    assert found is not None
-    assert (found.low, found.high) == (pytest.approx(0.0524, abs=5e-5), pytest.approx(0.3339, abs=5e-5))
+    estimate = total(parts)
+    assert estimate is not None
+    assert (estimate.low, estimate.high) == (pytest.approx(0.0524, abs=5e-5), pytest.approx(0.3339, abs=5e-5))
 
 
 def test_no_miss_in_a_few_requests_is_not_certainty() -> None:
@@ -80,8 +80,8 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
         y, x = sum(y for y, _ in minutes), sum(x for _, x in minutes)
         variance = ratio_variance(y, x, clusters_of(minutes))
         assert variance is not None
-        found = mean(y / x, [(variance, len(minutes) - 1)])
-        hits += found.low <= 500 <= found.high
+        estimate = mean(y / x, [(variance, len(minutes) - 1)])
+        hits += estimate.low <= 500 <= estimate.high
     assert 0.88 <= hits / 300 <= 0.98
 
 

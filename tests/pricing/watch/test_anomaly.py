@@ -20,7 +20,7 @@ MONTH = Period(T0_NS, T0_NS + 40 * DAY_NS)
 HOUR = 3_600_000_000_000
 
 
-def of(days: list[list[dict[str, Any]]], judged: Period = MONTH) -> Watch:
+def watch_days(days: list[list[dict[str, Any]]], judged: Period = MONTH) -> Watch:
     rows = [{"hour": datetime(2026, 6, 1) + timedelta(days=n), **row} for n, day in enumerate(days) for row in day]
     frame = charges_of(rows).with_columns(closed=pl.lit(False))
     return watch(
@@ -37,8 +37,8 @@ def rollout(hours: int, rate: int = 100, tokens: int = 1000, **more: Any) -> dic
 
 
 def test_a_day_of_more_work_stands_out_as_volume() -> None:
-    found = of([[rollout(10)]] * 8 + [[rollout(25)]])
-    by_metric = {anomaly.metric: anomaly for anomaly in found.anomalies}
+    result = watch_days([[rollout(10)]] * 8 + [[rollout(25)]])
+    by_metric = {anomaly.metric: anomaly for anomaly in result.anomalies}
     assert set(by_metric) == {"cost", "cost per million useful tokens"}
     cost = by_metric["cost"]
     assert (cost.day, cost.compared_with) == (date(2026, 6, 9), date(2026, 6, 8))
@@ -55,14 +55,16 @@ def test_a_day_of_more_work_stands_out_as_volume() -> None:
 
 def test_a_new_rate_stands_out_as_price_and_lost_tokens_as_tokens() -> None:
     days = [[rollout(10), {"bucket": "idle", "ns": HOUR, "cost_nano": 7}]] * 8
-    (cost, tokens) = of([*days, [rollout(10, rate=200), {"bucket": "idle", "ns": HOUR, "cost_nano": 7}]]).anomalies
+    (cost, tokens) = watch_days(
+        [*days, [rollout(10, rate=200), {"bucket": "idle", "ns": HOUR, "cost_nano": 7}]]
+    ).anomalies
     assert cost.change.effects == {"volume": 0, "mix": 0, "price": 1000}
     assert cost.driver == (
         "mostly price (+$0.00000100 of +$0.00000100); most of it in team research (+$0.00000100), device class "
         "h100-sxm (+$0.00000100), bucket rollout (+$0.00000100)"
     )
     assert tokens.change.effects["price"] == 1_000_000
-    (fewer,) = of([[rollout(10)]] * 8 + [[rollout(10, tokens=500)]]).anomalies
+    (fewer,) = watch_days([[rollout(10)]] * 8 + [[rollout(10, tokens=500)]]).anomalies
     assert fewer.change.effects == {"volume": 0, "mix": 0, "price": 0, "useful tokens": 1_000_000}
     assert fewer.driver == "mostly fewer useful tokens (+$0.00100 of +$0.00100)"
 
@@ -70,37 +72,37 @@ def test_a_new_rate_stands_out_as_price_and_lost_tokens_as_tokens() -> None:
 def test_waste_and_idle_are_watched_by_themselves() -> None:
     lost = rollout(1, tokens=10, fate="lost", cause="preempted")
     rejected = rollout(1, tokens=10, fate="rejected", cause="rejected")
-    assert not [a for a in of([[rollout(10)]] * 8 + [[rollout(10), rejected]]).anomalies if a.metric == "waste"]
-    found = of([[rollout(10)]] * 8 + [[rollout(10), lost]])
-    waste = next(anomaly for anomaly in found.anomalies if anomaly.metric == "waste")
+    assert not [a for a in watch_days([[rollout(10)]] * 8 + [[rollout(10), rejected]]).anomalies if a.metric == "waste"]
+    result = watch_days([[rollout(10)]] * 8 + [[rollout(10), lost]])
+    waste = next(anomaly for anomaly in result.anomalies if anomaly.metric == "waste")
     # There was none before, so there is nothing to measure by.
     assert (waste.median.value, waste.value.value, waste.deviations) == (0, 100, None)
     idle = {"bucket": "idle", "ns": HOUR}
-    found = of([[rollout(10), {**idle, "cost_nano": 50}]] * 8 + [[rollout(10), {**idle, "cost_nano": 55}]])
-    assert [(anomaly.metric, anomaly.change.total) for anomaly in found.anomalies] == [("idle", 5)]
+    result = watch_days([[rollout(10), {**idle, "cost_nano": 50}]] * 8 + [[rollout(10), {**idle, "cost_nano": 55}]])
+    assert [(anomaly.metric, anomaly.change.total) for anomaly in result.anomalies] == [("idle", 5)]
 
 
 def test_a_usual_spread_does_not_stand_out() -> None:
     spread = [[rollout(hours)] for hours in (8, 12, 9, 11, 10, 13, 7, 10)]
-    assert of([*spread, [rollout(15)]]).anomalies == ()
-    assert {anomaly.metric for anomaly in of([*spread, [rollout(40)]]).anomalies} >= {"cost"}
+    assert watch_days([*spread, [rollout(15)]]).anomalies == ()
+    assert {anomaly.metric for anomaly in watch_days([*spread, [rollout(40)]]).anomalies} >= {"cost"}
 
 
 def test_too_few_days_are_said_and_not_judged() -> None:
-    found = of([[rollout(10)]] * 6 + [[rollout(90)]])
-    assert (len(found.judged), len(found.not_judged), found.anomalies) == (0, 7, ())
-    assert found.to_json()["not_enough_data"][0] == "2026-06-01"
+    result = watch_days([[rollout(10)]] * 6 + [[rollout(90)]])
+    assert (len(result.judged), len(result.not_judged), result.anomalies) == (0, 7, ())
+    assert result.to_json()["not_enough_data"][0] == "2026-06-01"
     # Days long ago are no baseline.
     empty: list[list[dict[str, Any]]] = [[]] * 25
-    found = of([[rollout(10)]] * 7 + empty + [[rollout(90)]])
-    assert date(2026, 7, 3) in found.not_judged
+    result = watch_days([[rollout(10)]] * 7 + empty + [[rollout(90)]])
+    assert date(2026, 7, 3) in result.not_judged
 
 
 def test_only_days_asked_for_are_judged() -> None:
     days = [[rollout(10)]] * 8 + [[rollout(90)]] + [[rollout(10)]] * 3
     asked = Period(T0_NS + 9 * DAY_NS, T0_NS + 10 * DAY_NS)
-    found = of(days, asked)
-    assert (found.judged, found.anomalies) == ((date(2026, 6, 10),), ())
+    result = watch_days(days, asked)
+    assert (result.judged, result.anomalies) == ((date(2026, 6, 10),), ())
 
 
 ROWS = st.lists(
@@ -116,7 +118,7 @@ ROWS = st.lists(
 @settings(deadline=None, max_examples=30)
 @given(st.lists(ROWS, min_size=8, max_size=10))
 def test_whatever_stands_out_is_explained_to_the_nano_dollar(days: list[list[dict[str, Any]]]) -> None:
-    for anomaly in of(days).anomalies:
+    for anomaly in watch_days(days).anomalies:
         value, median = anomaly.value.value, anomaly.median.value
         assert isinstance(value, int)
         assert isinstance(median, int)
@@ -129,9 +131,9 @@ def test_whatever_stands_out_is_explained_to_the_nano_dollar(days: list[list[dic
 
 
 def test_a_ledger_s_odd_day_is_found(weeks: Path) -> None:
-    found = watch(bill(weeks, Period(T0_NS, T0_NS + 20 * DAY_NS), BOOK), Period(T0_NS, T0_NS + 20 * DAY_NS))
-    assert (len(found.judged), len(found.not_judged)) == (13, 7)
-    assert {(anomaly.day, anomaly.metric) for anomaly in found.anomalies} == {
+    result = watch(bill(weeks, Period(T0_NS, T0_NS + 20 * DAY_NS), BOOK), Period(T0_NS, T0_NS + 20 * DAY_NS))
+    assert (len(result.judged), len(result.not_judged)) == (13, 7)
+    assert {(anomaly.day, anomaly.metric) for anomaly in result.anomalies} == {
         (date(2026, 6, 15), "idle"), (date(2026, 6, 15), "cost per million useful tokens"),
     }  # fmt: skip
     assert "3.5 robust deviations" in RULE

@@ -15,7 +15,7 @@ B = Cell("chat", "h100-sxm", "serving", "capacity")
 
 
 def change(before: dict[Cell, Amount], now: dict[Cell, Amount]) -> Change:
-    total = sum(of.cost_nano for of in now.values()) - sum(of.cost_nano for of in before.values())
+    total = sum(amount.cost_nano for amount in now.values()) - sum(amount.cost_nano for amount in before.values())
     return Change(total, rounded(effects(before, now), total))
 
 
@@ -61,7 +61,7 @@ AMOUNTS = st.builds(Amount, st.integers(0, 10**15), st.integers(0, 10**12))
 @settings(deadline=None, max_examples=60)
 @given(st.dictionaries(CELLS, AMOUNTS), st.dictionaries(CELLS, AMOUNTS))
 def test_the_effects_sum_to_the_change_by_every_dimension(before: dict[Cell, Amount], now: dict[Cell, Amount]) -> None:
-    total = sum(of.cost_nano for of in now.values()) - sum(of.cost_nano for of in before.values())
+    total = sum(amount.cost_nano for amount in now.values()) - sum(amount.cost_nano for amount in before.values())
     exact = effects(before, now)
     assert sum(exact.values()) == total
     made = change(before, now)
@@ -86,7 +86,7 @@ def test_cells_sum_the_volume_that_their_kind_has() -> None:
             {"kind": "energy", "bucket": "energy", "energy_mw_ns": 11, "cost_nano": 4},
         ]
     )  # fmt: skip
-    assert {(cell.bucket, cell.kind): (of.volume, of.cost_nano) for cell, of in cells(frame).items()} == {
+    assert {(cell.bucket, cell.kind): (amount.volume, amount.cost_nano) for cell, amount in cells(frame).items()} == {
         ("serving", "capacity"): (12, 3), ("transfer", "transfer"): (9, 3), ("energy", "energy"): (11, 4),
     }  # fmt: skip
     assert cells(pl.DataFrame(schema=frame.schema)) == {}

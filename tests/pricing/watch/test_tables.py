@@ -39,12 +39,14 @@ def test_days_that_stand_out_are_shown_with_their_driver() -> None:
         for n, hours in enumerate([10] * 8 + [25])
     ]
     frame = charges_of(rows).with_columns(closed=pl.lit(False))
-    of = Bill(frame=frame, period=whole, provenance="live", book=BookFacts.from_book(BOOK), verified=True, closes=())
-    text = printed(tables.watch(anomaly.watch(of, whole)))
+    whole_bill = Bill(
+        frame=frame, period=whole, provenance="live", book=BookFacts.from_book(BOOK), verified=True, closes=()
+    )
+    text = printed(tables.watch(anomaly.watch(whole_bill, whole)))
     assert "2 days judged (USD, live): a day stands out if" in text
     assert "not enough data for 7 days (2026-06-01 to 2026-06-07)" in text
     assert "2026-06-09: cost $25.00, +$15.00 from $10.00 on 2026-06-08, 150.0 deviations" in text
     assert "all +$15.00 $0.00 $0.00 +$15.00" in text
     assert "mostly volume" in text
-    alike = anomaly.watch(of, Period(T0_NS + 7 * DAY_NS, T0_NS + 8 * DAY_NS))
+    alike = anomaly.watch(whole_bill, Period(T0_NS + 7 * DAY_NS, T0_NS + 8 * DAY_NS))
     assert "No day stands out." in printed(tables.watch(alike))

@@ -1,4 +1,4 @@
-"""A stand-in for an engine that outlives its agent: a process of its own with the page's section, and an HTTP server."""
+"""A stand-in for an engine that outlives its agent: a process with the page's section and an HTTP server."""
 
 from __future__ import annotations
 

@@ -444,3 +444,39 @@ def test_a_killed_rollout_engine_leaves_serving_alone_and_is_lent_to_again(tmp_p
     ]
     ((mechanism,),) = device.rows("SELECT DISTINCT compute_mechanism FROM engine WHERE role = 'rollout'")
     assert "layer-yield" in mechanism
+
+
+def test_what_the_controller_says_of_a_device_is_kept_to_and_its_fault_is_reported(start, gateway):
+    device = start()
+    gateway.train_run_id = "trains"
+    gateway.want(r0=10 * SECOND)
+    until(device.lent)
+    gateway.drained = True
+    gateway.want(r0=10 * SECOND)
+    until(lambda: not device.lent())
+    gateway.drained = False
+    device.serving.kill()
+    gateway.want(r0=10 * SECOND)
+    gateway.wait(lambda: gateway.heard[-1].fault == "no serving engine is attached to the device's page")
+    assert gateway.heard[-1].clock.utc_ns > gateway.heard[-1].clock.monotonic_ns
+    assert gateway.heard[-1].engines[0].run_id is None
+    device.close()
+    assert device.rows(LEASES)[0] == ("run-d0-1", "released", "no rollout wants the device any more")
+    runs = device.rows("SELECT DISTINCT train_run_id FROM device_slice ORDER BY ALL")
+    assert runs == [("run",), ("trains",)]
+
+
+def test_a_target_that_cannot_be_reached_is_reported_and_leaves_the_engine_as_it_is(start, gateway):
+    device = start()
+
+    def failed():
+        return gateway.heard[-1].engines[0].failed if gateway.heard else None
+
+    gateway.aim(r0=("a", 3, "http://127.0.0.1:1"))
+    gateway.wait(lambda: (failed() or "").startswith("version 3 of run 'a': "))
+    gateway.aim(r0=("a", 3, "not a url"))
+    gateway.wait(lambda: "neither http" in (failed() or ""))
+    gateway.aim()
+    gateway.wait(lambda: failed() is None)
+    assert gateway.heard[-1].engines[0].alive
+    assert device.agent.check() is None

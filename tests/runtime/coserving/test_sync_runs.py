@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from rose.runtime.coserving.page import Field, Party
-from rose.runtime.coserving.sync import EngineSync, recorded_run
+from rose.runtime.coserving.succession import recorded_run
+from rose.runtime.coserving.sync import EngineSync
 from rose.runtime.transfer.server import StoreServer
 from rose.runtime.transfer.store import VersionStore
 from tests.runtime.coserving.hand_made_engine import HandMadeEngine, corrupt, random_weights, shape, stepped

@@ -30,24 +30,42 @@ class FakeEngine:
         self.requests.append(body)
         made = []
         self.running.add(body["rid"])
+        response = None
         try:
             while len(made) < body["sampling_params"]["max_new_tokens"] and body["rid"] not in self.aborted:
                 await asyncio.sleep(self.pause_s)
                 made.append(len(body["input_ids"]) + len(made))
+                if body.get("stream"):
+                    response = response or await self.begin_stream(request)
+                    await self.send(response, self.answer(made, None))
         finally:
             self.running.discard(body["rid"])
-        reason = "abort" if body["rid"] in self.aborted else "length"
-        return web.json_response(
-            {
-                "output_ids": made,
-                "meta_info": {
-                    "finish_reason": {"type": reason},
-                    "cached_tokens": 1,
-                    "output_token_logprobs": [[-0.5, token, None] for token in made],
-                    "weight_versions": [{"version": self.version, "start": 0, "end": len(made)}],
-                },
-            }
-        )
+        answer = self.answer(made, {"type": "abort" if body["rid"] in self.aborted else "length"})
+        if not body.get("stream"):
+            return web.json_response(answer)
+        response = response or await self.begin_stream(request)
+        await self.send(response, answer)
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    def answer(self, made, finish_reason):
+        return {
+            "output_ids": made,
+            "meta_info": {
+                "finish_reason": finish_reason,
+                "cached_tokens": 1,
+                "output_token_logprobs": [[-0.5, token, None] for token in made],
+                "weight_versions": [{"version": self.version, "start": 0, "end": len(made)}],
+            },
+        }
+
+    async def begin_stream(self, request):
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        return response
+
+    async def send(self, response, answer):
+        await response.write(b"data: " + json.dumps(answer).encode() + b"\n\n")
 
 
 @asynccontextmanager
@@ -119,6 +137,15 @@ async def open_run(session, name="grpo", **fields):
 async def publish(session, opened, version=0, url="http://store", **fields):
     body = {"fence": opened["fence"], "version": version, "url": url, **fields}
     return await post(session, f"/runs/{opened['run_id']}/versions", body)
+
+
+async def events(response):
+    """What a stream says, until it is done."""
+    async for line in response.content:
+        if line == b"data: [DONE]\n":
+            return
+        if line.startswith(b"data: "):
+            yield json.loads(line.removeprefix(b"data: "))
 
 
 class FakeAgent:

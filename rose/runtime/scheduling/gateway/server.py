@@ -65,7 +65,8 @@ class Gateway:
     def application(self) -> web.Application:
         """All paths there are."""
         app = web.Application(middlewares=[self._guard], client_max_size=REQUEST_BYTES_MAX)
-        for part in (agents, operations, runs, turns):
+        # Those that are asked most come first: they are looked for in this order.
+        for part in (turns, agents, runs, operations):
             app.add_routes(part.routes(self.controller))
         return app
 

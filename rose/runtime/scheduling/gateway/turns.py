@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 
+import orjson
 from aiohttp import web
 
 from rose.clock import monotonic_ns
@@ -55,7 +55,7 @@ async def _stream(request: web.Request, parts: AsyncIterator[Turn | Outcome]) ->
             if isinstance(part, Outcome) and part.status != 200:
                 return web.Response(body=part.body, status=part.status, content_type="application/json")
             await response.prepare(request)
-        body = part.body if isinstance(part, Outcome) else json.dumps(so_far(part)).encode()
+        body = part.body if isinstance(part, Outcome) else orjson.dumps(so_far(part))
         await response.write(b"data: " + body + b"\n\n")
     await response.write(b"data: [DONE]\n\n")
     return response

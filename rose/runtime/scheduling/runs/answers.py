@@ -1,35 +1,28 @@
 """Answers of turns that were completed, kept for a while: a client that asks again for the same turn gets the same one.
 
-They outlive the process, though not the machine's power: nothing waits for a disk to turn.
+A turn is one write at the end of a file, so that it costs the controller next to nothing. What was written outlives the
+process, though not the machine's power. Files are begun anew after a while, and the oldest but one is removed.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import queue
-import sqlite3
+import os
+import struct
 import tempfile
-import threading
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rose.clock import utc_us
+from rose.clock import monotonic_ns
 from rose.runtime.scheduling.runs.state import StateError
 
-FILE = "turns.sqlite"
-#: How long an answer is kept, ...
-KEPT_US = 180_000_000
-#: ... and how many at most.
-KEPT_MAX = 50_000
-#: How often what is too old is removed.
-_SWEEP_US = 5_000_000
-
-_TABLES = """
-CREATE TABLE IF NOT EXISTS turn (run_id TEXT, key TEXT, at_us INTEGER NOT NULL, digest BLOB NOT NULL,
-    answer BLOB NOT NULL, events_json BLOB NOT NULL, PRIMARY KEY (run_id, key)) STRICT;
-CREATE INDEX IF NOT EXISTS turn_at ON turn (at_us);
-"""
+FOLDER = "turns"
+#: An answer is kept for at least so long, unless there are more.
+KEPT_NS = 120_000_000_000
+KEPT_BYTES = 256 << 20
+#: CRC-32 of the rest, and the lengths of run, key, digest, answer and events.
+_HEAD = struct.Struct("<IHHBII")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,103 +37,122 @@ class Kept:
 
 
 class AnswerStore:
-    """A SQLite file in `folder`; None: in a folder that ends with this. A thread of its own writes, many at a time.
+    """Files in `folder`/turns; None: in a folder that ends with this.
 
-    Raises StateError if the file cannot be opened. Once open, a disk that refuses costs only what was to be kept.
+    Raises StateError if they cannot be opened. Once open, a disk that refuses costs only what was to be kept.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="rose-turns-") if folder is None else None
-        self.path = (folder or Path(self._temporary.name if self._temporary else "")) / FILE
+        self.path = Path(self._temporary.name) if self._temporary else (folder or Path()) / FOLDER
         #: Why the disk refuses; None while all is well.
         self.failure: str | None = None
-        self._queue: queue.SimpleQueue[tuple[Kept, asyncio.Future[None]] | None] = queue.SimpleQueue()
+        #: Where each turn lies: file, offset and length.
+        self._places: dict[tuple[str, str], tuple[_File, int, int]] = {}
         try:
-            self._reading = self._connect()
-        except (OSError, sqlite3.Error) as error:
-            raise StateError(f"completed turns cannot be kept at {self.path}: {error}; see to its disk")
-        self._thread = threading.Thread(target=self._write, name="answers", daemon=True)
-        self._thread.start()
+            self.path.mkdir(mode=0o700, exist_ok=True)
+            self._files = [_File(path, monotonic_ns()) for path in sorted(self.path.glob("*.turns"))]
+            for file in self._files:
+                for kept, offset, length in file.read():
+                    self._places[kept.run_id, kept.key] = (file, offset, length)
+            self._begin()
+        except OSError as error:
+            raise StateError(f"completed turns cannot be kept in {self.path}: {error}; see to its disk")
 
     def close(self) -> None:
-        """Write what waits."""
-        self._queue.put(None)
-        self._thread.join()
-        self._reading.close()
+        for file in self._files:
+            file.close()
         if self._temporary is not None:
             self._temporary.cleanup()
 
     def find(self, run_id: str, key: str) -> Kept | None:
         """None: it was not completed, or too long ago."""
-        with contextlib.suppress(sqlite3.Error):
-            row = self._reading.execute(
-                "SELECT run_id, key, digest, answer, events_json FROM turn WHERE run_id = ? AND key = ?", (run_id, key)
-            ).fetchone()
-            return None if row is None else Kept(*row)
-        return None
+        place = self._places.get((run_id, key))
+        return None if place is None else place[0].at(*place[1:])
 
-    def events_json(self) -> list[bytes]:
+    def events_json(self) -> Iterator[bytes]:
         """The ledger events of all turns that are kept, oldest first."""
-        with contextlib.suppress(sqlite3.Error):
-            return [events for (events,) in self._reading.execute("SELECT events_json FROM turn ORDER BY at_us")]
-        return []
+        for file, offset, length in list(self._places.values()):
+            if (kept := file.at(offset, length)) is not None:
+                yield kept.events_json
 
-    async def keep(self, kept: Kept) -> None:
-        """Returns once it would be found by another process, or the disk refused it."""
-        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.put((kept, written))
-        await written
+    def keep(self, kept: Kept) -> None:
+        """Another process finds it once this returns, if the disk did not refuse it."""
+        try:
+            file = self._files[-1]
+            if file.length >= KEPT_BYTES // 2 or monotonic_ns() - file.begun_ns >= KEPT_NS:
+                file = self._begin()
+            self._places[kept.run_id, kept.key] = (file, *file.append(kept))
+            self.failure = None
+        except OSError as error:
+            self.failure = f"completed turns cannot be kept in {self.path}: {error}; see to its disk"
 
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-        connection.executescript(_TABLES)
-        self.path.chmod(0o600)
-        return connection
-
-    def _write(self) -> None:
-        connection = self._connect()
-        swept_us = 0
-        ending = False
-        while not ending:
-            batch = [self._queue.get()]
-            while not self._queue.empty():
-                batch.append(self._queue.get())
-            ending = None in batch
-            items = [item for item in batch if item is not None]
-            now_us = utc_us()
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                connection.executemany(
-                    "INSERT OR REPLACE INTO turn VALUES (?, ?, ?, ?, ?, ?)",
-                    [(kept.run_id, kept.key, now_us, kept.digest, kept.answer, kept.events_json) for kept, _ in items],
-                )
-                if now_us - swept_us > _SWEEP_US:
-                    swept_us = now_us
-                    connection.execute("DELETE FROM turn WHERE at_us < ?", (now_us - KEPT_US,))
-                    connection.execute(
-                        "DELETE FROM turn WHERE at_us < (SELECT at_us FROM turn ORDER BY at_us DESC LIMIT 1 OFFSET ?)",
-                        (KEPT_MAX,),
-                    )
-                connection.execute("COMMIT")
-                self.failure = None
-            except sqlite3.Error as error:
-                self.failure = f"completed turns cannot be kept at {self.path}: {error}; see to its disk"
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-            _tell([written for _, written in items])
-        connection.close()
+    def _begin(self) -> _File:
+        """Another file. What lies in all but the last one before it is forgotten."""
+        number = int(self._files[-1].path.stem) + 1 if self._files else 0
+        file = _File(self.path / f"{number:012}.turns", monotonic_ns())
+        old, self._files = self._files[:-1], [*self._files[-1:], file]
+        for gone in old:
+            gone.remove()
+        self._places = {name: place for name, place in self._places.items() if place[0] not in old}
+        return file
 
 
-def _tell(written: list[asyncio.Future[None]]) -> None:
-    """Each loop once."""
-    for loop in {future.get_loop() for future in written}:
-        with contextlib.suppress(RuntimeError):  # it was closed: nobody waits
-            loop.call_soon_threadsafe(_resolve, [future for future in written if future.get_loop() is loop])
+class _File:
+    """Turns one after the other. A file whose last turn was not written whole ends before it."""
+
+    def __init__(self, path: Path, begun_ns: int) -> None:
+        self.path, self.begun_ns = path, begun_ns
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self.length = os.fstat(self._descriptor).st_size
+
+    def append(self, kept: Kept) -> tuple[int, int]:
+        """Returns offset and length. Raises OSError, and then the file is as it was."""
+        names = kept.run_id.encode(), kept.key.encode()
+        parts = (*names, kept.digest, kept.answer, kept.events_json)
+        rest = b"".join(parts)
+        record = _HEAD.pack(zlib.crc32(rest), *map(len, parts)) + rest
+        written = os.pwrite(self._descriptor, record, self.length)
+        if written < len(record):
+            raise OSError(f"{self.path} took {written} of {len(record)} bytes")
+        offset, self.length = self.length, self.length + len(record)
+        return offset, len(record)
+
+    def at(self, offset: int, length: int) -> Kept | None:
+        """None: the disk refuses, or it is damaged."""
+        try:
+            record = os.pread(self._descriptor, length, offset)
+        except OSError:
+            return None
+        return _parse(record)
+
+    def read(self) -> Iterator[tuple[Kept, int, int]]:
+        """(turn, offset, length) of all that was written whole."""
+        offset = 0
+        while len(head := os.pread(self._descriptor, _HEAD.size, offset)) == _HEAD.size:
+            length = _HEAD.size + sum(_HEAD.unpack(head)[1:])
+            kept = self.at(offset, length) if offset + length <= self.length else None
+            if kept is None:
+                break
+            yield kept, offset, length
+            offset += length
+        self.length = offset
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def remove(self) -> None:
+        self.close()
+        self.path.unlink(missing_ok=True)
 
 
-def _resolve(futures: list[asyncio.Future[None]]) -> None:
-    for future in futures:
-        if not future.done():
-            future.set_result(None)
+def _parse(record: bytes) -> Kept | None:
+    crc, *lengths = _HEAD.unpack_from(record)
+    if len(record) != _HEAD.size + sum(lengths) or zlib.crc32(record[_HEAD.size :]) != crc:
+        return None
+    parts, offset = [], _HEAD.size
+    for length in lengths:
+        parts.append(record[offset : offset + length])
+        offset += length
+    run_id, key, digest, answer, events_json = parts
+    return Kept(run_id.decode(), key.decode(), digest, answer, events_json)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import orjson
 
 from rose.errors import UserError
 from rose.events import Event, Record
@@ -44,7 +45,7 @@ class Recorder:
     def catch_up(self, kept: Iterable[bytes]) -> None:
         """Record what the process before may not have: events of runs, and of the turns that are kept."""
         for values in kept:
-            self.record_turn(json.loads(values))
+            self.record_turn(orjson.loads(values))
         self.record_due()
 
     def record_turn(self, attempts: Iterable[Mapping[str, Any]]) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from rose import events
@@ -13,7 +11,7 @@ from rose.clock import utc_us
 from rose.errors import UserError
 from rose.ledger import rows
 from rose.ledger.layout import LedgerError
-from rose.runtime.scheduling.turns import Turn
+from rose.runtime.scheduling.turns import Turn, new_id
 
 #: What a client may record of its run.
 CLIENT_KINDS: dict[str, type[events.Event]] = {
@@ -37,7 +35,9 @@ def client_event(run_id: str, given: Mapping[str, Any]) -> events.Event:
     if given.get("run_id") not in (None, run_id):
         raise EventRefusedError(f"run_id is {given['run_id']!r}; this is run {run_id!r}")
     try:
-        event = _make(CLIENT_KINDS[kind], {**given, "run_id": run_id}, strict=True)
+        event = CLIENT_KINDS[kind](
+            **{name: value for name, value in given.items() if name != "kind"} | {"run_id": run_id}
+        )
         rows.encode(event)
     except (TypeError, ValueError, LedgerError) as error:
         raise EventRefusedError(f"{kind} {given['event_id']!r}: {error}")
@@ -46,20 +46,18 @@ def client_event(run_id: str, given: Mapping[str, Any]) -> events.Event:
 
 def run_event(due: Mapping[str, Any], fleet_run_id: str | None) -> events.Event:
     """The event of a run that began or ended, from what `runs.state` kept of it."""
-    return _make(
-        events.Run,
-        {
-            **{name: value for name, value in due.items() if name not in ("kind", "tags")},
-            "tags_json": json.dumps(due["tags"], sort_keys=True),
-            "fleet_run_id": fleet_run_id,
-        },
+    return events.Run(
+        **{name: value for name, value in due.items() if name not in ("kind", "config", "tags")},
+        config_json=json.dumps(due["config"], sort_keys=True),
+        tags_json=json.dumps(due["tags"], sort_keys=True),
+        fleet_run_id=fleet_run_id,
     )
 
 
 def turn_fields(turn: Turn, fleet_run_id: str | None) -> list[dict[str, Any]]:
     """The fields of the turn's events, one for each attempt: JSON, of which `turn_event` makes the same event again."""
     labels = turn.labels
-    at_us, made = utc_us(), uuid.uuid4().hex
+    at_us, made = utc_us(), new_id()
     return [
         {
             "at_us": at_us,
@@ -79,18 +77,10 @@ def turn_fields(turn: Turn, fleet_run_id: str | None) -> list[dict[str, Any]]:
 
 
 def turn_event(values: Mapping[str, Any]) -> events.Event:
-    return _make(events.Turn, values)
+    return events.Turn(**values)
 
 
 _ATTEMPT_FIELDS = (
     "engine_id", "device_id", "lease_id", "policy_version", "placement", "outcome", "prompt_tokens", "cached_tokens",
     "output_tokens", "queue_ns", "duration_ns",
 )  # fmt: skip
-
-
-def _make(kind: type[events.Event], values: Mapping[str, Any], *, strict: bool = False) -> events.Event:
-    """Raises ValueError for a field that the kind does not have, if `strict`."""
-    known = {field.name for field in fields(kind)}
-    if strict and (unknown := values.keys() - known - {"kind", "run_id"}):
-        raise ValueError(f"it has no field {', '.join(sorted(unknown))}")
-    return kind(**{name: value for name, value in values.items() if name in known})

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from rose.clock import utc_us
 from rose.errors import UserError, did_you_mean
 from rose.runtime.scheduling.messages import OpenRun, PublishVersion
-from rose.runtime.scheduling.runs.state import RunFacts, State
+from rose.runtime.scheduling.runs.state import CLOSED_MAX, RunFacts, State
 
 NOT_HEARD = "not heard of"
 _NAME_LENGTH_MAX = 40
@@ -167,6 +167,14 @@ class Runs:
             self._end(run, "expired", "ended", NOT_HEARD)
         return late
 
+    def forget(self) -> list[str]:
+        """Forgets closed runs beyond those that are kept; returns which."""
+        closed = [run.run_id for run in self if run.facts.state == "closed"]
+        late = closed[: max(0, len(closed) - CLOSED_MAX)]
+        for run_id in late:
+            del self._runs[run_id]
+        return late
+
     def _end(
         self, run: Run, state: Literal["expired", "closed"], outcome: Literal["ended", "failed"], reason: str | None
     ) -> None:
@@ -191,6 +199,13 @@ class Runs:
                 "at_us": at_us,
                 "action": action,
                 "name": facts.name,
+                "config": {
+                    "model": facts.model,
+                    "task": facts.task,
+                    "staleness_max": facts.staleness_max,
+                    "weight": facts.weight,
+                    "priority": facts.priority,
+                },
                 "tags": facts.tags | ({} if facts.team is None else {"team": facts.team}),
                 "reason": reason,
             }

@@ -36,41 +36,41 @@ def many_steps(made: list[events.Event]) -> list[events.Event]:
 
 
 def test_the_frontier_of_a_run(sample_made: list[events.Event], write_ledger: Callable[..., Path]) -> None:
-    with priced(write_ledger(many_steps(sample_made))) as of:
-        found = outlook(of)
-    eta = found.elasticities
+    with priced(write_ledger(many_steps(sample_made))) as run:
+        document = outlook(run)
+    eta = document.elasticities
     assert eta["n"].value == 3
     # 12 groups each of 4, 4 and 1 trajectories: the usual one has 4.
     assert "24 judged groups of 4 or more" in eta["eta_n"].text
     assert eta["eta_t"].value is not None
     assert eta["eta_t"].value > 0
-    assert "33 groups; training before them grew 11-fold" in found.rests_on["eta_t"]
+    assert "33 groups; training before them grew 11-fold" in document.rests_on["eta_t"]
     # Three of the six judged in each step were accepted, and t0 of the first six steps was not: 30 of 72.
     assert eta["independent"].value == pytest.approx(formulas.best_of_n_elasticity(30 / 72, 3))
     assert "an elasticity is not known" in eta["left"].text
     for name in (TWO_LINES, THREE_LINES):
-        assert found.answers[name].side == UNKNOWN
-        assert found.answers[name].gain_training.value is not None
-        assert found.answers[name].gain_inference.value is None
-    assert "not enough data to tell" in found.rollouts
-    assert "Independent tries always stay below 1%" in found.rollouts
-    json.dumps(found.to_json(), allow_nan=False)
+        assert document.answers[name].side == UNKNOWN
+        assert document.answers[name].gain_training.value is not None
+        assert document.answers[name].gain_inference.value is None
+    assert "not enough data to tell" in document.rollouts
+    assert "Independent tries always stay below 1%" in document.rollouts
+    json.dumps(document.to_json(), allow_nan=False)
 
 
 def test_the_dollars_of_the_sample(sample: Path) -> None:
-    with priced(sample) as of:
-        found = outlook(of)
-    spend = {name: figure.value for name, figure in found.spend.items()}
+    with priced(sample) as run:
+        document = outlook(run)
+    spend = {name: figure.value for name, figure in document.spend.items()}
     # Two half hours of 720 s of serving at $2.35 an hour.
     assert spend["inference"] == 940_000_000
     # 7000 useful tokens at 1.41 / 5600, and the dedicated device's 1080 s of updates and 72 s of syncs.
     assert spend["training"] == 1_762_500_000 + 752_000_000
     assert spend["psi"] == pytest.approx(1.7625 / 2.5145)
     assert spend["phi"] == pytest.approx(0.2)
-    borrowed = round(sum(of.cost.paid.values()) * 10**9) - 1_410_000_000
+    borrowed = round(sum(run.cost.paid.values()) * 10**9) - 1_410_000_000
     assert spend["training_with_borrowing"] == pytest.approx(1_410_000_000 + 752_000_000 + borrowed, abs=2)
     assert spend["threshold"] == pytest.approx(0.94 / 2.5145)
     assert spend["kappa3"] == pytest.approx(940_000_000 / (spend["training_with_borrowing"] or 0))
-    assert found.answers[FREE].side == UNKNOWN
-    assert "2 judged groups of 4 or more trajectories" in found.rests_on["eta_n"]
-    assert "0 steps were judged after the first update" in found.rests_on["eta_t"]
+    assert document.answers[FREE].side == UNKNOWN
+    assert "2 judged groups of 4 or more trajectories" in document.rests_on["eta_n"]
+    assert "0 steps were judged after the first update" in document.rests_on["eta_t"]

@@ -35,50 +35,52 @@ def test_verifiers_on_probes_of_a_file(sample: Path, tmp_path: Path) -> None:
         lines += [f"p{n},careful,{0.9 if n % 2 else 0.1},{n % 2}", f"p{n},hasty,1,{n % 2}"]
     probes = tmp_path / "probes.csv"
     probes.write_text("\n".join(lines))
-    with priced(sample, price_book=book) as of:
-        found = procurement(of, probes)
-        strict = procurement(of, probes, 0.95)
-        each = sum(of.cost.paid.values(), Fraction(0)) / 6
-        assert found.per_trajectory == of.make.money(each, found.per_trajectory.view, per="judged trajectory")
-        costs = {v.name: v.per_correct.value for v in found.verifiers}
+    with priced(sample, price_book=book) as run:
+        document = procurement(run, probes)
+        strict = procurement(run, probes, 0.95)
+        per_trajectory = sum(run.cost.paid.values(), Fraction(0)) / 6
+        assert document.per_trajectory == run.make.money(
+            per_trajectory, document.per_trajectory.view, per="judged trajectory"
+        )
+        costs = {v.name: v.per_correct.value for v in document.verifiers}
         # Half of the probes are correct: each costs two trajectories and two verdicts.
         assert costs == {
-            "careful": of.make.money(2 * (each + Fraction(1, 100)), "").value,
-            "hasty": of.make.money(2 * each, "").value,
+            "careful": run.make.money(2 * (per_trajectory + Fraction(1, 100)), "").value,
+            "hasty": run.make.money(2 * per_trajectory, "").value,
         }
-    careful, hasty = found.verifiers
+    careful, hasty = document.verifiers
     assert (careful.name, careful.brier.value, careful.ppv.text) == ("careful", pytest.approx(0.01), "100.0%")
     assert hasty.logarithmic.text == "infinite: 30 reported as certain turned out otherwise"
     assert (hasty.brier.value, hasty.ppv.value, hasty.fpr.value) == (0.5, 0.5, 1)
     # Wrongly accepted answers cost nothing here, so the free one is cheaper for each correct one, in every draw.
-    assert found.cheapest == "hasty"
-    assert found.probes == "file probes.csv"
+    assert document.cheapest == "hasty"
+    assert document.probes == "file probes.csv"
     assert hasty.brier.basis == "file probes.csv"
     # What a trajectory cost has no interval, so a correct answer's cost has none either.
     assert (careful.per_correct.interval_text, careful.per_correct.no_interval) == ("", UNKNOWN)
     assert {v.name: v.accept_rate.value for v in strict.verifiers} == {"careful": 0, "hasty": 1}
-    json.dumps(found.to_json(), allow_nan=False)
+    json.dumps(document.to_json(), allow_nan=False)
 
 
 def test_the_run_s_own_verdicts_are_probes_where_their_truth_is_known(sample: Path) -> None:
-    with priced(sample) as of:
-        found = procurement(of)
-        (v,) = found.verifiers
+    with priced(sample) as run:
+        document = procurement(run)
+        (v,) = document.verifiers
         # t0 and t2 accepted and correct, t4 accepted and wrong; stale or not.
         assert (v.name, v.saw.value, v.ppv.value) == ("v", 3, pytest.approx(2 / 3))
         assert "no [[verifier]] for verifier 'v'" in v.price.text
         assert v.per_correct.text == v.price.text
-        assert found.cheapest is None
+        assert document.cheapest is None
         with pytest.raises(PricingError, match="--threshold is for --probes"):
-            procurement(of, threshold=0.5)
+            procurement(run, threshold=0.5)
 
 
 def test_without_a_probe_there_is_nothing_to_score(sample: Path, tmp_path: Path) -> None:
     empty = tmp_path / "probes.csv"
     empty.write_text("probe,verifier,probability,correct\n")
-    with priced(sample) as of:
-        of.connection.execute("UPDATE verdict SET correct = NULL")
+    with priced(sample) as run:
+        run.connection.execute("UPDATE verdict SET correct = NULL")
         with pytest.raises(PricingError, match="no verdict of run 'run' has its truth recorded"):
-            procurement(of)
+            procurement(run)
         with pytest.raises(PricingError, match="has no rows"):
-            procurement(of, empty)
+            procurement(run, empty)

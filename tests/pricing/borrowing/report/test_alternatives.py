@@ -22,22 +22,22 @@ S = 10**9
 
 
 def test_it_is_said_whether_borrowing_paid_and_where_it_would_not(sample: Path) -> None:
-    found = compare.build(sample, "run")
-    assert found.tokens.value == 1400
-    charged, dedicated = found.charged.value, found.ways[DEDICATED]
+    document = compare.build(sample, "run")
+    assert document.tokens.value == 1400
+    charged, dedicated = document.charged.value, document.ways[DEDICATED]
     assert charged is not None
     assert dedicated.cost.value is not None
     assert dedicated.added.value == 164_500_000
     assert dedicated.cash_saved.value == 164_500_000 - charged
-    assert found.borrowed_cost.value is not None
-    assert dedicated.less.value == dedicated.cost.value - found.borrowed_cost.value
-    assert (dedicated.cost.view, found.borrowed_cost.view, dedicated.less.view) == ("amortized",) * 3
-    assert (dedicated.added.view, found.charged.view, dedicated.cash_saved.view) == ("marginal",) * 3
-    flips = found.flips
+    assert document.borrowed_cost.value is not None
+    assert dedicated.less.value == dedicated.cost.value - document.borrowed_cost.value
+    assert (dedicated.cost.view, document.borrowed_cost.view, dedicated.less.view) == ("amortized",) * 3
+    assert (dedicated.added.view, document.charged.view, dedicated.cash_saved.view) == ("marginal",) * 3
+    flips = document.flips
     assert flips[compare.PER_MILLION].flips_at.value == 164_500_000 * 10**6 // 1400
     assert flips[compare.WASTED].now.value == 0.6
     assert flips[compare.PER_GB].now.text == "$0.0200"
-    text = printed(tables.compare(found))
+    text = printed(tables.compare(document))
     # Three groups bound nothing, so neither does the answer.
     assert "Against dedicated devices: borrowing came out cheaper, and how sure that is cannot be told" in text
     assert "No interval: " in text
@@ -58,11 +58,11 @@ def test_a_loss_is_called_one(sample: Path, tmp_path: Path) -> None:
 
 
 def test_a_device_that_would_have_been_given_back_is_in_the_charge(sample: Path) -> None:
-    found = compare.build(sample, "run", gave_back=[Span("s0", T0_NS, T0_NS + 3600 * S)])
-    assert found.charged.value is not None
+    document = compare.build(sample, "run", gave_back=[Span("s0", T0_NS, T0_NS + 3600 * S)])
+    assert document.charged.value is not None
     # The whole hour at $2.35, energy and transfer on top.
-    assert found.charged.value > 2_350_000_000
-    assert "Against dedicated devices: borrowing came out dearer" in " ".join(found.says)
+    assert document.charged.value > 2_350_000_000
+    assert "Against dedicated devices: borrowing came out dearer" in " ".join(document.says)
 
 
 def way(low: float | None, high: float | None) -> Alternative:
@@ -83,7 +83,7 @@ def way(low: float | None, high: float | None) -> Alternative:
 )
 def test_a_judgement_rests_on_the_interval(low: float | None, high: float | None, judged: str, sample: Path) -> None:
     with priced(sample, "run") as run:
-        found = counterfactual.compare(run.charged, run.allocation, run.borrow, run.groups, [], run.cost.spreads)
-        one = dataclasses.replace(found, alternatives=(way(low, high),), flip=None, multiplier=None)
+        comparison = counterfactual.compare(run.charged, run.allocation, run.borrow, run.groups, [], run.cost.spreads)
+        one = dataclasses.replace(comparison, alternatives=(way(low, high),), flip=None, multiplier=None)
         (line,) = compare.says(one, run.borrow)
     assert line.startswith(f"Against dedicated devices: {judged}.")

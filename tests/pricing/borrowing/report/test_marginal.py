@@ -32,16 +32,18 @@ def every_term(tmp_path: Path) -> Path:
 
 def test_every_column_sums_to_the_nano_dollar(sample: Path, every_term: Path) -> None:
     span = Span("s0", T0_NS + 1, T0_NS + 1999 * S)
-    found = marginal.build(sample, "run", every_term, by_lease=True, gave_back=[span])
-    assert sum(row.in_all.value or 0 for row in found.terms.values()) == found.total.in_all.value
+    document = marginal.build(sample, "run", every_term, by_lease=True, gave_back=[span])
+    assert sum(row.in_all.value or 0 for row in document.terms.values()) == document.total.in_all.value
     for name in TERMS:
-        assert sum(lease.terms[name].value or 0 for lease in found.leases) == (found.terms[name].in_all.value or 0)
-    assert sum(lease.total.value or 0 for lease in found.leases) == found.total.in_all.value
-    assert sum(lease.avoidable.value or 0 for lease in found.leases) == found.avoidable.value
-    assert found.charged.value == (found.total.in_all.value or 0) + (found.avoidable.value or 0)
-    assert sum(lease.borrowed.value or 0 for lease in found.leases) == found.borrowed.value == 1440 * S
-    assert found.leases[-1].lease_id is None
-    assert "In the spans given or recorded it would not" in found.gate
+        assert sum(lease.terms[name].value or 0 for lease in document.leases) == (
+            document.terms[name].in_all.value or 0
+        )
+    assert sum(lease.total.value or 0 for lease in document.leases) == document.total.in_all.value
+    assert sum(lease.avoidable.value or 0 for lease in document.leases) == document.avoidable.value
+    assert document.charged.value == (document.total.in_all.value or 0) + (document.avoidable.value or 0)
+    assert sum(lease.borrowed.value or 0 for lease in document.leases) == document.borrowed.value == 1440 * S
+    assert document.leases[-1].lease_id is None
+    assert "In the spans given or recorded it would not" in document.gate
 
 
 def test_a_term_without_data_is_no_zero(sample: Path, every_term: Path, write_ledger: Any) -> None:
@@ -60,12 +62,14 @@ def test_a_term_without_data_is_no_zero(sample: Path, every_term: Path, write_le
         ),
     ]  # fmt: skip
     write_ledger(made, root=sample, writer="alone", run_id="alone")
-    found = marginal.build(sample, "alone", every_term)
-    provision = found.terms["provision"]
+    document = marginal.build(sample, "alone", every_term)
+    provision = document.terms["provision"]
     assert (provision.in_all.value, provision.per_device_hour.value) == (None, None)
     assert provision.in_all.text.startswith("not enough data")
-    assert found.total.rests_on.startswith("not enough data for provision, which it is without; without prefix cache")
-    assert found.total.per_device_hour.text == "not enough data: no rollout ran on a serving device"
+    assert document.total.rests_on.startswith(
+        "not enough data for provision, which it is without; without prefix cache"
+    )
+    assert document.total.per_device_hour.text == "not enough data: no rollout ran on a serving device"
 
 
 def test_the_same_ledger_gives_the_same_bytes(sample: Path, every_term: Path) -> None:

@@ -59,14 +59,14 @@ def book(tmp_path: Path) -> Path:
 
 
 def test_three_days_by_hand(write_ledger: Any, book: Path) -> None:
-    found = provision.build(write_ledger(bursty()), "run", book, by_lease=True)
-    half = found.rates[2]
+    document = provision.build(write_ledger(bursty()), "run", book, by_lease=True)
+    half = document.rates[2]
     # 12 bursts a day, each after 9 windows of 10 s at half load.
     assert (half.windows.value, half.bursts.value) == (3 * 12 * 9, 36)
     assert half.hazard_per_hour.value == pytest.approx(3600 / 90)
     # Of 18 lent bursts 12 had a miss, of 18 others none.
     assert half.extra_misses.value == pytest.approx(12 / 18)
-    days = {row.day: row for row in found.days}
+    days = {row.day: row for row in document.days}
     assert list(days) == ["2026-06-01", "2026-06-02", "2026-06-03"]
     # Six lent stretches of 90 s a day, at 1/90 bursts a second and one miss each by what the first day showed.
     first, second, third = days.values()
@@ -78,35 +78,35 @@ def test_three_days_by_hand(write_ledger: Any, book: Path) -> None:
     assert [row.realised.value for row in days.values()] == [18 * usd, 0, 18 * usd]
     assert [row.released.value for row in days.values()] == [0, 0, 0]
     assert [row.closing.value for row in days.values()] == [0, 18 * usd, 9 * usd]
-    assert found.accrued.value == sum(figure.value or 0 for figure in found.leases.values()) == 45 * usd
-    assert found.leases["L0-1"].value == 3 * usd
-    assert found.realised.value == 36 * usd
-    assert found.realised.low is None
-    assert "confounded: leases were never withheld at random" in (found.realised.no_interval or "")
-    assert found.not_provided_for.value == 0
-    assert found.break_even.text.startswith("not enough data")
-    text = printed(tables.provision(found))
+    assert document.accrued.value == sum(figure.value or 0 for figure in document.leases.values()) == 45 * usd
+    assert document.leases["L0-1"].value == 3 * usd
+    assert document.realised.value == 36 * usd
+    assert document.realised.low is None
+    assert "confounded: leases were never withheld at random" in (document.realised.no_interval or "")
+    assert document.not_provided_for.value == 0
+    assert document.break_even.text.startswith("not enough data")
+    text = printed(tables.provision(document))
     assert "2026-06-03" in text
     assert "A missed budget costs $3.00 (price book)" in text
     assert "confounded" in text
 
 
 def test_too_little_is_said_and_nothing_is_booked(sample: Path, book: Path) -> None:
-    found = provision.build(sample, "run", book)
+    document = provision.build(sample, "run", book)
     # The sample's slices carry no lease, so nothing was lent by them.
-    assert (found.accrued.value, found.accrued.text) == (None, "nothing was lent")
-    assert all(row.provision_per_device_hour.value is None for row in found.rates.values())
-    assert "not enough data" in found.rates[0].extra_misses.text
-    assert found.realised.value == 3 * 10**9
-    assert found.break_even.value is not None
-    (day,) = found.days
+    assert (document.accrued.value, document.accrued.text) == (None, "nothing was lent")
+    assert all(row.provision_per_device_hour.value is None for row in document.rates.values())
+    assert "not enough data" in document.rates[0].extra_misses.text
+    assert document.realised.value == 3 * 10**9
+    assert document.break_even.value is not None
+    (day,) = document.days
     assert (day.opening.value, day.closing.value) == (None, None)
 
 
 def test_a_book_without_a_penalty_provides_nothing_and_says_why(write_ledger: Any) -> None:
-    found = provision.build(write_ledger(bursty()), "run")
-    assert (found.accrued.value, found.accrued.basis) == (0, "price book")
-    assert found.rests_on == "the price book sets no penalty for a missed budget"
+    document = provision.build(write_ledger(bursty()), "run")
+    assert (document.accrued.value, document.accrued.basis) == (0, "price book")
+    assert document.rests_on == "the price book sets no penalty for a missed budget"
 
 
 @pytest.mark.parametrize("seconds", [0, 7, 100_000])

@@ -32,23 +32,23 @@ def minutes(made: Sequence[events.Event], count: int) -> list[events.Event]:
 
 
 def test_every_figure_says_that_it_is_simulated(sample_made: Sequence[events.Event], write_ledger: Any) -> None:
-    found = spikes.build(write_ledger(minutes(sample_made, 60)), "run")
-    assert (found.windows.value, found.window.value) == (60, 60 * S)
+    spikes_document = spikes.build(write_ledger(minutes(sample_made, 60)), "run")
+    assert (spikes_document.windows.value, spikes_document.window.value) == (60, 60 * S)
     # Demand falls by half a step for each step of load, so two windows at a time share a rank.
-    assert found.observed_r.value == pytest.approx(-1, abs=0.01)
-    document = to_json(found)
+    assert spikes_document.observed_r.value == pytest.approx(-1, abs=0.01)
+    document = to_json(spikes_document)
     for row in document["by_r"].values():
         assert {(figure["provenance"], figure["basis"]) for figure in row.values()} == {("simulated", "simulated")}
     assert document["dedicated"]["provenance"] == "replay"
     assert list(document["by_r"]) == ["0", "0.25", "0.5", "0.75", "1"]
-    worst = found.by_r["1"]
+    worst = spikes_document.by_r["1"]
     # Sorted, n serving seconds meet n // 2 rollout seconds: from n = 41 on they are more than a minute.
     beyond = [max(0, n + n // 2 - 60) for n in range(60)]
     assert worst.attainment.value == pytest.approx(sum(x == 0 for x in beyond) / 60)
     assert worst.wasted_share.value == pytest.approx(sum(beyond) / sum(n // 2 for n in range(60)))
-    assert found.by_r["0"].c3.value is not None
-    assert found.says.startswith("none in [0, 1]: borrowing is cheaper")
-    assert "[marginal; USD, simulated, EXAMPLE PRICES" in printed(tables.spikes(found))
+    assert spikes_document.by_r["0"].c3.value is not None
+    assert spikes_document.says.startswith("none in [0, 1]: borrowing is cheaper")
+    assert "[marginal; USD, simulated, EXAMPLE PRICES" in printed(tables.spikes(spikes_document))
 
 
 def test_too_little_is_said(sample: Path, write_ledger: Any) -> None:
@@ -62,14 +62,16 @@ def test_too_little_is_said(sample: Path, write_ledger: Any) -> None:
         ),
     ]  # fmt: skip
     write_ledger(made, root=sample, writer="short", run_id="short")
-    found = spikes.build(sample, "short")
-    assert (found.by_r, found.r_star.value) == ({}, None)
-    assert found.says == found.r_star.text == "not enough data: no token was made on borrowed devices"
-    (_, answer) = tables.spikes(found)
+    spikes_document = spikes.build(sample, "short")
+    assert (spikes_document.by_r, spikes_document.r_star.value) == ({}, None)
+    assert (
+        spikes_document.says == spikes_document.r_star.text == "not enough data: no token was made on borrowed devices"
+    )
+    (_, answer) = tables.spikes(spikes_document)
     assert isinstance(answer, Paragraph)
-    assert answer.text == found.says
+    assert answer.text == spikes_document.says
 
 
 def test_half_an_hour_less_a_minute_is_too_short(sample_made: Sequence[events.Event], write_ledger: Any) -> None:
-    found = spikes.build(write_ledger(minutes(sample_made, 29)), "run")
-    assert found.says == "not enough data: 29 windows of 60 s, and it takes 30"
+    spikes_document = spikes.build(write_ledger(minutes(sample_made, 29)), "run")
+    assert spikes_document.says == "not enough data: 29 windows of 60 s, and it takes 30"

@@ -1,0 +1,138 @@
+"""`python -m benchmarks.controller`: what a borrowed token costs in controller CPU, beside forwarding alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.report import ROOT, Report, arguments, finish, phase
+from rose.runtime.engines.ports import free_port
+
+#: Turns a second that the target is for.
+RATE = 200.0
+CPU_SHARE_MAX = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Tokens of a turn."""
+
+    prompt: int
+    output: int
+
+    def __str__(self) -> str:
+        return f"{self.prompt} + {self.output} tokens"
+
+
+#: What the target is held against comes first.
+SIZES = (Size(256, 32), Size(64, 8), Size(2048, 256))
+
+
+def main() -> None:
+    """Measure each size of turn; the exit code is 0 when the measuring itself worked."""
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--seconds", type=float, help="of load for each figure; 30, or 5 with --quick")
+    parser.add_argument("--rate", type=float, default=RATE, help="turns a second")
+    given = parser.parse_args()
+    report = Report("controller", given.quick)
+    try:
+        measure(
+            report, given.seconds or (5.0 if given.quick else 30.0), given.rate, SIZES[:1] if given.quick else SIZES
+        )
+    finally:
+        finish(report, given.json)
+
+
+def measure(report: Report, seconds: float, rate: float, sizes: tuple[Size, ...]) -> None:
+    """Both ways of each size, one after the other; what the claims rest on goes into the report's detail."""
+    for size in sizes:
+        figures: dict[str, dict[str, Any]] = {}
+        for way in ("bare proxy", "controller"):
+            with phase(f"{way}, {size}"), tempfile.TemporaryDirectory(prefix="controller-benchmark-") as folder:
+                figures[way] = _measure(way, size, seconds, rate, Path(folder))
+        report.detail[str(size)] = figures
+        share, turns = figures["controller"]["cpu_share"], figures["controller"]["turns"]
+        name = f"CPU of the controller at {rate:g} turns a second, {size}"
+        if size == sizes[0]:
+            report.claim(name, share, "of a core", CPU_SHARE_MAX, "lower")
+            report.claim("turns that failed", figures["controller"]["failed"], "turns", 0, "lower")
+        seconds_used = figures["controller"]["cpu_s"]
+        figures["controller"]["cpu_us_per_token"] = seconds_used / max(1, turns * size.output) * 1e6
+        print(f"{name}: {share:.1%} of a core; a bare proxy {figures['bare proxy']['cpu_share']:.1%}", file=sys.stderr)
+
+
+def _measure(way: str, size: Size, seconds: float, rate: float, folder: Path) -> dict[str, Any]:
+    engine_port, port = free_port(), free_port()
+    with ExitStack() as stack:
+        _start(stack, "engines", engine_port, size.output)
+        if way == "controller":
+            measured = _start(stack, "controller", port, engine_port, folder)
+            run_id = _open_run(port)
+            _start(stack, "agents", port, engine_port, run_id)
+            path = f"/runs/{run_id}/generate"
+        else:
+            measured = _start(stack, "bare", port, engine_port)
+            path = "/generate"
+        # What is only paid once: connections, imports that are put off, a first segment.
+        _load(port, path, rate, 2.0, size)
+        before = _cpu_s(measured)
+        figures = _load(port, path, rate, seconds, size)
+        cpu_s = _cpu_s(measured) - before
+        # The heartbeats, ticks and writes of all that time are in it, and no interpreter's start. A host that is too
+        # busy to send turns at the rate does not make them cheaper.
+        figures |= {"cpu_s": cpu_s, "cpu_share": cpu_s / max(1, figures["turns"]) * rate}
+        figures["memory_bytes"] = psutil.Process(measured.pid).memory_info().rss
+    return figures
+
+
+def _load(port: int, path: str, rate: float, seconds: float, size: Size) -> dict[str, Any]:
+    words = _command("clients", port, path, rate, seconds, size.prompt)
+    done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
+
+
+def _open_run(port: int) -> str:
+    opened = _post(port, "/runs", {"name": "benchmark", "model": "stand-in", "expires_s": 600})
+    _post(port, f"/runs/{opened['run_id']}/versions", {"fence": opened["fence"], "version": 0, "url": "http://store"})
+    return str(opened["run_id"])
+
+
+def _post(port: int, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=30) as response:
+        answer: dict[str, Any] = json.loads(response.read())
+    return answer
+
+
+def _start(stack: ExitStack, part: str, *given: object) -> subprocess.Popen[bytes]:
+    """Start a part, which ends with the stack; returns once it is ready."""
+    process = subprocess.Popen(_command(part, *given), cwd=ROOT, stdout=subprocess.PIPE)
+    stack.callback(process.wait)
+    stack.callback(process.kill)
+    assert process.stdout is not None
+    if not process.stdout.readline():
+        raise RuntimeError(f"{part} did not start")
+    return process
+
+
+def _command(part: str, *given: object) -> list[str]:
+    return [sys.executable, "-m", "benchmarks.controller.parts", part, *map(str, given)]
+
+
+def _cpu_s(process: subprocess.Popen[bytes]) -> float:
+    times = psutil.Process(process.pid).cpu_times()
+    return float(times.user + times.system)
+
+
+if __name__ == "__main__":
+    main()

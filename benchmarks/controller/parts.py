@@ -1,0 +1,182 @@
+"""The processes of the controller's benchmark: stand-in engines, the controller, a bare proxy, and clients.
+
+`python -m benchmarks.controller.parts PART ARGUMENTS` is one of them; each prints a line of JSON once it is ready, or
+done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import uvloop
+from aiohttp import web
+
+from rose.ledger.writer import LedgerWriter
+from rose.runtime.scheduling.gateway import Gateway
+from rose.runtime.scheduling.messages import EngineReport, Heartbeat
+
+ENGINES = 4
+#: Side by side on one engine.
+CAPACITY = 64
+#: How long an engine takes for a turn.
+_TURN_S = 0.2
+_MODEL = "stand-in"
+
+
+async def engines(port: int, tokens: int) -> None:
+    """Engines that answer every turn after a while, with so many tokens as SGLang would describe them."""
+    logprobs = [[-random.random(), number + 1000, None] for number in range(tokens)]
+    answer = {
+        "text": "",
+        "output_ids": [number + 1000 for number in range(tokens)],
+        "meta_info": {
+            "id": "0" * 32,
+            "finish_reason": {"type": "length", "length": tokens},
+            "prompt_tokens": 1,
+            "completion_tokens": tokens,
+            "cached_tokens": 0,
+            "output_token_logprobs": logprobs,
+            "weight_versions": [{"version": "0", "start": 0, "end": tokens}],
+        },
+    }
+    body = json.dumps(answer).encode()
+
+    async def generate(request: web.Request) -> web.Response:
+        await request.read()
+        await asyncio.sleep(_TURN_S)
+        return web.Response(body=body, content_type="application/json")
+
+    await _serve(port, generate)
+
+
+async def bare(port: int, engine_port: int) -> None:
+    """What forwarding costs anybody who does it with the same library: no choice, no record, nothing parsed."""
+    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+
+    async def forward(request: web.Request) -> web.Response:
+        body = await request.read()
+        url = f"http://127.0.0.1:{engine_port}/generate"
+        async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
+            return web.Response(body=await response.read(), content_type="application/json")
+
+    await _serve(port, forward)
+
+
+async def controller(port: int, engine_port: int, folder: str) -> None:
+    """The real one, with its state and a ledger on disk, an open run, and agents that say what engines hold."""
+    writer = LedgerWriter.open(Path(folder) / "ledger", "controller", "fleet")
+    server = Gateway(
+        "127.0.0.1", port, model=_MODEL, state=Path(folder) / "state", record=writer.record, fleet_run_id="fleet"
+    )
+    await server.start()
+    _ready()
+    await asyncio.Event().wait()
+
+
+async def agents(port: int, engine_port: int, run_id: str) -> None:
+    """Heartbeats of the engines, as their agents send them."""
+
+    async def beat(session: aiohttp.ClientSession, number: int) -> None:
+        seen = 0
+        report = EngineReport(
+            engine_id=f"e{number}",
+            device_id=f"d{number}",
+            url=f"http://127.0.0.1:{engine_port}",
+            borrowed=True,
+            alive=True,
+            capacity=CAPACITY,
+            policy_version=0,
+            lease_id=f"lease-{number}",
+            lease_left_ns=10**10,
+            slack_ok=True,
+            run_id=run_id,
+        )
+        while True:
+            heartbeat = Heartbeat(device_id=report.device_id, engines=[report], seen=seen, hold_s=0.5)
+            async with session.post("/heartbeat", data=heartbeat.model_dump_json()) as response:
+                seen = (await response.json())["seq"]
+            await asyncio.sleep(0.01)
+
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+        _ready()
+        await asyncio.gather(*(beat(session, number) for number in range(ENGINES)))
+
+
+async def clients(port: int, path: str, rate: float, seconds: float, prompt: int) -> None:
+    """Turns at a steady rate, whatever becomes of those before; prints how they went."""
+    ids = [random.randrange(30_000) for _ in range(prompt)]
+    done, failed, latencies = 0, 0, []
+
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=aiohttp.TCPConnector(limit=0)) as session:
+
+        async def one(number: int) -> None:
+            nonlocal done, failed
+            body = {
+                "input_ids": ids,
+                "sampling_params": {"max_new_tokens": 4096},
+                "rose": {
+                    "trajectory_id": f"t{number % 500}",
+                    "group_id": "g",
+                    "step": 1,
+                    "key": f"k{number}-{time.time_ns()}",
+                },
+            }
+            began = time.perf_counter()
+            async with session.post(path, json=body) as response:
+                answer = await response.read()
+            latencies.append(time.perf_counter() - began)
+            done += response.status == 200
+            failed += response.status != 200
+            if response.status != 200:
+                print(answer[:300], file=sys.stderr)
+
+        began = time.perf_counter()
+        running = []
+        for number in range(int(rate * seconds)):
+            await asyncio.sleep(max(0.0, began + number / rate - time.perf_counter()))
+            running.append(asyncio.create_task(one(number)))
+        await asyncio.gather(*running)
+        took = time.perf_counter() - began
+    latencies.sort()
+    figures: dict[str, Any] = {
+        "turns": done,
+        "failed": failed,
+        "seconds": took,
+        "added_s_p50": latencies[len(latencies) // 2] - _TURN_S,
+        "added_s_p99": latencies[int(len(latencies) * 0.99)] - _TURN_S,
+    }
+    print(json.dumps(figures), flush=True)
+
+
+async def _serve(port: int, handler: Any) -> None:
+    app = web.Application(client_max_size=64 << 20)
+    app.add_routes([web.post("/generate", handler)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    _ready()
+    await asyncio.Event().wait()
+
+
+def _ready() -> None:
+    print(json.dumps({"ready": True}), flush=True)
+
+
+if __name__ == "__main__":
+    part, *given = sys.argv[1:]
+    works = {
+        "engines": lambda: engines(int(given[0]), int(given[1])),
+        "bare": lambda: bare(int(given[0]), int(given[1])),
+        "controller": lambda: controller(int(given[0]), int(given[1]), given[2]),
+        "agents": lambda: agents(int(given[0]), int(given[1]), given[2]),
+        "clients": lambda: clients(int(given[0]), given[1], float(given[2]), float(given[3]), int(given[4])),
+    }
+    # As Ray runs the controller.
+    uvloop.run(works[part]())

@@ -1,0 +1,114 @@
+"""Engines on record, told from whatever else has their number: real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.engines import adoption
+from rose.runtime.engines.adoption import DetachedProcess, EngineRecord, spec_sha256
+from rose.runtime.engines.detach import start_detached
+from rose.runtime.engines.forkserver import UNKNOWN_EXIT
+from rose.runtime.engines.sglang import EngineProcess, EngineSpec
+
+
+@pytest.fixture
+def spec(tmp_path):
+    plugin = PluginSettings("rollout", tmp_path / "page", tmp_path / "staging", gated=True)
+    return EngineSpec(
+        engine_id="r0", model="m", model_name="m", port=1, max_total_tokens=1, plugin=plugin, log=tmp_path / "log",
+        orphan_s=600.0,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def sleeper():
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_record_leads_to_its_process_and_to_no_other(tmp_path, sleeper):
+    record = EngineRecord.of_process(sleeper.pid, 30000, "spec")
+    record.write(tmp_path / "page")
+    assert EngineRecord.read(tmp_path / "page") == record
+    assert record.process().pid == sleeper.pid
+    assert list(adoption.living(tmp_path)) == [record]
+    # Another process has its number, or the host has booted since.
+    assert replace(record, start_ticks=record.start_ticks - 1).process() is None
+    assert replace(record, boot_id="another").process() is None
+    sleeper.kill()
+    assert DetachedProcess.open(sleeper.pid).wait(10) == UNKNOWN_EXIT
+    assert record.process() is None, "it has ended, although nobody has asked how"
+    assert list(adoption.living(tmp_path)) == []
+    with pytest.raises(ProcessLookupError):
+        EngineRecord.of_process(sleeper.pid, 1, "spec")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"pid": 1}'])
+def test_what_cannot_be_read_is_no_record(tmp_path, text):
+    assert EngineRecord.read(tmp_path / "page") is None
+    adoption.record_path(tmp_path / "page").write_text(text)
+    assert EngineRecord.read(tmp_path / "page") is None
+
+
+def test_a_process_that_is_nobodys_child_is_waited_for_and_signalled(sleeper):
+    process = DetachedProcess.open(sleeper.pid)
+    assert process.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == process.poll() == UNKNOWN_EXIT
+    sleeper.wait()
+    process.send_signal(signal.SIGTERM)
+    assert DetachedProcess.open(sleeper.pid) is None
+
+
+def test_an_engine_is_the_one_of_a_spec_whatever_port_it_was_given(spec):
+    same = replace(spec, port=2, any_port=True, log=spec.log.with_name("other"), start_cores=[1], orphan_s=1.0)
+    assert spec_sha256(same) == spec_sha256(spec)
+    for change in ({"model": "n"}, {"max_total_tokens": 2}, {"cores": [1]}, {"extra_args": ["--x"]}, {"nice": 3}):
+        assert spec_sha256(replace(spec, **change)) != spec_sha256(spec)
+
+
+def test_one_that_ends_with_its_starter_is_told_nothing(spec):
+    assert adoption.is_detached(adoption.environment(spec))
+    assert adoption.environment(replace(spec, orphan_s=None)) == {}
+    assert not adoption.is_detached({})
+
+
+def test_an_engine_that_is_not_there_is_not_adopted_and_one_that_is_can_be_ended(spec, sleeper):
+    record = EngineRecord.of_process(sleeper.pid, 1, "spec")
+    engine = EngineProcess(spec)
+    assert not engine.adopt(replace(record, boot_id="another"))
+    assert not engine.alive
+    assert engine.adopt(record)
+    assert engine.alive
+    assert engine.pid == sleeper.pid
+
+
+def test_a_detached_program_outlives_the_thread_and_has_a_session_of_its_own(tmp_path):
+    with (tmp_path / "log").open("wb") as log:
+        script = "import os, sys, time; print(sys.argv[1], os.environ['WORD'], flush=True); time.sleep(600)"
+        pid = start_detached(["-c", script, "word"], {**os.environ, "WORD": "another"}, log)
+    process = DetachedProcess.open(pid)
+    try:
+        assert os.getsid(pid) == os.getpgid(pid) == pid
+        assert pid not in {child.pid for child in psutil.Process().children(recursive=True)}
+    finally:
+        os.killpg(pid, signal.SIGKILL)
+        process.wait(10)
+
+
+def test_a_program_that_cannot_be_started_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with (tmp_path / "log").open("wb") as log, pytest.raises(OSError, match="exit code 1"):
+        start_detached(["-c", ""], os.environ, log)

@@ -1,0 +1,124 @@
+"""Events of runs in a real ledger: what clients may record, and that nothing counts twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from rose.ledger import catalog
+from rose.ledger.writer import LedgerWriter
+from rose.runtime.scheduling.messages import GenerateRequest, OpenRun
+from rose.runtime.scheduling.runs.recorder import Recorder
+from rose.runtime.scheduling.runs.recording import EventRefusedError, client_event, turn_fields
+from rose.runtime.scheduling.runs.registry import Runs
+from rose.runtime.scheduling.runs.state import State
+from rose.runtime.scheduling.turns import Turn
+
+VERDICT = {
+    "kind": "verdict",
+    "event_id": "v1",
+    "trajectory_id": "t",
+    "group_id": "g",
+    "step": 3,
+    "verifier": "exact",
+    "reward": 1.0,
+    "threshold": 0.5,
+    "accepted": True,
+}
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return tmp_path / "ledger"
+
+
+def rows(ledger, query):
+    with catalog.connect(ledger) as connection:
+        return connection.execute(query).fetchall()
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"kind": "lease"}, "kind is 'lease'; a client records step, trajectory, verdict"),
+        ({"kind": None}, "kind is None"),
+        ({"event_id": None}, "event_id is None"),
+        ({"event_id": ""}, "event_id is ''"),
+        ({"run_id": "other"}, "run_id is 'other'"),
+        ({"colour": "red"}, "colour"),
+        ({"reward": "much"}, "reward"),
+        ({"reward": None}, "reward"),
+        ({"step": -1}, "step"),
+    ],
+)
+def test_what_a_client_may_not_record_is_refused_by_name(changes, named):
+    with pytest.raises(EventRefusedError) as refused:
+        client_event("r", VERDICT | changes)
+    assert named in str(refused.value)
+
+
+def test_a_field_that_is_missing_is_named():
+    with pytest.raises(EventRefusedError, match="verifier"):
+        client_event("r", {name: value for name, value in VERDICT.items() if name != "verifier"})
+
+
+def test_what_is_sent_twice_counts_once(ledger):
+    async def scenario():
+        with LedgerWriter.open(ledger, "controller", "fleet") as writer:
+            recorder = Recorder(writer.record, State(None), "fleet")
+            assert await recorder.record("r", [VERDICT, VERDICT | {"event_id": "v2", "step": 4}]) is None
+            await recorder.record("r", [VERDICT | {"at_us": 1_800_000_000_000_000}])
+
+    asyncio.run(scenario())
+    assert rows(ledger, "SELECT run_id, count(*) FROM verdict GROUP BY ALL") == [("r", 2)]
+
+
+def test_events_of_a_run_are_recorded_by_whoever_comes_after_a_ledger_that_was_away(ledger, tmp_path):
+    folder = tmp_path / "state"
+    runs = Runs(State(folder), 0, records=True)
+    run = runs.open(OpenRun(name="grpo", model="tiny", team="research", tags={"project": "x"}), 0)
+    turn = Turn.begin(GenerateRequest(input_ids=[1], rose={"trajectory_id": "t", "group_id": "g", "step": 2}), 0, "r")
+    turn.attempts = [
+        {
+            "engine_id": "e", "device_id": "d", "lease_id": None, "policy_version": 1, "placement": "queue",
+            "outcome": outcome, "prompt_tokens": 1, "cached_tokens": 0, "output_tokens": 4, "queue_ns": 0,
+            "duration_ns": 5,
+        }
+        for outcome in ("preempted", "completed")
+    ]  # fmt: skip
+    kept = json.dumps(turn_fields(turn, "fleet")).encode()
+
+    async def scenario():
+        for number in range(2):  # and once more: nothing counts twice
+            state = State(folder)
+            with LedgerWriter.open(ledger, "controller", "fleet") as writer:
+                recorder = Recorder(writer.record, state, "fleet")
+                recorder.catch_up([kept])
+                while state.due():  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                await recorder.close()
+            if number == 0:
+                runs.close(run.run_id, 1, "ended", None)
+            state.close()
+
+    asyncio.run(scenario())
+    tags = '{"project": "x", "team": "research"}'
+    assert rows(ledger, "SELECT run_id, status, name, tags_json FROM run") == [(run.run_id, "ended", "grpo", tags)]
+    turns = "SELECT run_id, group_id, step, turn, attempt, outcome, answer_tokens FROM turn ORDER BY attempt"
+    assert rows(ledger, turns) == [
+        ("r", "g", 2, 0, 0, "preempted", None),
+        ("r", "g", 2, 0, 1, "completed", None),
+    ]
+
+
+def test_without_a_writer_nothing_is_recorded():
+    async def scenario():
+        recorder = Recorder(None, State(None), None)
+        recorder.catch_up([b"[]"])
+        assert await recorder.record("r", [VERDICT]) is None
+        with pytest.raises(EventRefusedError):
+            await recorder.record("r", [VERDICT | {"kind": "run"}])
+
+    asyncio.run(scenario())

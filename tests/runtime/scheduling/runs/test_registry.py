@@ -1,0 +1,130 @@
+"""Runs without HTTP: who may publish, what ends a run, and what is there again after a restart."""
+
+from __future__ import annotations
+
+import pytest
+
+from rose.runtime.scheduling.messages import OpenRun, PublishVersion
+from rose.runtime.scheduling.runs import registry
+from rose.runtime.scheduling.runs.registry import RunRefusedError, Runs, UnknownRunError
+from rose.runtime.scheduling.runs.state import State
+
+S = 1_000_000_000
+
+
+@pytest.fixture
+def state(tmp_path):
+    state = State(tmp_path)
+    yield state
+    state.close()
+
+
+@pytest.fixture
+def runs(state):
+    return Runs(state, 0, model="tiny", records=True)
+
+
+def request(**fields):
+    return OpenRun(**{"name": "GRPO on the lake", "model": "tiny", "team": "research", **fields})
+
+
+def version(number, fence=1, url="http://a", token=None):
+    return PublishVersion(fence=fence, version=number, url=url, token=token)
+
+
+def test_an_id_can_stand_in_a_path_and_is_another_each_time(runs):
+    first, second = runs.open(request(), 0), runs.open(request(), 0)
+    assert first.run_id.startswith("grpo-on-the-lake-")
+    assert first.run_id != second.run_id
+    assert runs.open(request(name="…"), 0).run_id.startswith("run-")
+
+
+def test_another_model_is_refused_by_both_names(runs):
+    with pytest.raises(RunRefusedError, match=r"'llama'.*'tiny'"):
+        runs.open(request(model="llama"), 0)
+
+
+def test_versions_only_go_up(runs):
+    run = runs.open(request(), 0)
+    assert run.version_min == 0
+    runs.publish(run.run_id, version(4), 0)
+    runs.publish(run.run_id, version(4), 0)  # an answer that was lost
+    assert run.version_min == 3
+    with pytest.raises(RunRefusedError, match=r"version is 3.*published 4"):
+        runs.publish(run.run_id, version(3), 0)
+    runs.publish(run.run_id, version(4, url="http://b"), 0)  # the same weights from another address
+    assert run.facts.url == "http://b"
+
+
+def test_who_resumes_a_run_takes_it_over(runs):
+    run = runs.open(request(), 0)
+    runs.publish(run.run_id, version(1), 0)
+    resumed = runs.open(request(resume=run.run_id, weight=2.0), 0)
+    assert (resumed.run_id, resumed.facts.fence, resumed.facts.version, resumed.facts.weight) == (run.run_id, 2, 1, 2.0)
+    for call in (
+        lambda: runs.publish(run.run_id, version(2), 0),
+        lambda: runs.renew(run.run_id, 1, 0),
+        lambda: runs.close(run.run_id, 1, "failed", None),
+    ):
+        with pytest.raises(RunRefusedError, match="taken over by a newer client"):
+            call()
+    runs.publish(run.run_id, version(2, fence=2), 0)
+    with pytest.raises(RunRefusedError, match=r"team is 'sales'.*'research'"):
+        runs.open(request(resume=run.run_id, team="sales"), 0)
+    with pytest.raises(UnknownRunError, match="did you mean"):
+        runs.open(request(resume=run.run_id[:-1]), 0)
+
+
+def test_a_run_that_is_not_heard_of_expires_and_can_be_resumed(runs, state):
+    run = runs.open(request(expires_s=10), 0)
+    runs.renew(run.run_id, 1, 8 * S)
+    assert runs.expire(17 * S) == []
+    assert runs.expire(18 * S) == [run]
+    assert (run.facts.state, run.facts.outcome, run.facts.reason) == ("expired", "ended", "not heard of")
+    with pytest.raises(RunRefusedError, match="expired"):
+        runs.hear(run.run_id, 19 * S)
+    runs.open(request(resume=run.run_id, expires_s=10), 20 * S)
+    assert run.is_open
+    assert runs.expire(29 * S) == []
+    actions = [(event["action"], event["reason"]) for _, event in state.due()]
+    assert actions == [("started", None), ("ended", "not heard of"), ("started", "resumed")]
+    assert len({event["event_id"] for _, event in state.due()}) == 3
+
+
+def test_a_run_is_closed_once(runs, state):
+    run = runs.open(request(), 0)
+    for _ in range(2):
+        runs.close(run.run_id, 1, "failed", "out of memory")
+    assert [event["action"] for _, event in state.due()] == ["started", "failed"]
+    with pytest.raises(RunRefusedError, match=r"closed \(failed\)"):
+        runs.hear(run.run_id, 0)
+
+
+def test_an_expired_run_that_is_closed_has_ended_once(runs, state):
+    run = runs.open(request(expires_s=1), 0)
+    runs.expire(2 * S)
+    runs.close(run.run_id, 1, "ended", None)
+    assert [event["action"] for _, event in state.due()] == ["started", "ended"]
+
+
+def test_all_of_it_is_there_after_a_restart(runs, state, tmp_path):
+    run = runs.open(request(tags={"project": "x"}, expires_s=10), 0)
+    runs.open(request(resume=run.run_id, expires_s=10), 0)
+    runs.publish(run.run_id, version(7, fence=2, token="secret"), 0)
+    runs.reach_step(run, 5)
+    # As a process that was killed leaves it: nothing was closed.
+    other = State(tmp_path)
+    again = Runs(other, 100 * S, model="tiny")
+    assert again.get(run.run_id).facts == run.facts
+    assert again.get(run.run_id).left_ns(101 * S) == 9 * S  # it has its time anew
+    assert "secret" not in repr(again.get(run.run_id))
+    other.close()
+
+
+def test_closed_runs_are_forgotten_some_day(runs, monkeypatch):
+    monkeypatch.setattr(registry, "CLOSED_MAX", 2)
+    opened = [runs.open(request(), 0) for _ in range(4)]
+    for run in opened[:3]:
+        runs.close(run.run_id, 1, "ended", None)
+    assert runs.forget() == [opened[0].run_id]
+    assert {run.run_id for run in runs} == {run.run_id for run in opened[1:]}

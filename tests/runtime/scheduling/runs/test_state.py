@@ -1,0 +1,81 @@
+"""What is kept on disk, and what a disk that refuses says."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+
+from rose.runtime.scheduling.runs import state as state_module
+from rose.runtime.scheduling.runs.state import FILE, RunFacts, State, StateError
+
+
+def facts(number, **fields):
+    return RunFacts(run_id=f"r{number}", name="n", model="m", opened_us=number, **fields)
+
+
+def test_a_run_and_its_events_are_kept_together(tmp_path):
+    state = State(tmp_path)
+    state.keep(facts(1, tags={"a": "b"}), [{"kind": "run", "action": "started"}])
+    with pytest.raises(TypeError):
+        state.keep(facts(2), [{"kind": object()}])
+    state.close()
+    again = State(tmp_path)
+    assert again.runs() == [facts(1, tags={"a": "b"})]
+    ((number, event),) = again.due()
+    assert event == {"kind": "run", "action": "started"}
+    again.recorded(number)
+    assert again.due() == []
+    again.close()
+
+
+def test_drained_devices_are_kept(tmp_path):
+    state = State(tmp_path)
+    state.drain("gpu-0", "new driver")
+    state.drain("gpu-1", None)
+    state.undrain("gpu-1")
+    state.close()
+    assert State(tmp_path).drained() == {"gpu-0": "new driver"}
+
+
+def test_only_the_owner_reads_it(tmp_path):
+    State(tmp_path / "new").close()
+    assert stat.S_IMODE((tmp_path / "new" / FILE).stat().st_mode) == 0o600
+
+
+def test_closed_runs_are_kept_up_to_a_number(tmp_path, monkeypatch):
+    monkeypatch.setattr(state_module, "CLOSED_MAX", 2)
+    state = State(tmp_path)
+    for number in range(4):
+        state.keep(facts(number, state="closed"))
+    state.keep(facts(9))
+    assert [run.run_id for run in state.runs()] == ["r2", "r3", "r9"]
+    state.close()
+
+
+def test_a_run_of_a_later_version_is_read(tmp_path):
+    state = State(tmp_path)
+    state.keep(facts(1))
+    state._connection.execute("UPDATE run SET facts_json = json_set(facts_json, '$.colour', 'red')")
+    assert state.runs() == [facts(1)]
+    state.close()
+
+
+def test_without_a_folder_nothing_is_kept():
+    state = State(None)
+    state.keep(facts(1))
+    assert state.runs() == [facts(1)]
+    state.close()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StateError, match=r"controller\.sqlite"):
+        State(tmp_path / "file")
+
+
+def test_a_file_that_is_none_is_named(tmp_path):
+    (tmp_path / FILE).write_bytes(os.urandom(4096))
+    with pytest.raises(StateError, match="not a database"):
+        State(tmp_path)

@@ -1,0 +1,143 @@
+"""What operators ask: readiness, status, metrics, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rose.runtime.scheduling import workers
+from tests.runtime.scheduling.stand_ins import beat, call, fleet, gateway, open_run, post, publish, report
+
+BODY = {"input_ids": [1], "sampling_params": {"max_new_tokens": 100}}
+
+
+def test_readiness_says_what_is_missing(monkeypatch):
+    monkeypatch.setattr(workers, "SILENCE_MAX_NS", 300_000_000)
+    monkeypatch.setattr("rose.runtime.scheduling.status.SILENCE_MAX_NS", 300_000_000)
+
+    async def scenario():
+        async with gateway(devices=["device-of-e0", "gpu-7"]) as (session, _):
+            status, answer = await call(session, "GET", "/readiness")
+            assert (status, len(answer["missing"])) == (503, 2)
+            async with fleet(session):
+                await asyncio.sleep(0.1)
+                _, answer = await call(session, "GET", "/readiness")
+                assert answer["missing"] == ["device gpu-7: its agent has not reported"]
+                await beat(session, device_id="gpu-7")
+                assert await call(session, "GET", "/readiness") == (200, {"ready": True, "missing": []})
+            await asyncio.sleep(1.0)
+            status, answer = await call(session, "GET", "/readiness")
+            assert status == 503
+            assert any("not heard of" in reason for reason in answer["missing"])
+            assert "no rollout engine is alive" in answer["missing"]
+            assert (await call(session, "GET", "/health"))[0] == 200
+
+    asyncio.run(scenario())
+
+
+def test_a_drained_device_is_left_and_taken_no_turn(tmp_path):
+    async def scenario():
+        async with gateway(state=tmp_path) as (session, _), fleet(session, 2, pause_s=0.01) as agents:
+            turn = asyncio.create_task(post(session, "/generate", BODY))
+            await asyncio.sleep(0.2)
+            (busy,) = [agent for agent in agents if agent.engine.running]
+            path = f"/devices/{busy.device_id}"
+            assert await post(session, f"{path}/drain", {"reason": "new driver"}) == (200, {})
+            status, answer = await turn
+            first, second = answer["meta_info"]["rose"]["attempts"]
+            assert (status, first["device_id"], first["outcome"]) == (200, busy.device_id, "preempted")
+            assert second["device_id"] != busy.device_id
+            assert busy.reply["drained"] is True
+            _, shown = await call(session, "GET", "/status")
+            reasons = {device["device_id"]: device["not_lent"] for device in shown["devices"]}
+            assert reasons[busy.device_id] == "drained: new driver"
+        # It holds after a restart, until it is taken back.
+        async with gateway(state=tmp_path) as (session, _), fleet(session, 2):
+            await asyncio.sleep(0.1)
+            _, shown = await call(session, "GET", "/status")
+            assert [device["device_id"] for device in shown["devices"] if device["drained"]] == [busy.device_id]
+            assert (await post(session, f"{path}/undrain", None))[0] == 200
+            _, shown = await call(session, "GET", "/status")
+            assert not any(device["drained"] for device in shown["devices"])
+            status, answer = await post(session, "/devices/gpu-9/drain", {})
+            assert (status, "'gpu-9'" in answer["error"]) == (404, True)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields", "named"),
+    [
+        ({}, {"fault": "the page is gone"}, "the page is gone"),
+        ({"alive": False}, {}, "engine e0 is not alive"),
+        ({"failed": "no route to http://store"}, {}, "engine e0: no route to http://store"),
+        ({"borrowed": True}, {}, "nothing is wanted of it"),
+        ({"borrowed": True, "lease_id": "L", "lease_left_ns": 10**10, "slack_ok": False}, {}, "no slack"),
+        ({"run_id": "closed-run"}, {}, "no run wants it"),
+        (None, {}, "it has no rollout engine"),
+    ],
+)
+def test_status_says_why_nothing_is_lent(changes, fields, named):
+    async def scenario():
+        async with gateway() as (session, _):
+            reports = [] if changes is None else [report("http://x", **changes)]
+            await beat(session, *reports, **fields)
+            _, shown = await call(session, "GET", "/status")
+            assert named in shown["devices"][0]["not_lent"]
+
+    asyncio.run(scenario())
+
+
+def test_status_has_hosts_leases_runs_and_no_secret():
+    async def scenario():
+        async with gateway("secret") as (session, _):
+            opened = await open_run(session, team="research")
+            await publish(session, opened, 3, token="secret-of-store")
+            lent = {"borrowed": True, "lease_id": "L", "lease_left_ns": 5 * 10**9}
+            clock = {"monotonic_ns": 1, "utc_ns": time.time_ns() + 3_000_000_000}
+            await beat(session, report("http://x", **lent), host="node-3", clock=clock)
+            async with session.get("/status") as response:
+                text = await response.text()
+                shown = await response.json()
+            assert "secret" not in text
+            (device,) = shown["devices"]
+            assert device["host"] == "node-3"
+            assert 2.9e9 < device["clock_offset_ns"] < 3.1e9
+            assert device["not_lent"] is None
+            (lease,) = shown["leases"]
+            assert (lease["lease_id"], lease["engine_id"]) == ("L", "e0")
+            assert 4 < lease["left_s"] <= 5
+            (run,) = shown["runs"]
+            assert (run["team"], run["version"], run["state"]) == ("research", 3, "open")
+            assert 59 < run["expires_in_s"] <= 60
+
+    asyncio.run(scenario())
+
+
+def test_metrics_are_what_prometheus_reads():
+    async def scenario():
+        async with gateway() as (session, _), fleet(session):
+            opened = await open_run(session)
+            await publish(session, opened, 3)
+            await post(session, f"/runs/{opened['run_id']}/generate", BODY)
+            async with session.get("/metrics") as response:
+                assert response.headers["Content-Type"].startswith("text/plain")
+                return opened["run_id"], await response.text()
+
+    run_id, text = asyncio.run(scenario())
+    samples = {
+        (sample.name, *sorted(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    assert samples["rose_turns_total", "completed", run_id] == 1
+    assert samples["rose_output_tokens_total", run_id] == 100
+    assert samples["rose_attempts_total", "completed", run_id] == 1
+    assert samples["rose_run_version", run_id] == 3
+    assert samples["rose_run_engines", run_id] == 1
+    assert samples["rose_engine_policy_version", "device-of-e0", "e0"] == 3
+    assert samples["rose_controller_ready",] == 1
+    assert samples["process_resident_memory_bytes",] > 0

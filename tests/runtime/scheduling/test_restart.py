@@ -1,0 +1,157 @@
+"""The controller's process is killed in the middle of turns, and started again on what it left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from rose.ledger import catalog
+from rose.runtime.engines.ports import free_port
+from tests.runtime.scheduling.stand_ins import FakeAgent, FakeEngine, call, open_run, post, publish, serve
+
+ROOT = Path(__file__).parents[3]
+CONTROLLER = """
+import asyncio, sys
+from pathlib import Path
+from rose.ledger.writer import LedgerWriter
+from rose.runtime.scheduling.gateway import Gateway
+
+async def main(port, folder):
+    writer = LedgerWriter.open(Path(folder) / "ledger", "controller", "fleet")
+    server = Gateway("127.0.0.1", port, model="tiny", state=Path(folder) / "state", record=writer.record,
+                     fleet_run_id="fleet")
+    await server.start()
+    await asyncio.Event().wait()
+
+asyncio.run(main(int(sys.argv[1]), sys.argv[2]))
+"""
+
+
+class Process:
+    """A controller in a process of its own."""
+
+    def __init__(self, port, folder):
+        self._arguments = [sys.executable, "-c", CONTROLLER, str(port), str(folder)]
+        self._process = None
+
+    async def start(self, session):
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        self._process = subprocess.Popen(self._arguments, cwd=ROOT, env=environment)  # noqa: ASYNC220
+        for _ in range(1000):
+            try:
+                await call(session, "GET", "/health")
+                return
+            except aiohttp.ClientError:
+                assert self._process.poll() is None
+                await asyncio.sleep(0.02)
+        pytest.fail("the controller does not answer")
+
+    def kill(self):
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+
+class Agent(FakeAgent):
+    """Goes on when the controller is away."""
+
+    async def beat(self, hold_s=0.0):
+        try:
+            await super().beat(hold_s)
+        except aiohttp.ClientError:
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def controlled(folder):
+    port = free_port()
+    process = Process(port, folder)
+    engine = FakeEngine(0.02)
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session, serve(engine) as url:
+        await process.start(session)
+        agent = Agent(session, engine, url, capacity=64)
+        beating = asyncio.create_task(agent.run())
+        try:
+            yield process, session, agent
+        finally:
+            beating.cancel()
+            process.kill()
+
+
+async def turn(session, run_id, number, tokens=20):
+    """One turn, sent again with its key until it is answered."""
+    body = {
+        "input_ids": [number],
+        "sampling_params": {"max_new_tokens": tokens},
+        "rose": {"trajectory_id": f"t{number}", "turn": 0, "key": f"k{number}"},
+    }
+    while True:
+        try:
+            return await post(session, f"/runs/{run_id}/generate", body)
+        except (aiohttp.ClientError, OSError):
+            await asyncio.sleep(0.05)
+
+
+def test_a_controller_that_was_killed_knows_everything_again(tmp_path):
+    async def scenario():
+        async with controlled(tmp_path) as (process, session, agent):
+            opened = await open_run(session, team="research", tags={"project": "x"})
+            run_id = opened["run_id"]
+            await publish(session, opened, 6, token="of-the-store")
+            ended = await open_run(session, "ended")
+            await call(session, "DELETE", f"/runs/{ended['run_id']}", {"fence": 1})
+            resumed = await open_run(session, resume=run_id)
+            first = await turn(session, run_id, 0)
+            # Twenty turns under way: the second half was never heard of by the time of the kill.
+            turns = [asyncio.create_task(turn(session, run_id, number)) for number in range(1, 21)]
+            await asyncio.sleep(0.2)
+            assert agent.engine.running
+            process.kill()
+            await process.start(session)
+            answers = [first, *[await asyncio.wait_for(task, 20) for task in turns]]
+            for status, answer in answers:
+                assert (status, answer["output_ids"]) == (200, list(range(1, 21)))
+                assert answer["meta_info"]["rose"]["versions"] == [6] * 20
+            # One that was completed before is answered and not made again.
+            asked = len(agent.engine.requests)
+            assert await turn(session, run_id, 0) == first
+            assert len(agent.engine.requests) == asked
+            _, shown = await call(session, "GET", f"/runs/{run_id}")
+            assert (shown["state"], shown["version"], shown["fence"], shown["team"]) == ("open", 6, 2, "research")
+            assert shown["tags"] == {"project": "x"}
+            status, answer = await publish(session, opened, 7)
+            assert (status, "taken over" in answer["error"]) == (409, True)
+            assert await publish(session, resumed, 7) == (200, {})
+            assert (await call(session, "GET", f"/runs/{ended['run_id']}"))[1]["state"] == "closed"
+            # The engine kept its weights: it is not brought to them again.
+            assert [target["version"] for target in agent.targets][:1] == [6]
+            assert agent.targets[0]["token"] == "of-the-store"
+            assert await post(session, f"/devices/{agent.device_id}/drain", {"reason": "new driver"}) == (200, {})
+            await call(session, "DELETE", f"/runs/{run_id}", {"fence": 2})
+            await asyncio.sleep(2.5)  # until the ledger's flush interval is over
+            process.kill()
+            await process.start(session)
+            for _ in range(200):
+                _, shown = await call(session, "GET", "/status")
+                if shown["devices"]:
+                    break
+                await asyncio.sleep(0.02)
+            assert [device["not_lent"] for device in shown["devices"]] == ["drained: new driver"]
+            return run_id
+
+    run_id = asyncio.run(scenario())
+    with catalog.connect(tmp_path / "ledger") as connection:
+        # Each turn was completed once, whatever died in between.
+        turns = "SELECT trajectory_id, count(*) FROM turn WHERE run_id = ? AND outcome = 'completed' GROUP BY 1"
+        counts = dict(connection.execute(turns, [run_id]).fetchall())
+        assert counts == {f"t{number}": 1 for number in range(21)}
+        assert connection.execute("SELECT status FROM run WHERE run_id = ?", [run_id]).fetchall() == [("ended",)]

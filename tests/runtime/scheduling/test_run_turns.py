@@ -1,0 +1,264 @@
+"""Turns of runs over HTTP: streamed, sent again, made with the right weights and recorded."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rose.ledger import catalog
+from rose.ledger.writer import LedgerWriter
+from rose.runtime.scheduling import load, turn_queue, turn_service
+from rose.runtime.scheduling.messages import PreemptRequest
+from tests.runtime.scheduling.stand_ins import call, events, fleet, gateway, open_run, post, publish
+
+
+def turn(tokens=3, *, prompt=(1, 2), **labels):
+    return {
+        "input_ids": list(prompt),
+        "sampling_params": {"max_new_tokens": tokens},
+        "rose": {"trajectory_id": "t", **labels},
+    }
+
+
+async def opened_run(session, version=0, **fields):
+    opened = await open_run(session, **fields)
+    await publish(session, opened, version)
+    return opened, f"/runs/{opened['run_id']}/generate"
+
+
+def test_a_streamed_turn_shows_its_tokens_as_they_are_made_and_survives_preemption():
+    async def scenario():
+        async with gateway() as (session, _), fleet(session, 2, pause_s=0.03) as _agents:
+            _, path = await opened_run(session, 5)
+            seen = []
+            async with session.post(path, json=turn(12) | {"stream": True}) as response:
+                assert response.headers["Content-Type"] == "text/event-stream"
+                async for part in events(response):
+                    seen.append(part)
+                    if len(seen) == 4:
+                        meta = part["meta_info"]
+                        assert (meta["finish_reason"], meta["completion_tokens"]) == (None, len(part["output_ids"]))
+                        _, workers = await call(session, "GET", "/workers")
+                        (engine,) = [worker["engine_id"] for worker in workers if worker["in_flight"]]
+                        wanted = PreemptRequest(engine_id=engine, kv_tokens=None, reason="test")
+                        await post(session, "/preempt", wanted.model_dump_json())
+            lengths = [len(part["output_ids"]) for part in seen]
+            assert lengths == sorted(lengths)
+            last = seen[-1]
+            assert last["output_ids"] == list(range(2, 14))
+            assert last["meta_info"]["finish_reason"] == {"type": "length"}
+            assert last["meta_info"]["rose"]["versions"] == [5] * 12
+            assert [a["outcome"] for a in last["meta_info"]["rose"]["attempts"]] == ["preempted", "completed"]
+            for part in seen:
+                assert part["output_ids"] == last["output_ids"][: len(part["output_ids"])]
+                assert len(part["meta_info"]["output_token_logprobs"]) == len(part["output_ids"])
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_leaves_a_stream_takes_its_turn_with_it():
+    async def scenario():
+        async with gateway() as (session, _), fleet(session, pause_s=0.02) as (agent,):
+            _, path = await opened_run(session)
+            async with session.post(path, json=turn(1000) | {"stream": True}) as response:
+                async for _part in events(response):
+                    break
+            for _ in range(100):
+                if not agent.engine.running:
+                    break
+                await asyncio.sleep(0.02)
+            assert not agent.engine.running
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_that_gets_nowhere_says_why_also_when_it_is_streamed(monkeypatch):
+    monkeypatch.setattr(turn_queue, "QUEUE_MAX_S", 0.2)
+
+    async def scenario():
+        async with gateway() as (session, _), fleet(session):
+            opened = await open_run(session)
+            path = f"/runs/{opened['run_id']}/generate"
+            for body in (turn(), turn() | {"stream": True}):
+                status, answer = await post(session, path, body)
+                assert (status, "has published no version" in answer["error"]) == (503, True)
+            await publish(session, opened, 2)
+            status, answer = await post(session, path, turn(version_min=9))
+            assert (status, "hold version 2 at most, and it wants 9" in answer["error"]) == (503, True)
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_sent_again_with_its_key_is_made_once(monkeypatch):
+    monkeypatch.setattr(load, "PEAK_NS", 100_000_000)
+
+    async def scenario():
+        async with gateway() as (session, _), fleet(session, pause_s=0.02) as (agent,):
+            _, path = await opened_run(session)
+            both = [asyncio.create_task(post(session, path, turn(10, key="k"))) for _ in range(2)]
+            async with session.post(path, json=turn(10, key="k") | {"stream": True}) as response:
+                streamed = [part async for part in events(response)][-1]
+            answers = [await task for task in both] + [await post(session, path, turn(10, key="k"))]
+            assert all(answer == (200, streamed) for answer in answers)
+            assert len(agent.engine.requests) == 1
+            status, answer = await post(session, path, turn(11, key="k"))
+            assert (status, "'k'" in answer["error"]) == (409, True)
+            # Another run's key is another one.
+            _, other = await opened_run(session)
+            assert (await post(session, other, turn(3, key="k")))[0] == 200
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_comes_back_in_time_finds_its_turn_going_on(monkeypatch):
+    async def scenario():
+        async with gateway() as (session, _), fleet(session, pause_s=0.03) as (agent,):
+            _, path = await opened_run(session)
+            first = asyncio.create_task(post(session, path, turn(10, key="k")))
+            await asyncio.sleep(0.1)
+            first.cancel()
+            await asyncio.sleep(0.1)
+            assert (await post(session, path, turn(10, key="k")))[1]["output_ids"] == list(range(2, 12))
+            assert len(agent.engine.requests) == 1
+            monkeypatch.setattr(turn_service, "KEY_GRACE_S", 0.1)
+            first = asyncio.create_task(post(session, path, turn(1000, key="other")))
+            await asyncio.sleep(0.1)
+            first.cancel()
+            await asyncio.sleep(0.4)
+            assert not agent.engine.running  # nobody came back
+
+    asyncio.run(scenario())
+
+
+def test_tokens_of_another_run_s_weights_are_not_taken():
+    async def scenario():
+        async with gateway() as (session, _), fleet(session) as (agent,):
+            opened, path = await opened_run(session)
+            await post(session, path, turn())
+            agent.engine.version = "another-run/0"
+            making = asyncio.create_task(post(session, path, turn()))
+            await asyncio.sleep(0.15)
+            assert not making.done()
+            agent.engine.version = f"{opened['run_id']}/0"
+            status, answer = await making
+            attempts = answer["meta_info"]["rose"]["attempts"]
+            assert (status, answer["output_ids"]) == (200, [2, 3, 4])
+            assert {attempt["outcome"] for attempt in attempts[:-1]} == {"failed"}
+
+    asyncio.run(scenario())
+
+
+def test_the_staleness_bound_of_a_run_holds_for_turns_that_say_nothing():
+    async def scenario():
+        async with gateway() as (session, _), fleet(session, sync_s=0.3):
+            opened, path = await opened_run(session, staleness_max=1)
+            await post(session, path, turn())
+            await publish(session, opened, 1)
+            _, answer = await post(session, path, turn())
+            assert answer["meta_info"]["rose"]["versions"] == [0, 0, 0]
+            await publish(session, opened, 9)
+            _, answer = await post(session, path, turn())
+            assert answer["meta_info"]["rose"]["versions"] == [9, 9, 9]
+
+    asyncio.run(scenario())
+
+
+def test_a_run_that_is_closed_lets_go_of_its_turns():
+    async def scenario():
+        async with gateway() as (session, _), fleet(session, pause_s=0.02, capacity=1) as (agent,):
+            opened, path = await opened_run(session)
+            turns = [asyncio.create_task(post(session, path, turn(1000, prompt=[n]))) for n in range(2)]
+            await asyncio.sleep(0.3)
+            await call(session, "DELETE", f"/runs/{opened['run_id']}", {"fence": 1})
+            for task in turns:
+                status, answer = await asyncio.wait_for(task, 2)
+                assert (status, "is closed" in answer["error"]) == (409, True)
+            assert not agent.engine.running
+
+    asyncio.run(scenario())
+
+
+def test_turns_are_recorded_under_their_run_and_of_no_run_not_at_all(tmp_path):
+    async def scenario():
+        with LedgerWriter.open(tmp_path, "controller", "fleet-run") as writer:
+            async with gateway(record=writer.record, fleet_run_id="fleet-run") as (session, _):
+                async with fleet(session, pause_s=0.01):
+                    assert (await post(session, "/generate", turn()))[0] == 200
+                    opened, path = await opened_run(session, team="research")
+                    for key in (None, "k"):
+                        labels = {"group_id": "g", "step": 4, "key": key}
+                        assert (await post(session, path, turn(**labels)))[0] == 200
+                    await post(session, path, turn(key="k", group_id="g", step=4))
+                    left = asyncio.create_task(post(session, path, turn(1000)))
+                    await asyncio.sleep(0.1)
+                    left.cancel()
+                    await asyncio.sleep(0.2)
+                    step = {
+                        "kind": "step", "event_id": "s4", "step": 4, "groups": 1, "trajectories": 1,
+                        "trajectories_accepted": 1, "reward_mean": 1.0, "loss": None, "entropy": None, "kl": None,
+                        "grad_norm": None, "tokens_trained": 3, "rollout_ns": 1, "train_ns": 1, "sync_ns": 0,
+                        "total_ns": 2,
+                    }  # fmt: skip
+                    body = {"fence": 1, "events": [step]}
+                    for _ in range(2):
+                        assert await post(session, f"/runs/{opened['run_id']}/events", body) == (200, {})
+                    body["events"][0] = step | {"groups": "one"}
+                    status, answer = await post(session, f"/runs/{opened['run_id']}/events", body)
+                    assert (status, "groups" in answer["error"]) == (400, True)
+                    _, shown = await call(session, "GET", f"/runs/{opened['run_id']}")
+                    assert shown["step"] == 4
+                    return opened["run_id"]
+
+    run_id = asyncio.run(scenario())
+    with catalog.connect(tmp_path) as connection:
+        turns = connection.execute(
+            "SELECT run_id, group_id, step, turn, attempt, outcome, engine_id, output_tokens FROM turn ORDER BY turn"
+        ).fetchall()
+        assert turns == [
+            (run_id, "g", 4, 0, 0, "completed", "e0", 3),
+            (run_id, "g", 4, 1, 0, "completed", "e0", 3),
+            (run_id, None, None, 2, 0, "failed", "e0", 0),
+        ]
+        assert connection.execute("SELECT run_id, step FROM step").fetchall() == [(run_id, 4)]
+        runs = connection.execute("SELECT run_id, status, fleet_run_id FROM run").fetchall()
+        assert (run_id, "running", "fleet-run") in runs
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "named"),
+    [
+        ("/runs", {"name": "n"}, "model"),
+        ("/runs", {"name": "", "model": "m"}, "name"),
+        ("/runs", {"name": "n", "model": "m", "weight": 0}, "weight"),
+        ("/runs", {"name": "n", "model": "m", "expires_s": 0}, "expires_s"),
+        ("/runs", {"name": "n", "model": "m", "tags": {"a": 1}}, "tags.a"),
+        ("/runs", {"name": "n", "model": "m", "colour": "red"}, "colour"),
+        ("/runs/ID/renew", {}, "fence"),
+        ("/runs/ID/versions", {"fence": 1, "version": -1, "url": "http://x"}, "version"),
+        ("/runs/ID/events", {"fence": 1, "events": []}, "events"),
+        ("/runs/ID/events", {"fence": 1, "events": [{"kind": "lease"}]}, "'lease'"),
+        ("/runs/ID/generate", {"input_ids": []}, "input_ids"),
+        ("/runs/ID/generate", {"input_ids": [1], "rose": {"key": ""}}, "rose.key"),
+    ],
+)
+def test_bad_input_is_refused_by_name(path, body, named):
+    async def scenario():
+        async with gateway() as (session, _):
+            opened = await open_run(session)
+            status, answer = await post(session, path.replace("ID", opened["run_id"]), body)
+            assert (status, named in answer["error"]) == (400, True), answer
+
+    asyncio.run(scenario())
+
+
+def test_a_run_that_nobody_opened_is_not_there():
+    async def scenario():
+        async with gateway() as (session, _):
+            opened = await open_run(session)
+            for method, path in (("GET", ""), ("POST", "/generate"), ("POST", "/renew"), ("DELETE", "")):
+                body = turn() if path == "/generate" else {"fence": 1}
+                status, answer = await call(session, method, f"/runs/{opened['run_id'][:-1]}{path}", body)
+                assert (status, opened["run_id"] in answer["error"]) == (404, True)
+
+    asyncio.run(scenario())
