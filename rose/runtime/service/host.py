@@ -19,7 +19,7 @@ from typing import IO
 from rose.clock import Anchor
 from rose.config import DeviceConfig
 from rose.errors import UserError
-from rose.ledger.hosts.forward import Forwarder
+from rose.ledger.hosts.forward import Forwarder, Progress
 from rose.ledger.writer import LedgerWriter
 from rose.runtime import preflight
 from rose.runtime.coserving.agent_spec import AgentSpec
@@ -100,6 +100,8 @@ class HostRunner:
         self._serving: dict[str, ServingEngines] = {}
         self._unattached: dict[str, str] = {}
         self._attaching: list[threading.Thread] = []
+        #: Why events do not come to the ledger.
+        self._unsent: list[str] = []
         self._lock: IO[str] | None = None
         self._say: Callable[[str], None] = lambda _: None
 
@@ -111,6 +113,8 @@ class HostRunner:
             for device in self.plan.own.device
             if agent is None or agent.agent(device.id) is None or device.id in self._unattached
         ]
+        if self._unsent:
+            faults["ledger"] = f"events wait on this host: {'; '.join(self._unsent)}"
         doing = self._doing
         if not doing and waits:
             doing = "; ".join(f"{device_id}: {faults.get(device_id, 'is being started')}" for device_id in waits)
@@ -155,7 +159,9 @@ class HostRunner:
         own = plan.own
         self._writer = LedgerWriter.open(plan.ledger, writer_name(own.host, "agent"), plan.run_id)
         if plan.central is not None:
-            self._forwarder = Forwarder(plan.ledger, plan.central.url, token=plan.central.token)
+            self._forwarder = Forwarder(
+                plan.ledger, plan.central.url, token=plan.central.token, report=self._look_forwarded
+            )
             self._forwarder.start()
         urls = self._wait_serving() if owner.served(plan) else {}
         attached = [
@@ -189,6 +195,13 @@ class HostRunner:
                 # It is its owner's to bring back: until then nothing is lent.
                 self._unattached[device_id] = str(error)
                 self._stopping.wait(_AGAIN_S)
+
+    def _look_forwarded(self, progress: Progress) -> None:
+        """What of the host's events does not come to the ledger: they wait here meanwhile."""
+        problems = [*progress.problems.values(), *([progress.stopped] if progress.stopped else [])]
+        if problems and problems != self._unsent:
+            self._say(f"{progress.waiting} segments of events wait here: {'; '.join(problems)}")
+        self._unsent = problems
 
     def _take_cores(self) -> None:
         """The cores that the host's own work may have: not those that serve."""

@@ -167,7 +167,7 @@ def _stop(fleet: Fleet, say: Say) -> None:
 def _show(state: FleetState, shown: dict[str, str], say: Say) -> None:
     """Say what is new about the parts."""
     for part in state.parts:
-        text = part.doing or "is at work"
+        text = "; ".join([part.doing or "is at work", *(f"{name}: {fault}" for name, fault in part.faults.items())])
         if shown.get(part.name) != text:
             shown[part.name] = text
             say(f"{part.name}: {text}")

@@ -139,7 +139,9 @@ class Host:
         user = ["--user", "--preserve-credentials"] if _AS_USER else []
         clock = ["--time"] if self.clock_ahead_s else []
         spaces = ["--mount", "--net", "--pid", "--uts", "--ipc", *clock]
-        settings = [f"{name}={value}" for name, value in given.items()]
+        # What this process's own settings name is not there.
+        unset = [f"--unset={name}" for name in os.environ if name.startswith(("ROSE_", "RAY_")) and name not in given]
+        settings = [*unset, *(f"{name}={value}" for name, value in given.items())]
         enter = ["nsenter", "--target", str(self._init), *user, *spaces]
         return [*enter, "env", f"--chdir={ROOT}", *settings, *arguments]
 
