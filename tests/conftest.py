@@ -75,7 +75,6 @@ def pytest_xdist_auto_num_workers() -> int:
 
 #: Files that take long begin first: whoever came to one of them last would have the other workers wait for its end.
 LONGEST_FIRST = (
-    "runtime/test_rl_loop.py",
     "benchmarks/test_ledger.py",
     "dashboard/test_pages.py",
     "benchmarks/test_pricing.py",
@@ -97,8 +96,6 @@ LONGEST_FIRST = (
     "pricing/closing/test_close.py",
     "ledger/reading/test_query.py",
     "ledger/upkeep/test_scheduler.py",
-    "runtime/test_cluster.py",
-    "runtime/test_actors.py",
     "ledger/growth/test_retention.py",
     "ledger/evidence/test_continuation.py",
     "ledger/growth/test_object_lock.py",
