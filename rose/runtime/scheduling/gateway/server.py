@@ -27,6 +27,8 @@ from rose.runtime.scheduling.turn_service import KeyReusedError
 
 #: A prompt of eight million tokens; a longer body is refused.
 REQUEST_BYTES_MAX = 64 << 20
+#: Connections that may wait to be taken up: the turns of a step come all at once. The kernel has a bound of its own.
+BACKLOG = 4096
 
 _STATUSES: dict[type[UserError], int] = {
     UnknownRunError: 404,
@@ -78,7 +80,7 @@ class Gateway:
             self.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0
         )
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, self._port).start()
+        await web.TCPSite(self._runner, self._host, self._port, backlog=BACKLOG).start()
 
     async def stop(self) -> None:
         """Answer polls, give up turns, unbind."""
