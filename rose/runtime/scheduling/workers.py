@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from rose.errors import UserError
 from rose.runtime.policy.routing import RunningTurn, WorkerFacts, stalled
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
 
@@ -17,6 +18,10 @@ LOST_NS = 10_000_000_000
 #: ... and by this much it is forgotten.
 FORGET_NS = 60_000_000_000
 _PACE_WEIGHT = 0.1
+
+
+class UnknownEngineError(UserError):
+    """No engine of that id has reported here."""
 
 
 @dataclass(slots=True, eq=False)

@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 from rose.errors import UserError
 from rose.events import Record
-from rose.runtime.scheduling.controller import Controller, UnknownDeviceError, UnknownEngineError
+from rose.runtime.scheduling.controller import Controller
+from rose.runtime.scheduling.devices import UnknownDeviceError
 from rose.runtime.scheduling.gateway import agents, operations, runs, turns
 from rose.runtime.scheduling.gateway.answers import failure
 from rose.runtime.scheduling.runs.recorder import LedgerAwayError
@@ -24,6 +25,7 @@ from rose.runtime.scheduling.runs.recording import EventRefusedError
 from rose.runtime.scheduling.runs.registry import RunRefusedError, UnknownRunError
 from rose.runtime.scheduling.runs.state import StateError
 from rose.runtime.scheduling.turn_service import KeyReusedError
+from rose.runtime.scheduling.workers import UnknownEngineError
 
 #: A prompt of eight million tokens; a longer body is refused.
 REQUEST_BYTES_MAX = 64 << 20
