@@ -7,6 +7,7 @@ done.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
 import sys
@@ -76,6 +77,7 @@ async def controller(port: int, engine_port: int, folder: str) -> None:
         "127.0.0.1", port, model=_MODEL, state=Path(folder) / "state", record=writer.record, fleet_run_id="fleet"
     )
     await server.start()
+    gc.freeze()
     _ready()
     await asyncio.Event().wait()
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 #: What is asked of the engine's weights, each with a policy version.
-Verb = Literal["prepare", "commit", "audit"]
+Verb = Literal["prepare", "commit", "audit", "confirm"]
+_VERBS: tuple[Verb, ...] = get_args(Verb)
 
 TAKEN = "taken"
 _NONCE = "[0-9a-f]{32}"
-_VERSION = re.compile(rf"rose-(prepare|commit|audit)-([0-9]{{1,18}})-{_NONCE}")
+_VERSION = re.compile(rf"rose-(prepare|commit|audit|confirm)-([0-9]{{1,18}})-{_NONCE}")
 _END = re.compile(rf"rose-end-(.+)-{_NONCE}")
 
 
@@ -38,8 +39,7 @@ def asked(request_id: str) -> tuple[Verb, str] | tuple[Literal["end"], str] | No
     if match := _END.fullmatch(name):
         return "end", match[1]
     if match := _VERSION.fullmatch(name):
-        verb: Verb = "prepare" if match[1] == "prepare" else "commit" if match[1] == "commit" else "audit"
-        return verb, match[2]
+        return next(verb for verb in _VERBS if verb == match[1]), match[2]
     return None
 
 

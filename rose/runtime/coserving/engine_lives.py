@@ -102,11 +102,12 @@ class EngineLives:
         self._record(rollout_event(self._spec, "started", engine.pid, duration_ns=duration_ns))
         self._begin(self._sync(engine))
 
-    def adopted(self, engine: EngineProcess) -> None:
-        self.engine = engine
+    def adopted(self, engine: EngineProcess) -> str | None:
         sync = self._sync(engine)
-        sync.take_over(self._swaps())
-        self._begin(sync)
+        if (reason := sync.take_over(self._swaps())) is None:
+            self.engine = engine
+            self._begin(sync)
+        return reason
 
     def lost(self, pid: int, reason: str) -> None:
         self._record(rollout_event(self._spec, "died", pid, reason=reason))

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
+import psutil
+
 from rose.clock import monotonic_ns
 from rose.runtime.coserving.asking import question
 from rose.runtime.engines import adoption
@@ -34,8 +36,8 @@ class Lives(Protocol):
     def answers(self, engine: EngineProcess, duration_ns: int) -> None:
         """It answers, `duration_ns` after its launch."""
 
-    def adopted(self, engine: EngineProcess) -> None:
-        """It answers, and has run since before this agent."""
+    def adopted(self, engine: EngineProcess) -> str | None:
+        """It answers, and has run since before this agent. Returns why it is of no use, None if it is."""
 
     def ended(self, engine: EngineProcess, reason: str) -> None:
         """It died, or could not be started. Nothing of it is left."""
@@ -122,15 +124,15 @@ class RolloutEngine:
         if spec.orphan_s is None or page is None or (record := EngineRecord.read(page)) is None:
             return None
         engine = self._make(dataclasses.replace(spec, port=record.port))
-        reason: str | None = "it ended while it had no agent"
+        reason = "it ended while it had no agent"
         if engine.adopt(record):
-            if (reason := self._unfit(engine, record)) is None:
-                # An agent that was killed as it started the engine had not come to this.
-                engine.settle()
-                self._engine = engine
-                self._lives.adopted(engine)
+            self._engine = engine
+            if (unfit := self._unfit(engine, record) or self._lives.adopted(engine)) is None:
                 self._began.set()
                 return engine
+            if self._stopping.is_set():
+                return None
+            reason = unfit
             engine.kill()
         adoption.record_path(page).unlink(missing_ok=True)
         self._lives.lost(record.pid, reason)
@@ -148,7 +150,9 @@ class RolloutEngine:
         try:
             # It ends nothing, and every scheduler that turns answers it at once.
             engine.post("/generate", question("end", "none"), timeout_s=_ANSWER_S)
-        except (OSError, http.client.HTTPException, ValueError) as error:
+            # An agent that was killed as it started the engine had not come to this.
+            engine.settle()
+        except (OSError, http.client.HTTPException, ValueError, psutil.Error) as error:
             return f"it does not answer ({error})"
         return None
 

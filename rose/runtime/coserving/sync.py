@@ -104,31 +104,31 @@ class EngineSync:
                 return None
             return self._bring_to(dataclasses.replace(last, version=self.version), None)
 
-    def take_over(self, swaps: int) -> None:
-        """Find out what an engine holds that runs since before this agent: what is on record beside it is believed once
-        the engine has hashed its weights and calls them so. Anything else is not trusted, and goes by an anchor.
+    def take_over(self, swaps: int) -> str | None:
+        """Find out what an engine holds that has run since before this agent. Returns why that cannot be found out.
 
-        `swaps` is how often weights were brought into it, by its own count.
+        What is on record beside it is believed once the engine has hashed its weights and calls them so. `swaps` is how
+        often weights were brought into it, by its own count.
         """
+        if swaps == 0:
+            return None  # It is at its checkpoint, as one that was just started.
         with self._syncing():
             try:
-                held = self._recorded()
-                if held is None and swaps == 0:
-                    return  # It is at its checkpoint, as one that was just started.
-                if held is None:
-                    raise TransferError("nothing is on record of the weights that were brought into it")
-                reports = self._phase("audit", held.version, held.dense_bytes)
-                names = {report.get("name") for report in reports}
-                if names != {weights_name(held.run_id, held.version)} and (names != {None} or swaps):
-                    raise TransferError(f"on record is {weights_name(held.run_id, held.version)}, it holds {names}")
-                drifts = [report["drift"] for report in reports if report["drift"] is not None]
-                if drifts:
-                    raise TransferError("; ".join(drifts))
-            except TransferError:
-                self._note(trusted=False)
-                return
+                kept = sorted(self._staging.glob("held-*.json"))
+                if not kept:
+                    return "nothing is on record of the weights that it holds"
+                held = Manifest.from_bytes(kept[-1].read_bytes())
+                reports = self._phase("confirm", held.version, held.dense_bytes)
+            except (OSError, TransferError) as error:
+                return f"what weights it holds cannot be found out: {error}"
+            name, names = weights_name(held.run_id, held.version), {str(report["name"]) for report in reports}
+            if names != {name}:
+                return f"it holds weights {', '.join(sorted(names))}, and on record is {name}"
+            if drifts := [report["drift"] for report in reports if report["drift"] is not None]:
+                return "; ".join(drifts)
             self.held, self._told = (held.run_id, held.version), False
             self._note(held=True, looked_ns=monotonic_ns())
+            return None
 
     def audit(self) -> Sync | None:
         """Have the engine hash what it holds against what it acknowledged, and compare that with what was published.
@@ -348,11 +348,6 @@ class EngineSync:
 
     def _held(self) -> Manifest:
         return Manifest.from_bytes(self._held_path(self.version).read_bytes())
-
-    def _recorded(self) -> Manifest | None:
-        """The manifest that an agent before this one kept. Raises TransferError if it is damaged."""
-        kept = sorted(self._staging.glob("held-*.json"))
-        return Manifest.from_bytes(kept[-1].read_bytes()) if kept else None
 
     def _held_path(self, version: int) -> Path:
         return self._staging / f"held-{version}.json"

@@ -3,7 +3,8 @@
 The agent has fetched, verified and staged version v as `v<version>` in the folder this engine was told of, and asks
 for what comes next with a request of its own (`asking.py`): `prepare` decodes it beside the parameters, in a thread
 while requests go on, and `commit` swaps it in between two steps. `audit` hashes what the engine holds against
-`held-<version>.json`, a manifest, whenever asked.
+`held-<version>.json`, a manifest, whenever asked; `confirm` does so for an agent that is new to the engine, and has a
+version that another agent prepared and never committed let go.
 
 Each tensor-parallel rank does so for its own shard; what happened there it leaves as `<version>.<verb>.<rank>.json`.
 """
@@ -129,6 +130,8 @@ class WeightUpdater:
             if not self._ranks.all_say(ready is None and not self._background.busy):
                 return "no audit now: a version is being brought in, or another audit goes on"
             self._start("audit", version, lambda turn: self._audit(version, turn))
+        elif verb == "confirm":
+            self._start("confirm", version, lambda turn: self._audit(version, turn))
         else:
             self._start("prepare", version, lambda turn: self._prepare(version, turn))
         return None

@@ -346,8 +346,7 @@ class Controller:
             self.tell()
         self.devices.forget(now_ns)
         for item in self.workers.lost(now_ns):
-            if item.call is not None:
-                item.call.cancel()
+            item.give_up()
         self._assign(now_ns)
         self.queue.dispatch(now_ns)
         # With turns that wait, nobody has room; those that run are moved once it is others that are idle.

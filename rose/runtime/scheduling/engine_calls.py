@@ -48,7 +48,9 @@ class EngineCalls:
 
     def __init__(self) -> None:
         self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=None), connector=aiohttp.TCPConnector(limit=0)
+            timeout=aiohttp.ClientTimeout(total=None),
+            connector=aiohttp.TCPConnector(limit=0),
+            cookie_jar=aiohttp.DummyCookieJar(),
         )
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -83,23 +85,23 @@ class EngineCalls:
             "rid": item.request_id,
         }
         url = f"{report.url}/generate"
-        if turn.news is None:
-            call = item.call = asyncio.ensure_future(self._post(url, body))
-        else:
-            call = item.call = asyncio.ensure_future(self._stream(url, body | {"stream": True}, turn))
+        item.waiting = asyncio.current_task()
         try:
-            await asyncio.wait({call})
+            reply = await (
+                self._post(url, body) if turn.news is None else self._stream(url, body | {"stream": True}, turn)
+            )
         except asyncio.CancelledError:
-            call.cancel()
             self._spawn(self._abort(report.url, item.request_id))
-            turn.attempts.append(attempt | {"duration_ns": monotonic_ns() - began})
-            raise
+            # What was streamed before the engine was given up is kept. Who is cancelled as well as cut goes.
+            if item.waiting is None or not item.cut or item.waiting.uncancel() > 0:
+                turn.attempts.append(attempt | {"duration_ns": monotonic_ns() - began})
+                raise
+            reply = _Reply(0, turn.part)
         finally:
+            item.waiting = None
             placed.release()
         ended = monotonic_ns()
         attempt["duration_ns"] = ended - began
-        # What was streamed before the engine broke off is kept.
-        reply = _Reply(0, turn.part) if call.cancelled() else call.result()
         answer = reply.answer
         # 499: SGLang's embedded server ended it without its tokens; the turn is tried again.
         if 400 <= reply.status < 499:
@@ -137,8 +139,8 @@ class EngineCalls:
         while item.request_id in worker.in_flight and monotonic_ns() < deadline:
             await self._abort(worker.report.url, item.request_id)
             await asyncio.sleep(_REPEAT_S)
-        if item.request_id in worker.in_flight and item.call is not None:
-            item.call.cancel()
+        if item.request_id in worker.in_flight:
+            item.give_up()
 
     async def _abort(self, url: str, request_id: str) -> None:
         try:

@@ -31,10 +31,18 @@ class InFlight:
     run_id: str | None = None
     #: The oldest weights that the turn may be made with.
     version_min: int = 0
-    #: The call to the engine, once it was made.
-    call: asyncio.Future[Any] | None = None
+    #: Who waits for the engine's answer, while it is waited for.
+    waiting: asyncio.Task[Any] | None = None
+    #: Set once the engine is given up.
+    cut: bool = False
     #: Set once the engine was asked to give it up.
     taken_off: bool = False
+
+    def give_up(self) -> None:
+        """Wait for the engine no longer: what it has not answered is lost."""
+        if self.waiting is not None and not self.cut:
+            self.cut = True
+            self.waiting.cancel()
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ def answer(message):
     return {"meta_info": {"finish_reason": {"type": "abort", "message": message}}}
 
 
-@pytest.mark.parametrize("verb", ["prepare", "commit", "audit"])
+@pytest.mark.parametrize("verb", ["prepare", "commit", "audit", "confirm"])
 def test_a_question_is_known_by_its_id_alone(verb):
     body = question(verb, 12)
     assert asked(body["rid"]) == (verb, "12")

@@ -84,9 +84,11 @@ def test_within_a_run_deltas_go_on(engine, urls):
 
 def test_the_next_agent_finds_out_what_the_engine_holds_and_goes_on_by_deltas(engine, urls):
     assert bring(sync_of(engine), urls, "one", 0).ok
+    # The last one was killed as it brought another version in.
+    engine.updaters[0].ask("prepare", 7)
     sync = sync_of(engine)
-    sync.take_over(swaps(engine))
-    assert (sync.run_id, sync.version) == ("one", 0)
+    assert sync.take_over(swaps(engine)) is None
+    assert sync.held == ("one", 0)
     assert sync.standing.held
     assert sync.standing.trusted
     assert sync.audit() is None
@@ -96,8 +98,8 @@ def test_the_next_agent_finds_out_what_the_engine_holds_and_goes_on_by_deltas(en
 
 def test_an_engine_at_its_checkpoint_is_taken_over_as_one_that_was_just_started(engine, urls):
     sync = sync_of(engine)
-    sync.take_over(swaps(engine))
-    assert (sync.run_id, sync.version, sync.standing.held, sync.standing.trusted) == ("", 0, False, True)
+    assert sync.take_over(swaps(engine)) is None
+    assert (sync.held, sync.standing.held, sync.standing.trusted) == (("", 0), False, True)
     assert bring(sync, urls, "one", 1).base_version == 0
 
 
@@ -109,24 +111,20 @@ def no_record(engine):
     (engine.staging / "held-0.json").unlink()
 
 
-def busy(engine):
-    engine.updaters[0].ask = lambda _verb, _version: "no audit now"
+def damaged_record(engine):
+    (engine.staging / "held-0.json").write_text("{}")
 
 
-@pytest.mark.parametrize("change", [drifted, no_record, busy])
-def test_what_cannot_be_confirmed_is_not_trusted_and_comes_by_an_anchor(engine, urls, change):
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [(drifted, "model.norm.weight"), (no_record, "nothing is on record"), (damaged_record, "cannot be found out")],
+)
+def test_what_cannot_be_confirmed_is_not_taken_over(engine, urls, change, reason):
     assert bring(sync_of(engine), urls, "one", 0).ok
-    ask = engine.updaters[0].ask
     change(engine)
     sync = sync_of(engine)
-    sync.take_over(swaps(engine))
-    engine.updaters[0].ask = ask
-    assert not sync.standing.trusted
-    assert sync.bring_back() is None, "nobody said yet what it should hold"
-    event = bring(sync, urls, "one", 1)
-    assert (event.ok, event.base_version) == (True, None), event.reason
-    assert sync.standing.trusted
-    assert engine.holds(VERSIONS["one"][1], torch.bfloat16)
+    assert reason in sync.take_over(swaps(engine))
+    assert sync.held == ("", 0)
 
 
 def test_the_same_weights_by_another_runs_name_are_not_what_is_on_record(engine, urls):
@@ -136,6 +134,4 @@ def test_the_same_weights_by_another_runs_name_are_not_what_is_on_record(engine,
     assert bring(sync, urls, "two", 0).ok
     # As if the agent had been killed before it noted the second.
     (engine.staging / "held-0.json").write_bytes(record)
-    sync = sync_of(engine)
-    sync.take_over(swaps(engine))
-    assert not sync.standing.trusted
+    assert sync_of(engine).take_over(swaps(engine)) == "it holds weights two/0, and on record is one/0"

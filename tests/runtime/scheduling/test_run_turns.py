@@ -33,7 +33,7 @@ def test_a_streamed_turn_shows_its_tokens_as_they_are_made_and_survives_preempti
             _, path = await opened_run(session, 5)
             seen = []
             async with session.post(path, json=turn(12) | {"stream": True}) as response:
-                assert response.headers["Content-Type"] == "text/event-stream"
+                assert response.headers["Content-Type"] == "text/event-stream", await response.text()
                 async for part in events(response):
                     seen.append(part)
                     if len(seen) == 4:
