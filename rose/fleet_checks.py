@@ -99,7 +99,8 @@ def _check_ranks(config: FleetConfig) -> None:
 
 
 def _check_ports(config: FleetConfig) -> None:
-    for host in [host.name for host in config.hosts] or [None]:
+    names: list[str | None] = [host.name for host in config.hosts]
+    for host in names or [None]:
         fields: dict[int, str] = {}
         for field, port in _named_ports(config, host):
             if port > _PORT_MAX:

@@ -167,7 +167,12 @@ def _stop(fleet: Fleet, say: Say) -> None:
 def _show(state: FleetState, shown: dict[str, str], say: Say) -> None:
     """Say what is new about the parts."""
     for part in state.parts:
-        text = "; ".join([part.doing or "is at work", *(f"{name}: {fault}" for name, fault in part.faults.items())])
+        text = part.doing or "; ".join(["is at work", *map(_fault, part.faults.items())])
         if shown.get(part.name) != text:
             shown[part.name] = text
             say(f"{part.name}: {text}")
+
+
+def _fault(item: tuple[str, str]) -> str:
+    name, fault = item
+    return fault if fault.startswith(f"{name}: ") else f"{name}: {fault}"

@@ -1,7 +1,7 @@
 """What runs on the hosts of a test's fleet in place of SGLang: engines that start in no time.
 
 `python -m tests.runtime.service.stand_ins serving` is an owner's serving engine, `rollout ADDRESS PORT PAGE` a rollout
-engine, and `up FLEET_FILE ADDRESS` is `rose up` whose hosts start such engines.
+engine, and `up FLEET_FILE [ADDRESS]` is `rose up` whose hosts start such engines.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def serving() -> None:
         threading.Event().wait()
 
 
-def up(file: str, address: str) -> None:
+def up(file: str, address: str | None = None) -> None:
     from rose import config
     from rose.runtime.service.up import up as start
 

@@ -1,0 +1,96 @@
+"""A fleet on one host, with a Ray of its own: who started it may be killed, and Ray too."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.runtime.service import hosts
+from tests.runtime.service.hosts import Host, Network
+from tests.runtime.service.test_two_hosts import FLEET, SHAPE, json
+
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(hosts.missing() is not None, reason=str(hosts.missing())),
+]
+
+ONE = re.sub(r"\[\[host\]\]\n.*\n.*\n|host = \"(one|other)\"\n", "", FLEET).replace(
+    'id = "s2"', 'id = "s2"\n# serves elsewhere'
+)
+ONE = re.sub(r"\[\[device\]\]\nid = \"s2\"(.*\n){7}", "", ONE).replace('host = "0.0.0.0"', 'host = "127.0.0.1"')
+UP = (sys.executable, "-m", "tests.runtime.service.stand_ins", "up", "/srv/fleet.toml")
+
+
+def until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.2)
+
+
+def running(host: Host, what: str) -> list[str]:
+    """The numbers of the processes of a name."""
+    return [line.split()[0] for line in host.processes(pids=True) if what in line and "ps -ww" not in line]
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory) -> Iterator[Host]:
+    with Network(tmp_path_factory.mktemp("network")) as network:
+        host = network.add()
+        (host.disk / "model").mkdir()
+        (host.disk / "model" / "config.json").write_text(json.dumps(SHAPE))
+        (host.disk / "fleet.toml").write_text(ONE)
+        with (host.disk / "serving.log").open("w") as log:
+            host.start(sys.executable, "-m", "tests.runtime.service.stand_ins", "serving", output=log)
+        yield host
+
+
+def test_who_starts_it_may_be_killed_in_the_middle(host):
+    with (host.disk / "up.log").open("w") as log:
+        starting = host.start(*UP, output=log)
+    until(lambda: running(host, "ray::Keeper") != [] or starting.poll() is not None)
+    host.call("pkill", "-9", "-f", "stand_ins up")
+    assert starting.wait(10) in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    assert "ready http://127.0.0.1:30100" in host.call(*UP)
+    assert len(running(host, "raylet/raylet")) == len(running(host, "ray::Keeper")) == 1
+    status = json.loads(
+        host.call(sys.executable, "-m", "rose.cli", "fleet", "status", "-c", "/srv/fleet.toml", "--json")
+    )
+    assert {device["device_id"] for device in status["devices"]} == {"s1", "r2"}
+
+
+def test_whoever_has_no_token_of_its_ray_runs_nothing_there(host):
+    address = json.loads((host.disk / "state" / "two" / "ray.json").read_text())["address"]
+    program = f"import ray; ray.init(address={address!r}, log_to_driver=False)"
+    done = subprocess.run(
+        host.command([sys.executable, "-c", program], {"HOME": "/tmp"}), capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "token" in done.stderr.lower()
+
+
+def test_its_ray_may_be_killed_and_the_rollout_engine_goes_on(host):
+    engine, *_ = [line for line in host.processes(pids=True) if "stand_ins rollout" in line and "/r2/" in line]
+    for name in ("raylet", "gcs_server"):
+        host.call("pkill", "-9", name)
+    until(lambda: not running(host, "ray::HostActor"))
+    assert "starting Ray" in host.call(*UP)
+    assert engine in host.processes(pids=True)
+
+
+def test_down_ends_it_and_its_ray_and_no_serving(host):
+    host.call(sys.executable, "-m", "rose.cli", "fleet", "down", "-c", "/srv/fleet.toml")
+    assert running(host, "raylet/raylet") == running(host, "stand_ins rollout") == []
+    assert len(running(host, "stand_ins serving")) == 1
+    assert not [path for path in host.call("ls", "/dev/shm").split() if path.startswith("rose-fleet")]
+    again = host.call(sys.executable, "-m", "rose.cli", "fleet", "down", "-c", "/srv/fleet.toml")
+    assert again == "no fleet of this name runs here\n"
+    assert "sound" in host.call(sys.executable, "-m", "rose.cli", "ledger", "verify", "--ledger", "/srv/ledger")
