@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -235,9 +234,9 @@ class CoservingConfig(Section):
 
 class TrafficConfig(Section):
     trace: str = Field(
-        default="bursty",
-        description="Serving traffic to replay: a CSV in the columns of the public Azure LLM inference traces, or "
-        "`bursty` for the sample trace. `none` sends nothing: serve your own traffic on the serving port.",
+        default="none",
+        description="Serving traffic for `rose traffic` to replay, where a fleet has none of its own: a CSV in the "
+        "columns of the public Azure LLM inference traces, or `bursty` for the sample trace.",
     )
     requests_per_s_max: PositiveFloat = Field(
         default=0.9, description="A denser trace is thinned to this mean rate, requests dropped at random by seed."
@@ -319,9 +318,6 @@ class FleetConfig(Section):
         description="Who pays: `team` for the rollouts, `serving_team` for the traffic, as in "
         '{ team = "research", serving_team = "chat" }; other tags go to exports as they are.',
     )
-    seconds_max: PositiveFloat | None = Field(
-        default=None, description="Stop cleanly after this many seconds, whatever step it is at."
-    )
     state: PathText = Field(
         default=Path("~/.local/state/rose"),
         description="Folder on each host for what a fleet remembers of itself, beside the ledger, and for its logs.",
@@ -379,10 +375,11 @@ def parse(text: str, source: str) -> FleetConfig:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"config {source} is not valid TOML: {error}")
-    return _validated(data, source)
+    return validated(data, source)
 
 
-def _validated(data: dict[str, object], source: str) -> FleetConfig:
+def validated(data: dict[str, object], source: str) -> FleetConfig:
+    """The fleet that a table says; `source` names it in errors. Raises ConfigError."""
     try:
         return FleetConfig.model_validate(data)
     except ValidationError as error:
@@ -397,54 +394,3 @@ def explain(error: ValidationError) -> str:
         given = "" if isinstance(item["input"], dict) else f" (got {item['input']!r})"
         lines.append(f"  {where}: {item['msg'].removeprefix('Value error, ')}{given}")
     return "\n".join(lines)
-
-
-#: KV memory of the demo's serving device: small enough that a burst of serving reaches its headroom.
-_DEMO_KV_BYTES = 64 << 20
-
-
-def demo(
-    cores: Sequence[int],
-    *,
-    ledger: Path,
-    trace: str | None = None,
-    requests_per_s_max: float | None = None,
-    prompt_tokens_max: int | None = None,
-    output_tokens_max: int | None = None,
-    steps: int | None = None,
-    seconds_max: float | None = None,
-) -> FleetConfig:
-    """The built-in one-machine fleet: a serving device on the first core, a dedicated rollout device on the second.
-
-    None keeps a field's default. Raises ConfigError if there are fewer than two cores, or a value cannot be used.
-    """
-    if len(cores) < 2:
-        raise ConfigError(f"the demo needs two CPU cores and this process has {len(cores)}; `rose up -c` takes others")
-    traffic = {
-        "trace": trace,
-        "requests_per_s_max": requests_per_s_max,
-        "prompt_tokens_max": prompt_tokens_max,
-        "output_tokens_max": output_tokens_max,
-    }
-    device = {"device_class": "cpu-core", "kv_bytes": _DEMO_KV_BYTES}
-    return _validated(
-        {
-            "name": "demo",
-            "tags": {"team": "research", "serving_team": "chat"},
-            "price_book": "example",
-            "ledger": ledger,
-            "state": ledger / "logs",
-            "seconds_max": seconds_max,
-            "device": [
-                {"id": "serving-0", "pool": "serving", "cores": [cores[0]], **device},
-                {"id": "rollout-0", "pool": "rollout", "cores": [cores[1]], **device},
-            ],
-            # What this model promises on one core: about three times what it takes when alone.
-            "serving": {"ttft_budget_ms": 2000, "tpot_budget_ms": 400},
-            # Too short to tell what lending costs serving: it takes eight windows without leases at the least.
-            "coserving": {"holdout_share": 0},
-            "traffic": {name: value for name, value in traffic.items() if value is not None},
-            "training": {"staleness_max": 2} | ({} if steps is None else {"steps": steps}),
-        },
-        "of the demo",
-    )

@@ -42,15 +42,17 @@ class Outcome:
     stopped: bool = False
 
 
-def run(config: FleetConfig, say: Callable[[str], None], stopping: threading.Event) -> Outcome:
-    """From checks to a fleet that is down; `stopping` ends it at the next opportunity.
+def run(
+    config: FleetConfig, say: Callable[[str], None], stopping: threading.Event, seconds_max: float | None = None
+) -> Outcome:
+    """From checks to a fleet that is down; `stopping`, or the time, ends it at the next opportunity.
 
     Raises PreflightError before anything was started, DeploymentError if a part fails.
     """
     preflight.check(config)
     if FleetMemory(config).read() is not None:
         _end_former(config, say)
-    deadline = None if config.seconds_max is None else time.monotonic() + config.seconds_max
+    deadline = None if seconds_max is None else time.monotonic() + seconds_max
 
     def tend() -> None:
         if stopping.is_set() or (deadline is not None and time.monotonic() > deadline):
