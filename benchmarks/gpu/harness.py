@@ -65,9 +65,13 @@ def run(
     each."""
     home = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
     report.detail.setdefault("stages", {})
+    rest_s = 0.0
     for stage in stages:
+        seconds = (stage.quick_seconds if report.quick else stage.seconds) + rest_s * stage.takes_rest
         with tempfile.TemporaryDirectory(prefix=f"rose-accept-{stage.name}-", dir=home) as folder:
-            ended = _run(stage, package, Path(folder), gpu, report.quick)
+            ended = _run(stage, package, Path(folder), gpu, report.quick, seconds)
+        if not ended.skipped:
+            rest_s = max(0.0, seconds + rest_s * (not stage.takes_rest) - ended.took_s)
         report.detail["stages"][stage.name] = ended.to_json()
         report.claims += ended.claims
         if not ended.skipped:
@@ -76,10 +80,9 @@ def run(
         say(ended)
 
 
-def _run(stage: Stage, package: str, folder: Path, gpu: int | None, quick: bool) -> Ended:
+def _run(stage: Stage, package: str, folder: Path, gpu: int | None, quick: bool, seconds: float) -> Ended:
     if gpu is None and stage.needs_gpu:
         return Ended(stage=stage.name, took_s=0.0, skipped="this host has no GPU that torch can use")
-    seconds = stage.quick_seconds if quick else stage.seconds
     out, log, work = folder / "out.json", folder / "log", folder / "work"
     work.mkdir()
     command = [sys.executable, "-m", "benchmarks.gpu.runner", f"{package}.{stage.name}", f"--seconds={seconds}"]

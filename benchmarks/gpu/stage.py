@@ -16,13 +16,15 @@ class SkippedError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """`seconds` is its hard time-out, `quick_seconds` in a quick run. One that needs a GPU is skipped without."""
+    """`seconds` is its hard time-out, `quick_seconds` in a quick run; one that `takes_rest` has in addition what stages
+    before it left of theirs. One that needs a GPU is skipped without."""
 
     name: str
     about: str
     seconds: float
     quick_seconds: float
     needs_gpu: bool = True
+    takes_rest: bool = False
 
 
 #: In the order in which they run: facts first, then what later stages rely on. 480 s at most, 55 s where no GPU is.
@@ -34,7 +36,7 @@ STAGES = (
     Stage(name="weights", about="new weights under a running model", seconds=70, quick_seconds=20, needs_gpu=False),
     Stage(name="vmm", about="memory that goes from one process to another", seconds=40, quick_seconds=20),
     Stage(name="power", about="the device's meter", seconds=20, quick_seconds=12, needs_gpu=False),
-    Stage(name="engines", about="two SGLang engines on the card", seconds=150, quick_seconds=120),
+    Stage(name="engines", about="two SGLang engines on the card", seconds=150, quick_seconds=120, takes_rest=True),
 )
 
 

@@ -19,23 +19,33 @@ SELECT
 FROM summed
 JOIN stay AS s USING (unit)
 LEFT JOIN (FROM given_up WHERE kind = 'held') AS g USING (unit, hour);
+CREATE OR REPLACE TEMP TABLE asked_hour AS
+SELECT unit, hour, held_ns, ns, hardware FROM every_hour WHERE asked
+UNION ALL
+SELECT t.unit, t.hour, 0, 0, s.hardware
+FROM (SELECT unit, hour FROM made UNION SELECT unit, hour FROM sent) AS t
+JOIN (FROM stay WHERE asked) AS s ON t.unit = s.unit
+ANTI JOIN every_hour AS h ON t.unit = h.unit AND t.hour = h.hour
+WHERE t.hour >= getvariable('from_ns') // 3600000000000 AND t.hour < getvariable('to_ns') // 3600000000000;
 CREATE OR REPLACE TEMP TABLE due AS
-WITH asked AS (
-    SELECT unit, hour, held_ns, ns, hardware FROM every_hour WHERE asked
-    UNION ALL
-    SELECT t.unit, t.hour, 0, 0, s.hardware
-    FROM (SELECT unit, hour FROM made UNION SELECT unit, hour FROM sent) AS t
-    JOIN (FROM stay WHERE asked) AS s ON t.unit = s.unit
-    ANTI JOIN every_hour AS h ON t.unit = h.unit AND t.hour = h.hour
-    WHERE t.hour >= getvariable('from_ns') // 3600000000000 AND t.hour < getvariable('to_ns') // 3600000000000
-)
-FROM asked
-ANTI JOIN priced USING (unit, hour, held_ns, ns);
-CREATE OR REPLACE TEMP TABLE device_hour AS
-FROM every_hour SEMI JOIN due USING (hardware, hour);
+FROM asked_hour ANTI JOIN priced USING (unit, hour, held_ns, ns);
 CREATE OR REPLACE TEMP TABLE todo AS
-SELECT unit, hour, held_ns, ns FROM device_hour
+SELECT unit, hour, held_ns, ns FROM every_hour SEMI JOIN due USING (hardware, hour)
 UNION
-SELECT unit, hour, held_ns, ns FROM due;
+SELECT unit, hour, held_ns, ns FROM asked_hour SEMI JOIN due USING (hardware, hour);
+-- Units that are one device of one run, in one pool and class, are charged as one, `owner`: a device that was away as
+-- something else within the hour, and came back.
+CREATE OR REPLACE TEMP TABLE owned AS
+SELECT t.unit, t.hour, min(t.unit) OVER (PARTITION BY s.run_id, s.device_id, s.lot, t.hour) AS owner
+FROM todo AS t
+JOIN stay AS s USING (unit);
+CREATE OR REPLACE TEMP TABLE device_hour AS
+SELECT
+    owner AS unit, hardware, lot, min(rank) AS rank, pool, device_class, hour, day,
+    sum(held_ns)::BIGINT AS held_ns, sum(ns)::BIGINT AS ns
+FROM every_hour
+SEMI JOIN due USING (hardware, hour)
+JOIN owned USING (unit, hour)
+GROUP BY owner, hardware, lot, pool, device_class, hour, day;
 DELETE FROM priced USING todo AS t WHERE priced.unit = t.unit AND priced.hour = t.hour;
 DELETE FROM charge USING todo AS t WHERE charge.unit = t.unit AND charge.hour = t.hour;

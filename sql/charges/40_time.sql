@@ -4,7 +4,7 @@
 CREATE OR REPLACE TEMP TABLE time_row AS
 WITH summed AS (
     SELECT
-        unit, hour, lease_id,
+        owner AS unit, hour, lease_id,
         CASE WHEN min(writer) = max(writer) THEN min(writer) END AS writer,
         CASE WHEN min(writer) = max(writer) THEN min(first_seq) END AS first_seq,
         CASE WHEN min(writer) = max(writer) THEN max(last_seq) END AS last_seq,
@@ -12,8 +12,8 @@ WITH summed AS (
         sum(sync_ns) AS sync_ns, sum(activation_ns) AS activation_ns, sum(headroom_ns) AS headroom_ns,
         sum(idle_ns) AS idle_ns
     FROM slice
-    SEMI JOIN todo USING (unit, hour)
-    GROUP BY unit, hour, lease_id
+    JOIN owned USING (unit, hour)
+    GROUP BY owner, hour, lease_id
 ),
 bucketed AS (
     SELECT

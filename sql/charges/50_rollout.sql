@@ -5,9 +5,9 @@ CREATE OR REPLACE TEMP TABLE rollout_time AS
 SELECT *, row_number() OVER () AS place FROM time_row WHERE position = 1;
 CREATE OR REPLACE TEMP TABLE weighed AS
 WITH gathered AS (
-    SELECT * EXCLUDE (tokens), hour // 24 AS day, sum(tokens) AS tokens
+    SELECT * EXCLUDE (unit, owner, tokens), owner AS unit, hour // 24 AS day, sum(tokens) AS tokens
     FROM made
-    SEMI JOIN todo USING (unit, hour)
+    JOIN owned USING (unit, hour)
     GROUP BY ALL
     HAVING sum(tokens) <> 0
 )

@@ -17,22 +17,23 @@ leased AS (
 ),
 transfer AS (
     SELECT
-        unit, hour, hour // 24 AS day, lease_id, route, policy_version, sum(bytes) AS bytes,
+        owner AS unit, hour, hour // 24 AS day, lease_id, route, policy_version, sum(bytes) AS bytes,
         CASE WHEN min(writer) = max(writer) THEN min(writer) END AS writer,
         CASE WHEN min(writer) = max(writer) THEN min(seq) END AS first_seq,
         CASE WHEN min(writer) = max(writer) THEN max(seq) END AS last_seq
     FROM leased
-    GROUP BY unit, hour, day, lease_id, route, policy_version
+    JOIN owned USING (unit, hour)
+    GROUP BY owner, hour, day, lease_id, route, policy_version
 ),
 energy AS (
     SELECT
-        unit, hour, hour // 24 AS day, sum(ns) AS ns, sum(energy_mw_ns) AS read_mw_ns,
+        owner AS unit, hour, hour // 24 AS day, sum(ns) AS ns, sum(energy_mw_ns) AS read_mw_ns,
         CASE WHEN min(writer) = max(writer) THEN min(writer) END AS writer,
         CASE WHEN min(writer) = max(writer) THEN min(first_seq) END AS first_seq,
         CASE WHEN min(writer) = max(writer) THEN max(last_seq) END AS last_seq
     FROM metered
-    SEMI JOIN todo USING (unit, hour)
-    GROUP BY unit, hour, day
+    JOIN owned USING (unit, hour)
+    GROUP BY owner, hour, day
 ),
 -- What several read of one device is divided among them.
 shared AS (
@@ -40,7 +41,13 @@ shared AS (
         e.* EXCLUDE (ns, read_mw_ns),
         CASE WHEN g.ns IS NULL THEN read_mw_ns ELSE read_mw_ns * (e.ns - g.ns) // e.ns END AS energy_mw_ns
     FROM energy AS e
-    LEFT JOIN (FROM given_up WHERE kind = 'power') AS g USING (unit, hour)
+    LEFT JOIN (
+        SELECT owner AS unit, hour, sum(given_up.ns) AS ns
+        FROM given_up
+        JOIN owned USING (unit, hour)
+        WHERE kind = 'power'
+        GROUP BY owner, hour
+    ) AS g USING (unit, hour)
 )
 SELECT t.* EXCLUDE (day), 8 AS position, half_even(t.bytes * p.num, p.den) AS cost_nano
 FROM transfer AS t

@@ -1,5 +1,5 @@
--- What an invoice charges on each day of the period [from_day, to_day), by what it is a charge of. A row of more than a
--- day is cut by time; its last part takes what rounding leaves, so that parts add up to the row.
+-- What an invoice charges on each day of the period [from_day, to_day), `invoice_day`, by what it is a charge of, a
+-- `thing`: of rows that lie within a day. `long_row` are the others; 35_days cuts them.
 CREATE OR REPLACE TEMP MACRO whole(number) AS (number::DECIMAL(28, 12) * 1000000000000::DECIMAL(13, 0))::HUGEINT;
 CREATE OR REPLACE TEMP MACRO upto(pico, until, begins, ends) AS
     CASE
@@ -29,36 +29,32 @@ CREATE OR REPLACE TEMP MACRO item_of(unit, of_network) AS
 -- A purchase that its usage carries the cost of has no effective cost: it is no charge of a device.
 CREATE OR REPLACE TEMP MACRO is_compared(category, effective) AS
     category = 'Usage' OR (category = 'Purchase' AND effective <> 0);
-CREATE OR REPLACE TABLE invoice_day AS
-WITH inside AS (
-    SELECT
-        * EXCLUDE (fingerprint, fault, of_network), item_of(unit, of_network) AS item,
-        is_compared(category, effective) AS compared,
-        whole(billed) AS billed_pico, whole(effective) AS effective_pico,
-        whole(quantity) * ns_in(unit) // 1000000000000 AS ns,
-        row IN (SELECT row FROM again) AS repeated
-    FROM invoice_row
-    WHERE begins < getvariable('to_day') AND ends > getvariable('from_day')
-),
-spread AS (
-    SELECT
-        *,
-        unnest(
-            range(
-                date_trunc('day', greatest(begins, getvariable('from_day'))), least(ends, getvariable('to_day')),
-                INTERVAL 1 DAY
-            )
-        ) AS day
-    FROM inside
-)
+CREATE OR REPLACE TEMP VIEW inside AS
 SELECT
-    day, resource, resource_type, sku, tagged, category, item, compared,
-    count(*) AS rows,
-    sum(part(billed_pico, day, begins, ends)) AS billed_pico,
-    sum(part(effective_pico, day, begins, ends)) AS effective_pico,
+    * EXCLUDE (fingerprint, fault, of_network), item_of(unit, of_network) AS item,
+    is_compared(category, effective) AS compared,
+    whole(billed) AS billed_pico, whole(effective) AS effective_pico,
+    whole(quantity) * ns_in(unit) // 1000000000000 AS ns,
+    row IN (SELECT row FROM again) AS repeated
+FROM invoice_row
+WHERE begins < getvariable('to_day') AND ends > getvariable('from_day');
+-- Numbered, since there may be a million of them, on each of which hangs every day.
+CREATE OR REPLACE TABLE thing AS
+SELECT row_number() OVER () AS thing, *
+FROM (SELECT DISTINCT resource, resource_type, sku, tagged, category, item, compared FROM inside);
+CREATE OR REPLACE TEMP VIEW numbered AS
+SELECT t.thing, i.begins, i.ends, i.billed_pico, i.effective_pico, i.ns, i.repeated, i.correction
+FROM inside AS i
+JOIN thing AS t USING (resource, resource_type, sku, tagged, category, item, compared);
+CREATE OR REPLACE TABLE invoice_day AS
+SELECT
+    thing, date_trunc('day', begins) AS day, sum(billed_pico) AS billed_pico, sum(effective_pico) AS effective_pico,
     -- Unknown for all where it is for one: hours of a part are not the hours of the whole.
-    CASE WHEN count(*) = count(ns) THEN sum(part(ns, day, begins, ends)) END AS ns,
-    coalesce(sum(part(effective_pico, day, begins, ends)) FILTER (repeated), 0) AS again_pico,
-    coalesce(sum(part(effective_pico, day, begins, ends)) FILTER (correction), 0) AS corrections_pico
-FROM spread
-GROUP BY ALL;
+    CASE WHEN count(*) = count(ns) THEN sum(ns) END AS ns,
+    coalesce(sum(effective_pico) FILTER (repeated), 0) AS again_pico,
+    coalesce(sum(effective_pico) FILTER (correction), 0) AS corrections_pico
+FROM numbered
+WHERE ends <= date_trunc('day', begins) + INTERVAL 1 DAY
+GROUP BY thing, day;
+CREATE OR REPLACE TABLE long_row AS
+FROM numbered WHERE ends > date_trunc('day', begins) + INTERVAL 1 DAY;

@@ -18,6 +18,7 @@ listed AS (
 summed AS (
     SELECT category, sum(billed_pico) AS billed_pico, sum(effective_pico) AS effective_pico
     FROM invoice_day
+    JOIN thing USING (thing)
     WHERE NOT compared
     GROUP BY category
 )

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ _SCRIPTS = {
     "nonsense": "report.file.write_text('[1, 2]')\n    os._exit(0)",
     "odd_claim": 'report.file.write_text(\'{"claims": [{"name": 1}], "facts": {}, "detail": {}, "skipped": null, '
     '"failed": null}\')\n    os._exit(0)',
+    "timed": "report.fact('seconds', scope.seconds)",
     "skips": "raise SkippedError('there is no such thing here')",
 }
 
@@ -52,9 +54,19 @@ def play(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("MADE_PIDS", str(tmp_path / "pids"))
 
-    def run(*names: str, seconds: float = 60.0, needs_gpu: bool = False) -> tuple[Report, list[Ended], list[int]]:
+    def run(
+        *names: str, seconds: float = 60.0, needs_gpu: bool = False, takes_rest: Sequence[str] = ()
+    ) -> tuple[Report, list[Ended], list[int]]:
         stages = [
-            Stage(name=name, about="", seconds=seconds, quick_seconds=seconds, needs_gpu=needs_gpu) for name in names
+            Stage(
+                name=name,
+                about="",
+                seconds=seconds,
+                quick_seconds=seconds,
+                needs_gpu=needs_gpu,
+                takes_rest=name in takes_rest,
+            )
+            for name in names
         ]
         report, endings, kept = Report("gpu", quick=True), [], []
         harness.run(
@@ -125,6 +137,14 @@ def test_a_stage_that_hangs_is_stopped_with_all_that_it_started(play, tmp_path):
         while _runs(pid) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not _runs(pid)
+
+
+def test_a_stage_has_what_those_before_it_left_of_their_time_where_it_takes_that(play):
+    _, (before, skipped, timed), _ = play("good", "skips", "timed", seconds=30.0, takes_rest=["timed"])
+    assert skipped.skipped
+    assert timed.facts["seconds"] == pytest.approx(60.0 - before.took_s, abs=1e-3)
+    _, (_, timed), _ = play("good", "timed", seconds=30.0)
+    assert timed.facts["seconds"] == 30.0
 
 
 def _runs(pid: int) -> bool:

@@ -153,9 +153,15 @@ def compare(
 
 
 def _idle_ns(allocation: Allocation) -> int:
-    """Idle time of the dedicated devices that did rollouts."""
-    devices = allocation.in_pools("rollout", "train").devices
-    return Allocation(devices=tuple(device for device in devices if device.bucket_ns["rollout"])).measured_ns()["idle"]
+    """Idle time of the dedicated devices that did rollouts; of what several runs report as idle, this run's part."""
+    dedicated = allocation.in_pools("rollout", "train")
+    worked = [device for device in dedicated.devices if device.bucket_ns["rollout"]]
+    names = {(device.device_id, device.pool, device.device_class) for device in worked}
+    idle = (time for time in dedicated.shared if time.bucket == "idle")
+    more = (
+        (time.hardware_share - 1) * time.ns for time in idle if (time.device_id, time.pool, time.device_class) in names
+    )
+    return sum(device.bucket_ns["idle"] for device in worked) + round(sum(more, Fraction(0)))
 
 
 def _increment(

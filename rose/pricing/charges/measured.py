@@ -6,8 +6,10 @@ half of it, and made its tokens in the whole.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import polars as pl
 
@@ -31,7 +33,8 @@ class SharedTime:
     ns: int
     cost_nano: int
     part: Fraction
-    #: Share of the rollout time that all report of the hour which the hardware had time for.
+    #: Share of the rollout time that all report of the hour which the hardware had time for; of idle time, what it had
+    #: left by the one who worked longest.
     room: Fraction
 
     @property
@@ -48,7 +51,8 @@ class SharedTime:
     def hardware_share(self) -> Fraction:
         """Time of the hardware for each nanosecond billed.
 
-        What was measured, but never more of all runs together than the hour has: two that work at once have half each.
+        What was measured, but never more of all runs together than the hour has: two that work at once have half each,
+        and so have two that are idle at once.
         """
         return self.room / self.part
 
@@ -61,7 +65,7 @@ def shared(charges: Charges) -> tuple[SharedTime, ...]:
     times = (
         charges.frame.filter(kind="capacity")
         .join(charges.shared, on=keys)
-        .group_by(*keys, "lease_id", "bucket", "held_ns", "part_ns", "rollout_ns", "hardware_ns")
+        .group_by(*keys, "lease_id", "bucket", "held_ns", "part_ns", "rollout_ns", "idle_ns", "busy_ns", "hardware_ns")
         .agg(pl.col("ns", "cost_nano").sum())
         .sort(*keys, "lease_id", "bucket")
         .with_columns(hour_ns=pl.col("hour").dt.epoch("ns"))
@@ -70,7 +74,14 @@ def shared(charges: Charges) -> tuple[SharedTime, ...]:
         SharedTime(
             **{name: row[name] for name in (*_DEVICE, "hour_ns", "lease_id", "bucket", "ns", "cost_nano")},
             part=Fraction(row["part_ns"], row["held_ns"]),
-            room=Fraction(row["hardware_ns"], max(row["hardware_ns"], row["rollout_ns"])),
+            room=_room(row),
         )
         for row in times.iter_rows(named=True)
     )
+
+
+def _room(row: Mapping[str, Any]) -> Fraction:
+    if row["bucket"] == "idle":
+        left_ns = max(row["hardware_ns"] - row["busy_ns"], 0)
+        return Fraction(left_ns, max(left_ns, row["idle_ns"], 1))
+    return Fraction(row["hardware_ns"], max(row["hardware_ns"], row["rollout_ns"]))

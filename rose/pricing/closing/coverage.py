@@ -98,7 +98,7 @@ def corrections_in(posted: Postings, period: Period, provenance: str) -> Iterato
         earlier = (part for part in counted if part.from_ns < period.from_ns)
         before = [Period(part.from_ns, min(part.to_ns, period.from_ns)) for part in earlier]
         for posting in posted[close_id][1:]:
-            if before and period.from_ns <= posting.posted_ns < period.to_ns:
+            if before and posting.rows and period.from_ns <= posting.posted_ns < period.to_ns:
                 yield posting, before
 
 

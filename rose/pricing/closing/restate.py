@@ -33,7 +33,7 @@ def restate(
     allow_unverified: bool = False,
     now_us: int | None = None,
 ) -> Posting | None:
-    """Correct a close; returns the correction, or None where nothing differs and so nothing was posted.
+    """Correct a close; returns the correction, or None where no charge and no rule differs: then nothing was posted.
 
     `book` None prices by the book of the last posting. Raises PricingError for a close that there is none of, for a
     reason that says nothing, and for a period that cannot be priced any more; PriceBookError; LedgerError;
@@ -49,7 +49,8 @@ def restate(
         last = closed.posted[-1]
         if book is not None:
             approval.check_adopted(root, book)
-        book = book or store.book_of(root, last)
+        before = store.book_of(root, last)
+        book = book or before
         choice.refuse_example(book, f"correcting {close_id}")
         mark = watermark(root)
         try:
@@ -70,7 +71,8 @@ def restate(
         # Never before what is corrected, whatever the clock says.
         posted_us = max(utc_us() if now_us is None else now_us, last.posted_us + 1)
         rows = charge_algebra.difference(priced.frame, closed.frame)
-        if rows.is_empty():
+        # Shared costs and credits are under the rules of the last posting, so other rules are one, if without a row.
+        if rows.is_empty() and (book.shared_cost, book.credit) == (before.shared_cost, before.credit):
             return None
         new_book = book.sha256 != last.book.sha256
         book_file = f"price_book-{number:04d}.toml" if new_book else last.book.file

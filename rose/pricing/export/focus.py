@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import sql
+from rose.ledger.commands.output import FORMULA
 from rose.pricing.export import focus_check, out, prices
 from rose.pricing.export.bill import Bill
 from rose.pricing.export.out import Written
@@ -27,7 +28,7 @@ from rose.pricing.money import PricingError
 
 
 class _CsvWriter:
-    """Text with every decimal written out: pyarrow's own writer makes 0E-12 of zero."""
+    """Text with every decimal written out: pyarrow's own writer makes 0E-12 of zero. No cell is a formula."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._file = path.open("wb")
@@ -36,6 +37,8 @@ class _CsvWriter:
     def write_batch(self, batch: pa.RecordBatch) -> None:
         frame = pl.from_arrow(batch)
         assert isinstance(frame, pl.DataFrame)
+        text = pl.col(pl.String)
+        frame = frame.with_columns(text.str.replace(FORMULA.pattern, "'$0"))
         frame.write_csv(self._file, include_header=self._header)
         self._header = False
 

@@ -14,7 +14,7 @@ from typing import Any
 import xlsxwriter
 from xlsxwriter.utility import xl_rowcol_to_cell
 
-from rose.pricing.export import drilldown, facts, out
+from rose.pricing.export import drilldown, facts, invoiced, out
 from rose.pricing.export.bill import Bill
 from rose.pricing.export.out import Written
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL
@@ -45,7 +45,7 @@ def write(bill: Bill, path: Path, *, force: bool = False, progress: Progress = l
     Raises PricingError if the file cannot be written, or a drill-down has more rows than a sheet can hold.
     """
     out.suffix_of(path, SUFFIXES, "a workbook")
-    tables = drilldown.tables(bill)
+    tables = [*drilldown.tables(bill), *([] if bill.close_id is None else [invoiced.table(bill)])]
     for table in tables:
         if len(table.rows) > _ROWS_MAX:
             raise PricingError(
@@ -173,16 +173,16 @@ class _Book:
             row += 1
             sheet.write_string(row, 0, name, self._bold)
             sheet.write_string(row, 1, value)
-        row = self._views(sheet, row + 2, tables[0])
+        row = self._views(sheet, row + 2, tables)
         self._proof(sheet, row + 1, tables)
         sheet.freeze_panes(1, 0)
 
-    def _views(self, sheet: Any, row: int, by_team: Table) -> int:
+    def _views(self, sheet: Any, row: int, tables: list[Table]) -> int:
         """The bill in each view, and with its corrections; returns the row below."""
-        bill = self._bill
+        bill, by_team = self._bill, tables[0]
         for index, name in enumerate(("view, never added together", "USD", "nano-dollars, exact", "what it is")):
             sheet.write_string(row, index, name, self._head)
-        meaning = dict(facts.DEFINITIONS)
+        meanings = dict(facts.DEFINITIONS)
         lines: list[tuple[str, str | None, int | None]] = [
             (AMORTIZED, self._totals["By team", "amortized"], bill.charges.total_nano),
             (FULLY_LOADED, self._totals["By team", "fully loaded"], by_team.total(3)),
@@ -190,14 +190,17 @@ class _Book:
         ]
         for name, cell, nano in lines:
             row += 1
-            self._amount(sheet, row, name, cell, nano, meaning[name])
+            self._amount(sheet, row, name, cell, nano, meanings[name])
         if bill.close_id is not None:
             corrections = bill.total_nano - bill.charges.total_nano
             cell = self._totals["Corrections", "amortized"]
-            self._amount(sheet, row + 2, "corrections posted since", cell, corrections, meaning["correction"])
+            self._amount(sheet, row + 2, "corrections posted since", cell, corrections, meanings["correction"])
             restated = f"{xl_rowcol_to_cell(row - 2, 1)}+{xl_rowcol_to_cell(row + 2, 1)}"
             self._amount(sheet, row + 3, "amortized, with corrections", restated, bill.total_nano, "")
-            row += 3
+            cell = self._totals[invoiced.NAME, invoiced.TOTAL]
+            meaning = "The closed charges with corrections of earlier periods, shared costs and credits."
+            self._amount(sheet, row + 4, "on the invoices of the period", cell, tables[-1].total(-1), meaning)
+            row += 4
         return row + 1
 
     def _amount(self, sheet: Any, row: int, name: str, formula: str | None, nano: int | None, meaning: str) -> None:
@@ -233,6 +236,8 @@ class _Book:
         for table in tables:
             for index, column in enumerate(table.columns):
                 if column.kind != "money" or table.name == "Corrections":
+                    continue
+                if table.name == invoiced.NAME and column.name != invoiced.CHARGES:
                     continue
                 buckets = parts.get(table.name)
                 expected = sum(nano.get(bucket, 0) for bucket in buckets) if buckets else sum(nano.values())

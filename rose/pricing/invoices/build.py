@@ -28,7 +28,7 @@ from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 from rose.pricing.query import rows, set_variables
 from rose.pricing.spend import rules, sums
 from rose.pricing.spend.cost import tags_of
-from rose.pricing.spend.currency import OWN, Rate, rate_of
+from rose.pricing.spend.currency import OWN, Rate, last_day_ns, rate_of
 from rose.pricing.spend.gather import gather
 
 _KEYS = ("team", "run_id", "bucket", "kind", "pool", "device_class", "commitment", "route")
@@ -49,6 +49,8 @@ class _Charged:
     later: pl.DataFrame
     #: Closes that have hours of it since.
     again: tuple[str, ...] = ()
+    #: Whether a correction was posted to the close, if one of rules alone.
+    corrected: bool = False
 
 
 def invoices(
@@ -96,11 +98,13 @@ def invoices(
             issuer=book.issuer,
             contact=book.contact,
             later_nano=later.get(team, 0),
-            corrected=not charged.later.is_empty(),
+            corrected=charged.corrected,
             closed_again_in=charged.again,
         )
         for team in sorted(lines.keys() | later.keys(), key=order)
     ]
+    if not made:
+        raise NothingChargedError(f"{period.label} has no charge and no correction that comes to anything to invoice")
     return _converted(made, _rate(charged, currency, period))
 
 
@@ -134,6 +138,7 @@ def _charged(
         return _Charged(
             frame=closed.charges.frame, book=closed.book, books=(closed.book,), stamp=closed.stamp, close=close,
             made_ns=close.posted_ns, later=closed.corrections, again=_later_closes(posted, close),
+            corrected=len(closed.posted) > 1,
         )  # fmt: skip
     now_ns = 1000 * (utc_us() if now_us is None else now_us)
     try:
@@ -277,7 +282,7 @@ def _rate(charged: _Charged, currency: str, period: Period) -> Rate | None:
             raise
         known = ", ".join(sorted({OWN, *(entry.currency for entry in charged.book.exchange_rate)}))
         raise PricingError(
-            f"no rate of exchange for {currency} on {day_of(period.to_ns - 1)} is in the price book that was frozen "
+            f"no rate of exchange for {currency} on {day_of(last_day_ns(period))} is in the price book that was frozen "
             f"with {charged.close.close_id}, and no other converts its invoices (currencies it has: {known})"
         ) from None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -21,6 +21,8 @@ class VendorResource(Dated):
     device: Name | None = None
     hardware: Name | None = None
     device_class: Name | None = Field(default=None, alias="class")
+    #: What of them it charges for; None where its unit says that.
+    item: Literal["device time", "energy", "transfer"] | None = None
     #: Devices of the fleet in one resource of the vendor's, such as 8 in an instance of 8 GPUs.
     devices: Annotated[int, Field(ge=1, le=1_000_000)] = 1
 

@@ -33,6 +33,8 @@ from rose.pricing.spend.currency import Rate
 DEVICE_TIME = "device time"
 #: Lines and single days that are handed out, those that differ most first; sums are of all.
 _LINES_MAX = 10_000
+#: Sums that are made at once: some hundred bytes each, of `invoice.MEMORY` in all.
+_SUMS_AT_ONCE = 500_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,6 +185,7 @@ def compare(
     _prepare(connection, period, charged, book, rate)
     for step in ("20_again", "30_days"):
         connection.execute(sql.read(f"reconcile/{step}.sql"))
+    _by_days(connection, "35_days", period)
     if not connection.execute("SELECT count(*) FROM invoice_day").fetchall()[0][0]:
         raise PricingError(
             f"{facts.path} has charges from {facts.begins} to {facts.ends}, and none of them from "
@@ -190,7 +193,28 @@ def compare(
         )
     for step in ("40_match", "50_compare"):
         connection.execute(sql.read(f"reconcile/{step}.sql"))
+    _by_days(connection, "55_cells", period)
+    _by_lines(connection, "57_sums")
     return _answer(connection, stamp, facts, rate, tolerance, period)
+
+
+def _by_days(connection: duckdb.DuckDBPyConnection, step: str, period: Period) -> None:
+    """Run a step for so many days at once that what it sums up fits in memory."""
+    things = int(connection.execute("SELECT count(*) FROM thing").fetchall()[0][0])
+    block_ns = max(1, _SUMS_AT_ONCE // max(1, things)) * NS_PER_DAY
+    for from_ns in range(period.from_ns, period.to_ns, block_ns):
+        for name, ns in (("block_from", from_ns), ("block_to", min(from_ns + block_ns, period.to_ns))):
+            connection.execute(f"SET VARIABLE {name} = $value::TIMESTAMP", {"value": naive(ns)})
+        connection.execute(sql.read(f"reconcile/{step}.sql"))
+
+
+def _by_lines(connection: duckdb.DuckDBPyConnection, step: str) -> None:
+    """The same for so many lines at once."""
+    lines = int(connection.execute("SELECT count(*) FROM line").fetchall()[0][0])
+    for first in range(1, lines + 1, _SUMS_AT_ONCE):
+        for name, line in (("line_from", first), ("line_to", first + _SUMS_AT_ONCE)):
+            connection.execute(f"SET VARIABLE {name} = $value::BIGINT", {"value": line})
+        connection.execute(sql.read(f"reconcile/{step}.sql"))
 
 
 def _book(root: Path, period: Period, named: str | PriceBook | None, provenance: str) -> PriceBook | None:
@@ -245,12 +269,13 @@ def _mapping(book: PriceBook | None) -> pl.DataFrame:
         kind = "class" if entry.device_class else "devices" if any(mark in target for mark in "*?[") else "device"
         first, end = (naive(ns) if ns is not None else None for ns in (entry.from_ns, entry.to_ns))
         rows.append((
-            place, entry.resource, entry.sku, kind, target, entry.device is not None, entry.devices,
+            place, entry.resource, entry.sku, kind, target, entry.device is not None, entry.devices, entry.item,
             first or datetime(1, 1, 1), end or datetime(9999, 12, 31),
         ))  # fmt: skip
     schema: dict[str, Any] = {
         "place": pl.Int64, "resource": pl.String, "sku": pl.String, "kind": pl.String, "target": pl.String,
-        "by_name": pl.Boolean, "devices": pl.Int64, "from_day": pl.Datetime("us"), "to_day": pl.Datetime("us"),
+        "by_name": pl.Boolean, "devices": pl.Int64, "item": pl.String, "from_day": pl.Datetime("us"),
+        "to_day": pl.Datetime("us"),
     }  # fmt: skip
     return pl.DataFrame(rows, schema=schema, orient="row")
 

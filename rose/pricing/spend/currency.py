@@ -16,7 +16,7 @@ from typing import Any
 
 from rose.pricing.closing.period import Period
 from rose.pricing.figures import BookFacts, Figure, Stamp
-from rose.pricing.money import rounded
+from rose.pricing.money import NS_PER_HOUR, rounded
 from rose.pricing.price_books import choice
 from rose.pricing.price_books.entries import day_of
 from rose.pricing.price_books.pricebook import PriceBook
@@ -27,7 +27,7 @@ OWN = "USD"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rate:
-    """Dollars for one unit of `currency` on `day`, the last UTC day of a period; `book` is its name and version."""
+    """Dollars for one unit of `currency` on `day`, the last day of a period; `book` is its name and version."""
 
     currency: str
     usd_per_unit: Decimal
@@ -80,12 +80,22 @@ def rate_of(book: PriceBook, currency: str, period: Period) -> Rate | None:
     """The rate of a currency for the last day of a period; None for dollars. Raises PriceBookError without one."""
     if currency == OWN:
         return None
-    last_ns = period.to_ns - 1
+    last_ns = last_day_ns(period)
     entry = book.exchange_rate_at(currency, last_ns)
     return Rate(
         currency=currency, usd_per_unit=entry.usd_per_unit, day=day_of(last_ns), source=entry.source,
         source_date=entry.source_date, book=f"{book.name} {book.version}",
     )  # fmt: skip
+
+
+def last_day_ns(period: Period) -> int:
+    """An instant of the UTC day that a period ends with, UTC nanoseconds [D].
+
+    Of a day or more, the day of twelve hours before its end: a month in New York ends on the first of the next one in
+    UTC, and its last day is not that one. The shortest day has 23 hours.
+    """
+    is_whole_day = period.to_ns - period.from_ns >= 23 * NS_PER_HOUR
+    return period.to_ns - 1 - (12 * NS_PER_HOUR if is_whole_day else 0)
 
 
 def rate(

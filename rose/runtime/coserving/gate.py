@@ -65,6 +65,8 @@ class RolloutGate:
         self._policy: Policy = numbered(-1)
         self._lease = LeaseTerms()
         self._mark_ns = self._mark_cpu_ns = 0
+        #: When the queue of a GPU was first full in the running step; None if it was not, or was emptied since.
+        self._full_ns: int | None = None
 
     # ------------------------------------------------------------------ before a step
 
@@ -103,7 +105,7 @@ class RolloutGate:
     def _decide(self, now_ns: int, held_ns: int) -> Decision:
         load = self._page.serving_load() if self._page.serving_works() else None
         chunk_tokens = self._chunk(load)
-        step_ns, prefill = self._telemetry.step_ns(chunk_tokens)
+        step_ns, prefill = self._telemetry.step_ns(chunk_tokens, layers=self._policy.yields)
         preempt_ns = self._preempt_ns(step_ns)
         self._page.set(Party.ROLLOUT, Field.PREEMPT_NS, preempt_ns or 0)
         running = len(self._view.running)
@@ -139,7 +141,7 @@ class RolloutGate:
         chunk = self._chunk_tokens
         if self._policy.yields and load is not None and load.usual_prefill_ns is not None:
             wait_ns = int(2 * self._lease.regret_share * load.usual_prefill_ns)
-            fits = self._telemetry.times.prefill_tokens_within(wait_ns * self._layers // self._ahead)
+            fits = self._telemetry.prefill_tokens_within(wait_ns * self._layers // self._ahead)
             if fits is not None and not self._page.get(Party.ROLLOUT, Field.PREEMPTIBLE):
                 chunk = min(chunk, max(CHUNK_TOKENS_MIN, fits))
         self._set_chunk_tokens(chunk)
@@ -165,6 +167,7 @@ class RolloutGate:
 
     def step_begins(self) -> None:
         """A step begins; its span is open."""
+        self._full_ns, self._telemetry.layers_ns = None, 0
         self._mark(monotonic_ns(), time.thread_time_ns())
 
     def step_ended(self, began_ns: int) -> None:
@@ -180,12 +183,15 @@ class RolloutGate:
         after_wish_ns = self._note_taken(layers_left)
         if self._run_ahead is not None and self._policy.yields:
             self._run_ahead.before_layer()
+            self._time_layers(layers_left)
         wanted = self._page.serving_wants()
         if not self._policy.yields:
-            self._telemetry.disturbed = self._telemetry.disturbed or bool(wanted)
+            # On a GPU a whole step is queued at once, and what comes beside it later is not seen here.
+            self._telemetry.disturbed |= bool(wanted) or self._run_ahead is not None
             return
         if wanted and self._run_ahead is not None:
             self._run_ahead.drain()
+            self._full_ns = None
         elif wanted:  # The core may have been taken since the clocks were read, and with it the time for the wish.
             again_ns = self._note_taken(layers_left)
             after_wish_ns = again_ns if after_wish_ns is None else after_wish_ns
@@ -211,6 +217,18 @@ class RolloutGate:
             self._telemetry.waited_ns += ended - began
         self._page.open_span(Party.ROLLOUT, Span.ROLLOUT, ended)
         self._mark(ended, cpu)
+
+    def _time_layers(self, layers_left: int) -> None:
+        """Once the queue of a GPU is full, each look comes a layer after the one before it.
+
+        What the host does before the first layer and after the last keeps nobody from the device, and takes most of a
+        small model's step.
+        """
+        layers = self._layers - self._ahead - 1
+        if layers_left == layers + 1:
+            self._full_ns = monotonic_ns()
+        elif layers_left == 1 and self._full_ns is not None:
+            self._telemetry.layers_ns = (monotonic_ns() - self._full_ns) * self._layers // layers
 
     def _check_worth(self, began_ns: int) -> None:
         """Whether a step that gives way is still to be finished."""

@@ -92,13 +92,9 @@ class EngineTelemetry:
         self._page.close_span(self._party, now_ns, aux=requests)
 
     def _learn(self, batch: Any, duration_ns: int) -> None:
-        requests = len(batch.reqs)
-        if batch.forward_mode.is_decode():
-            context = sum(context_tokens(request) for request in batch.reqs)
-            self.times = self.times.observe_decode(requests, context, duration_ns)
-        elif batch.forward_mode.is_extend() and batch.extend_num_tokens:
+        if batch.forward_mode.is_extend() and batch.extend_num_tokens:
             self._view.note_prefill(batch)
-            self.times = self.times.observe_prefill(int(batch.extend_num_tokens), duration_ns)
+        self.times = _observed(self.times, batch, duration_ns)
         self._steps += 1
         page, party = self._page, self._party
         page.set(party, Field.STEPS, self._steps)
@@ -109,6 +105,15 @@ class EngineTelemetry:
         page, party = self._page, self._party
         page.set(party, Field.KV_TOKENS_USED, self._view.kv_tokens_used())
         page.set(party, Field.KV_TOKENS_CACHED, self._view.kv_tokens_cached())
+
+
+def _observed(times: StepTimes, batch: Any, duration_ns: int) -> StepTimes:
+    if batch.forward_mode.is_decode():
+        context = sum(context_tokens(request) for request in batch.reqs)
+        return times.observe_decode(len(batch.reqs), context, duration_ns)
+    if batch.forward_mode.is_extend() and batch.extend_num_tokens:
+        return times.observe_prefill(int(batch.extend_num_tokens), duration_ns)
+    return times
 
 
 class ServingTelemetry(EngineTelemetry):
@@ -303,6 +308,9 @@ class RolloutTelemetry(EngineTelemetry):
         self.waited_ns = 0
         #: What the step that ends computed after serving's wish, if one came during the last of its layers.
         self.after_wish_ns = 0
+        #: What the layers of the running step take on a GPU, once that was seen, and the fits of what they took.
+        self.layers_ns = 0
+        self.layer_times = StepTimes.unknown()
         #: Spans of weights that other threads worked on; the ring has one writer, the scheduler's thread.
         self._synced: deque[SpanRecord] = deque()
 
@@ -313,12 +321,28 @@ class RolloutTelemetry(EngineTelemetry):
     def _excluded_ns(self, now_ns: int) -> int:
         return self.waited_ns
 
-    def step_ns(self, chunk_tokens: int) -> tuple[int | None, bool]:
-        """Predicted time of the next step, None until enough of its sort ran, and whether it will be a prefill."""
+    def _learn(self, batch: Any, duration_ns: int) -> None:
+        super()._learn(batch, duration_ns)
+        if self.layers_ns:
+            self.layer_times = _observed(self.layer_times, batch, self.layers_ns)
+
+    def step_ns(self, chunk_tokens: int, *, layers: bool = False) -> tuple[int | None, bool]:
+        """Predicted time of the next step, None until enough of its sort ran, and whether it will be a prefill.
+
+        `layers`: of its layers alone, where that is known.
+        """
         kind, first, second = self._view.next_step(chunk_tokens)
         if kind == "prefill":
-            return (self.times.prefill_ns(first) if self.times.prefill.fitted else None), True
-        return (self.times.decode_ns(first, second) if self.times.decode.fitted else None), False
+            times = self.layer_times if layers and self.layer_times.prefill.fitted else self.times
+            return (times.prefill_ns(first) if times.prefill.fitted else None), True
+        times = self.layer_times if layers and self.layer_times.decode.fitted else self.times
+        return (times.decode_ns(first, second) if times.decode.fitted else None), False
+
+    def prefill_tokens_within(self, limit_ns: int) -> int | None:
+        """The most tokens of which a prefill's layers, else all of it, are predicted to take `limit_ns` at most; None
+        while that is unknown."""
+        within = self.layer_times.prefill_tokens_within(limit_ns)
+        return self.times.prefill_tokens_within(limit_ns) if within is None else within
 
     def worked(self, from_ns: int, to_ns: int, *, latency_ns: int = 0, aux: int = 0) -> None:
         """Rollouts had the device in [from_ns, to_ns): close the span that says so."""

@@ -102,9 +102,9 @@ def server_environment() -> dict[str, str]:
 
     One OpenMP thread: a pool of them does not survive a fork. Each engine sets its own number.
     """
-    from rose.runtime.engines import cpu
+    from rose.runtime.engines import cpu, gpu
 
-    return {"ROSE_ENGINE_ON_CPU": "1", **cpu.ENVIRONMENT, "OMP_NUM_THREADS": "1"}
+    return {"ROSE_ENGINE_ON_CPU": "1", **cpu.ENVIRONMENT, **gpu.environment_on_cores(), "OMP_NUM_THREADS": "1"}
 
 
 def start_cores(cores: Sequence[int]) -> dict[str, str]:

@@ -301,7 +301,7 @@ class EngineProcess:
         if spec.cores:
             environment["OMP_NUM_THREADS"] = str(len(spec.cores))
         if spec.gpu is None:
-            environment |= {"ROSE_ENGINE_ON_CPU": "1", **cpu.ENVIRONMENT}
+            environment |= {"ROSE_ENGINE_ON_CPU": "1", **cpu.ENVIRONMENT, **gpu.environment_on_cores()}
         else:
             environment |= gpu.environment()
         return {**environment, **spec.environment}

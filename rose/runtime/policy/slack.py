@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-#: How long a prediction about the next request alone may hold a step beside which nobody is served.
+#: How long a prediction about the next request alone may hold a step beside which nobody is served, at most.
 PROBE_AFTER_NS = 2_000_000_000
 #: Of the regret share, what steps admitted beside a living request may use. The rest is for what no prediction sees:
 #: caches that are cold, and a step that gives way a layer late.
@@ -174,10 +174,17 @@ def admit(facts: StepFacts) -> Decision:
     if decision.admitted:
         decision = _by_regret(load, lease, facts, alone, decision)
     about_the_next = decision.hold in (Hold.NEXT_REQUEST, Hold.REGRET) and attainable(load, budgets)
-    if about_the_next and alone and facts.held_ns >= PROBE_AFTER_NS:
+    if about_the_next and alone and facts.held_ns >= _probe_after_ns(decision.hold, facts.preempt_ns, lease):
         # One slow moment can make a step look as if it never fitted, and then none would run that could show otherwise.
         return Decision(True, Hold.NONE, decision.slack_ns)
     return decision
+
+
+def _probe_after_ns(hold: Hold, preempt_ns: int, lease: LeaseTerms) -> int:
+    """What only regret holds may run for the regret's share of the time: few requests meet it, and it learns soon."""
+    if hold is not Hold.REGRET or preempt_ns >= lease.regret_share * PROBE_AFTER_NS:
+        return PROBE_AFTER_NS
+    return int(preempt_ns / lease.regret_share)
 
 
 def _unknown(load: ServingLoad) -> bool:

@@ -137,6 +137,28 @@ def test_what_a_device_did_before_it_changed_within_the_hour_is_not_of_what_it_b
     assert sum("tokens of the hour's turns" in text for text in sums(made_of)) == 2
 
 
+def test_what_a_device_was_twice_within_the_hour_is_one_charge(write_ledger: Any) -> None:
+    """Serving, rollout, and serving again: its time as serving is divided once, and its energy rounded once."""
+    made = [
+        run(), device("joined", 0), slice_(0, serving=3.1, headroom=1.7, idle=7.3),
+        slice_(12.1, lease_id="L", rollout=2.9), turn("a", 13, 1207, lease_id="L"), power(0, 15, 613),
+        device("joined", 15, pool="rollout"), slice_(15, rollout=5), turn("b", 16, 31), power(15, 20, 777),
+        device("joined", 20), slice_(20, serving=2.3, headroom=0.7, idle=9.9),
+        slice_(32.9, lease_id="L", rollout=4.1), turn("c", 34, 411, lease_id="L"), power(20, 37, 911),
+    ]  # fmt: skip
+    root = write_ledger(made)
+    frame = charges.price(root, test_tenures.BOOK).frame
+    assert not frame.select(charge_algebra.DIMENSIONS).is_duplicated().any()
+    made_of = explain(root, Question(run_id="run", device_id="d", hour_ns=T0_NS), test_tenures.BOOK)
+    assert made_of.faults == []
+    assert sum("headroom, not lent" in text for text in sums(made_of)) == 2
+    later = [device("left", 37), device("joined", 40, pool="rollout"), slice_(40, rollout=2), device("left", 42)]
+    write_ledger([*later, device("joined", 50), slice_(50, idle=1.3), device("left", 51.3)], root=root)
+    again = charges.price(root, test_tenures.BOOK).frame
+    (root / "pricing.duckdb").unlink(missing_ok=True)
+    assert again.equals(charges.price(root, test_tenures.BOOK).frame)
+
+
 _AWKWARD = pricebook.parse(random_ledger.BOOK, "awkward.toml")
 
 

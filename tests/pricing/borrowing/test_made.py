@@ -110,6 +110,13 @@ def test_another_run_on_the_hardware_changes_what_is_paid_and_not_what_is_made(w
     assert break_even[0] == break_even[1]
 
 
+def test_idle_time_of_a_device_that_two_runs_have_is_there_once(write_ledger: Any) -> None:
+    """Both report 1,200 s of one hour as idle, in which neither worked for more than 2,400 s: each has half of them."""
+    root = write_ledger(ours(), root=with_another(write_ledger, *ours()))
+    ways = [seen(root, run_id=run_id).compared.alternatives[0] for run_id in ("run", "other")]
+    assert [way.bought.idle_ns for way in ways if way.bought] == [600 * S] * 2
+
+
 def test_what_the_borrow_kept_from_being_avoided_is_charged_for_the_run_s_part(write_ledger: Any) -> None:
     """The other run holds the device for the whole hour: every nanosecond of it is half this run's."""
     root = write_ledger(ours(), root=with_another(write_ledger, *holding(s="serving")))

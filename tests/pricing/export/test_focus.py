@@ -171,6 +171,18 @@ def test_a_csv_has_the_rows_of_the_parquet_file(period_bill: Bill, rows: pl.Data
     assert read.with_columns(pl.col(name).cast(kind) for name, kind in rows.schema.items()).equals(rows)
 
 
+def test_a_name_in_a_csv_is_no_formula_of_a_spreadsheet(period_bill: Bill, tmp_path: Path) -> None:
+    names = ("=1+1", "+cmd", "-2", "@SUM(A1)", " =1", "\uff1d1", "research")
+    charged = period_bill.charges.frame
+    frame = charged.with_columns(team=pl.Series([names[number % len(names)] for number in range(charged.height)]))
+    hostile = dataclasses.replace(period_bill, parts=(dataclasses.replace(period_bill.charges, frame=frame),))
+    focus.write(hostile, tmp_path / "f.csv")
+    focus.write(hostile, tmp_path / "f.parquet")
+    written = set(pl.read_csv(tmp_path / "f.csv", infer_schema=False)["SubAccountName"].drop_nulls())
+    assert written == {"research", *(f"'{name}" for name in names[:-1])}
+    assert set(pl.read_parquet(tmp_path / "f.parquet")["SubAccountName"].drop_nulls()) == set(names)
+
+
 def test_many_portions_make_the_file_that_one_makes(
     period_bill: Bill, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

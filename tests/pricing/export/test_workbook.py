@@ -16,7 +16,7 @@ from tests.pricing.export.conftest import NAME
 
 SHEETS = [
     "Summary", "By team", "By bucket and day", "By run", "By policy version and task", "Waste by cause", "Idle",
-    "Transfer and energy", "Prices used", "Corrections", "How to read this",
+    "Transfer and energy", "Prices used", "Corrections", "Invoices", "How to read this",
 ]  # fmt: skip
 HEADER_ROW = 5
 

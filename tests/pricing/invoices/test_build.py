@@ -4,7 +4,9 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import get_args
 
+import openpyxl
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
@@ -12,6 +14,8 @@ from rose.pricing.audit.check import check
 from rose.pricing.closing import charge_algebra, store
 from rose.pricing.closing.period import NS_PER_DAY, Period
 from rose.pricing.closing.restate import restate
+from rose.pricing.export import workbook
+from rose.pricing.export.bill import of_close
 from rose.pricing.invoices import build, page
 from rose.pricing.invoices.invoice import Invoice, Kind
 from rose.pricing.invoices.summary import summary
@@ -218,6 +222,20 @@ def test_shared_costs_and_credits_are_lines_and_all_is_close_with_them(ruled: Pa
         assert any("invoices keep them" in text for text in rules_text(cost)) is corrected
     euros = build.invoices(ruled, FIRST, currency="EUR")
     assert total(euros) == round(total(invoices[FIRST]) * 10_000 / 10_843)
+
+
+def test_the_workbook_of_a_close_re_adds_to_its_invoices(ruled: Path, tmp_path: Path) -> None:
+    for close_id, period in ((FIRST_ID, FIRST), (SECOND_ID, SECOND)):
+        workbook.write(of_close(ruled, close_id), tmp_path / f"{close_id}.xlsx")
+        book = openpyxl.load_workbook(tmp_path / f"{close_id}.xlsx", data_only=True)
+        header, *rows, footer = list(book["Invoices"].iter_rows(min_row=5, values_only=True))
+        assert header[1:] == ("charges", "corrections of earlier periods", "shared costs", "credits", "invoiced")
+        made = build.invoices(ruled, period)
+        assert {row[0]: row[-1] for row in rows} == {one.team: pytest.approx(one.total_nano / 1e9) for one in made}
+        sums = (*(sum(one.sum_nano(kind) for one in made) for kind in get_args(Kind)), total(made))
+        assert footer[1:] == pytest.approx([nano / 1e9 for nano in sums])
+        (line,) = (row for row in book["Summary"].values if row[0] == "on the invoices of the period")
+        assert line[2] == str(total(made))
 
 
 def test_what_was_shared_and_taken_off_stays_when_the_hours_are_closed_again(ruled: Path, tmp_path: Path) -> None:

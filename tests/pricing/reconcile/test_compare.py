@@ -13,7 +13,7 @@ from rose.pricing.closing.period import NS_PER_DAY, Period
 from rose.pricing.figures import Stamp
 from rose.pricing.money import PricingError
 from rose.pricing.price_books import pricebook
-from rose.pricing.price_books.pricebook import PriceBook
+from rose.pricing.price_books.pricebook import PriceBook, PriceBookError
 from rose.pricing.reconcile import compare as comparing
 from rose.pricing.reconcile import invoice, ledger, tables
 from rose.pricing.reconcile.compare import Line, Reconciliation
@@ -239,6 +239,29 @@ def test_what_is_no_device_time_is_an_item_of_its_own(
     assert (made.not_invoiced == ()) == (item == "transfer")
 
 
+@pytest.mark.parametrize(
+    ("meaning", "named", "kind", "name"),
+    [
+        ('sku = "peering-*"\nitem = "transfer"\nhardware = "GPU-0"', {}, "device", "GPU-0"),
+        ('sku = "peering-*"\nitem = "transfer"\nclass = "h100-sxm"', {}, "class", "h100-sxm"),
+        # What a device is, its own name says; what of it is charged, the book.
+        ('sku = "peering-*"\nitem = "transfer"\nclass = "l40s"', {"ResourceId": "GPU-0"}, "device", "GPU-0"),
+    ],
+)
+def test_the_book_says_that_a_row_is_transfer(
+    compare: Compare, meaning: str, named: dict[str, str], kind: str, name: str
+) -> None:
+    """Ten gigabytes of weights were 20 cents; the vendor's name of the line says nothing of a network."""
+    row = charge("link-7", 1, "0.20", "10", ConsumedUnit="GB", SkuId="peering-4", **named)
+    made = compare([*whole(), row], mapped(meaning))
+    found = line(made, name, "transfer")
+    assert (found.kind, found.ledger_nano, found.effective_nano) == (kind, 200_000_000, 200_000_000)
+    assert made.not_invoiced == ()
+    assert made.within
+    with pytest.raises(PriceBookError, match="item"):
+        mapped(meaning.replace("transfer", "bytes"))
+
+
 def test_a_vendor_of_one_class_is_compared_with_that_class(fleet_of_four: Path, tmp_path: Path) -> None:
     path = write_csv(tmp_path / "vendor.csv", whole(without=("GPU-2", "GPU-3")))
     made = comparing.reconcile(fleet_of_four, path, PERIOD, BOOK, classes=["h100-sxm"])
@@ -251,6 +274,17 @@ def test_what_cannot_be_compared_is_refused(compare: Compare, fleet_of_four: Pat
         compare([charge(BillingCurrency="EUR")])
     with pytest.raises(PricingError, match="whole UTC days"):
         comparing.reconcile(fleet_of_four, tmp_path / "none.csv", Period(T0_NS, T0_NS + NS_PER_DAY // 2))
+
+
+def test_it_is_the_same_however_much_is_summed_up_at_once(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of the whole period beside those of days, and a meaning that changes with the second day."""
+    month = {"ChargePeriodStart": "2026-05-31T00:00:00Z", "ChargePeriodEnd": "2026-06-04T00:00:00Z"}
+    rows = [*whole(GPU_0="i-7"), charge("disk", 1, "7.77", "96", **month), charge("i-7", 2, "0.33", "96", **month)]
+    book = mapped('resource = "i-7"\nhardware = "GPU-1"\nvalid_to = 2026-06-02', 'resource = "i-*"\nhardware = "GPU-0"')
+    made = compare(rows, book)
+    monkeypatch.setattr(comparing, "_SUMS_AT_ONCE", 1)
+    assert compare(rows, book) == made
+    assert line(made, "GPU-1").days_both == line(made, "GPU-0").days_both + 1 == 3
 
 
 def test_only_what_differs_most_is_handed_out(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import date
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -13,10 +14,11 @@ from rose.pricing.closing.period import Period
 from rose.pricing.figures import AMORTIZED
 from rose.pricing.price_books import pricebook
 from rose.pricing.price_books.pricebook import PriceBookError
+from rose.pricing.spend.calendar import Calendar
 from rose.pricing.spend.cost import Question, ask
 from rose.pricing.spend.currency import Rate, rate, rate_of
 from rose.pricing.watch import budget
-from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, DAY_NS, FIRST_HOUR, NEXT_DAY_US, T0_NS
+from tests.pricing.closing.conftest import BILL_NANO, BOOK_TOML, DAY_NS, FIRST_HOUR, HOUR_NS, NEXT_DAY_US, T0_NS
 
 TEXT = (
     BOOK_TOML.replace('currency = "USD"', 'currency = "USD"\nfiscal_start = 2', 1)
@@ -41,6 +43,23 @@ BOOK = pricebook.parse(TEXT, "rates.toml")
 JUNE = Period(T0_NS, T0_NS + 30 * DAY_NS)
 
 
+@pytest.mark.parametrize("tz", ["Pacific/Pago_Pago", "America/New_York", "UTC", "Europe/Berlin", "Asia/Tokyo"])
+@pytest.mark.parametrize("period", ["2026-06", "2026-06-30", "2026-06-02..2026-06"])
+def test_a_period_of_another_time_zone_takes_no_rate_of_the_month_after_it(tz: str, period: str) -> None:
+    june = rate_of(BOOK, "EUR", Calendar(tz).period(period, JUNE.to_ns + 40 * DAY_NS))
+    assert june is not None
+    assert (june.usd_per_unit, str(june.day)) == (Decimal("1.25"), "2026-06-30")
+
+
+def test_the_short_day_of_a_zone_takes_its_own_rate_and_an_hour_that_of_its_day() -> None:
+    in_march = BOOK.model_copy(
+        update={"exchange_rate": [BOOK.exchange_rate[0].model_copy(update={"valid_from": date(2026, 1, 1)})]}
+    )
+    short = rate_of(in_march, "EUR", Calendar("America/New_York").period("2026-03-08", JUNE.to_ns))
+    hour = rate_of(in_march, "EUR", Period(T0_NS, T0_NS + HOUR_NS))
+    assert [str(rate and rate.day) for rate in (short, hour)] == ["2026-03-08", "2026-06-01"]
+
+
 @pytest.fixture
 def book(tmp_path: Path) -> str:
     path = tmp_path / "rates.toml"
@@ -56,7 +75,7 @@ def test_the_rate_is_that_of_the_last_day_of_the_period() -> None:
         "Converted from USD at 1.25 USD for 1 EUR, the rate for 2026-06-30 in price book by hand 1: central bank, "
         "2026-05-29."
     )
-    later = rate_of(BOOK, "EUR", Period(T0_NS, JUNE.to_ns + 3_600_000_000_000))
+    later = rate_of(BOOK, "EUR", Period(T0_NS, JUNE.to_ns + 13 * HOUR_NS))
     assert later is not None
     assert later.usd_per_unit == Decimal("0.9")
     assert rate_of(BOOK, "USD", JUNE) is None

@@ -12,6 +12,7 @@ import torch
 
 from rose.clock import monotonic_ns
 from rose.runtime.coserving import gate as gates
+from rose.runtime.coserving import telemetry as telemetries
 from rose.runtime.coserving.gate import RolloutGate, add_layer_hooks
 from rose.runtime.coserving.memory import KvGuard
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span
@@ -336,27 +337,74 @@ def test_a_core_that_is_taken_while_a_step_looks_is_a_yield_too(device, monkeypa
     assert sum(worked) == device.page.get(Party.ROLLOUT, Field.WORKED_NS) < 20 * MS
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_serving_would_wait_for_as_many_layers_as_may_be_queued(device, layers):
-    """A stand-in for a GPU's queue, of which only the length counts here."""
-    ahead = SimpleNamespace(layers=layers)
-    gate = RolloutGate(
+def gpu_gate(device, *, ahead=2, layers=4):
+    """A gate with a stand-in for a GPU's queue, which is always empty."""
+    queue = SimpleNamespace(layers=ahead, before_layer=lambda: None, drain=lambda: None)
+    return RolloutGate(
         device.gate._page,
         device.view,
         device.telemetry,
         KvGuard(device.gate._page, device.view, None),
         chunk_tokens=512,
         set_chunk_tokens=lambda tokens: None,
-        layers=4,
-        run_ahead=ahead,
+        layers=layers,
+        run_ahead=queue,
         on_preemptible=lambda: None,
     )
+
+
+def gpu_steps(device, gate, clock, *, layer_ns, rest_ns, count=10):
+    """Decode steps of which every layer takes `layer_ns` by `clock`, and what comes after them `rest_ns`; none of them
+    is held."""
+    for _ in range(count):
+        gate.before_step(lambda: False, lambda: pytest.fail("held"))
+        device.telemetry.begin(1)
+        gate.step_begins()
+        for left in range(gate._layers, 0, -1):
+            gate.between_layers(left)
+            clock.now_ns += layer_ns
+        clock.now_ns += rest_ns
+        gate.step_ended(clock.now_ns)
+        device.telemetry.end(1, device.scheduler.running_batch)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that passes only where a test says so."""
+    made = SimpleNamespace(now_ns=monotonic_ns())
+    for module in (gates, telemetries):
+        monkeypatch.setattr(module, "monotonic_ns", lambda: made.now_ns)
+    return made
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_serving_would_wait_for_as_many_layers_as_may_be_queued(device, layers):
+    gate = gpu_gate(device, ahead=layers)
     for _ in range(10):
         device.telemetry.times = device.telemetry.times.observe_decode(2, 20, 4 * MS)
     lend(device)
     gate.before_step(lambda: False, lambda: None)
     step_ns, _ = device.telemetry.step_ns(512)
     assert device.page.get(Party.ROLLOUT, Field.PREEMPT_NS) == step_ns * layers // 4 > 0
+
+
+def test_what_a_step_does_after_its_layers_is_no_wait_for_them_on_a_gpu(device, clock):
+    """A small model's step is mostly the host's work: serving has the device beside it."""
+    gate = gpu_gate(device)
+    device.serving.set_load(replace(LOAD, usual_prefill_ns=40 * MS, largest_prefill_ns=100 * MS))
+    lend(device)
+    gpu_steps(device, gate, clock, layer_ns=MS // 2, rest_ns=10 * MS)
+    gate.before_step(lambda: False, lambda: pytest.fail("held"))
+    assert device.page.get(Party.ROLLOUT, Field.PREEMPT_NS) == pytest.approx(2 * MS // 2, rel=0.01)
+    assert device.telemetry.step_ns(512)[0] == pytest.approx(12 * MS, rel=0.01)
+
+
+def test_a_step_beside_one_of_serving_s_that_the_host_did_not_see_teaches_nothing_on_a_gpu(device, clock):
+    """Its kernels are all queued before serving's request comes, and share the device with it."""
+    gate = gpu_gate(device)
+    lend(device, policy="share_all")
+    gpu_steps(device, gate, clock, layer_ns=MS // 2, rest_ns=10 * MS)
+    assert device.telemetry.step_ns(512)[0] is None
 
 
 def test_every_layer_of_a_model_looks_at_the_page():

@@ -42,7 +42,7 @@ def test_energy_is_the_difference_of_the_cards_counter() -> None:
 
 def test_the_readings_of_a_real_card_come_out_as_they_were_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """An H100 at rest, then at work under its power cap; its energy counter from 0, its times as they were."""
-    report = json.loads((ROOT / "benchmarks" / "results" / "gpu-h100-2026-11-22.json").read_text())
+    report = json.loads((ROOT / "benchmarks" / "results" / "gpu-h100-2026-11-23.json").read_text())
     recorded = report["detail"]["stages"]["power"]["detail"]["events"]
     assert {event["clock_reasons"] for event in recorded} >= {"", "power cap"}
     bits = {"": 0, "power cap": pynvml.nvmlClocksEventReasonSwPowerCap}

@@ -135,6 +135,18 @@ def test_a_prediction_about_the_next_request_alone_cannot_keep_an_unused_device_
         assert not decide(preempt_ns=5000 * MS, load=load, held_ns=10 * PROBE_AFTER_NS).admitted
 
 
+def test_the_shorter_a_step_is_the_sooner_it_may_show_that_it_is_short():
+    """Beyond regret: one in 2 s would take minutes to correct what was learned from the first ones."""
+    assert not decide(preempt_ns=30 * MS, held_ns=599 * MS).admitted
+    assert decide(preempt_ns=30 * MS, held_ns=600 * MS).admitted
+    for lease in (LEASE, replace(LEASE, regret_share=0.0)):
+        assert not decide(preempt_ns=5000 * MS, lease=lease, held_ns=PROBE_AFTER_NS - 1).admitted, "beyond slack"
+    assert not decide(preempt_ns=30 * MS, lease=replace(LEASE, regret_share=0.0), held_ns=600 * MS).admitted
+    for load in (WAITING, RUNNING):
+        served = replace(load, regret_room_ns=0)
+        assert not decide(preempt_ns=30 * MS, load=served, held_ns=600 * MS).admitted
+
+
 def test_a_budget_that_serving_alone_cannot_meet_is_not_probed():
     load = replace(IDLE, largest_prefill_ns=1000 * MS)
     assert not attainable(load, BUDGETS)

@@ -27,10 +27,11 @@ _NATIVE_ARGUMENTS = (
 )
 #: SGLang's compiled prefix tree reads tensors of the torch that it was built with, which a host without the kernels
 #: need not have.
+_NATIVE_TREE = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
 _NATIVE_ENVIRONMENT = {
     "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1",
     "SGLANG_FORCE_FUSED_OP_BACKEND": "torch",
-    "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python",
+    **_NATIVE_TREE,
 }
 
 
@@ -55,6 +56,11 @@ def arguments() -> tuple[str, ...]:
 def environment() -> dict[str, str]:
     """An engine's environment on a GPU of this host."""
     return _NATIVE_ENVIRONMENT if native_kernels() else {}
+
+
+def environment_on_cores() -> dict[str, str]:
+    """What an engine on CPU cores of this host has of it: its torch is the same."""
+    return _NATIVE_TREE if native_kernels() else {}
 
 
 def install() -> None:

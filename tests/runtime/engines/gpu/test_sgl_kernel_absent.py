@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from rose.runtime.engines import cpu, gpu
+from rose.runtime.engines.forkserver import server_environment
 
 #: A host with a GPU, as far as SGLang's imports can tell. The kernels themselves run on a real one only.
 LIKE_A_GPU_HOST = """
@@ -81,3 +82,12 @@ rmsnorm(1)
     )
     assert "NotImplementedError: sgl_kernel.rmsnorm was called" in outcome.stderr, outcome.stderr[-2000:]
     assert "install the package sglang-kernel" in outcome.stderr
+
+
+@needs_no_kernels
+def test_an_engine_on_cores_of_that_host_does_without_the_compiled_prefix_tree_too(monkeypatch):
+    """It was built with another torch than the host's, and refuses its tensors: the fork server's as well."""
+    tree = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"
+    assert tree not in server_environment()
+    monkeypatch.setenv(gpu.NATIVE_KERNELS, "1")
+    assert server_environment()[tree] == gpu.environment()[tree] == "python"
