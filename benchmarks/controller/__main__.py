@@ -52,22 +52,26 @@ def main() -> None:
         finish(report, given.json)
 
 
-def measure(report: Report, seconds: float, rate: float, sizes: tuple[Size, ...]) -> None:
-    """Both ways of each size, one after the other; what the claims rest on goes into the report's detail."""
+#: What is measured, one after the other.
+WAYS = ("bare proxy", "controller")
+
+
+def measure(report: Report, seconds: float, rate: float, sizes: tuple[Size, ...], ways: tuple[str, ...] = WAYS) -> None:
+    """Each way with turns of each size; what the claims rest on goes into the report's detail."""
     for size in sizes:
         figures: dict[str, dict[str, Any]] = {}
-        for way in ("bare proxy", "controller"):
+        for way in ways:
             with phase(f"{way}, {size}"), tempfile.TemporaryDirectory(prefix="controller-benchmark-") as folder:
                 figures[way] = _measure(way, size, seconds, rate, Path(folder))
         report.detail[str(size)] = figures
-        share, turns = figures["controller"]["cpu_share"], figures["controller"]["turns"]
-        name = f"CPU of the controller at {rate:g} turns a second, {size}"
-        if size == sizes[0]:
-            report.claim(name, share, "of a core", CPU_SHARE_MAX, "lower")
-            report.claim("turns that failed", figures["controller"]["failed"], "turns", 0, "lower")
-        seconds_used = figures["controller"]["cpu_s"]
-        figures["controller"]["cpu_us_per_token"] = seconds_used / max(1, turns * size.output) * 1e6
-        print(f"{name}: {share:.1%} of a core; a bare proxy {figures['bare proxy']['cpu_share']:.1%}", file=sys.stderr)
+        measured = figures["controller"]
+        measured["cpu_us_per_token"] = measured["cpu_s"] / max(1, measured["turns"] * size.output) * 1e6
+        if size == SIZES[0]:
+            name = f"CPU of the controller at {rate:g} turns a second, {size}"
+            report.claim(name, measured["cpu_share"], "of a core", CPU_SHARE_MAX, "lower")
+            report.claim("turns that failed", measured["failed"], "turns", 0, "lower")
+        shares = ", ".join(f"{way} {figures[way]['cpu_share']:.1%}" for way in ways)
+        print(f"of a core at {rate:g} turns a second, {size}: {shares}", file=sys.stderr)
 
 
 def _measure(way: str, size: Size, seconds: float, rate: float, folder: Path) -> dict[str, Any]:
@@ -83,7 +87,7 @@ def _measure(way: str, size: Size, seconds: float, rate: float, folder: Path) ->
             measured = _start(stack, "bare", port, engine_port)
             path = "/generate"
         # What is only paid once: connections, imports that are put off, a first segment.
-        _load(port, path, rate, 2.0, size)
+        _load(port, path, rate, min(2.0, seconds), size)
         before = _cpu_s(measured)
         figures = _load(port, path, rate, seconds, size)
         cpu_s = _cpu_s(measured) - before

@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rose.clock import monotonic_ns, utc_us
-from rose.errors import UserError, did_you_mean
+from rose.errors import did_you_mean
 from rose.events import Record
 from rose.runtime.policy.demand import DemandFacts, wanted_ns
 from rose.runtime.policy.policies import POLICIES
 from rose.runtime.scheduling.assignment import Assignment
 from rose.runtime.scheduling.demand import Answers, Demand, Wanted
-from rose.runtime.scheduling.devices import Devices
+from rose.runtime.scheduling.devices import Devices, UnknownDeviceError
 from rose.runtime.scheduling.engine_calls import EngineCalls
 from rose.runtime.scheduling.load import Load
 from rose.runtime.scheduling.messages import (
@@ -41,23 +41,15 @@ from rose.runtime.scheduling.messages import (
 from rose.runtime.scheduling.runs.answers import AnswerStore
 from rose.runtime.scheduling.runs.recorder import Recorder
 from rose.runtime.scheduling.runs.registry import Run, Runs
-from rose.runtime.scheduling.runs.state import State
+from rose.runtime.scheduling.runs.state import State, StateError
 from rose.runtime.scheduling.status import why_waiting
 from rose.runtime.scheduling.trajectories import Trajectories
 from rose.runtime.scheduling.turn_queue import TurnQueue
 from rose.runtime.scheduling.turn_service import TurnService
-from rose.runtime.scheduling.workers import Worker, WorkerTable
+from rose.runtime.scheduling.workers import UnknownEngineError, Worker, WorkerTable
 
 #: How often it is looked after what only time changes.
 TICK_S = 0.1
-
-
-class UnknownDeviceError(UserError):
-    """No device of that id has reported here."""
-
-
-class UnknownEngineError(UserError):
-    """No engine of that id has reported here."""
 
 
 class Controller:
@@ -89,6 +81,8 @@ class Controller:
         self.answers = AnswerStore(state)
         self.recorder = Recorder(record, self._state, fleet_run_id)
         self.runs = Runs(self._state, now_ns, model=model, records=record is not None)
+        #: Why the state could not be written; None while all is well.
+        self.failure: str | None = None
         self.drained = self._state.drained()
         self.loads: defaultdict[str | None, Load] = defaultdict(Load)
         self.trajectories = Trajectories()
@@ -341,9 +335,14 @@ class Controller:
             if run_id is not None and load.turns:
                 # Its client holds a connection open.
                 self.runs.get(run_id).heard_ns = now_ns
-        if self.runs.expire(now_ns):
-            self.recorder.record_due()
-            self.tell()
+        try:
+            if self.runs.expire(now_ns):
+                self.recorder.record_due()
+                self.tell()
+            self.failure = None
+        except StateError as error:
+            # Runs that should have expired have not, and will once the disk takes it.
+            self.failure = str(error)
         self.devices.forget(now_ns)
         for item in self.workers.lost(now_ns):
             item.give_up()

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from rose.errors import UserError
 from rose.runtime.scheduling.messages import ClockReading, Heartbeat
 
 #: Readings that an offset is taken from: of those, one was delayed least.
@@ -14,6 +15,10 @@ _READINGS = 16
 _STEP_NS = 5_000_000
 #: A device that was not heard of for so long is forgotten.
 FORGET_NS = 3600 * 1_000_000_000
+
+
+class UnknownDeviceError(UserError):
+    """No device of that id has reported here."""
 
 
 @dataclass(slots=True)

@@ -86,7 +86,8 @@ def missing(controller: Controller, now_ns: int) -> list[str]:
     ]
     if len(controller.workers) and not any(facts.alive for facts in controller.workers.facts(now_ns)):
         lacking.append("no rollout engine is alive")
-    lacking += [reason for reason in (controller.answers.failure, controller.recorder.failure) if reason is not None]
+    failures = (controller.failure, controller.answers.failure, controller.recorder.failure)
+    lacking += [failure for failure in failures if failure is not None]
     return lacking
 
 
@@ -96,12 +97,16 @@ def why_waiting(controller: Controller, turn: Turn) -> str:
         facts = controller.runs.get(turn.run_id).facts
         if facts.version is None:
             return f"run {turn.run_id!r} has published no version"
+    if not len(controller.workers):
+        return "there is no engine"
     assigned = [worker for worker in controller.workers if worker.assigned == turn.run_id]
     if not assigned:
-        return "no engine is assigned to its run" if turn.run_id is not None else "there is no engine without a run"
+        return "no engine is assigned to its run" if turn.run_id is not None else "every engine works for a run"
     holders = [worker.report for worker in assigned if worker.serves(turn.run_id)]
     if not holders:
         failed = [f"{worker.report.engine_id}: {worker.report.failed}" for worker in assigned if worker.report.failed]
+        if turn.run_id is None:
+            return "every engine holds weights of a run, and the turn is of none"
         return "no engine holds its run's weights yet" + (f" ({'; '.join(failed)})" if failed else "")
     newest = max(report.policy_version for report in holders)
     if newest < turn.version_min:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from rose.errors import UserError
 from rose.runtime.policy.routing import RunningTurn, WorkerFacts, stalled
 from rose.runtime.scheduling.messages import EngineReport, Heartbeat
 
@@ -17,6 +18,10 @@ LOST_NS = 10_000_000_000
 #: ... and by this much it is forgotten.
 FORGET_NS = 60_000_000_000
 _PACE_WEIGHT = 0.1
+
+
+class UnknownEngineError(UserError):
+    """No engine of that id has reported here."""
 
 
 @dataclass(slots=True, eq=False)
@@ -84,27 +89,28 @@ class Worker:
         return now_ns - self.due_ns
 
     def facts(self, now_ns: int) -> WorkerFacts:
+        report = self.report
         left_ns: int | None = None
-        if self.report.borrowed:
+        if report.borrowed:
             left_ns = 0
-            if self.lease_id is not None and self.report.lease_left_ns is not None:
-                left_ns = max(0, self.report.lease_left_ns - (now_ns - self.heard_ns))
-        return WorkerFacts(
-            engine_id=self.report.engine_id,
-            alive=self.report.alive and not self.suspected and self.overdue_ns(now_ns) < SILENCE_MAX_NS,
-            policy_version=self.report.policy_version,
-            in_flight=len(self.in_flight),
-            capacity=self.report.capacity,
-            lease_left_ns=left_ns,
-            slack_ok=self.report.slack_ok,
+            if self.lease_id is not None and report.lease_left_ns is not None:
+                left_ns = max(0, report.lease_left_ns - (now_ns - self.heard_ns))
+        pace_ns = self.pace_ns
+        if pace_ns and self.in_flight:
             # An engine that has completed nothing for longer is slower now than its turns were.
-            pace_ns=max(self.pace_ns, self._quiet_ns(now_ns)) if self.pace_ns else 0,
+            oldest = next(iter(self.in_flight.values()))
+            pace_ns = max(pace_ns, now_ns - max(self.completed_ns, oldest.placed_ns))
+        return WorkerFacts(
+            engine_id=report.engine_id,
+            alive=report.alive and not self.suspected and now_ns - self.due_ns < SILENCE_MAX_NS,
+            policy_version=report.policy_version,
+            in_flight=len(self.in_flight),
+            capacity=report.capacity,
+            lease_left_ns=left_ns,
+            slack_ok=report.slack_ok,
+            pace_ns=pace_ns,
             pace_turns=self.pace_turns,
         )
-
-    def _quiet_ns(self, now_ns: int) -> int:
-        oldest = next(iter(self.in_flight.values()), None)
-        return 0 if oldest is None else now_ns - max(self.completed_ns, oldest.placed_ns)
 
     def took(self, duration_ns: int, now_ns: int) -> None:
         """A turn was completed here in so long, and is no longer in flight."""

@@ -82,10 +82,15 @@ async def serve(engine):
         await runner.cleanup()
 
 
+#: The gateway that was made last.
+SERVERS = []
+
+
 @asynccontextmanager
 async def gateway(token=None, *, policy="rose", port=None, **options):
     port = port or free_port()
     server = Gateway("127.0.0.1", port, token, policy, **options)
+    SERVERS[:] = [server]
     await server.start()
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", headers=headers) as session:

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rose.runtime.scheduling import workers
-from tests.runtime.scheduling.stand_ins import beat, call, fleet, gateway, open_run, post, publish, report
+from tests.runtime.scheduling.stand_ins import SERVERS, beat, call, fleet, gateway, open_run, post, publish, report
 
 BODY = {"input_ids": [1], "sampling_params": {"max_new_tokens": 100}}
 
@@ -141,3 +141,24 @@ def test_metrics_are_what_prometheus_reads():
     assert samples["rose_engine_policy_version", "device-of-e0", "e0"] == 3
     assert samples["rose_controller_ready",] == 1
     assert samples["process_resident_memory_bytes",] > 0
+
+
+def test_a_state_that_cannot_be_written_is_said_and_turns_go_on():
+    async def scenario():
+        async with gateway() as (session, _), fleet(session):
+            opened = await open_run(session, expires_s=0.4)
+            await publish(session, opened)
+            controller = SERVERS[0].controller
+            controller._state._connection.execute("PRAGMA query_only = ON")
+            status, answer = await post(session, "/runs", {"name": "n", "model": "m"})
+            assert (status, "cannot be read or written" in answer["error"]) == (503, True)
+            await asyncio.sleep(0.8)
+            _, answer = await call(session, "GET", "/readiness")
+            assert any("cannot be read or written" in reason for reason in answer["missing"])
+            assert (await post(session, f"/runs/{opened['run_id']}/generate", BODY))[0] == 200
+            controller._state._connection.execute("PRAGMA query_only = OFF")
+            await asyncio.sleep(0.8)
+            assert (await call(session, "GET", "/readiness"))[0] == 200
+            assert (await call(session, "GET", f"/runs/{opened['run_id']}"))[1]["state"] == "expired"
+
+    asyncio.run(scenario())

@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 from rose.errors import UserError
 from rose.events import Record
-from rose.runtime.scheduling.controller import Controller, UnknownDeviceError, UnknownEngineError
+from rose.runtime.scheduling.controller import Controller
+from rose.runtime.scheduling.devices import UnknownDeviceError
 from rose.runtime.scheduling.gateway import agents, operations, runs, turns
 from rose.runtime.scheduling.gateway.answers import failure
 from rose.runtime.scheduling.runs.recorder import LedgerAwayError
@@ -24,9 +25,12 @@ from rose.runtime.scheduling.runs.recording import EventRefusedError
 from rose.runtime.scheduling.runs.registry import RunRefusedError, UnknownRunError
 from rose.runtime.scheduling.runs.state import StateError
 from rose.runtime.scheduling.turn_service import KeyReusedError
+from rose.runtime.scheduling.workers import UnknownEngineError
 
 #: A prompt of eight million tokens; a longer body is refused.
 REQUEST_BYTES_MAX = 64 << 20
+#: Connections that may wait to be taken up: the turns of a step come all at once. The kernel has a bound of its own.
+BACKLOG = 4096
 
 _STATUSES: dict[type[UserError], int] = {
     UnknownRunError: 404,
@@ -78,7 +82,7 @@ class Gateway:
             self.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0
         )
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, self._port).start()
+        await web.TCPSite(self._runner, self._host, self._port, backlog=BACKLOG).start()
 
     async def stop(self) -> None:
         """Answer polls, give up turns, unbind."""

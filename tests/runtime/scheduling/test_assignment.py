@@ -1,0 +1,129 @@
+"""Engines and runs in the controller's tables: what an engine is to hold, and what must leave it first."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+
+from rose.runtime.policy.sharing import HOLD_MIN_NS
+from rose.runtime.scheduling.assignment import Assignment
+from rose.runtime.scheduling.load import PEAK_NS, Load
+from rose.runtime.scheduling.messages import GenerateRequest, Heartbeat, OpenRun, PublishVersion
+from rose.runtime.scheduling.runs.registry import Runs
+from rose.runtime.scheduling.runs.state import State
+from rose.runtime.scheduling.turns import Turn
+from rose.runtime.scheduling.workers import SILENCE_MAX_NS, InFlight, WorkerTable
+from tests.runtime.scheduling.stand_ins import report
+
+LATE = 10 * HOLD_MIN_NS
+
+
+class Fleet:
+    def __init__(self):
+        self.runs, self.table, self.loads = Runs(State(None), 0), WorkerTable(), defaultdict(Load)
+        self.assignment = Assignment(self.table, self.runs, self.loads)
+
+    def hear(self, now_ns, *engine_ids, **fields):
+        reports = [report("http://x", engine_id, **fields) for engine_id in engine_ids]
+        self.table.hear(Heartbeat(device_id="d", engines=reports), now_ns)
+
+    def open(self, name, version=0, **fields):
+        run = self.runs.open(OpenRun(name=name, model="m", expires_s=3600, **fields), 0)
+        if version is not None:
+            request = PublishVersion(fence=1, version=version, url=f"http://{name}", token=name)
+            self.runs.publish(run.run_id, request, 0)
+        return run.run_id
+
+    def begin(self, run_id, now_ns):
+        turn = Turn.begin(GenerateRequest(input_ids=[1]), now_ns, run_id)
+        self.loads[run_id].begin(turn, now_ns)
+        return turn
+
+    def assigned(self):
+        return {worker.report.engine_id: worker.assigned for worker in self.table}
+
+
+@pytest.fixture
+def fleet():
+    return Fleet()
+
+
+def test_an_engine_without_a_run_is_left_as_it_is(fleet):
+    fleet.hear(0, "e0")
+    fleet.open("idle")
+    fleet.begin(fleet.open("unpublished", None), 0)
+    assert fleet.assignment.update(0) == []
+    assert fleet.assigned() == {"e0": None}
+    assert fleet.assignment.target(fleet.table["e0"]) is None
+
+
+def test_turns_of_the_run_before_leave_before_the_engine_is_told_of_the_next(fleet):
+    fleet.hear(0, "e0")
+    first, second = fleet.open("a", 4), fleet.open("b", 7)
+    turn = fleet.begin(first, 0)
+    fleet.assignment.update(0)
+    worker = fleet.table["e0"]
+    target = fleet.assignment.target(worker)
+    assert (target.run_id, target.version, target.url, target.token) == (first, 4, "http://a", "a")
+    assert "token='a'" not in repr(target)
+    fleet.hear(10, "e0", run_id=first, policy_version=4)
+    assert worker.serves(first)
+    assert worker.switch_ns == 10
+    item = worker.in_flight["r"] = InFlight("r", 1, 0, run_id=first)
+    fleet.loads[first].end(turn)
+    fleet.begin(second, PEAK_NS)
+    fleet.hear(LATE, "e0", run_id=first, policy_version=4)
+    assert fleet.assignment.update(LATE) == [(worker, item)]
+    assert fleet.assigned() == {"e0": second}
+    assert not worker.serves(first)
+    assert not worker.serves(second)
+    assert fleet.assignment.target(worker) is None
+    worker.in_flight.clear()
+    assert fleet.assignment.target(worker).version == 7
+
+
+def test_an_engine_is_assigned_by_what_it_holds(fleet):
+    fleet.hear(0, "e0", "e1")
+    run_id = fleet.open("a")
+    fleet.hear(0, "e1", run_id=run_id)
+    fleet.begin(run_id, 0)
+    fleet.assignment.update(0)
+    # One turn wants one engine, and e1 need not be brought anywhere.
+    assert fleet.assigned() == {"e0": None, "e1": run_id}
+
+
+def test_an_engine_that_is_silent_stays_with_its_run_while_there_is_one(fleet):
+    fleet.hear(0, "e0")
+    run_id = fleet.open("a")
+    fleet.begin(run_id, 0)
+    fleet.assignment.update(0)
+    fleet.assignment.update(2 * SILENCE_MAX_NS)
+    assert fleet.assigned() == {"e0": run_id}
+    fleet.runs.close(run_id, 1, "ended", None)
+    fleet.assignment.update(2 * SILENCE_MAX_NS)
+    assert fleet.assigned() == {"e0": None}
+
+
+def test_a_drained_engine_is_brought_nowhere(fleet):
+    fleet.hear(0, "e0", "e1")
+    fleet.table["e0"].drained = True
+    run_id = fleet.open("a")
+    for _ in range(2):
+        fleet.begin(run_id, 0)
+    fleet.assignment.update(0)
+    assert fleet.assigned() == {"e0": None, "e1": run_id}
+
+
+def test_a_run_whose_trajectories_think_for_a_moment_keeps_its_engines(fleet):
+    fleet.hear(0, "e0")
+    first, second = fleet.open("a"), fleet.open("b")
+    turn = fleet.begin(first, 0)
+    fleet.assignment.update(0)
+    fleet.loads[first].end(turn)
+    fleet.begin(second, 1)
+    fleet.assignment.update(PEAK_NS - 1)
+    assert fleet.assigned() == {"e0": first}
+    fleet.hear(PEAK_NS + 1, "e0")
+    fleet.assignment.update(PEAK_NS + 1)
+    assert fleet.assigned() == {"e0": second}
