@@ -29,6 +29,8 @@ _OBJECT_STORE_BYTES = 80 << 20
 _START_TIMEOUT_S, _DOWN_TIMEOUT_S, _END_S = 600.0, 240.0, 60.0
 _LOOK_S = 0.1
 _RAY_TRIES = 3
+#: No host is lost here: one that the machine's other work keeps from answering is not to be taken for one.
+_RAY = local_ray.ENVIRONMENT | {"RAY_health_check_timeout_ms": "30000", "RAY_health_check_failure_threshold": "20"}
 #: The second host's monotonic clock is ahead by so much.
 _AHEAD_S = 50_000
 
@@ -150,7 +152,7 @@ class Fleet:
         ray = str(Path(_PYTHON).with_name("ray"))
         for tries_left in reversed(range(_RAY_TRIES)):
             try:
-                host.call(ray, "start", *where, *usual, store, **local_ray.ENVIRONMENT)
+                host.call(ray, "start", *where, *usual, store, **_RAY)
                 return
             except AssertionError as error:
                 # It gives itself thirty seconds, which are not enough on a machine that others use.
