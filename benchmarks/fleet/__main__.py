@@ -1,4 +1,4 @@
-"""`python -m benchmarks.fleet`: two RL runs of two teams on a fleet of two hosts, one killed and resumed, and its books.
+"""`python -m benchmarks.fleet`: two RL runs of two teams on two hosts, one killed and resumed, and the books of it.
 
 The hosts are namespaces of this machine. What is claimed is what the ledger says once the fleet is down: no step and no
 turn lost or twice, each nanosecond of a device and each nano-dollar accounted for. `--minutes` has it go on for that
@@ -8,6 +8,7 @@ long, for the memory of the fleet's own processes.
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 import sys
 import tempfile
@@ -74,14 +75,14 @@ class Round:
 
     def play(self) -> Seen:
         fleet, seen = self._fleet, self._seen
-        fleet_hosts = {name: host for name, host in fleet.hosts.items()}
-        watch = Watch(fleet_hosts, self._turns, 5.0 if self._minutes else 0.5, seen.samples)
+        watch = Watch(dict(fleet.hosts), self._turns, 5.0 if self._minutes else 0.5, seen.samples)
         with phase("both trainers begin"):
             traffic = fleet.traffic()
             for team in TEAMS:
                 self._train(team)
             for team in TEAMS:
-                until(f"the first step of {team.name}", lambda team=team: self._done(team) >= 1, _STEP_TIMEOUT_S, *self._newest())  # type: ignore[misc]
+                begun = functools.partial(self._begun, team)
+                until(f"the first step of {team.name}", begun, _STEP_TIMEOUT_S, *self._newest())
         watch.start()
         began = time.monotonic()
         with phase("one is killed in mid-step and resumed"):
@@ -114,6 +115,9 @@ class Round:
     def _done(self, team: Team) -> int:
         """Steps that the team's trainers said were done; the last of a killed one may be told again."""
         return len({step["step"] for program in self._trainers[team.name] for step in program.heard})
+
+    def _begun(self, team: Team) -> bool:
+        return self._done(team) > 0
 
     def _kill_and_resume(self) -> None:
         team = KILLED

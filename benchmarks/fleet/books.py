@@ -67,7 +67,9 @@ _WRONG = {
             OR count(*) FILTER (action IN ('released', 'preempted', 'expired')) <> 1
     """,
 }
-_RUNS = "SELECT run_id, fleet_run_id, name, status, reason, tags_json::json ->> 'team' AS team FROM run ORDER BY started_at"
+_RUNS = (
+    "SELECT run_id, fleet_run_id, name, status, reason, tags_json::json ->> 'team' AS team FROM run ORDER BY started_at"
+)
 _STEPS = "SELECT run_id, count(*) AS steps FROM step GROUP BY ALL ORDER BY 1"
 _TURNS = """
     SELECT run_id, device_id, placement, outcome, count(*) AS turns, sum(output_tokens)::BIGINT AS tokens
@@ -85,7 +87,7 @@ _WRITERS = "SELECT writer, count(*) AS events, max(seq) AS last_seq FROM event G
 _TENURES = "SELECT device_class, pool, sum(left_ns - joined_ns)::BIGINT AS ns FROM tenure GROUP BY ALL"
 _ROUTES = "SELECT route, sum(wire_bytes)::BIGINT AS wire_bytes FROM sync GROUP BY ALL"
 
-type Rows = Callable[[str], list[dict[str, Any]]]
+Rows = Callable[[str], list[dict[str, Any]]]
 
 
 def read(ledger: Path) -> dict[str, Any]:

@@ -90,7 +90,11 @@ def _claim_money(report: Report, seen: Seen) -> None:
         report.claim(f"charges of {name}, less the bill", abs(nano - bill), "nano-dollars", 0, "lower")
     rounded = abs(bill - seen.books["exact_nano"])
     report.claim(
-        "the bill less devices' time and syncs' bytes at their prices", rounded, "nano-dollars", ROUNDED_NANO_MAX, "lower"
+        "the bill less devices' time and syncs' bytes at their prices",
+        rounded,
+        "nano-dollars",
+        ROUNDED_NANO_MAX,
+        "lower",
     )
     charged = {line["team"] for line in seen.costs["team"]["lines"] if line["cost_nano"] > 0}
     teams = sum(team.name in charged for team in setting.TEAMS)
@@ -99,7 +103,9 @@ def _claim_money(report: Report, seen: Seen) -> None:
 
 def _claim_weights(report: Report, books: dict[str, Any]) -> None:
     """Weights of a trainer on another host come by a relay over the route between the two."""
-    host_of = {run["run_id"]: next((t.host for t in setting.TEAMS if t.name == run["team"]), None) for run in books["runs"]}
+    host_of = {
+        run["run_id"]: next((t.host for t in setting.TEAMS if t.name == run["team"]), None) for run in books["runs"]
+    }
     there = [row for row in books["syncs"] if row["ok"] and host_of.get(row["rl_run_id"]) is not None]
     across = [row for row in there if setting.DEVICES[row["device_id"]] != host_of[row["rl_run_id"]]]
     ways = {(row["source"], row["route"]) for row in across}

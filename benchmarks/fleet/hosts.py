@@ -141,7 +141,10 @@ class Fleet:
                 shutil.copytree(model, host.disk / "model")
                 self._begin(host, "serving", *_STAND_INS, "serving")
             self._start_ray(host, first=name == "one")
-        ways = {"sglang": ("-m", "rose.cli", "up", "-c", setting.FILE, "--address"), "stand-in": (*_STAND_INS, "up", setting.FILE)}
+        ways = {
+            "sglang": ("-m", "rose.cli", "up", "-c", setting.FILE, "--address"),
+            "stand-in": (*_STAND_INS, "up", setting.FILE),
+        }
         self.call("one", *ways[self.engines], setting.RAY_ADDRESS, timeout_s=_START_TIMEOUT_S)
 
     def _start_ray(self, host: Host, *, first: bool) -> None:
@@ -219,6 +222,13 @@ def _make_model(folder: Path) -> None:
     """The least policy that a trainer takes: stand-ins compute nothing with it."""
     from rose.runtime.training.policy_model import Policy, PolicyShape
 
-    shape = PolicyShape(hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, head_dim=32)
+    shape = PolicyShape(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=32,
+    )
     folder.mkdir(parents=True)
     Policy(shape, seed=0).save(folder)

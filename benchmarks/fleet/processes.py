@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import threading
 import time
@@ -93,6 +94,6 @@ def cpu_ms_per_turn(samples: list[Sample]) -> float | None:
     if turns <= 0:
         return None
     taken_s = 0.0
-    for before, after in zip(samples, samples[1:], strict=False):
+    for before, after in itertools.pairwise(samples):
         taken_s += after.cpu_s - (before.cpu_s if after.pid == before.pid else 0.0)
     return taken_s / turns * 1e3

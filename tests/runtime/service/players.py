@@ -65,7 +65,9 @@ class Engine(FakeEngine):
         if question is None or question[0] == "end":
             return await super().generate(request)
         self.take(question[0], int(question[1]))
-        return web.json_response({"output_ids": [], "meta_info": {"finish_reason": {"type": "abort", "message": TAKEN}}})
+        return web.json_response(
+            {"output_ids": [], "meta_info": {"finish_reason": {"type": "abort", "message": TAKEN}}}
+        )
 
     def take(self, verb, version):
         if verb == "prepare":
