@@ -24,9 +24,10 @@ from benchmarks.fleet.processes import Watch
 from benchmarks.fleet.setting import KILLED, TEAMS, Engines, Team
 from benchmarks.report import Report, arguments, finish, phase
 
-#: Steps of each run where no time is given; the killed trainer has finished so many.
-STEPS, KILLED_AFTER = 6, 2
-QUICK_STEPS = 4
+#: The killed trainer has finished so many steps, ...
+KILLED_AFTER = 2
+#: ... and where no time is given each run goes on for so many after that.
+STEPS, QUICK_STEPS = 6, 2
 _ENDLESS = 1_000_000
 _STEP_TIMEOUT_S, _READY_S, _END_S = 600.0, 300.0, 120.0
 _PROGRESS_S = 30.0
@@ -68,29 +69,32 @@ class Round:
     """The clients of the fleet, from the first to the last, and the end of the fleet."""
 
     def __init__(self, fleet: Fleet, steps: int, minutes: float | None) -> None:
-        self._fleet, self._steps, self._minutes = fleet, steps if minutes is None else _ENDLESS, minutes
+        self._fleet, self._steps, self._minutes = fleet, steps, minutes
         self._seen = Seen(books={}, writers_there=[], costs={}, report={})
         self._trainers: dict[str, list[Program]] = {}
         self._look = fleet.look()
 
     def play(self) -> Seen:
         fleet, seen = self._fleet, self._seen
-        watch = Watch(dict(fleet.hosts), self._turns, 5.0 if self._minutes else 0.5, seen.samples)
+        watch = Watch(fleet.hosts, self._turns, 5.0 if self._minutes else 0.5, seen.samples)
         with phase("both trainers begin"):
             traffic = fleet.traffic()
             for team in TEAMS:
                 self._train(team)
             for team in TEAMS:
-                begun = functools.partial(self._begun, team)
+                begun = functools.partial(self._has_done, team, 1)
                 until(f"the first step of {team.name}", begun, _STEP_TIMEOUT_S, *self._newest())
         watch.start()
         began = time.monotonic()
         with phase("one is killed in mid-step and resumed"):
             self._kill_and_resume()
-        with phase("runs go on" if self._minutes else "runs end"):
-            if self._minutes:
-                self._go_on(began + self._minutes * 60)
-                self._interrupt()
+        with phase("runs go on"):
+            if self._minutes is None:
+                self._go_on_for_steps()
+            else:
+                self._go_on_until(began + self._minutes * 60)
+        with phase("runs end"):
+            self._interrupt()
             for program in self._newest():
                 self._expect_end(program)
         watch.stop()
@@ -105,7 +109,7 @@ class Round:
     # ------------------------------------------------------------------ trainers
 
     def _train(self, team: Team, steps: int | None = None, *, resume: bool = False) -> Program:
-        program = self._fleet.train(team, steps or self._steps, resume=resume)
+        program = self._fleet.train(team, _ENDLESS if steps is None else steps, resume=resume)
         self._trainers.setdefault(team.name, []).append(program)
         return program
 
@@ -116,8 +120,8 @@ class Round:
         """Steps that the team's trainers said were done; the last of a killed one may be told again."""
         return len({step["step"] for program in self._trainers[team.name] for step in program.heard})
 
-    def _begun(self, team: Team) -> bool:
-        return self._done(team) > 0
+    def _has_done(self, team: Team, steps: int) -> bool:
+        return self._done(team) >= steps
 
     def _kill_and_resume(self) -> None:
         team = KILLED
@@ -131,8 +135,14 @@ class Round:
         until(f"{team.name} goes on", lambda: int(self._run(team).get("fence", 0)) > before, _READY_S, again)
         self._seen.fences = before, int(self._run(team)["fence"])
 
-    def _go_on(self, until_s: float) -> None:
-        """Until it is time. Raises FleetError if a trainer ends before."""
+    def _go_on_for_steps(self) -> None:
+        wanted = {team.name: self._done(team) + self._steps for team in TEAMS}
+        for team in TEAMS:
+            over = functools.partial(self._has_done, team, wanted[team.name])
+            until(f"{wanted[team.name]} steps of {team.name}", over, _STEP_TIMEOUT_S, *self._newest())
+
+    def _go_on_until(self, until_s: float) -> None:
+        """Raises FleetError if a trainer ends before."""
         said = time.monotonic()
         while (now := time.monotonic()) < until_s:
             for program in self._newest():

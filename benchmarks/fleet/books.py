@@ -9,6 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import polars as pl
 
 from benchmarks.fleet.setting import PRICE_BOOK
@@ -96,7 +97,7 @@ def read(ledger: Path) -> dict[str, Any]:
     with catalog.connect(ledger) as connection:
 
         def rows(query: str) -> list[dict[str, Any]]:
-            return connection.execute(query).pl().to_dicts()
+            return _rows(connection, query)
 
         books: dict[str, Any] = {
             "problems": [str(problem) for problem in sound.problems],
@@ -116,7 +117,13 @@ def read(ledger: Path) -> dict[str, Any]:
 def writers(ledger: Path) -> dict[str, Any]:
     """Whose events lie there, and how many."""
     with catalog.connect(ledger) as connection:
-        return {"writers": connection.execute(_WRITERS).pl().to_dicts()}
+        return {"writers": _rows(connection, _WRITERS)}
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
+    found = connection.execute(query)
+    names = [column[0] for column in found.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
 
 def _charges(ledger: Path, rows: Rows) -> dict[str, Any]:

@@ -30,7 +30,8 @@ _START_TIMEOUT_S, _DOWN_TIMEOUT_S, _END_S = 600.0, 240.0, 60.0
 _LOOK_S = 0.1
 _RAY_TRIES = 3
 #: No host is lost here: one that the machine's other work keeps from answering is not to be taken for one.
-_RAY = local_ray.ENVIRONMENT | {"RAY_health_check_timeout_ms": "30000", "RAY_health_check_failure_threshold": "20"}
+_PATIENT = {"RAY_health_check_timeout_ms": "30000", "RAY_health_check_failure_threshold": "20"}
+_RAY = [f"{name}={value}" for name, value in (local_ray.ENVIRONMENT | _PATIENT).items()]
 #: The second host's monotonic clock is ahead by so much.
 _AHEAD_S = 50_000
 
@@ -155,7 +156,7 @@ class Fleet:
         ray = str(Path(_PYTHON).with_name("ray"))
         for tries_left in reversed(range(_RAY_TRIES)):
             try:
-                host.call(ray, "start", *where, *usual, store, **_RAY)
+                host.call("env", *_RAY, ray, "start", *where, *usual, store)
                 return
             except AssertionError as error:
                 # It gives itself thirty seconds, which are not enough on a machine that others use.

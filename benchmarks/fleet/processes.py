@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
+from benchmarks.fleet.setting import HostName
 from tests.runtime.service.hosts import Host
 
 #: The parts of a fleet, by what Ray calls their processes.
@@ -36,7 +37,7 @@ class Sample:
 class Watch:
     """Looks every `look_s` seconds, in a thread, from `start` to `stop`. `turns` says how many there were so far."""
 
-    hosts: Mapping[str, Host]
+    hosts: Mapping[HostName, Host]
     turns: Callable[[], int]
     look_s: float
     samples: dict[str, list[Sample]] = field(default_factory=dict)

@@ -79,5 +79,5 @@ def config(engines: Engines) -> FleetConfig:
 
 def training(engines: Engines) -> dict[str, Any]:
     """Steps of a few seconds."""
-    groups = {"groups_per_step": 4, "group_size": 8} if engines == "sglang" else {"groups_per_step": 2, "group_size": 4}
-    return TrainingConfig(minibatches=1, **groups).model_dump()
+    groups, size = (4, 8) if engines == "sglang" else (2, 4)
+    return TrainingConfig(minibatches=1, groups_per_step=groups, group_size=size).model_dump()
