@@ -105,7 +105,6 @@ class FleetPlan:
             serving_kv_bytes_per_token=self.memory.serving_bytes_per_token(device),
             gateway_url=self.gateway_url,
             gateway_token=config.gateway.token,
-            route="loopback",
         )
 
     def starts_after_serving(self, device: DeviceConfig) -> bool:
