@@ -54,7 +54,7 @@ def ensure(plan: HostPlan, lives_with: int | None = None) -> dict[str, str]:
     record = _record(plan.state)
     if record is None:
         plan.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        told = {"config": plan.config.model_dump(mode="json"), "host": plan.host, "run_id": plan.run_id}
+        told: dict[str, Any] = {"config": plan.config.model_dump(mode="json"), "host": plan.host, "run_id": plan.run_id}
         if lives_with is not None:
             told["lives_with"] = lives_with
         partial = plan.state / f".{_PLAN}.partial"
