@@ -11,6 +11,7 @@ import pytest
 from rose import config
 from rose.clock import Anchor
 from rose.config_demo import demo
+from rose.runtime.engines.adoption import spec_sha256
 from rose.runtime.fleet import FleetPlan, recorded_config
 
 SHAPE = {
@@ -193,3 +194,13 @@ def test_a_run_records_the_digest_of_its_price_book(tmp_path):
     book.write_bytes(b"name = 1")
     recorded = json.loads(recorded_config(made.model_copy(update={"price_book": str(book)})))
     assert recorded["price_book_sha256"] == hashlib.sha256(b"name = 1").hexdigest()
+
+
+def test_two_plans_of_a_fleet_ask_for_the_same_engine_which_may_outlive_its_agent(model):
+    fleet = demo([0, 1], ledger=Path("x"))
+    device = fleet.device[0]
+    specs = [replace(plan(fleet, model), orphan_s=60.0).agent_spec(device, None).rollout for _ in range(2)]
+    assert specs[0].port != specs[1].port
+    assert spec_sha256(specs[0]) == spec_sha256(specs[1])
+    assert {spec.orphan_s for spec in specs} == {60.0}
+    assert plan(fleet, model).agent_spec(device, None).rollout.orphan_s is None
