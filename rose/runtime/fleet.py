@@ -109,11 +109,6 @@ class FleetPlan:
             gateway_token=config.gateway.token,
         )
 
-    def starts_after_serving(self, device: DeviceConfig) -> bool:
-        """Whether the rollout engine has to wait until the serving engine is up: each takes its part of what is free
-        on the GPU when it starts. Those on cores start side by side."""
-        return device.gpu is not None and device.pool == "serving" and device.serving_url is None
-
     def _staging(self, device: DeviceConfig) -> Path:
         return self.folder / device.id / "staging"
 

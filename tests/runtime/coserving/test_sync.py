@@ -276,7 +276,7 @@ def test_an_audit_finds_nothing_where_nothing_is(engine, sync, server, store):
 
 @one_rank_or_two
 def test_a_drift_is_found_told_and_undone(engine, sync, server):
-    sync.bring(Target("", 2, server.url))
+    sync.bring(Target("", 2, server.url, source="relay"))
     corrupt(engine, "model.layers.1.self_attn.o_proj.weight")
     event = sync.audit()
     assert (event.ok, event.source, event.policy_version, event.wire_bytes) == (False, "audit", 2, 0)
