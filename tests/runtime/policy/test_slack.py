@@ -143,8 +143,8 @@ def test_the_shorter_a_step_is_the_sooner_it_may_show_that_it_is_short():
         assert not decide(preempt_ns=5000 * MS, lease=lease, held_ns=PROBE_AFTER_NS - 1).admitted, "beyond slack"
     assert not decide(preempt_ns=30 * MS, lease=replace(LEASE, regret_share=0.0), held_ns=600 * MS).admitted
     for load in (WAITING, RUNNING):
-        load = replace(load, regret_room_ns=0)
-        assert not decide(preempt_ns=30 * MS, load=load, held_ns=600 * MS).admitted, "somebody is served"
+        served = replace(load, regret_room_ns=0)
+        assert not decide(preempt_ns=30 * MS, load=served, held_ns=600 * MS).admitted
 
 
 def test_a_budget_that_serving_alone_cannot_meet_is_not_probed():
