@@ -27,6 +27,8 @@ class Event:
     at_us: InstantUs = dataclasses.field(default_factory=utc_us)
     #: Chosen by the client; a retried event with the same id counts once. None: the ledger makes one.
     event_id: Id | None = None
+    #: The run it belongs to. None: the run of the writer that records it.
+    run_id: Id | None = None
     device_id: Id | None = None
     engine_id: Id | None = None
     lease_id: Id | None = None

@@ -9,11 +9,13 @@ fields of a kind hold together are its `rules`; an event that breaks one is refu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Literal
 
 from rose.event_about_fleet import ScaleDown as ScaleDown  # noqa: PLC0414
 from rose.event_about_ledger import Access as Access  # noqa: PLC0414 - every kind is taken from here, and what it is of
 from rose.event_about_ledger import Ledger as Ledger  # noqa: PLC0414
+from rose.event_about_power import NOT_MEASURED as NOT_MEASURED  # noqa: PLC0414
+from rose.event_about_power import Power as Power  # noqa: PLC0414
 from rose.event_base import Event as Event  # noqa: PLC0414
 from rose.event_base import Provenance as Provenance  # noqa: PLC0414
 from rose.event_base import Record as Record  # noqa: PLC0414
@@ -32,6 +34,8 @@ class Run(Event):
     host_json: str | None = None
     #: Tags of the fleet file, a flat JSON object of strings: who pays (`team`, `serving_team`) and what else it says.
     tags_json: str | None = None
+    #: Of an RL run on a fleet that several share: the run that the fleet's own events are of. None: it has its own.
+    fleet_run_id: Id | None = None
     reason: str | None = None
     #: Serving traffic of this run: the trace's name, the share of its requests kept, and by how much prompt lengths,
     #: output lengths and gaps between arrivals were multiplied to fit the host. Every latency figure comes with them.
@@ -99,6 +103,8 @@ class Lease(Event):
     reason: str | None = None
     #: How much longer lending may make a serving request take than serving alone would, as a share.
     regret_share: Share | None = None
+    #: The RL run that the engine was assigned to. None: the run that the event is of, or nobody.
+    rl_run_id: Id | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,6 +135,8 @@ class Preemption(Event):
     latency_mean_ns: DurationNs | None = None
     #: Memory that went back to the system.
     returned_bytes: Bytes | None = None
+    #: The RL run that the engine was assigned to. None: the run that the event is of, or nobody.
+    rl_run_id: Id | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,6 +149,8 @@ class Hold(Event):
     step: Count | None = None
     count: Count
     duration_ns: DurationNs
+    #: The RL run that the engine was assigned to. None: the run that the event is of, or nobody.
+    rl_run_id: Id | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -209,6 +219,8 @@ class Sync(Event):
     step: Count | None = None
     sha256: str | None = None
     reason: str | None = None
+    #: The RL run that the engine was assigned to. None: the run that the event is of, or nobody.
+    rl_run_id: Id | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,8 +228,11 @@ class Turn(Event):
     """One turn of a trajectory on one engine. A turn cut by preemption has a row for each engine it ran on."""
 
     kind: ClassVar[str] = "turn"
-    group_id: Id
-    step: Count
+    #: The run that its device, engine and lease are of. None: its own, or that of the writer that records it.
+    fleet_run_id: Id | None = None
+    #: None: the trainer did not say.
+    group_id: Id | None = None
+    step: Count | None = None
     turn: Count
     attempt: Count
     outcome: Literal["completed", "preempted", "failed"]
@@ -226,8 +241,9 @@ class Turn(Event):
     prompt_tokens: Count
     cached_tokens: Count
     output_tokens: Count
-    #: Output tokens that are the answer proper (the move), the rest being reasoning; R = output / answer.
-    answer_tokens: Count
+    #: Output tokens that are the answer proper (the move), the rest being reasoning; R = output / answer. None: nobody
+    #: knows.
+    answer_tokens: Count | None = None
     queue_ns: DurationNs
     duration_ns: DurationNs
 
@@ -244,7 +260,8 @@ class Trajectory(Event):
     turns: Count
     prompt_tokens: Count
     output_tokens: Count
-    answer_tokens: Count
+    #: None: the trainer does not tell answers from reasoning.
+    answer_tokens: Count | None = None
     staleness: Difference
     duration_ns: DurationNs
 
@@ -316,6 +333,10 @@ class DeviceSlice(Event):
     idle_ns: DurationNs
     #: Time both engines worked at once; it is inside serving_ns and rollout_ns, half each.
     overlap_ns: DurationNs = 0
+    #: Whose rollout, sync, activation and headroom time it is, and whose train time: a slice ends where the engine is
+    #: assigned to another RL run. None: the run that the event is of.
+    rollout_run_id: Id | None = None
+    train_run_id: Id | None = None
 
     def __post_init__(self) -> None:
         total = sum(getattr(self, f"{bucket}_ns") for bucket in BUCKETS)
@@ -345,40 +366,6 @@ class Step(Event):
     train_ns: DurationNs
     sync_ns: DurationNs
     total_ns: DurationNs
-
-
-#: The `source` of a power event without power.
-NOT_MEASURED: Final = "not measured"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Power(Event):
-    """What a device drew and did over [t0_ns, t1_ns): mean power in milliwatts, and how it was read.
-
-    `power_mw` is None just where `source` is "not measured", and `reason` why.
-    """
-
-    kind: ClassVar[str] = "power"
-    rules: ClassVar[tuple[Rule, ...]] = INTERVAL
-    t0_ns: InstantNs
-    t1_ns: InstantNs
-    power_mw: Count | None
-    source: Literal["nvml-energy", "nvml-power", "rapl", "other", "not measured"]
-    #: What the device's own energy counter went up by, and those of the CPU packages it is only a part of, millijoules.
-    energy_mj: Count | None = None
-    package_energy_mj: Count | None = None
-    #: Share of the time in which the GPU ran a kernel, as NVML last sampled it, or the cores worked.
-    busy_share: Share | None = None
-    memory_used_bytes: Bytes | None = None
-    sm_clock_mhz: Count | None = None
-    #: What holds the GPU's clocks where they are, in words; empty: nothing does.
-    clock_reasons: str | None = None
-    mig_instances: Count | None = None
-    reason: str | None = None
-
-    def __post_init__(self) -> None:
-        if (self.power_mw is None) != (self.source == NOT_MEASURED):
-            raise ValueError(f"power: source {self.source!r} does not go with power_mw {self.power_mw}")
 
 
 KINDS: dict[str, type[Event]] = {

@@ -26,8 +26,9 @@ class Overflow:
 
     def __init__(self) -> None:
         self._merged: dict[tuple[Any, ...], dict[str, Any]] = {}
-        self._counts: Counter[str] = Counter()
-        self._sums: dict[str, Counter[str]] = {}
+        #: By the run that events name (None: that of the writer) and their kind.
+        self._counts: Counter[tuple[str | None, str]] = Counter()
+        self._sums: dict[tuple[str | None, str], Counter[str]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._merged or self._counts)
@@ -37,8 +38,9 @@ class Overflow:
         named = {field.name: value for field, value in zip(rows.fields_of(event.kind), values, strict=True)}
         if event.kind in ("device_slice", "power") and self._merge(event.kind, named):
             return
-        self._counts[event.kind] += 1
-        sums = self._sums.setdefault(event.kind, Counter())
+        key = event.run_id, event.kind
+        self._counts[key] += 1
+        sums = self._sums.setdefault(key, Counter())
         for name, value in named.items():
             if isinstance(value, int) and name.endswith(_AMOUNTS) and name not in _MOMENTS:
                 sums[name] += value
@@ -47,18 +49,22 @@ class Overflow:
         """The events that stand for what was taken in; this is empty afterwards."""
         for (kind, *_), named in self._merged.items():
             yield kind, tuple(named.values())
-        if self._counts:
+        for run_id in dict.fromkeys(run_id for run_id, _ in self._counts):
+            counts = {kind: count for (run, kind), count in self._counts.items() if run == run_id}
             kinds = {
-                kind: {"count": count, **{name: total for name, total in self._sums[kind].items() if total}}
-                for kind, count in self._counts.items()
+                kind: {"count": count, **{name: total for name, total in self._sums[run_id, kind].items() if total}}
+                for kind, count in counts.items()
             }
-            detail = json.dumps({"count": self._counts.total(), "kinds": kinds})
-            yield Ledger.kind, rows.encode(Ledger(action="dropped", detail_json=detail))
+            detail = json.dumps({"count": sum(counts.values()), "kinds": kinds})
+            yield Ledger.kind, rows.encode(Ledger(action="dropped", run_id=run_id, detail_json=detail))
         self.__init__()  # type: ignore[misc]
 
     def _merge(self, kind: str, named: dict[str, Any]) -> bool:
         """Lengthen the slice or reading that this one follows, or keep this one; False if there is no room."""
-        same = ("device_id", "engine_id", "lease_id", "trajectory_id", "policy_version", "event_id", "source")
+        same = (
+            "run_id", "device_id", "engine_id", "lease_id", "trajectory_id", "policy_version", "event_id", "source",
+            "rollout_run_id", "train_run_id",
+        )  # fmt: skip
         identity = tuple(named.get(name) for name in same)
         before = self._merged.pop((kind, *identity, named["t0_ns"]), None)
         if before is None and len(self._merged) >= MERGED_MAX:

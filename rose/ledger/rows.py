@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rose.event_columns import all_columns, columns
 from rose.event_fields import NotEmpty, Range, Rule
@@ -25,8 +26,8 @@ _ARROW: dict[str, pa.DataType] = {
     "DOUBLE": pa.float64(),
     "BOOLEAN": pa.bool_(),
 }
-#: The common fields that an event brings along; the ledger adds writer, seq, run_id, provenance and kind.
-_OWN_COMMON = ("at_us", "event_id", "device_id", "engine_id", "lease_id", "trajectory_id", "policy_version")
+#: The common fields that an event brings along; the ledger adds writer, seq, provenance, kind, and a run where none is.
+_OWN_COMMON = ("at_us", "event_id", "run_id", "device_id", "engine_id", "lease_id", "trajectory_id", "policy_version")
 
 #: An event: its kind and the values of `fields_of(kind)` in order.
 Row = tuple[str, tuple[Any, ...]]
@@ -118,6 +119,7 @@ def holds(rule: Rule) -> Callable[[dict[str, Any]], Any]:
 def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequence[Row | pa.Table]) -> pa.Table:
     """Events, and tables of events as `rose.ledger.batch.checked` returns them, in the order of `batch`.
 
+    An event that names no run is of `run_id`; one of another run names that as its fleet, if its kind has such a field.
     A column without a value is left out, but for those that every event has.
     """
     rows_of: dict[str, list[tuple[Any, ...]]] = {}
@@ -140,8 +142,13 @@ def table(writer: str, first_seq: int, run_id: str, provenance: str, batch: Sequ
             array = pa.array(column, _ARROW[field.sql_type])
             if array.null_count < len(array):
                 arrays[field.name] = array
-        constants = {"kind": kind, "run_id": run_id, "provenance": provenance}
+        constants = {"kind": kind, "provenance": provenance} | ({} if "run_id" in arrays else {"run_id": run_id})
         arrays |= {name: pa.repeat(pa.scalar(value), len(rows)) for name, value in constants.items()}
+        if arrays["run_id"].null_count:
+            arrays["run_id"] = arrays["run_id"].fill_null(run_id)
+        if "fleet_run_id" in columns(kind) and (of_others := pc.not_equal(arrays["run_id"], run_id)).true_count:
+            named = arrays.get("fleet_run_id", pa.nulls(len(rows), pa.string()))
+            arrays["fleet_run_id"] = pc.coalesce(named, pc.if_else(of_others, run_id, None))
         parts.append(pa.table(arrays))
     whole = parts[0] if len(parts) == 1 else pa.concat_tables(parts, promote_options="default")
     if rows_of and len(parts) > 1:

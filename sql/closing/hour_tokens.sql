@@ -14,8 +14,8 @@ attempt AS (
         *, lag(outcome) OVER (PARTITION BY trajectory_id, turn ORDER BY attempt) AS outcome_before
     FROM mine
     WHERE kind = 'turn'
-      AND (coalesce(policy_version, 0) | step | turn | attempt | prompt_tokens | cached_tokens | output_tokens |
-          answer_tokens | queue_ns | duration_ns) BETWEEN 0 AND 36028797018963967
+      AND (coalesce(policy_version, 0) | coalesce(step, 0) | turn | attempt | prompt_tokens | cached_tokens |
+          output_tokens | coalesce(answer_tokens, 0) | queue_ns | duration_ns) BETWEEN 0 AND 36028797018963967
 ),
 ended AS (
     SELECT
@@ -23,8 +23,8 @@ ended AS (
         arg_max(writer, (at_us, writer, seq)) AS ended_writer, arg_max(seq, (at_us, writer, seq)) AS ended_seq
     FROM mine
     WHERE kind = 'trajectory'
-      AND (coalesce(policy_version, 0) | step | turns | prompt_tokens | output_tokens | answer_tokens | duration_ns)
-          BETWEEN 0 AND 36028797018963967 AND staleness BETWEEN -36028797018963967 AND 36028797018963967
+      AND (coalesce(policy_version, 0) | step | turns | prompt_tokens | output_tokens | coalesce(answer_tokens, 0) |
+          duration_ns) BETWEEN 0 AND 36028797018963967 AND staleness BETWEEN -36028797018963967 AND 36028797018963967
     GROUP BY trajectory_id
 )
 SELECT

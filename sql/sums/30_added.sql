@@ -18,8 +18,8 @@ SELECT
     policy_version, turn, attempt, outcome, prompt_tokens - cached_tokens AS uncached_tokens, output_tokens
 FROM of_unit
 WHERE kind = 'turn'
-  AND (coalesce(policy_version, 0) | step | turn | attempt | prompt_tokens | cached_tokens | output_tokens |
-      answer_tokens | queue_ns | duration_ns) BETWEEN 0 AND 36028797018963967;
+  AND (coalesce(policy_version, 0) | coalesce(step, 0) | turn | attempt | prompt_tokens | cached_tokens |
+      output_tokens | coalesce(answer_tokens, 0) | queue_ns | duration_ns) BETWEEN 0 AND 36028797018963967;
 CREATE OR REPLACE TEMP TABLE new_other AS
 SELECT
     kind, run_id, provenance, trajectory_id, unit, lease_id, writer, seq, at_us, action, tokens_lost, route,
@@ -46,8 +46,8 @@ WHERE kind NOT IN ('device_slice', 'turn')
           coalesce(longest_ns, 0) | coalesce(latency_ns, 0) | coalesce(latency_mean_ns, 0) | coalesce(returned_bytes,
           0)) BETWEEN 0 AND 36028797018963967
       WHEN 'trajectory' THEN (coalesce(policy_version, 0) | step | turns | prompt_tokens | output_tokens |
-          answer_tokens | duration_ns) BETWEEN 0 AND 36028797018963967 AND staleness BETWEEN -36028797018963967 AND
-          36028797018963967
+          coalesce(answer_tokens, 0) | duration_ns) BETWEEN 0 AND 36028797018963967 AND staleness BETWEEN
+          -36028797018963967 AND 36028797018963967
       WHEN 'verdict' THEN (coalesce(policy_version, 0) | step) BETWEEN 0 AND 36028797018963967 AND isfinite(reward)
           AND isfinite(threshold)
       WHEN 'sync' THEN (coalesce(policy_version, 0) | coalesce(base_version, 0) | wire_bytes | dense_bytes |

@@ -4,7 +4,7 @@
 -- writer: Name of the process that wrote the event.
 -- seq: Number of the event at its writer, from 0 without a gap; (writer, seq) is unique.
 -- event_id: Chosen by the client, or `writer/seq`; the same id in one run and kind is the same event.
--- run_id: The run the event belongs to.
+-- run_id: The run the event belongs to: an RL run, or the fleet that several of them share.
 -- provenance: `live`, `replay` or `simulated`; never mix them in one figure.
 -- event_time: When it happened, UTC, to the microsecond.
 -- at_us: The same as microseconds since the Unix epoch.
@@ -20,6 +20,7 @@
 -- config_json: The run's whole configuration, as JSON.
 -- host_json: What the host is, as JSON.
 -- tags_json: Tags of the fleet file, a flat JSON object: `team`, `serving_team` and any other.
+-- fleet_run_id: The run that the fleet's own events are of, where an RL run shares a fleet with others.
 -- reason: Why, in words.
 -- trace: Name of the serving traffic that was replayed.
 -- trace_keep_share: Share of the trace's requests that were kept, 0 to 1.
@@ -44,6 +45,7 @@
 -- compute_share: Share of the device's idle compute that is lent, 0 to 1.
 -- expires_at_us: When the lease ends unless it is renewed, UTC microseconds since the Unix epoch.
 -- regret_share: How much longer lending may make a serving request take than serving alone would, 0 to 1.
+-- rl_run_id: The RL run that the engine was assigned to; NULL where it is the run itself, or nobody.
 -- step: Number of the RL step.
 -- requests: Rollout requests that were aborted and rerouted.
 -- tokens_kept: Rollout tokens that survived the preemption.
@@ -90,7 +92,7 @@
 -- prompt_tokens: Tokens of the prompt.
 -- cached_tokens: Prompt tokens found in the prefix cache; NULL where the server did not say.
 -- output_tokens: Tokens generated.
--- answer_tokens: Generated tokens that are the answer proper, the rest being reasoning.
+-- answer_tokens: Generated tokens that are the answer proper, the rest being reasoning; NULL where nobody knows.
 -- queue_ns: Time in the queue, nanoseconds.
 -- task: Name of the environment.
 -- turns: Turns of the trajectory.
@@ -119,6 +121,8 @@
 -- headroom_ns: Time a rollout wanted and was refused for serving's sake, nanoseconds.
 -- idle_ns: Time nobody wanted, nanoseconds.
 -- overlap_ns: Time both engines worked at once; inside serving_ns and rollout_ns, half each. Nanoseconds.
+-- rollout_run_id: The RL run whose rollout, sync, activation and headroom time it is; NULL where it is the run itself.
+-- train_run_id: The RL run whose train time it is; NULL where it is the run itself.
 -- groups: Groups of the step.
 -- trajectories: Trajectories of the step.
 -- trajectories_accepted: Trajectories the verifier accepted.

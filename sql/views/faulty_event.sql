@@ -15,12 +15,14 @@ WITH broken AS (
         WHEN NOT (coalesce(at_us BETWEEN 0 AND 4611686018427387, false))
         THEN 'at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN NOT (event_id <> '') THEN 'event_id must be text that is not empty'
+        WHEN NOT (run_id <> '') THEN 'run_id must be text that is not empty'
         WHEN NOT (device_id <> '') THEN 'device_id must be text that is not empty'
         WHEN NOT (engine_id <> '') THEN 'engine_id must be text that is not empty'
         WHEN NOT (lease_id <> '') THEN 'lease_id must be text that is not empty'
         WHEN NOT (trajectory_id <> '') THEN 'trajectory_id must be text that is not empty'
         WHEN NOT (policy_version BETWEEN 0 AND 36028797018963967)
         THEN 'policy_version must be an integer from 0 to 36028797018963967'
+        WHEN NOT (fleet_run_id <> '') THEN 'fleet_run_id must be text that is not empty'
         WHEN NOT (trace_keep_share BETWEEN 0 AND 1) THEN 'trace_keep_share must be a number from 0 to 1'
         WHEN NOT (isfinite(trace_length_scale)) THEN 'trace_length_scale must be a finite number'
         WHEN NOT (isfinite(trace_output_length_scale)) THEN 'trace_output_length_scale must be a finite number'
@@ -44,6 +46,7 @@ WITH broken AS (
         THEN 'expires_at_us must be an integer from 0 to 4611686018427387, UTC microseconds from 1970 to 2116'
         WHEN NOT (step BETWEEN 0 AND 36028797018963967) THEN 'step must be an integer from 0 to 36028797018963967'
         WHEN NOT (regret_share BETWEEN 0 AND 1) THEN 'regret_share must be a number from 0 to 1'
+        WHEN NOT (rl_run_id <> '') THEN 'rl_run_id must be text that is not empty'
         WHEN NOT (requests BETWEEN 0 AND 36028797018963967)
         THEN 'requests must be an integer from 0 to 36028797018963967'
         WHEN NOT (tokens_kept BETWEEN 0 AND 36028797018963967)
@@ -150,6 +153,8 @@ WITH broken AS (
         THEN 'idle_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN NOT (overlap_ns BETWEEN 0 AND 36028797018963967)
         THEN 'overlap_ns must be an integer from 0 to 36028797018963967 nanoseconds'
+        WHEN NOT (rollout_run_id <> '') THEN 'rollout_run_id must be text that is not empty'
+        WHEN NOT (train_run_id <> '') THEN 'train_run_id must be text that is not empty'
         WHEN NOT (groups BETWEEN 0 AND 36028797018963967) THEN 'groups must be an integer from 0 to 36028797018963967'
         WHEN NOT (trajectories BETWEEN 0 AND 36028797018963967)
         THEN 'trajectories must be an integer from 0 to 36028797018963967'
@@ -244,8 +249,6 @@ WITH broken AS (
         WHEN NOT (source IS NOT NULL) THEN 'source must be text'
         WHEN NOT (route IS NOT NULL) THEN 'route must be text' END
         WHEN 'turn' THEN CASE
-        WHEN NOT (group_id IS NOT NULL) THEN 'group_id must be text that is not empty'
-        WHEN NOT (step IS NOT NULL) THEN 'step must be an integer from 0 to 36028797018963967'
         WHEN NOT (turn IS NOT NULL) THEN 'turn must be an integer from 0 to 36028797018963967'
         WHEN NOT (attempt IS NOT NULL) THEN 'attempt must be an integer from 0 to 36028797018963967'
         WHEN NOT (coalesce(outcome, '') IN ('completed', 'preempted', 'failed'))
@@ -254,7 +257,6 @@ WITH broken AS (
         WHEN NOT (prompt_tokens IS NOT NULL) THEN 'prompt_tokens must be an integer from 0 to 36028797018963967'
         WHEN NOT (cached_tokens IS NOT NULL) THEN 'cached_tokens must be an integer from 0 to 36028797018963967'
         WHEN NOT (output_tokens IS NOT NULL) THEN 'output_tokens must be an integer from 0 to 36028797018963967'
-        WHEN NOT (answer_tokens IS NOT NULL) THEN 'answer_tokens must be an integer from 0 to 36028797018963967'
         WHEN NOT (queue_ns IS NOT NULL) THEN 'queue_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         WHEN NOT (duration_ns IS NOT NULL) THEN 'duration_ns must be an integer from 0 to 36028797018963967 nanoseconds'
         END
@@ -267,7 +269,6 @@ WITH broken AS (
         WHEN NOT (turns IS NOT NULL) THEN 'turns must be an integer from 0 to 36028797018963967'
         WHEN NOT (prompt_tokens IS NOT NULL) THEN 'prompt_tokens must be an integer from 0 to 36028797018963967'
         WHEN NOT (output_tokens IS NOT NULL) THEN 'output_tokens must be an integer from 0 to 36028797018963967'
-        WHEN NOT (answer_tokens IS NOT NULL) THEN 'answer_tokens must be an integer from 0 to 36028797018963967'
         WHEN NOT (staleness IS NOT NULL)
         THEN 'staleness must be an integer from -36028797018963967 to 36028797018963967'
         WHEN NOT (duration_ns IS NOT NULL) THEN 'duration_ns must be an integer from 0 to 36028797018963967 nanoseconds'

@@ -6,12 +6,14 @@
 -- reason: The rule that refused: `no_lease`, `serving_step`, `prefill_slack`, `decode_slack`, `next_request`,
 --     `compute_share`, `kv_budget`, `regret`, `unknown_times`, `no_serving`, `policy` or `withheld`
 --     (leases are, at random; see `holdout`).
+-- rl_run_id: The RL run that the engine was assigned to; the run itself where no other is named.
 -- count: Refusals that ended in that second.
 -- duration_ns: How long they lasted together, nanoseconds.
 CREATE OR REPLACE VIEW hold AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,
-    device_id, engine_id, lease_id, trajectory_id, policy_version, step, reason, count, duration_ns,
+    device_id, engine_id, lease_id, trajectory_id, policy_version,
+    coalesce(rl_run_id, run_id) AS rl_run_id, step, reason, count, duration_ns,
     event_time AS "at"
 FROM event
 WHERE kind = 'hold'

@@ -1,6 +1,8 @@
 -- One row for each lease: a rollout engine's permission to use a serving device. A lease is closed once, by the first
 -- of released, preempted and expired, and open until then, so granted = released + preempted + expired + open.
 --
+-- rl_run_id: The RL run that it was first granted for; the run itself where no other is named. `device_slice` says
+--     whose time it then was.
 -- granted_at: When it was granted, UTC.
 -- closed_at: When it was closed, UTC; NULL while it is open.
 -- closed_by: `released`, `preempted` or `expired`; NULL while it is open.
@@ -31,6 +33,7 @@ state AS (
         arg_min(writer, n) AS writer, arg_min(seq, n) AS seq, arg_min(event_id, n) AS event_id,
         run_id, provenance, min(event_time) AS event_time,
         lease_id, arg_min(device_id, n) AS device_id, arg_min(engine_id, n) AS engine_id,
+        arg_min(rl_run_id, n) AS rl_run_id,
         min(event_time) FILTER (action = 'granted') AS granted_at,
         arg_min(struct_pack(happened := event_time, action := action, reason := reason), n) FILTER (closes) AS closing,
         arg_max(CASE WHEN expires_at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(expires_at_us) END, n)
@@ -47,7 +50,7 @@ state AS (
 )
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,
-    lease_id, device_id, engine_id,
+    lease_id, device_id, engine_id, coalesce(rl_run_id, run_id) AS rl_run_id,
     granted_at,
     closing.happened AS closed_at,
     closing.action AS closed_by,

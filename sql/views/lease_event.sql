@@ -1,6 +1,7 @@
 -- One row for each change of a lease, as it was written.
 --
 -- action: `granted`, `renewed`, `resized`, `frozen`, `released`, `preempted` or `expired`.
+-- rl_run_id: The RL run that the engine was assigned to; the run itself where no other is named.
 -- expires_at: When the lease ends unless it is renewed, UTC.
 CREATE OR REPLACE VIEW lease_event AS
 SELECT
@@ -8,7 +9,7 @@ SELECT
     lease_id, action, device_id, engine_id, trajectory_id, policy_version,
     kv_budget_bytes, compute_share,
     CASE WHEN expires_at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(expires_at_us) END AS expires_at,
-    step, reason,
+    coalesce(rl_run_id, run_id) AS rl_run_id, step, reason,
     event_time AS "at"
 FROM event
 WHERE kind = 'lease'

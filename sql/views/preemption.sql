@@ -4,13 +4,15 @@
 -- event_time: When it happened, UTC, to the microsecond; for yields, when the first began.
 -- action: `yield` (a running rollout step waited between layers), `cut` (the KV budget was reduced) or `revoke` (the
 --     whole lease ended).
+-- rl_run_id: The RL run that the engine was assigned to; the run itself where no other is named.
 -- duration_ns: How long the yields lasted together, or the cut took, nanoseconds.
 -- count: Yields of the row; NULL is one.
 -- longest_ns: The longest yield of the row, nanoseconds; NULL where there is no count: then it is duration_ns.
 CREATE OR REPLACE VIEW preemption AS
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,
-    action, reason, device_id, engine_id, lease_id, trajectory_id, policy_version, step, duration_ns,
+    action, reason, device_id, engine_id, lease_id, trajectory_id, policy_version,
+    coalesce(rl_run_id, run_id) AS rl_run_id, step, duration_ns,
     requests, tokens_kept, tokens_lost, kv_budget_bytes_before, kv_budget_bytes_after,
     count, longest_ns, latency_ns, latency_mean_ns, returned_bytes,
     event_time AS "at"

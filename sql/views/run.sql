@@ -1,5 +1,6 @@
 -- One row for each run: how it began, how it stands, and the serving traffic that every latency of it is shown with.
 --
+-- fleet_run_id: The run of the fleet that an RL run shares with others, the last one it was on; else the run itself.
 -- started_at: When it first started, UTC.
 -- ended_at: When it ended or failed, UTC; NULL while it runs.
 -- status: `running`, `ended` or `failed`, by its last event.
@@ -21,6 +22,7 @@ state AS (
         arg_max(event_time, n) AS last_at,
         arg_max(action, n) AS last_action,
         arg_max(reason, n) FILTER (action <> 'started') AS reason,
+        arg_max(fleet_run_id, n) AS fleet_run_id,
         arg_max(name, n) AS name,
         arg_max(config_json, n) AS config_json,
         arg_max(host_json, n) AS host_json,
@@ -35,7 +37,7 @@ state AS (
 )
 SELECT
     writer, seq, event_id, run_id, provenance, event_time,
-    name, started_at,
+    name, coalesce(fleet_run_id, run_id) AS fleet_run_id, started_at,
     CASE WHEN last_action <> 'started' THEN last_at END AS ended_at,
     CASE last_action WHEN 'started' THEN 'running' ELSE last_action END AS status,
     CASE WHEN last_action <> 'started' THEN reason END AS reason,

@@ -11,5 +11,5 @@ SELECT
     event_time AS "at"
 FROM event
 WHERE kind = 'trajectory'
-  AND (coalesce(policy_version, 0) | step | turns | prompt_tokens | output_tokens | answer_tokens | duration_ns)
-      BETWEEN 0 AND 36028797018963967 AND staleness BETWEEN -36028797018963967 AND 36028797018963967;
+  AND (coalesce(policy_version, 0) | step | turns | prompt_tokens | output_tokens | coalesce(answer_tokens, 0) |
+      duration_ns) BETWEEN 0 AND 36028797018963967 AND staleness BETWEEN -36028797018963967 AND 36028797018963967;

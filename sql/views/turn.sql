@@ -1,16 +1,19 @@
 -- One row for each turn of a trajectory on one engine; a turn cut by preemption has a row for each engine it ran on.
 --
 -- event_time: When it was recorded, UTC, to the microsecond: all attempts at a turn are when the turn is over.
+-- fleet_run_id: The run that its device, engine and lease are of: the fleet's where several RL runs share one.
+-- group_id: The group of its trajectory; NULL where the trainer did not say.
+-- step: Number of the RL step; NULL where the trainer did not say.
 -- outcome: `completed`, `preempted` or `failed`.
 -- lease_id: The lease it ran under; NULL on a dedicated device.
 CREATE OR REPLACE VIEW turn AS
 SELECT
-    writer, seq, event_id, run_id, provenance, event_time,
+    writer, seq, event_id, run_id, provenance, event_time, coalesce(fleet_run_id, run_id) AS fleet_run_id,
     trajectory_id, group_id, step, turn, attempt, outcome, placement,
     device_id, engine_id, lease_id, policy_version,
     prompt_tokens, cached_tokens, output_tokens, answer_tokens, queue_ns, duration_ns,
     event_time AS "at"
 FROM event
 WHERE kind = 'turn'
-  AND (coalesce(policy_version, 0) | step | turn | attempt | prompt_tokens | cached_tokens | output_tokens |
-      answer_tokens | queue_ns | duration_ns) BETWEEN 0 AND 36028797018963967;
+  AND (coalesce(policy_version, 0) | coalesce(step, 0) | turn | attempt | prompt_tokens | cached_tokens |
+      output_tokens | coalesce(answer_tokens, 0) | queue_ns | duration_ns) BETWEEN 0 AND 36028797018963967;

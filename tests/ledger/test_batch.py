@@ -71,8 +71,9 @@ def test_record_append_and_the_views_refuse_the_same(
     # A kind's own check of itself may come first, at the making.
     refusal = _refusal(lambda: rows.encode(dataclasses.replace(event, **odd)), LedgerError, ValueError, TypeError)
     table = pa.table({
+        "run_id": ["r"],
         **{name: [value] for name, value in values.items() if value is not None},
-        "kind": [event.kind], "run_id": ["r"], "provenance": ["live"],
+        "kind": [event.kind], "provenance": ["live"],
     })  # fmt: skip
     of_table = _refusal(lambda: batch.checked(table), LedgerError)
     assert (refusal is None) == (of_table is None), f"record says {refusal}, append says {of_table}"

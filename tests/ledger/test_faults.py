@@ -33,7 +33,7 @@ def _whole(kind: str) -> Event:
     """An event of a kind, every field of it with a value."""
     texts: dict[str, Any] = {"BIGINT": 5, "DOUBLE": 0.5, "BOOLEAN": True, "VARCHAR": "x"}
     values = {each.name: each.allowed[0] if each.allowed else texts[each.sql_type] for each in rows.fields_of(kind)}
-    values |= {"at_us": _AT_US, "event_id": None}
+    values |= {"at_us": _AT_US, "event_id": None, "run_id": None}
     if kind == "device_slice":
         return _slice(100, lease_id="x")
     if kind in ("holdout", "power", "scale_down"):
