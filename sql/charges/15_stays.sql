@@ -26,11 +26,21 @@ SELECT
     unit, any_value(pool) AS pool, any_value(device_class) AS device_class, min(t0_ns) AS t0_ns, max(t1_ns) AS t1_ns
 FROM numbered
 GROUP BY unit, n;
--- Units of the runs that are asked for, and those of other runs that are of the same hardware. `rank` is their order, and
--- `lot` a number of those that are one price's.
+-- Units of the runs that are asked for, or that an RL run that is asked for shares with others, and those of other runs
+-- that are of the same hardware. `rank` is their order, and `lot` a number of those that are one price's.
 CREATE OR REPLACE TEMP TABLE stay AS
-WITH wanted AS (
-    SELECT *, getvariable('run_id') IS NULL OR run_id = getvariable('run_id') AS asked FROM hardware
+WITH tenant AS (
+    SELECT unit FROM slice WHERE rl_run_id = getvariable('run_id')
+    UNION
+    SELECT unit FROM made WHERE rl_run_id = getvariable('run_id')
+    UNION
+    SELECT unit FROM sent WHERE rl_run_id = getvariable('run_id')
+),
+wanted AS (
+    SELECT
+        *,
+        getvariable('run_id') IS NULL OR run_id = getvariable('run_id') OR unit IN (SELECT unit FROM tenant) AS asked
+    FROM hardware
 ),
 whole AS (
     SELECT
@@ -45,7 +55,7 @@ whole AS (
     WHERE asked OR hardware IN (SELECT hardware FROM wanted WHERE asked)
 )
 SELECT
-    *,
+    *, NULL::VARCHAR AS tagged_team,
     row_number() OVER (ORDER BY run_id, device_id, since_ns, provenance) AS rank,
     min(unit) OVER (PARTITION BY hardware, pool, device_class) AS lot,
     coalesce(nullif(tags_json ->> '$.team', ''), 'unallocated') AS team,

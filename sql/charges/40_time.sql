@@ -1,10 +1,9 @@
--- Each hour's cost, rounded once, half to even, and divided among runs, leases and buckets by time, largest remainder
--- first.
--- What no slice reports is the bucket `unaccounted`. `writer` and its seqs are NULL where several reported the same.
+-- Each hour's cost, rounded once, half to even, and divided among runs, leases, RL runs and buckets by time, largest
+-- remainder first. What no slice reports is the bucket `unaccounted`. `writer` and its seqs are NULL where several reported the same.
 CREATE OR REPLACE TEMP TABLE time_row AS
 WITH summed AS (
     SELECT
-        owner AS unit, hour, lease_id,
+        owner AS unit, hour, lease_id, rl_run_id,
         CASE WHEN min(writer) = max(writer) THEN min(writer) END AS writer,
         CASE WHEN min(writer) = max(writer) THEN min(first_seq) END AS first_seq,
         CASE WHEN min(writer) = max(writer) THEN max(last_seq) END AS last_seq,
@@ -13,11 +12,11 @@ WITH summed AS (
         sum(idle_ns) AS idle_ns
     FROM slice
     JOIN owned USING (unit, hour)
-    GROUP BY owner, hour, lease_id
+    GROUP BY owner, hour, lease_id, rl_run_id
 ),
 bucketed AS (
     SELECT
-        unit, hour, lease_id, writer, first_seq, last_seq,
+        unit, hour, lease_id, rl_run_id, writer, first_seq, last_seq,
         unnest(range(7)) AS position,
         unnest([serving_ns, rollout_ns, train_ns, sync_ns, activation_ns, headroom_ns, idle_ns]) AS ns
     FROM summed
@@ -38,7 +37,8 @@ shared AS (
     SELECT
         p.*, h.ns AS whole_ns, p.ns::HUGEINT * h.ns // h.held_ns AS floor_ns,
         row_number() OVER (
-            ORDER BY p.unit, p.hour, p.ns::HUGEINT * h.ns % h.held_ns DESC, lease_id NULLS FIRST, position
+            ORDER BY
+                p.unit, p.hour, p.ns::HUGEINT * h.ns % h.held_ns DESC, lease_id NULLS FIRST, position, rl_run_id NULLS FIRST
         ) AS place
     FROM part AS p
     JOIN (FROM device_hour WHERE ns <> held_ns) AS h ON p.unit = h.unit AND p.hour = h.hour
@@ -74,7 +74,8 @@ weighed AS (
         p.*, h.lot, h.commitment, h.nano,
         h.nano * p.ns // h.ns AS floor_nano,
         row_number() OVER (
-            ORDER BY lot, hour, h.nano * p.ns % h.ns DESC, rank, lease_id NULLS FIRST, position
+            ORDER BY
+                lot, hour, h.nano * p.ns % h.ns DESC, rank, lease_id NULLS FIRST, position, rl_run_id NULLS FIRST
         ) AS place
     FROM owned AS p
     JOIN charged AS h USING (unit, hour)

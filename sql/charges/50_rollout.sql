@@ -1,6 +1,7 @@
--- Rollout time and its cost divided by the weights of the tokens made in that hour under that lease, largest remainder
--- first. A generated token weighs what serving asks for one; a prompt token that a preemption made the engine compute
--- again, what serving asks for one of those. Tokens for which there is no time to divide have rows with neither.
+-- Rollout time and its cost divided by the weights of the tokens that its RL run made in that hour under that lease,
+-- largest remainder first. A generated token weighs what serving asks for one; a prompt token that a preemption made the
+-- engine compute again, what serving asks for one of those. Tokens for which there is no time to divide have rows with
+-- neither.
 CREATE OR REPLACE TEMP TABLE rollout_time AS
 SELECT *, row_number() OVER () AS place FROM time_row WHERE position = 1;
 CREATE OR REPLACE TEMP TABLE weighed AS
@@ -18,7 +19,8 @@ SELECT
 FROM gathered AS g
 JOIN tokens_price AS p USING (day)
 LEFT JOIN rollout_time AS r
-    ON g.unit = r.unit AND g.hour = r.hour AND g.lease_id IS NOT DISTINCT FROM r.lease_id;
+    ON g.unit = r.unit AND g.hour = r.hour AND g.lease_id IS NOT DISTINCT FROM r.lease_id
+    AND g.rl_run_id IS NOT DISTINCT FROM r.rl_run_id;
 CREATE OR REPLACE TEMP TABLE rollout_row AS
 WITH whole AS (
     SELECT

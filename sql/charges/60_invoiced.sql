@@ -17,13 +17,13 @@ leased AS (
 ),
 transfer AS (
     SELECT
-        owner AS unit, hour, hour // 24 AS day, lease_id, route, policy_version, sum(bytes) AS bytes,
+        owner AS unit, hour, hour // 24 AS day, lease_id, rl_run_id, route, policy_version, sum(bytes) AS bytes,
         CASE WHEN min(writer) = max(writer) THEN min(writer) END AS writer,
         CASE WHEN min(writer) = max(writer) THEN min(seq) END AS first_seq,
         CASE WHEN min(writer) = max(writer) THEN max(seq) END AS last_seq
     FROM leased
     JOIN owned USING (unit, hour)
-    GROUP BY owner, hour, day, lease_id, route, policy_version
+    GROUP BY owner, hour, day, lease_id, rl_run_id, route, policy_version
 ),
 energy AS (
     SELECT

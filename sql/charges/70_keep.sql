@@ -11,8 +11,8 @@ SELECT
     * EXCLUDE (ns, tokens, bytes, energy_mw_ns),
     row_number() OVER (
         ORDER BY
-            lease_id NULLS FIRST, position, policy_version NULLS FIRST, task NULLS FIRST, fate NULLS FIRST,
-            cause NULLS FIRST, route NULLS FIRST
+            lease_id NULLS FIRST, position, rl_run_id NULLS FIRST, policy_version NULLS FIRST, task NULLS FIRST,
+            fate NULLS FIRST, cause NULLS FIRST, route NULLS FIRST
     ) AS place,
     coalesce(ns, 0) AS ns, coalesce(tokens, 0) AS tokens, coalesce(bytes, 0) AS bytes,
     coalesce(energy_mw_ns, 0) AS energy_mw_ns

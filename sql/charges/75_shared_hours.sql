@@ -26,7 +26,8 @@ every AS (
     GROUP BY h.hardware, h.hour
 )
 SELECT
-    s.run_id, s.device_id, s.hardware_id, h.pool, h.device_class, make_timestamp(h.hour * 3600000000) AS hour,
+    s.run_id AS fleet_run_id, s.device_id, s.hardware_id, h.pool, h.device_class,
+    make_timestamp(h.hour * 3600000000) AS hour,
     sum(h.held_ns)::BIGINT AS held_ns, sum(h.ns)::BIGINT AS part_ns,
     any_value(e.rollout_ns)::BIGINT AS rollout_ns, any_value(e.idle_ns)::BIGINT AS idle_ns,
     any_value(e.busy_ns)::BIGINT AS busy_ns, any_value(e.hardware_ns)::BIGINT AS hardware_ns

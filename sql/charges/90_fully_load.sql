@@ -22,7 +22,7 @@ summed AS (
         sum(weight) OVER day AS whole,
         coalesce(sum(cost_nano) FILTER (spread) OVER day, 0) AS pot
     FROM weighed
-    WINDOW day AS (PARTITION BY run_id, provenance, device_id, pool, device_class, hour::DATE)
+    WINDOW day AS (PARTITION BY fleet_run_id, provenance, device_id, pool, device_class, hour::DATE)
 ),
 floored AS (
     SELECT
@@ -35,10 +35,10 @@ ranked AS (
     SELECT
         *,
         row_number() OVER (
-            PARTITION BY run_id, provenance, device_id, pool, device_class, hour::DATE ORDER BY remainder DESC, number
+            PARTITION BY fleet_run_id, provenance, device_id, pool, device_class, hour::DATE ORDER BY remainder DESC, number
         ) AS place,
         CASE WHEN whole > 0 THEN pot ELSE 0 END - sum(floor_nano) OVER (
-            PARTITION BY run_id, provenance, device_id, pool, device_class, hour::DATE
+            PARTITION BY fleet_run_id, provenance, device_id, pool, device_class, hour::DATE
         ) AS left_over
     FROM floored
 )

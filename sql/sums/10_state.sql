@@ -1,5 +1,6 @@
 -- What pricing keeps of a ledger: sums by UTC hour that more events are added to, in whatever order and portions, and
--- the charges that were worked out from them. `hour` is hours since the Unix epoch.
+-- the charges that were worked out from them. `hour` is hours since the Unix epoch; `rl_run_id` is the RL run that
+-- something is of, NULL where that is the unit's own run.
 CREATE TABLE mark (writer VARCHAR, epoch BIGINT, index BIGINT, next_seq BIGINT);
 -- Of each id that a client chose, the event that counts.
 CREATE TABLE client_id (run_id VARCHAR, kind VARCHAR, event_id VARCHAR, at_us BIGINT, writer VARCHAR, seq BIGINT);
@@ -11,7 +12,7 @@ CREATE TABLE unit (
 );
 CREATE TABLE granted (unit BIGINT, lease_id VARCHAR, at_us BIGINT);
 CREATE TABLE slice (
-    unit BIGINT, hour BIGINT, lease_id VARCHAR, writer VARCHAR, first_seq BIGINT, last_seq BIGINT,
+    unit BIGINT, hour BIGINT, lease_id VARCHAR, rl_run_id VARCHAR, writer VARCHAR, first_seq BIGINT, last_seq BIGINT,
     serving_ns BIGINT, rollout_ns BIGINT, train_ns BIGINT, sync_ns BIGINT, activation_ns BIGINT, headroom_ns BIGINT,
     idle_ns BIGINT
 );
@@ -20,23 +21,24 @@ CREATE TABLE edge (kind VARCHAR, unit BIGINT, t_ns BIGINT, delta BIGINT);
 -- Trajectories, numbered in the order in which they were heard of: those that new events are about stand together.
 CREATE TABLE trajectory (number BIGINT, run_id VARCHAR, provenance VARCHAR, trajectory_id VARCHAR);
 CREATE TABLE token (
-    number BIGINT, unit BIGINT, hour BIGINT, lease_id VARCHAR, policy_version BIGINT, failed BOOLEAN, tokens BIGINT
+    number BIGINT, unit BIGINT, hour BIGINT, lease_id VARCHAR, rl_run_id VARCHAR, policy_version BIGINT, failed BOOLEAN,
+    tokens BIGINT
 );
 -- Attempts at turns that were preempted, or that are not the first.
 CREATE TABLE attempt (
     number BIGINT, turn BIGINT, attempt BIGINT, outcome VARCHAR, unit BIGINT, hour BIGINT, lease_id VARCHAR,
-    policy_version BIGINT, uncached_tokens BIGINT
+    rl_run_id VARCHAR, policy_version BIGINT, uncached_tokens BIGINT
 );
 CREATE TABLE ended (number BIGINT, outcome VARCHAR, task VARCHAR, at_us BIGINT, writer VARCHAR, seq BIGINT);
 CREATE TABLE judged (number BIGINT, accepted BOOLEAN, stale BOOLEAN, at_us BIGINT, writer VARCHAR, seq BIGINT);
 -- Tokens by what became of them so far. `output`: generated, else a prompt computed again.
 CREATE TABLE made (
-    unit BIGINT, hour BIGINT, lease_id VARCHAR, policy_version BIGINT, task VARCHAR, fate VARCHAR, cause VARCHAR,
-    output BOOLEAN, tokens BIGINT
+    unit BIGINT, hour BIGINT, lease_id VARCHAR, rl_run_id VARCHAR, policy_version BIGINT, task VARCHAR, fate VARCHAR,
+    cause VARCHAR, output BOOLEAN, tokens BIGINT
 );
 CREATE TABLE sent (
-    unit BIGINT, hour BIGINT, lease_id VARCHAR, route VARCHAR, policy_version BIGINT, at_us BIGINT, bytes BIGINT,
-    writer VARCHAR, seq BIGINT
+    unit BIGINT, hour BIGINT, lease_id VARCHAR, rl_run_id VARCHAR, route VARCHAR, policy_version BIGINT, at_us BIGINT,
+    bytes BIGINT, writer VARCHAR, seq BIGINT
 );
 CREATE TABLE metered (
     unit BIGINT, hour BIGINT, writer VARCHAR, first_seq BIGINT, last_seq BIGINT, ns BIGINT, energy_mw_ns HUGEINT
@@ -57,8 +59,8 @@ SELECT
     unnest(list_concat(repeat(['capacity'], 8), ['transfer', 'energy'])) AS kind,
     unnest([true, false, false, false, false, true, true, true, false, true]) AS of_device;
 CREATE TABLE charge (
-    unit BIGINT, hour BIGINT, place BIGINT, commitment VARCHAR, lease_id VARCHAR, position BIGINT,
-    policy_version BIGINT, task VARCHAR, fate VARCHAR, cause VARCHAR, route VARCHAR,
+    unit BIGINT, hour BIGINT, place BIGINT, commitment VARCHAR, lease_id VARCHAR, rl_run_id VARCHAR,
+    position BIGINT, policy_version BIGINT, task VARCHAR, fate VARCHAR, cause VARCHAR, route VARCHAR,
     ns BIGINT, tokens BIGINT, bytes BIGINT, energy_mw_ns BIGINT, cost_nano BIGINT,
     writer VARCHAR, first_seq BIGINT, last_seq BIGINT
 );

@@ -3,26 +3,32 @@ INSERT INTO unit
 SELECT
     (SELECT coalesce(max(unit), 0) FROM unit) + row_number() OVER (), run_id, provenance, device_id,
     coalesce(since_ns, 0), coalesce(until_ns, 9223372036854775807)
-FROM (SELECT DISTINCT run_id, provenance, coalesce(device_id, '') AS device_id FROM new_event)
+FROM (
+    SELECT DISTINCT if(kind = 'turn', coalesce(fleet_run_id, run_id), run_id) AS run_id, provenance,
+        coalesce(device_id, '') AS device_id
+    FROM new_event
+)
 ANTI JOIN unit USING (run_id, provenance, device_id)
 LEFT JOIN spell USING (run_id, provenance, device_id);
 CREATE OR REPLACE TEMP VIEW of_unit AS
-SELECT e.*, u.unit
+SELECT e.* REPLACE (nullif(if(kind = 'turn', e.run_id, rl_run_id), u.run_id) AS rl_run_id), u.unit
 FROM new_event AS e
 JOIN unit AS u
-    ON e.run_id = u.run_id AND e.provenance = u.provenance AND coalesce(e.device_id, '') = u.device_id
+    -- A turn is of an RL run, and its device perhaps of a fleet that several of them share.
+    ON if(kind = 'turn', coalesce(e.fleet_run_id, e.run_id), e.run_id) = u.run_id AND e.provenance = u.provenance
+    AND coalesce(e.device_id, '') = u.device_id
     AND coalesce(e.t0_ns, 1000 * e.at_us) >= u.since_ns AND coalesce(e.t0_ns, 1000 * e.at_us) < u.until_ns;
 CREATE OR REPLACE TEMP TABLE new_turn AS
 SELECT
     run_id, provenance, coalesce(trajectory_id, '') AS trajectory_id, unit, at_us // 3600000000 AS hour, lease_id,
-    policy_version, turn, attempt, outcome, prompt_tokens - cached_tokens AS uncached_tokens, output_tokens
+    rl_run_id, policy_version, turn, attempt, outcome, prompt_tokens - cached_tokens AS uncached_tokens, output_tokens
 FROM of_unit
 WHERE kind = 'turn'
   AND (coalesce(policy_version, 0) | coalesce(step, 0) | turn | attempt | prompt_tokens | cached_tokens |
       output_tokens | coalesce(answer_tokens, 0) | queue_ns | duration_ns) BETWEEN 0 AND 36028797018963967;
 CREATE OR REPLACE TEMP TABLE new_other AS
 SELECT
-    kind, run_id, provenance, trajectory_id, unit, lease_id, writer, seq, at_us, action, tokens_lost, route,
+    kind, run_id, provenance, trajectory_id, unit, lease_id, rl_run_id, writer, seq, at_us, action, tokens_lost, route,
     policy_version, wire_bytes, t0_ns, t1_ns, power_mw, outcome, task, accepted, stale
 FROM of_unit
 -- A device that was not measured is charged no energy, and nothing was read of it twice. Of leases only the grant says

@@ -24,7 +24,7 @@ again AS (
 ),
 found AS (
     SELECT
-        t.unit, t.hour, t.lease_id, t.policy_version, k.task,
+        t.unit, t.hour, t.lease_id, t.rl_run_id, t.policy_version, k.task,
         CASE
             WHEN t.failed OR k.outcome = 'lost' THEN 'lost'
             WHEN k.stale THEN 'stale'
@@ -43,14 +43,14 @@ found AS (
     JOIN known AS k USING (number)
     UNION ALL BY NAME
     SELECT
-        a.unit, a.hour, a.lease_id, a.policy_version, k.task,
+        a.unit, a.hour, a.lease_id, a.rl_run_id, a.policy_version, k.task,
         'recomputed' AS fate, 'recomputed after preemption' AS cause, false AS output, a.uncached_tokens AS tokens
     FROM again AS a
     JOIN known AS k USING (number)
     WHERE a.outcome_before = 'preempted' AND a.uncached_tokens > 0
 )
 SELECT
-    unit, hour, lease_id, policy_version, task, fate, cause, output,
+    unit, hour, lease_id, rl_run_id, policy_version, task, fate, cause, output,
     getvariable('sign') * sum(tokens)
 FROM found
 GROUP BY ALL;

@@ -1,8 +1,8 @@
 -- Add the new slices to what is kept, but those that cross the end of an hour.
 CREATE OR REPLACE TEMP TABLE new_slice AS
 SELECT
-    unit, lease_id, writer, seq, t0_ns, t1_ns,
-    serving_ns, rollout_ns, train_ns, sync_ns, activation_ns, headroom_ns, idle_ns
+    unit, lease_id, nullif(rollout_run_id, run_id) AS rollout_run_id, nullif(train_run_id, run_id) AS train_run_id,
+    writer, seq, t0_ns, t1_ns, serving_ns, rollout_ns, train_ns, sync_ns, activation_ns, headroom_ns, idle_ns
 FROM of_unit
 WHERE kind = 'device_slice' AND t1_ns > t0_ns
   AND CASE WHEN (coalesce(policy_version, 0) | serving_ns | rollout_ns | train_ns | sync_ns | activation_ns |
@@ -17,11 +17,47 @@ SEMI JOIN new_slice USING (unit)
 GROUP BY unit;
 INSERT INTO slice
 SELECT
-    unit, t0_ns // 3600000000000 AS hour, lease_id, writer, min(seq), max(seq),
+    unit, t0_ns // 3600000000000 AS hour, lease_id, NULL AS rl_run_id, writer, min(seq), max(seq),
     sum(serving_ns), sum(rollout_ns), sum(train_ns), sum(sync_ns), sum(activation_ns), sum(headroom_ns), sum(idle_ns)
 FROM new_slice
-WHERE t0_ns // 3600000000000 = (t1_ns - 1) // 3600000000000
+WHERE t0_ns // 3600000000000 = (t1_ns - 1) // 3600000000000 AND rollout_run_id IS NULL AND train_run_id IS NULL
 GROUP BY unit, hour, lease_id, writer;
+-- What a slice has of RL runs that share the device is theirs, and the rest the unit's own.
+INSERT INTO slice
+WITH shared AS (
+    FROM new_slice
+    WHERE t0_ns // 3600000000000 = (t1_ns - 1) // 3600000000000
+      AND (rollout_run_id IS NOT NULL OR train_run_id IS NOT NULL)
+),
+owned AS (
+    SELECT
+        * REPLACE (
+            CASE WHEN rollout_run_id IS NULL THEN rollout_ns ELSE 0 END AS rollout_ns,
+            CASE WHEN rollout_run_id IS NULL THEN sync_ns ELSE 0 END AS sync_ns,
+            CASE WHEN rollout_run_id IS NULL THEN activation_ns ELSE 0 END AS activation_ns,
+            CASE WHEN rollout_run_id IS NULL THEN headroom_ns ELSE 0 END AS headroom_ns,
+            CASE WHEN train_run_id IS NULL THEN train_ns ELSE 0 END AS train_ns
+        ),
+        NULL AS rl_run_id
+    FROM shared
+    UNION ALL
+    SELECT * REPLACE (0 AS serving_ns, 0 AS train_ns, 0 AS idle_ns), rollout_run_id
+    FROM shared
+    WHERE rollout_run_id IS NOT NULL AND rollout_ns + sync_ns + activation_ns + headroom_ns > 0
+    UNION ALL
+    SELECT
+        * REPLACE (
+            0 AS serving_ns, 0 AS rollout_ns, 0 AS sync_ns, 0 AS activation_ns, 0 AS headroom_ns, 0 AS idle_ns
+        ),
+        train_run_id
+    FROM shared
+    WHERE train_run_id IS NOT NULL AND train_ns > 0
+)
+SELECT
+    unit, t0_ns // 3600000000000 AS hour, lease_id, rl_run_id, writer, min(seq), max(seq),
+    sum(serving_ns), sum(rollout_ns), sum(train_ns), sum(sync_ns), sum(activation_ns), sum(headroom_ns), sum(idle_ns)
+FROM owned
+GROUP BY unit, hour, lease_id, rl_run_id, writer;
 INSERT INTO edge
 SELECT kind, unit, t_ns, sum(delta)
 FROM (

@@ -2,11 +2,11 @@
 CREATE OR REPLACE TEMP TABLE hours AS SELECT DISTINCT unit, hour FROM grown;
 CREATE OR REPLACE TEMP TABLE again AS
 SELECT
-    unit, hour, lease_id, writer, min(first_seq), max(last_seq),
+    unit, hour, lease_id, rl_run_id, writer, min(first_seq), max(last_seq),
     sum(serving_ns), sum(rollout_ns), sum(train_ns), sum(sync_ns), sum(activation_ns), sum(headroom_ns), sum(idle_ns)
 FROM slice
 SEMI JOIN hours USING (unit, hour)
-GROUP BY unit, hour, lease_id, writer;
+GROUP BY unit, hour, lease_id, rl_run_id, writer;
 DELETE FROM slice USING hours AS h WHERE slice.unit = h.unit AND slice.hour = h.hour;
 INSERT INTO slice FROM again;
 CREATE OR REPLACE TEMP TABLE again AS

@@ -61,7 +61,7 @@ def shared(charges: Charges) -> tuple[SharedTime, ...]:
     """All device time in shared hours, in order; empty where no device was shared."""
     if charges.shared.is_empty():
         return ()
-    keys = ("run_id", "hardware_id", *_DEVICE, "hour")
+    keys = ("fleet_run_id", "hardware_id", *_DEVICE, "hour")
     times = (
         charges.frame.filter(kind="capacity")
         .join(charges.shared, on=keys)

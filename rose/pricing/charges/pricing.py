@@ -8,7 +8,8 @@ energy its kWh * PUE * tariff; each hour's sum is rounded once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import UTC
 from fractions import Fraction
 from math import gcd
@@ -41,7 +42,10 @@ class NothingChargedError(PricingError):
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """Time in the period that a device of a run was provisioned: [t0_ns, t1_ns) UTC."""
+    """Time in the period that a device of a run was provisioned: [t0_ns, t1_ns) UTC.
+
+    An RL run on a fleet that others share has no device of its own: they are of the fleet's run.
+    """
 
     run_id: str
     device_id: str
@@ -59,11 +63,12 @@ class Charges:
     `frame` has one row for each UTC hour, device, lease, kind, bucket, policy version, task, fate and cause, always in
     the same order:
 
-    - `hour` (start, naive UTC), `run_id`, `provenance`, `device_id`, `pool`, `device_class`, `commitment`, `lease_id`;
+    - `hour` (start, naive UTC), `run_id`: whose charge it is, an RL run's or the fleet's own; `fleet_run_id`: the run that
+      the device and the lease are of, the same but for RL runs that share a fleet; `provenance`, `device_id`, `pool`, `device_class`, `commitment`, `lease_id`;
     - `hardware_id`: what tells the device from all others, in whatever run; `<run>/<device>` where nothing says;
     - `kind`: `capacity` (device time), `transfer` (weight syncs), `energy` (metered, where no price holds it already);
     - `bucket`: one of the seven, `unaccounted`, `transfer` or `energy`; `team`: who pays, by the tags of the run,
-      else by those that the price book gives the device;
+      else by those that the price book gives the device; headroom is the device's team's, since it is kept for serving;
     - `policy_version`, `task`, `fate`, `cause`: of rollout time, by the tokens made in it; `cause` of idle time says
       whether it could have been lent, or was and was not used; `route` of transfer;
     - `ns`, `tokens` (generated), `bytes`, `energy_mw_ns`, and `cost_nano`, amortized nano-dollars;
@@ -80,6 +85,8 @@ class Charges:
     book: PriceBook
     #: Hours of devices that others held as well, as `charges/75_shared_hours` has them; see `charges.measured`.
     shared: pl.DataFrame = field(default_factory=pl.DataFrame)
+    #: Of an RL run that shares devices: all charges of those, of which `frame` has the run's own.
+    fleet: pl.DataFrame | None = None
 
     @property
     def total_nano(self) -> int:
@@ -99,6 +106,8 @@ def price(
     seen: Seen | None = None,
 ) -> Charges:
     """Price [from_ns, to_ns) of the ledger at `root`, all of it where None; one run or all. `seen` is for `verify`.
+
+    Of a fleet that RL runs share, `run_id` is the fleet's for all of its charges, and an RL run's for those of its own.
 
     The same ledger and book give the same charges, whenever and in how many portions the ledger was written and read.
     Raises PricingError for a ledger that does not verify (unless allowed), a period that is empty, is not whole UTC
@@ -131,8 +140,11 @@ def price(
                 f"an amount is too large or too precise to be kept exactly ({error}): give tariff, PUE and rates fewer "
                 "decimals, and a power meter of its own to each device that draws more than 2.5 kW"
             ) from error
-        frame = _frame(connection)
+        whole = _frame(connection)
         shared = connection.sql(sql.read("charges/75_shared_hours.sql")).pl()
+    frame = whole if run_id is None else whole.filter(pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id))
+    if run_id is not None:
+        stays = list(_own_stays(stays, run_id, frame))
     # Without device time there may be what was billed beside it.
     hours = [int(at.replace(tzinfo=UTC).timestamp()) * 1_000_000_000 for at in frame["hour"].unique()]
     begins = [stay.t0_ns for stay in stays] or hours
@@ -148,6 +160,7 @@ def price(
         verified=verified,
         book=book,
         shared=shared,
+        fleet=whole if frame.height < whole.height else None,
     )
 
 
@@ -217,13 +230,29 @@ def _stays(connection: duckdb.DuckDBPyConnection) -> list[Stay]:
     return [Stay(*row) for row in tenures.fetchall()]
 
 
+def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Iterator[Stay]:
+    """Stays of a run's devices, and of those that it shares, from its first hour there to its last."""
+    hours = frame.group_by("fleet_run_id", "device_id", "pool", "device_class").agg(
+        pl.col("hour").min().dt.epoch("ns").alias("from_ns"), pl.col("hour").max().dt.epoch("ns").alias("to_ns")
+    )
+    inside = {(*device,): (from_ns, to_ns + NS_PER_HOUR) for *device, from_ns, to_ns in hours.iter_rows()}
+    for stay in stays:
+        if stay.run_id == run_id:
+            yield stay
+        elif span := inside.get((stay.run_id, stay.device_id, stay.pool, stay.device_class)):
+            t0_ns, t1_ns = max(stay.t0_ns, span[0]), min(stay.t1_ns, span[1])
+            if t0_ns < t1_ns:
+                yield replace(stay, t0_ns=t0_ns, t1_ns=t1_ns)
+
+
 def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     """The charges of the period, as `Charges.frame` has them.
 
     What many rows share is looked up here: it takes a fraction of the time that DuckDB takes to hand it out with each.
     """
+    _run(connection, "78_payers")
     rows: pl.DataFrame = connection.sql(sql.read("charges/80_charges.sql")).pl().sort("place")
-    units: pl.DataFrame = connection.sql(sql.read("charges/85_units.sql")).pl()
+    payers: pl.DataFrame = connection.sql(sql.read("charges/85_units.sql")).pl()
     buckets: pl.DataFrame = connection.sql("FROM bucket ORDER BY position").pl().drop("position")
     idle = (
         pl.when(pl.col("pool") != "serving")
@@ -232,8 +261,8 @@ def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
         .then(pl.lit("could have been lent"))
         .otherwise(pl.lit("leased, not used"))
     )
-    return pl.concat([rows, units[rows["unit_row"]], buckets[rows["position"]]], how="horizontal").select(
-        "hour", "run_id", "provenance", "device_id", "hardware_id", "pool", "device_class", "commitment", "lease_id",
+    return pl.concat([rows, payers[rows["payer_row"]], buckets[rows["position"]]], how="horizontal").select(
+        "hour", "run_id", "fleet_run_id", "provenance", "device_id", "hardware_id", "pool", "device_class", "commitment", "lease_id",
         "kind", "bucket",
         pl.when("of_device").then("device_team").otherwise("run_team").alias("team"),
         "policy_version", "task", "fate",

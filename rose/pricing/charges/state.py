@@ -41,6 +41,8 @@ _RUNS_AND_DEVICES = f"""SELECT {", ".join((*COMMON_COLUMNS, *(columns("run") | c
     make_timestamp(at_us) AS event_time"""
 #: Another time is none; sql/sums/30_added.sql says it of other numbers.
 _IN_TIME = f"at_us BETWEEN 0 AND {INSTANT_US_MAX}"
+#: Time that is of the RL run that a slice's rollouts are of.
+_ROLLOUT_BUCKETS = ("rollout", "sync", "activation", "headroom")
 _KINDS = ("run", "device", "lease", "device_slice", "turn", "preemption", "trajectory", "verdict", "sync", "power")
 
 
@@ -195,7 +197,10 @@ def _fold_crossing(connection: duckdb.DuckDBPyConnection) -> None:
                 readings.append([row["unit"], hour, *events, ns, row["power_mw"] * ns])
             continue
         for hour, part in cut(row):
-            slices.append([row["unit"], hour, row["lease_id"], *events, *(part[bucket] for bucket in BUCKETS)])
+            for rl_run_id, own in owned(row, part):
+                slices.append(
+                    [row["unit"], hour, row["lease_id"], rl_run_id, *events, *(own[name] for name in BUCKETS)]
+                )
     query.insert(connection, "slice", slices)
     query.insert(connection, "metered", readings)
 
@@ -212,6 +217,15 @@ def cut(row: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, int]]]:
         left = {bucket: left[bucket] - part[bucket] for bucket in left}
         yield hour, part
     assert not any(left.values())
+
+
+def owned(row: Mapping[str, Any], part: Mapping[str, int]) -> Iterator[tuple[str | None, dict[str, int]]]:
+    """What a part of a slice has of each RL run (None: of the run that the device is of), as (run, ns by bucket)."""
+    owners = dict.fromkeys(_ROLLOUT_BUCKETS, row["rollout_run_id"]) | {"train": row["train_run_id"]}
+    for rl_run_id in dict.fromkeys((None, *owners.values())):
+        own = {bucket: ns if owners.get(bucket) == rl_run_id else 0 for bucket, ns in part.items()}
+        if rl_run_id is None or any(own.values()):
+            yield rl_run_id, own
 
 
 def _hours(t0_ns: int, t1_ns: int) -> Iterator[tuple[int, int]]:

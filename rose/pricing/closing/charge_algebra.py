@@ -15,7 +15,7 @@ from rose.pricing.charges.allocation import ALL_BUCKETS
 from rose.pricing.money import PricingError
 
 DIMENSIONS: tuple[str, ...] = (
-    "hour", "run_id", "provenance", "device_id", "hardware_id", "pool", "device_class", "commitment", "lease_id",
+    "hour", "run_id", "fleet_run_id", "provenance", "device_id", "hardware_id", "pool", "device_class", "commitment", "lease_id",
     "kind", "bucket", "team", "policy_version", "task", "fate", "cause", "route",
 )  # fmt: skip
 AMOUNTS: tuple[str, ...] = ("ns", "tokens", "bytes", "energy_mw_ns", "cost_nano")
@@ -51,12 +51,19 @@ BY: tuple[str, ...] = tuple(_BY)
 
 def with_hardware(frame: pl.DataFrame) -> pl.DataFrame:
     """Rows that were frozen before charges said which hardware they are of: that of the run's device alone."""
-    if "hardware_id" in frame.columns:
+    return _with(frame, "hardware_id", "device_id", pl.col("run_id") + "/" + pl.col("device_id"))
+
+
+def with_every_dimension(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows that were frozen before charges said of which hardware, and of whose fleet they are: of the run alone."""
+    return _with(with_hardware(frame), "fleet_run_id", "run_id", pl.col("run_id"))
+
+
+def _with(frame: pl.DataFrame, name: str, before: str, value: pl.Expr) -> pl.DataFrame:
+    """The frame with a column `name` after `before`, if it has none."""
+    if name in frame.columns:
         return frame
-    return frame.insert_column(
-        frame.columns.index("device_id") + 1,
-        frame.select((pl.col("run_id") + "/" + pl.col("device_id")).alias("hardware_id")).to_series(),
-    )
+    return frame.insert_column(frame.columns.index(before) + 1, frame.select(value.alias(name)).to_series())
 
 
 def add(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
@@ -80,10 +87,12 @@ def difference(now: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
 def canonical(frame: pl.DataFrame) -> pl.DataFrame:
     """In the order that charges are priced in, so that the same rows are the same bytes."""
     place = pl.col("bucket").replace_strict(_PLACES, default=len(_PLACES), return_dtype=pl.Int64)
-    before = ("hour", "run_id", "provenance", "device_id", "lease_id")
+    before = ("hour", "fleet_run_id", "provenance", "device_id", "lease_id")
+    # The fleet's own before what RL runs have of it.
+    own = (pl.col("run_id") != pl.col("fleet_run_id"), pl.col("run_id"))
     after = ("policy_version", "task", "fate", "cause", "route")
     # By the others only where a correction moved a row to another team, class or commitment.
-    return frame.sort(*before, place, *after, *DIMENSIONS, nulls_last=False)
+    return frame.sort(*before, place, *own, *after, *DIMENSIONS, nulls_last=False)
 
 
 def drill(frame: pl.DataFrame, by: Sequence[str], amount: str = "cost_nano") -> list[dict[str, Any]]:

@@ -273,4 +273,5 @@ def _is(path: Path, sha256: str) -> bool:
 
 
 def _frame(root: Path, posting: Posting, name: str) -> pl.DataFrame:
-    return charge_algebra.with_hardware(pl.read_parquet(io.BytesIO(content(root, posting, name))))
+    frame = pl.read_parquet(io.BytesIO(content(root, posting, name)))
+    return charge_algebra.with_hardware(frame) if name == STAYS_FILE else charge_algebra.with_every_dimension(frame)

@@ -37,7 +37,9 @@ def summed(frame: pl.DataFrame, grain: Grain) -> pl.DataFrame:
 
 def frozen(root: Path, posting: Posting) -> pl.DataFrame:
     """The rows of a posting. Raises PricingError for a file that is not as it was frozen."""
-    return charge_algebra.with_hardware(pl.read_parquet(io.BytesIO(store.content(root, posting, posting.rows_file))))
+    return charge_algebra.with_every_dimension(
+        pl.read_parquet(io.BytesIO(store.content(root, posting, posting.rows_file)))
+    )
 
 
 def of_posting(root: Path, posting: Posting, grain: Grain) -> Path | pl.DataFrame:

@@ -27,7 +27,7 @@ FIRST_HOUR = Period(T0_NS, T0_NS + HOUR_NS)
 NEXT_DAY_US = (T0_NS + DAY_NS) // 1000
 
 SCHEMA: dict[str, Any] = {
-    "hour": pl.Datetime("us"), "run_id": pl.String, "provenance": pl.String, "device_id": pl.String,
+    "hour": pl.Datetime("us"), "run_id": pl.String, "fleet_run_id": pl.String, "provenance": pl.String, "device_id": pl.String,
     "hardware_id": pl.String, "pool": pl.String, "device_class": pl.String, "commitment": pl.String,
     "lease_id": pl.String, "kind": pl.String,
     "bucket": pl.String, "team": pl.String, "policy_version": pl.Int64, "task": pl.String, "fate": pl.String,
@@ -35,7 +35,7 @@ SCHEMA: dict[str, Any] = {
     "energy_mw_ns": pl.Int64, "cost_nano": pl.Int64, "writer": pl.String, "first_seq": pl.Int64, "last_seq": pl.Int64,
 }  # fmt: skip
 _PLAIN = {
-    "hour": datetime(2026, 6, 1), "run_id": "run", "provenance": "live", "device_id": "s0",
+    "hour": datetime(2026, 6, 1), "run_id": "run", "fleet_run_id": "run", "provenance": "live", "device_id": "s0",
     "hardware_id": "GPU-0", "pool": "serving",
     "device_class": "h100-sxm", "commitment": "1-year reserved", "kind": "capacity", "bucket": "serving",
     "team": "chat", "ns": 0, "tokens": 0, "bytes": 0, "energy_mw_ns": 0, "cost_nano": 0,

@@ -97,3 +97,5 @@ def test_rows_of_older_closes_are_of_the_device_of_their_run_alone() -> None:
     now = charges_of([{"device_id": "s0", "hardware_id": "run/s0", "ns": 1}, {"device_id": None, "hardware_id": None}])
     assert charge_algebra.with_hardware(now.drop("hardware_id")).equals(now)
     assert charge_algebra.with_hardware(now) is now
+    assert charge_algebra.with_every_dimension(now.drop("hardware_id", "fleet_run_id")).equals(now)
+    assert charge_algebra.with_every_dimension(now) is now
