@@ -46,10 +46,16 @@ _VIEWS = (
 def snapshot(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
     """Copy a run's rows of every view into temporary tables of the same names, which later queries read instead.
 
-    A run may be going on: without this, two queries of one report would see two states of the ledger.
+    A run may be going on: without this, two queries of one report would see two states of the ledger. A fleet's run has
+    with it what the RL runs on it did, and an RL run what it had of the fleets that it is on.
     """
-    events = "CREATE OR REPLACE TEMP TABLE event AS SELECT * FROM ledger.event WHERE run_id = $run_id"
-    connection.execute(events, {"run_id": run_id})
+    set_variables(connection, run_id=run_id)
+    select = "SELECT * FROM event WHERE run_id = getvariable('run_id')"
+    if shared := rows(connection, "run/fleets"):
+        name = "events_on_fleet" if any(row["run_id"] == run_id for row in shared) else "events_of_fleet"
+        select = sql.read(f"run/{name}.sql")
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE own_event AS {select}")
+    connection.execute("ALTER TABLE temp.own_event RENAME TO event")
     for view in _VIEWS:
         # The view's own definition, over these events: one look at the segments is enough for all.
         made = f"CREATE OR REPLACE VIEW {view} AS"

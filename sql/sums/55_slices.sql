@@ -43,7 +43,7 @@ owned AS (
     UNION ALL
     SELECT * REPLACE (0 AS serving_ns, 0 AS train_ns, 0 AS idle_ns), rollout_run_id
     FROM shared
-    WHERE rollout_run_id IS NOT NULL AND rollout_ns + sync_ns + activation_ns + headroom_ns > 0
+    WHERE rollout_run_id IS NOT NULL
     UNION ALL
     SELECT
         * REPLACE (
@@ -51,12 +51,13 @@ owned AS (
         ),
         train_run_id
     FROM shared
-    WHERE train_run_id IS NOT NULL AND train_ns > 0
+    WHERE train_run_id IS NOT NULL
 )
 SELECT
     unit, t0_ns // 3600000000000 AS hour, lease_id, rl_run_id, writer, min(seq), max(seq),
     sum(serving_ns), sum(rollout_ns), sum(train_ns), sum(sync_ns), sum(activation_ns), sum(headroom_ns), sum(idle_ns)
 FROM owned
+WHERE serving_ns + rollout_ns + train_ns + sync_ns + activation_ns + headroom_ns + idle_ns > 0
 GROUP BY unit, hour, lease_id, rl_run_id, writer;
 INSERT INTO edge
 SELECT kind, unit, t_ns, sum(delta)

@@ -3,8 +3,9 @@
 Around a midnight at which every price changes. Slices cross hours and that midnight, leave gaps, hold buckets of no
 time and have no length at all; leases stay open; turns move between devices; verdicts contradict one another; events
 are sent twice under one client id, by other writers and with other times; devices leave and come back, in another pool
-or class too, and are held by two runs at once; and all of it arrives in up to three portions in any order. What
-no ledger may hold, a nanosecond of a device that one run reports twice, is not among it.
+or class too, and are held by two runs at once; a run may be a fleet that RL runs of several teams share, each of which
+has an engine for a while; and all of it arrives in up to three portions in any order. What no ledger may hold, a
+nanosecond of a device that one run reports twice, is not among it.
 """
 
 from __future__ import annotations
@@ -130,11 +131,16 @@ class Made:
             seqs[record.writer] += 1
             if not isinstance(record.event, kind):
                 continue
-            key = (record.run_id, record.event.event_id or f"{record.writer}/{seq}")
-            given = (record.writer, seq, record.run_id, record.event)
+            run_id = record.event.run_id or record.run_id
+            key = (run_id, record.event.event_id or f"{record.writer}/{seq}")
+            given = (record.writer, seq, run_id, record.event)
             if key not in facts or (record.event.at_us, *given[:2]) < (facts[key][3].at_us, *facts[key][:2]):
                 facts[key] = given
         return list(facts.values())
+
+    def fleets(self) -> dict[str, str]:
+        """Every run, and the run of the devices that it is on: its own, or the fleet's that it shares with others."""
+        return {recorded.event.run_id or recorded.run_id: recorded.run_id for recorded in self.recorded}
 
     def tenures(self) -> list[Tenure]:
         """When each run held each of its devices."""
@@ -283,15 +289,22 @@ def _run(draw: st.DrawFn, run_id: str, portions: int, punctual: bool, moving: bo
             tags_json=draw(st.sampled_from(TAGS)),
         )
     ]  # fmt: skip
+    tenants: list[str | None] = [None, *(f"{run_id}-rl{n}" for n in range(draw(st.sampled_from([0, 0, 2, 3]))))]
+    fixed += [
+        events.Run(action="started", name="rl", run_id=tenant, at_us=2, tags_json=draw(st.sampled_from(TAGS)))
+        for tenant in tenants[1:]
+    ]
     for n in range(draw(st.integers(1, 2))):
-        (joined, *changes), rest, own = draw(_device(f"{run_id}-d{n}", 1 if (run_id, n) == ("a", 0) else 0, moving))
+        at_least = 1 if (run_id, n) == ("a", 0) else 0
+        (joined, *changes), rest, own = draw(_device(f"{run_id}-d{n}", at_least, moving, tenants))
         fixed += [joined, *(changes if punctual else [])]
         made += rest if punctual else [*changes, *rest]
         places += own
     for n in range(draw(st.integers(0, 3))):
-        made += draw(_trajectory(n, places))
+        # RL runs give their trajectories the same names.
+        made += draw(_trajectory(n // len(tenants), places, tenants[n % len(tenants) - 1]))
     for _ in range(draw(st.integers(0, 3))):
-        made.append(draw(_loss_or_sync(places)))
+        made.append(draw(_loss_or_sync(places, draw(st.sampled_from(tenants)))))
     if draw(st.booleans()):
         after_ns = max(at_ns for _, _, at_ns in places) + draw(st.sampled_from([-HOUR_NS, 0, 1000, 40 * 60 * S]))
         made.append(events.Run(action="ended", name=run_id, at_us=after_ns // 1000))
@@ -313,7 +326,7 @@ def _run(draw: st.DrawFn, run_id: str, portions: int, punctual: bool, moving: bo
 
 @st.composite
 def _device(
-    draw: st.DrawFn, device_id: str, at_least: int, moving: bool
+    draw: st.DrawFn, device_id: str, at_least: int, moving: bool, tenants: list[str | None]
 ) -> tuple[list[events.Event], list[events.Event], list[tuple[str, str | None, int]]]:
     """A device as it came and went, what else it reports, and places on it: (device, lease, instant)."""
     pool: Any = draw(st.sampled_from(["serving", "serving", "rollout", "train"]))
@@ -363,16 +376,17 @@ def _device(
         if before is not None and lease_id != before:
             made.append(_lease(draw(st.sampled_from(["released", "preempted", "expired"])), before, device_id, at_ns))
         if lease_id is not None and lease_id != before:
-            made.append(_lease("granted", lease_id, device_id, at_ns))
+            made.append(_lease("granted", lease_id, device_id, at_ns, draw(st.sampled_from(tenants))))
         times = [draw(_LENGTHS) for _ in events.BUCKETS[1:]]
         times.insert(0, draw(st.integers(0, HOUR_NS // 3)) if n else at_least)
         buckets: dict[str, Any] = {f"{bucket}_ns": ns for bucket, ns in zip(events.BUCKETS, times, strict=True)}
         end_ns = at_ns + sum(times)
         made.append(
             events.DeviceSlice(
-                device_id=device_id, lease_id=lease_id, t0_ns=at_ns, t1_ns=end_ns, at_us=end_ns // 1000, **buckets
+                device_id=device_id, lease_id=lease_id, t0_ns=at_ns, t1_ns=end_ns, at_us=end_ns // 1000,
+                rollout_run_id=draw(st.sampled_from(tenants)), train_run_id=draw(st.sampled_from(tenants)), **buckets,
             )
-        )
+        )  # fmt: skip
         if draw(st.booleans()):
             power_mw = draw(st.none() | st.integers(0, 700_000))
             source = events.NOT_MEASURED if power_mw is None else "rapl"
@@ -390,17 +404,19 @@ def _device(
     return changes, made, places
 
 
-def _lease(action: Any, lease_id: str, device_id: str, at_ns: int) -> events.Lease:
+def _lease(action: Any, lease_id: str, device_id: str, at_ns: int, rl_run_id: str | None = None) -> events.Lease:
     return events.Lease(
         action=action, lease_id=lease_id, device_id=device_id, kv_budget_bytes=1, compute_share=0.5,
-        expires_at_us=at_ns // 1000 + 3_000_000, at_us=at_ns // 1000,
+        expires_at_us=at_ns // 1000 + 3_000_000, at_us=at_ns // 1000, rl_run_id=rl_run_id,
     )  # fmt: skip
 
 
 @st.composite
-def _trajectory(draw: st.DrawFn, n: int, places: list[tuple[str, str | None, int]]) -> list[events.Event]:
+def _trajectory(
+    draw: st.DrawFn, n: int, places: list[tuple[str, str | None, int]], run_id: str | None
+) -> list[events.Event]:
     """Turns of one to three attempts wherever there is a place, how it ended if it did, and up to two verdicts."""
-    ids: dict[str, Any] = {"trajectory_id": f"t{n}", "group_id": f"g{n // 2}", "step": n // 2}
+    ids: dict[str, Any] = {"trajectory_id": f"t{n}", "group_id": f"g{n // 2}", "step": n // 2, "run_id": run_id}
     made: list[events.Event] = []
     made_tokens = 0
     for turn in range(draw(st.integers(1, 2))):
@@ -441,17 +457,17 @@ def _trajectory(draw: st.DrawFn, n: int, places: list[tuple[str, str | None, int
 
 
 @st.composite
-def _loss_or_sync(draw: st.DrawFn, places: list[tuple[str, str | None, int]]) -> events.Event:
+def _loss_or_sync(draw: st.DrawFn, places: list[tuple[str, str | None, int]], rl_run_id: str | None) -> events.Event:
     device_id, lease_id, at_ns = draw(st.sampled_from(places))
     version = draw(st.sampled_from([None, 1, 2]))
     if draw(st.booleans()):
         return events.Preemption(
             action="cut", reason="burst", device_id=device_id, lease_id=lease_id, policy_version=version,
-            tokens_lost=draw(st.none() | _TOKENS), at_us=at_ns // 1000,
+            tokens_lost=draw(st.none() | _TOKENS), at_us=at_ns // 1000, rl_run_id=rl_run_id,
         )  # fmt: skip
     wire = draw(st.integers(0, 10**11))
     return events.Sync(
         device_id=device_id, lease_id=lease_id, policy_version=version, ok=draw(st.booleans()), base_version=None,
         encoding="delta", wire_bytes=wire, dense_bytes=10**11, total_ns=1, source="relay",
-        route=draw(st.sampled_from(ROUTES)), at_us=at_ns // 1000,
+        route=draw(st.sampled_from(ROUTES)), at_us=at_ns // 1000, rl_run_id=rl_run_id,
     )  # fmt: skip

@@ -85,10 +85,16 @@ def priced(made: Made) -> Charges:
     return charges.price(root_of(made), BOOK)
 
 
+def told(made: Made) -> dict[str, str]:
+    """The runs that reports are made of, which take a while: each fleet's, and an RL run of each."""
+    chosen = {(fleet, run_id == fleet): run_id for run_id, fleet in made.fleets().items()}
+    return {run_id: fleet for (fleet, _), run_id in chosen.items()}
+
+
 @functools.cache
 def reported(made: Made, run_id: str) -> dict[str, Any] | None:
     """The report of a run, or None where it has no device time."""
-    if not any(run == run_id and part_ns for (run, *_), (_, part_ns) in made.parts().items()):
+    if not priced(made).frame.filter(pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id))["ns"].sum():
         with pytest.raises(PricingError, match=run_id):
             report.build(root_of(made), run_id, BOOK)
         return None
@@ -125,7 +131,16 @@ def half_even(amount: Fraction) -> int:
     return whole + (twice > 0 or (twice == 0 and whole % 2 == 1))
 
 
-DEVICE = ["run_id", "device_id", "device_class", "pool", "hour"]
+#: Buckets of the RL run whose rollouts they are, and those that the device's team pays.
+ROLLOUT = ("rollout", "sync", "activation", "headroom")
+OF_DEVICE = ("serving", "headroom", "idle", "unaccounted", "energy")
+DEVICE = ["fleet_run_id", "device_id", "device_class", "pool", "hour"]
+
+
+def owner(slice_: events.DeviceSlice, bucket: str, run_id: str) -> str:
+    """Whose charge a bucket of a slice is; `run_id` is the run that the slice is of."""
+    named = {"train": slice_.train_run_id} | dict.fromkeys(ROLLOUT, slice_.rollout_run_id)
+    return named.get(bucket) or run_id
 
 
 def prices_of(made: Made) -> dict[Key, tuple[str, str]]:
@@ -206,8 +221,9 @@ def test_identity_1_bucket_nanoseconds_sum_to_provisioned_ones(made: Made) -> No
         }
         for hour, part in cut(row) if slice_.t1_ns > slice_.t0_ns else ():
             for bucket, ns in part.items():
-                reported_ns[run_id, slice_.device_id, spell, hour, slice_.lease_id, bucket] += ns
-    by = ["run_id", "device_id", "device_class", "pool", "hour", "lease_id", "bucket"]
+                payer = owner(slice_, bucket, run_id)
+                reported_ns[run_id, slice_.device_id, spell, hour, slice_.lease_id, bucket, payer] += ns
+    by = [*DEVICE, "lease_id", "bucket", "run_id"]
     charged_ns = summed(frame.filter(pl.col("bucket") != "unaccounted"), by, "ns")
     tenure, parts = prices_of(made), made.parts()
     for (run_id, device_id, spell, hour, *rest), ns in (+reported_ns).items():
@@ -255,7 +271,7 @@ def test_identity_2_bucket_dollars_sum_to_fleet_dollars(made: Made) -> None:
     lot = ["hardware_id", "device_class", "pool", "hour"]
     assert summed(capacity, lot, "cost_nano") == +fleet
     # Each run, lease and bucket has its share to within a nano-dollar, so nothing was put where there was room for it.
-    by = [*lot, "run_id", "device_id", "lease_id", "bucket"]
+    by = [*lot, "fleet_run_id", "device_id", "lease_id", "bucket", "run_id"]
     times, costs, whole = summed(capacity, by, "ns"), summed(capacity, by, "cost_nano"), summed(capacity, lot, "ns")
     for key, ns in times.items():
         assert abs(costs[key] - Fraction(fleet[key[:4]] * ns, whole[key[:4]])) < 1
@@ -272,14 +288,15 @@ def test_identity_2_bucket_dollars_sum_to_fleet_dollars(made: Made) -> None:
         )  # fmt: skip
         lease_id = sent.lease_id or next(later, None)
         hour, price = sent.at_us * 1000 // HOUR_NS, prices_of(made)[run_id, sent.device_id, spell]
-        moved[run_id, sent.device_id, hour, lease_id, sent.route, sent.policy_version, *price] += sent.wire_bytes
+        payer = sent.rl_run_id or run_id
+        moved[run_id, sent.device_id, hour, lease_id, sent.route, sent.policy_version, *price, payer] += sent.wire_bytes
     transfer = Counter(
         {
             key: half_even(Fraction(BOOK.transfer_at(key[4], key[2] * HOUR_NS).usd_per_gb) * size)
             for key, size in moved.items()
         }
     )
-    by = ["run_id", "device_id", "hour", "lease_id", "route", "policy_version", "device_class", "pool"]
+    by = ["fleet_run_id", "device_id", "hour", "lease_id", "route", "policy_version", "device_class", "pool", "run_id"]
     syncs = frame.filter(pl.col("kind") == "transfer")
     assert (summed(syncs, by, "bytes"), summed(syncs, by, "cost_nano")) == (+moved, +transfer)
     energy = 0
@@ -295,19 +312,21 @@ def test_identity_3_each_slice_lands_once(made: Made) -> None:
     slices: dict[Key, set[tuple[str, int]]] = {}
     prices, parts, small = prices_of(made), made.parts(), set()
     for writer, seq, run_id, slice_ in made.facts(events.DeviceSlice):
-        for hour, _ in hours(slice_.t0_ns, slice_.t1_ns):
+        row = {name: getattr(slice_, name) for name in ("t0_ns", "t1_ns", *(f"{name}_ns" for name in events.BUCKETS))}
+        for hour, part in cut(row) if slice_.t1_ns > slice_.t0_ns else ():
             spell = run_id, str(slice_.device_id), made.spell(run_id, slice_.device_id, slice_.t0_ns)
-            key = (*spell[:2], *prices[spell], hour, slice_.lease_id)
-            slices.setdefault(key, set()).add((writer, seq))
-            if len(set(parts[*spell, hour])) > 1:
-                small.add(key)
+            for payer in {owner(slice_, bucket, run_id) for bucket, ns in part.items() if ns}:
+                key = (*spell[:2], *prices[spell], hour, slice_.lease_id, payer)
+                slices.setdefault(key, set()).add((writer, seq))
+                if len(set(parts[*spell, hour])) > 1:
+                    small.add(key)
     reported_rows = priced(made).frame.filter(
         (pl.col("kind") == "capacity") & (pl.col("bucket") != "unaccounted") & (pl.col("ns") > 0)
     )
-    columns = [*DEVICE, "lease_id", "writer", "first_seq", "last_seq"]
+    columns = [*DEVICE, "lease_id", "run_id", "writer", "first_seq", "last_seq"]
     seen: set[Key] = set()
-    for *device, when, lease_id, writer, first_seq, last_seq in reported_rows.select(columns).iter_rows():
-        key = (*device, hour_of(when), lease_id)
+    for *device, when, lease_id, payer, writer, first_seq, last_seq in reported_rows.select(columns).iter_rows():
+        key = (*device, hour_of(when), lease_id, payer)
         seen.add(key)
         made_of = slices[key]
         if writer is None:
@@ -321,13 +340,16 @@ def test_identity_3_each_slice_lands_once(made: Made) -> None:
 
 @on_any_ledger
 def test_identity_4_leases_granted_are_released_preempted_expired_or_open(made: Made) -> None:
-    for run_id in sorted({record.run_id for record in made.recorded}):
+    for run_id, fleet in told(made).items():
         if (out := reported(made, run_id)) is None:
             continue
         leases = {name: figure["value"] for name, figure in out["leases"].items()}
+        # Of an RL run the leases that it had a part of.
+        own = {slice_.lease_id for *_, slice_ in made.facts(events.DeviceSlice) if slice_.rollout_run_id == run_id}
+        own |= {change.lease_id for *_, change in made.facts(events.Lease) if run_id in (change.rl_run_id, fleet)}
         last: dict[str | None, str] = {}
         for _, _, _, change in sorted(
-            (record for record in made.facts(events.Lease) if record[2] == run_id),
+            (fact for fact in made.facts(events.Lease) if fact[2] == fleet and fact[3].lease_id in own),
             key=lambda record: (record[3].at_us, *record[:2]),
         ):
             if last.get(change.lease_id) not in ("released", "preempted", "expired"):
@@ -364,14 +386,16 @@ def test_identity_5_tokens_generated_have_one_fate_each(made: Made) -> None:
             )
         fates[run_id, turn.device_id, fate] += turn.output_tokens
     for _, _, run_id, loss in made.facts(events.Preemption):
-        fates[run_id, loss.device_id, "lost"] += loss.tokens_lost or 0
+        fates[loss.rl_run_id or run_id, loss.device_id, "lost"] += loss.tokens_lost or 0
     # A turn that moved has an attempt on each device, and the tokens of each are there once.
     assert summed(priced(made).frame, ["run_id", "device_id", "fate"], "tokens") == +fates
-    for run_id in {fact.run_id for fact in made.recorded}:
+    fleets = made.fleets()
+    for run_id in told(made):
         if out := reported(made, run_id):
             for fate in ("accepted", "rejected", "stale", "lost", "open"):
                 tokens_told = sum(tokens[fate]["value"] for tokens in out["tokens"].values())
-                assert tokens_told == sum(count for (r, _, f), count in fates.items() if (r, f) == (run_id, fate))
+                counts = (count for (r, _, f), count in fates.items() if run_id in (r, fleets[r]) and f == fate)
+                assert tokens_told == sum(counts)
 
 
 @on_any_ledger
@@ -381,12 +405,12 @@ def test_identity_6_spreading_idle_keeps_the_total(made: Made) -> None:
     # The day of an hour is the whole of it, so the sums of days are those of the frame.
     days = [
         pl.col("hour").dt.truncate("1d").alias("hour") if name == "hour" else name
-        for name in ("run_id", "device_id", "hour")
+        for name in ("fleet_run_id", "device_id", "hour")
     ]
     before, after = (
         charges_.select(*days, amount) for charges_, amount in ((frame, "cost_nano"), (loaded, "loaded_nano"))
     )
-    by = ["run_id", "device_id", "hour"]
+    by = ["fleet_run_id", "device_id", "hour"]
     assert summed(before, by, "cost_nano") == summed(after, by, "loaded_nano")
     assert set(loaded["work"]) <= set(charges.WORK)
     assert (loaded["loaded_nano"] >= loaded["cost_nano"]).all()
@@ -527,11 +551,43 @@ def test_identity_10_a_drill_down_sums_to_its_parent(made: Made) -> None:
         assert parents == Counter(drilled)
     # Who pays is said of every row, and is "unallocated" just where the run's tags do not say.
     tags = {run_id: str(e.tags_json) for _, _, run_id, e in made.facts(events.Run) if e.action == "started"}
-    for run_id, pool, bucket, team in frame.select("run_id", "pool", "bucket", "team").unique().iter_rows():
-        serves = pool == "serving" and bucket in ("serving", "headroom", "idle", "unaccounted", "energy")
-        wanted = {"serving_team": "chat"} if serves else {"team": "x" if '"x"' in tags[run_id] else "research"}
+    whose = ["run_id", "fleet_run_id", "pool", "bucket", "team"]
+    for run_id, fleet, pool, bucket, team in frame.select(whose).unique().iter_rows():
+        said = tags[fleet if bucket in OF_DEVICE else run_id]
+        serves = pool == "serving" and bucket in OF_DEVICE
+        wanted = {"serving_team": "chat"} if serves else {"team": "x" if '"x"' in said else "research"}
         ((tag, value),) = wanted.items()
-        assert team == (value if f'"{tag}"' in tags[run_id] else "unallocated")
+        assert team == (value if f'"{tag}"' in said else "unallocated")
+
+
+@on_any_ledger
+def test_what_the_runs_of_a_fleet_are_charged_is_the_bill_in_every_view(made: Made) -> None:
+    frame, fleets = priced(made).frame, made.fleets()
+    whole = fully_load(frame)
+    for fleet in set(fleets.values()):
+        tenants = [run_id for run_id, home in fleets.items() if home == fleet != run_id]
+        of_fleet = frame.filter(fleet_run_id=fleet)
+        if of_fleet.is_empty():
+            continue
+        assert content(charges.price(root_of(made), BOOK, run_id=fleet).frame) == content(of_fleet)
+        bill = of_fleet.filter(run_id=fleet)["cost_nano"].sum()
+        loaded = whole.filter(fleet_run_id=fleet, run_id=fleet)["loaded_nano"].sum()
+        for tenant in tenants:
+            own = of_fleet.filter(run_id=tenant)
+            if own.is_empty():
+                with pytest.raises(charges.NothingChargedError):
+                    charges.price(root_of(made), BOOK, run_id=tenant)
+                continue
+            told = charges.price(root_of(made), BOOK, run_id=tenant)
+            assert content(told.frame) == content(own)
+            bill += told.total_nano
+            loaded += told.fully_loaded()["loaded_nano"].sum()
+            if tenant in told(made) and (out := reported(made, tenant)) is not None:
+                assert out["amortized"]["total"]["value"] == told.total_nano
+                assert out["fully_loaded"]["total"]["value"] == told.fully_loaded()["loaded_nano"].sum()
+        assert bill == loaded == of_fleet["cost_nano"].sum()
+        if out := reported(made, fleet):
+            assert out["amortized"]["total"]["value"] == bill
 
 
 @on_any_ledger

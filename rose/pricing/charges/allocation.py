@@ -20,7 +20,7 @@ from fractions import Fraction
 import polars as pl
 
 from rose.events import BUCKETS
-from rose.pricing.charges import WORK, Charges, fully_load
+from rose.pricing.charges import WORK, Charges
 from rose.pricing.charges.measured import SharedTime, shared
 
 UNACCOUNTED = "unaccounted"
@@ -36,7 +36,7 @@ _Device = tuple[str, str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceCost:
-    """One device of a run: its time and dollars by bucket.
+    """One device of a run: its time and dollars by bucket, of a device that RL runs share what the run has of it.
 
     It was provisioned within [t0_ns, t1_ns) UTC, but for the time that it was away. Of time that other runs held it as
     well, it has this run's part.
@@ -57,7 +57,6 @@ class DeviceCost:
 
     def __post_init__(self) -> None:
         assert 0 <= self.provisioned_ns <= self.t1_ns - self.t0_ns
-        assert sum(self.fully_loaded_nano_usd.values()) == self.cost_nano_usd
 
     @property
     def provisioned_ns(self) -> int:
@@ -113,6 +112,9 @@ class Allocation:
 def allocate(charges: Charges) -> Allocation:
     """Device time and dollars of the one run that `charges` are of, device by device.
 
+    Fully loaded, an RL run has its part of the idle time of the devices that it shares, so its views differ in their
+    sums; those of all runs of a fleet together do not.
+
     What was billed for a device that never joined (a sync that was sent to it) is on a device of pool `unallocated`
     with no time.
     """
@@ -122,7 +124,7 @@ def allocate(charges: Charges) -> Allocation:
     for device_id, pool, device_class, bucket, ns, nano in summed.iter_rows():
         bucket_ns[device_id, pool, device_class][bucket] += ns
         amortized[device_id, pool, device_class][bucket] += nano
-    worked = fully_load(charges.frame).group_by(*keys, "work").agg(pl.col("loaded_nano").sum())
+    worked = charges.fully_loaded().group_by(*keys, "work").agg(pl.col("loaded_nano").sum())
     for device_id, pool, device_class, work, nano in worked.iter_rows():
         loaded[device_id, pool, device_class][work] += nano
     stays: dict[_Device, list[tuple[int, int]]] = {}

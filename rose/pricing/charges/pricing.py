@@ -25,6 +25,7 @@ from rose.ledger.examine import Seen
 from rose.ledger.growth import archive
 from rose.pricing import query
 from rose.pricing.charges import preconditions, state
+from rose.pricing.charges.loaded import fully_load
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR, PricingError
 from rose.pricing.price_books.pricebook import PriceBook
 from rose.pricing.price_books.rules import tagging
@@ -63,8 +64,9 @@ class Charges:
     `frame` has one row for each UTC hour, device, lease, kind, bucket, policy version, task, fate and cause, always in
     the same order:
 
-    - `hour` (start, naive UTC), `run_id`: whose charge it is, an RL run's or the fleet's own; `fleet_run_id`: the run that
-      the device and the lease are of, the same but for RL runs that share a fleet; `provenance`, `device_id`, `pool`, `device_class`, `commitment`, `lease_id`;
+    - `hour` (start, naive UTC), `run_id`: whose charge it is, an RL run's or the fleet's own; `fleet_run_id`: the run
+      that the device and the lease are of, the same but for RL runs that share a fleet;
+    - `provenance`, `device_id`, `pool`, `device_class`, `commitment`, `lease_id`;
     - `hardware_id`: what tells the device from all others, in whatever run; `<run>/<device>` where nothing says;
     - `kind`: `capacity` (device time), `transfer` (weight syncs), `energy` (metered, where no price holds it already);
     - `bucket`: one of the seven, `unaccounted`, `transfer` or `energy`; `team`: who pays, by the tags of the run,
@@ -85,8 +87,15 @@ class Charges:
     book: PriceBook
     #: Hours of devices that others held as well, as `charges/75_shared_hours` has them; see `charges.measured`.
     shared: pl.DataFrame = field(default_factory=pl.DataFrame)
-    #: Of an RL run that shares devices: all charges of those, of which `frame` has the run's own.
+    #: Of an RL run that shares devices: its id, and all charges of those devices, of which `frame` has the run's own.
+    rl_run_id: str | None = None
     fleet: pl.DataFrame | None = None
+
+    def fully_loaded(self) -> pl.DataFrame:
+        """The rows of `fully_load`; of an RL run those that carry its cost, with its part of the devices' idle time."""
+        if self.fleet is None:
+            return fully_load(self.frame)
+        return _of_run(fully_load(self.fleet), self.rl_run_id)
 
     @property
     def total_nano(self) -> int:
@@ -128,7 +137,7 @@ def price(
         set_variables(connection, run_id=run_id, from_ns=asked[0], to_ns=asked[1])
         _run(connection, "10_half_even")
         _run(connection, "15_stays")
-        chosen = _provenance(connection, provenance, asked)
+        chosen = _provenance(connection, provenance, asked, run_id)
         _tag_devices(connection, book)
         stays = _stays(connection)
         _refuse_faults(root, connection)
@@ -142,7 +151,7 @@ def price(
             ) from error
         whole = _frame(connection)
         shared = connection.sql(sql.read("charges/75_shared_hours.sql")).pl()
-    frame = whole if run_id is None else whole.filter(pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id))
+    frame = _of_run(whole, run_id)
     if run_id is not None:
         stays = list(_own_stays(stays, run_id, frame))
     # Without device time there may be what was billed beside it.
@@ -150,7 +159,7 @@ def price(
     begins = [stay.t0_ns for stay in stays] or hours
     ends = [stay.t1_ns for stay in stays] or [ns + NS_PER_HOUR for ns in hours]
     if not begins:
-        raise _nothing(asked, provenance)
+        raise _nothing(asked, provenance, run_id)
     return Charges(
         frame=frame,
         stays=tuple(stays),
@@ -160,6 +169,7 @@ def price(
         verified=verified,
         book=book,
         shared=shared,
+        rl_run_id=run_id if frame.height < whole.height else None,
         fleet=whole if frame.height < whole.height else None,
     )
 
@@ -177,13 +187,15 @@ def _refuse_archived(root: Path, from_ns: int | None) -> None:
         )
 
 
-def _provenance(connection: duckdb.DuckDBPyConnection, chosen: str | None, asked: tuple[int, int]) -> str:
+def _provenance(
+    connection: duckdb.DuckDBPyConnection, chosen: str | None, asked: tuple[int, int], run_id: str | None
+) -> str:
     """The one provenance of the period; only its rows stay. Raises PricingError for none or several."""
     present = [name for (name,) in connection.execute(sql.read("charges/20_provenances.sql")).fetchall()]
     if chosen is not None:
         present = [name for name in present if name == chosen]
     if not present:
-        raise _nothing(asked, chosen)
+        raise _nothing(asked, chosen, run_id)
     if len(present) > 1:
         raise PricingError(
             f"the period mixes events of different provenance ({', '.join(present)}); no figure may be made of both: "
@@ -195,9 +207,9 @@ def _provenance(connection: duckdb.DuckDBPyConnection, chosen: str | None, asked
     return str(present[0])
 
 
-def _nothing(asked: tuple[int, int], chosen: str | None) -> NothingChargedError:
+def _nothing(asked: tuple[int, int], chosen: str | None, run_id: str | None) -> NothingChargedError:
     begins, ends = ("" if ns == never else utc(ns) for ns, never in zip(asked, _FOREVER_NS, strict=True))
-    named = f" with provenance {chosen!r}" if chosen else ""
+    named = (f" with provenance {chosen!r}" if chosen else "") + (f" of run {run_id}" if run_id else "")
     return NothingChargedError(
         f"the period from {begins or 'the beginning'} to {ends or 'now'} has no provisioned device time{named}, so "
         "nothing can be priced; it needs a device that joined and reported at least one slice"
@@ -228,6 +240,11 @@ def _stays(connection: duckdb.DuckDBPyConnection) -> list[Stay]:
         "WHERE asked ORDER BY run_id, device_id, t0_ns"
     )
     return [Stay(*row) for row in tenures.fetchall()]
+
+
+def _of_run(frame: pl.DataFrame, run_id: str | None) -> pl.DataFrame:
+    """The rows of a fleet's run and of all RL runs on it, or of one RL run."""
+    return frame if run_id is None else frame.filter(pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id))
 
 
 def _own_stays(stays: Iterable[Stay], run_id: str, frame: pl.DataFrame) -> Iterator[Stay]:
@@ -262,8 +279,8 @@ def _frame(connection: duckdb.DuckDBPyConnection) -> pl.DataFrame:
         .otherwise(pl.lit("leased, not used"))
     )
     return pl.concat([rows, payers[rows["payer_row"]], buckets[rows["position"]]], how="horizontal").select(
-        "hour", "run_id", "fleet_run_id", "provenance", "device_id", "hardware_id", "pool", "device_class", "commitment", "lease_id",
-        "kind", "bucket",
+        "hour", "run_id", "fleet_run_id", "provenance", "device_id", "hardware_id", "pool", "device_class",
+        "commitment", "lease_id", "kind", "bucket",
         pl.when("of_device").then("device_team").otherwise("run_team").alias("team"),
         "policy_version", "task", "fate",
         pl.when(pl.col("bucket") == "idle").then(idle).otherwise("cause").alias("cause"),

@@ -224,7 +224,7 @@ def owned(row: Mapping[str, Any], part: Mapping[str, int]) -> Iterator[tuple[str
     owners = dict.fromkeys(_ROLLOUT_BUCKETS, row["rollout_run_id"]) | {"train": row["train_run_id"]}
     for rl_run_id in dict.fromkeys((None, *owners.values())):
         own = {bucket: ns if owners.get(bucket) == rl_run_id else 0 for bucket, ns in part.items()}
-        if rl_run_id is None or any(own.values()):
+        if any(own.values()):
             yield rl_run_id, own
 
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from rose.pricing import charges
 from rose.pricing.charges.waste import CAUSE
 from rose.pricing.export import prices
 from rose.pricing.export.bill import Bill
@@ -26,7 +25,7 @@ _HOURS, _AMORTIZED = Column("device time", "hours"), Column("amortized", "money"
 def tables(bill: Bill) -> list[Table]:
     """Every drill-down, in the order in which they are shown. Raises PriceBookError where a price is missing."""
     frame = bill.charges.frame
-    loaded = charges.fully_load(frame)
+    loaded = bill.charges.fully_loaded()
     made = (
         _with_corrections(_by_team(frame, loaded), bill),
         _by_bucket_and_day(frame),
