@@ -20,6 +20,7 @@ from rose.events import BUCKETS
 from rose.pricing.audit.evidence import Evidence, Row
 from rose.pricing.audit.sharing import Held
 from rose.pricing.charges.allocation import ALL_BUCKETS, UNACCOUNTED
+from rose.pricing.charges.state import owned
 from rose.pricing.money import NANO_USD_PER_USD, charge_nano_usd, format_ns, format_usd, split
 from rose.pricing.price_books.entries import Entry, span_of
 from rose.pricing.price_books.pricebook import PriceBook
@@ -76,11 +77,12 @@ def capacity(
     `everybodys` are `rows` and those of other runs that held the device in the hour at the same price; `held` says how
     long this one did, where others held it too.
     """
-    names = ("run_id", "device_id", "lease_id", "bucket")
+    rows, asked, everybodys = map(_with_tenant, (rows, asked, rows if everybodys is None else everybodys))
+    names = ("fleet_run_id", "device_id", "lease_id", "bucket", "rl_run_id")
     whole = _by(rows, names)
     wanted = set(_by(asked, names))
     order = sorted(whole, key=_rank)
-    lot = whole if everybodys is None else _by(everybodys, names)
+    lot = _by(everybodys, names)
     timed = {key: lot[key]["ns"] for key in sorted(lot, key=_rank) if lot[key]["ns"]}
     shares: dict[tuple[Any, ...], int] = {}
     if timed:
@@ -117,11 +119,12 @@ def capacity(
         sums=tuple(Sum(named[key], whole[key]["cost_nano"], shares.get(key, 0), asked=key in wanted) for key in order),
     )
     for key in order:
-        *_, lease_id, bucket = key
+        *_, lease_id, bucket, rl_run_id = key
         if bucket == "rollout" and key in wanted:
             own = (pl.col("bucket") == bucket) & pl.col("lease_id").eq_missing(lease_id)
+            own &= pl.col("rl_run_id").eq_missing(rl_run_id)
             nano = shares.get(key, 0)
-            yield _rollout(rows.filter(own), asked.filter(own), lease_id, nano, book, hour_ns, evidence)
+            yield _rollout(rows.filter(own), asked.filter(own), (lease_id, rl_run_id), nano, book, hour_ns, evidence)
     charged, sought = {key[2:]: amounts for key, amounts in whole.items()}, {key[2:] for key in wanted}
     yield _slices(charged, sought, evidence, held)
 
@@ -144,8 +147,8 @@ def transfer(
     """The steps of weight syncs: `rows` are all charges of kind transfer of one device-hour."""
     sent: Counter[tuple[Any, ...]] = Counter()
     for event in evidence.syncs:
-        sent[event["route"], event["policy_version"]] += event["wire_bytes"]
-    charged, wanted = (_by(frame, ("route", "policy_version")) for frame in (rows, asked))
+        sent[event["route"], event["policy_version"], event["rl_run_id"]] += event["wire_bytes"]
+    charged, wanted = (_by(_with_tenant(frame), ("route", "policy_version", "rl_run_id")) for frame in (rows, asked))
     for route in sorted(set(asked["route"])):
         price = book.transfer_at(route, hour_ns)
         rate = Fraction(price.usd_per_gb) * NANO_USD_PER_USD / _BYTES_PER_GB
@@ -161,7 +164,9 @@ def transfer(
         title="syncs",
         says="bytes that the syncs of the hour moved, by route and policy version",
         sums=tuple(
-            Sum(f"route {key[0]}, version {key[1]}", amounts["bytes"], sent[key], "bytes", key in wanted)
+            Sum(
+                f"route {key[0]}, version {key[1]}{_whose(key[2])}", amounts["bytes"], sent[key], "bytes", key in wanted
+            )
             for key, amounts in charged.items()
         ),
     )
@@ -201,15 +206,18 @@ def energy(
 def _rollout(
     rows: pl.DataFrame,
     asked: pl.DataFrame,
-    lease_id: str | None,
+    under: tuple[str | None, str | None],
     nano: int,
     book: PriceBook,
     hour_ns: int,
     evidence: Evidence,
 ) -> Step:
-    """A lease's rollout time among what was made in it, by the tokens and serving's prices for them."""
+    """Rollout time among what was made in it, by the tokens and serving's prices for them.
+
+    `under` is the lease and, where others share the device, the RL run.
+    """
     prices = book.tokens_at(hour_ns)
-    made = [event for event in evidence.tokens if event["lease_id"] == lease_id]
+    made = [event for event in evidence.tokens if (event["lease_id"], event["rl_run_id"]) == under]
     again: Counter[tuple[Any, ...]] = Counter()
     for event in made:
         again[event["policy_version"], event["task"]] += event["recomputed_tokens"]
@@ -242,7 +250,7 @@ def _rollout(
     counted = sum(row["tokens"] for row in listed.values())
     sums.append(Sum("tokens of the hour's turns and preemptions", counted, sum(e["tokens"] for e in made), "tokens"))
     return Step(
-        title=f"rollout, {_lease(lease_id)}",
+        title=f"rollout, {_lease(under[0])}{_whose(under[1])}",
         says=(
             f"divided by tokens, a generated one weighing ${prices.output_usd_per_million} and a prompt token computed "
             f"again ${prices.input_usd_per_million} per million{_entry(book, 'tokens', prices)}"
@@ -259,11 +267,12 @@ def _slices(
 ) -> Step:
     reported_ns: Counter[tuple[Any, ...]] = Counter()
     for row in evidence.slices:
-        for bucket in BUCKETS:
-            reported_ns[row["lease_id"], bucket] += row[bucket]
+        for rl_run_id, own in owned(row, {bucket: row[bucket] for bucket in BUCKETS}):
+            for bucket, ns in own.items():
+                reported_ns[row["lease_id"], bucket, rl_run_id] += ns
     scaled = ""
     if held is not None and held.ns < held.held_ns:
-        reported_ns[None, UNACCOUNTED] = held.held_ns - reported_ns.total()
+        reported_ns[None, UNACCOUNTED, None] = held.held_ns - reported_ns.total()
         reported = {
             key: reported_ns[key]
             for key in sorted(reported_ns, key=lambda key: _rank(("", "", *key)))
@@ -310,12 +319,22 @@ def _total(rows: pl.DataFrame, name: str) -> int:
 
 
 def _named(key: tuple[Any, ...]) -> str:
-    return f"{key[-1]}, {_lease(key[-2])}"
+    *_, lease_id, bucket, rl_run_id = key
+    return f"{bucket}, {_lease(lease_id)}{_whose(rl_run_id)}"
 
 
 def _rank(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The order of charges in an hour, by run, device, lease and bucket."""
-    return (*_nulls(key[:3]), ALL_BUCKETS.index(key[3]))
+    """The order of charges in an hour, by run, device, lease, bucket and RL run."""
+    return (*_nulls(key[:3]), ALL_BUCKETS.index(key[3]), *_nulls(key[4:]))
+
+
+def _with_tenant(rows: pl.DataFrame) -> pl.DataFrame:
+    """With `rl_run_id`: the RL run of charges that are not the run's own that the device is of."""
+    return rows.with_columns(rl_run_id=pl.when(pl.col("run_id") != pl.col("fleet_run_id")).then("run_id"))
+
+
+def _whose(rl_run_id: str | None) -> str:
+    return f", run {rl_run_id}" if rl_run_id else ""
 
 
 def _lease(lease_id: str | None) -> str:

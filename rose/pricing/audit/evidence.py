@@ -22,7 +22,7 @@ Unit = tuple[str, str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceHour:
-    """One UTC hour of one device of a run."""
+    """One UTC hour of one device of a run; of devices that RL runs share, the fleet's."""
 
     run_id: str
     provenance: str
@@ -143,9 +143,8 @@ def _in_hour(row: Row, hour_ns: int) -> Row:
     """A slice with its time in the hour: what crosses the end of an hour is cut as the charges cut it."""
     parts = dict(cut(row))
     part = parts[hour_ns // NS_PER_HOUR]
-    return {key: row[key] for key in ("writer", "seq", "lease_id", "t0_ns", "t1_ns")} | {
-        bucket: part[bucket] for bucket in BUCKETS
-    }
+    keys = ("writer", "seq", "lease_id", "rollout_run_id", "train_run_id", "t0_ns", "t1_ns")
+    return {key: row[key] for key in keys} | {bucket: part[bucket] for bucket in BUCKETS}
 
 
 def _reading(row: Row, hour_ns: int) -> Row:

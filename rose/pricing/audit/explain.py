@@ -52,8 +52,11 @@ class Question:
     def rows_of(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The rows that are meant."""
         wanted = dataclasses.asdict(self)
-        hour_ns = wanted.pop("hour_ns")
+        hour_ns, run_id = wanted.pop("hour_ns"), wanted.pop("run_id")
         chosen = [pl.col(name) == value for name, value in wanted.items() if value is not None]
+        if run_id is not None:
+            # A fleet's run means what the RL runs on it are charged too.
+            chosen.append(pl.any_horizontal(pl.col("run_id", "fleet_run_id") == run_id))
         if hour_ns is not None:
             chosen.append(pl.col("hour") == naive(hour_ns))
         return frame.filter(*chosen)
@@ -143,8 +146,9 @@ def explain(
         book=BookFacts.from_book(book),
         verified=priced.verified,
     )
-    if question.run_id is not None and (rows["hardware_id"] != f"{device_hour.run_id}/{device_hour.device_id}").any():
-        # Other runs may have held the device in that hour.
+    alone = f"{device_hour.run_id}/{device_hour.device_id}"
+    if question.run_id is not None and (priced.fleet is not None or (rows["hardware_id"] != alone).any()):
+        # Other runs may have held the device in that hour, or have a share of it.
         priced = charges.price(
             root, book, from_ns=device_hour.hour_ns, to_ns=device_hour.hour_ns + NS_PER_HOUR,
             provenance=device_hour.provenance, allow_unverified=allow_unverified, seen=seen,
@@ -188,13 +192,13 @@ def _one(question: Question, frame: pl.DataFrame) -> tuple[DeviceHour, pl.DataFr
     rows = question.rows_of(frame)
     if rows.is_empty():
         raise PricingError("no charge is like that; `rose books show --by run --by device` and `--by hour` list them")
-    keys = ("run_id", "provenance", "device_id", "hour")
+    keys = ("fleet_run_id", "provenance", "device_id", "hour")
     hours = rows.group_by(keys).agg(pl.col("cost_nano").sum()).sort(
         ["cost_nano", *keys], descending=[True, False, False, False, False]
     )  # fmt: skip
     if hours.height > 1:
         listed = "\n".join(
-            f"  --run {row['run_id']} --device {row['device_id']} --hour {row['hour']:%Y-%m-%dT%H}: "
+            f"  --run {row['fleet_run_id']} --device {row['device_id']} --hour {row['hour']:%Y-%m-%dT%H}: "
             f"{format_usd(row['cost_nano'])}"
             for row in hours.head(_SHOWN).iter_rows(named=True)
         )
@@ -260,7 +264,7 @@ def _chain(
             for frame in (whole, rows)
         )
         others = everybodys.filter(kind="energy", hardware_id=unit[0]).join(
-            charged, on=("run_id", "device_id"), how="anti"
+            charged, on=("fleet_run_id", "device_id"), how="anti"
         )
         unit_evidence = evidence.of_unit(unit) if several else evidence
         steps += audit_steps.energy(

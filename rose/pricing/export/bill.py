@@ -60,6 +60,8 @@ class Bill:
     root: Path
     #: What borrowing added to the bill of a run, nano-dollars: only known where the bill is one whole run.
     marginal_nano: int | None = None
+    #: Of an RL run on a fleet that it shares, its charges fully loaded: with its part of the idle time there.
+    loaded: pl.DataFrame | None = None
     #: Whether, and up to when, the ledger was verified, in a line.
     verification: str = ""
 
@@ -132,6 +134,7 @@ def of_period(
         runs=_runs(root),
         root=root,
         marginal_nano=None if marginal is None else int(marginal),
+        loaded=None if priced.fleet is None else priced.fully_loaded(),
         verification=verified.text(root),
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
+from rose.pricing import charges
 from rose.pricing.charges.waste import CAUSE
 from rose.pricing.export import prices
 from rose.pricing.export.bill import Bill
@@ -25,7 +26,7 @@ _HOURS, _AMORTIZED = Column("device time", "hours"), Column("amortized", "money"
 def tables(bill: Bill) -> list[Table]:
     """Every drill-down, in the order in which they are shown. Raises PriceBookError where a price is missing."""
     frame = bill.charges.frame
-    loaded = bill.charges.fully_loaded()
+    loaded = charges.fully_load(frame) if bill.loaded is None else bill.loaded
     made = (
         _with_corrections(_by_team(frame, loaded), bill),
         _by_bucket_and_day(frame),

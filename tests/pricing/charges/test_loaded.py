@@ -17,8 +17,8 @@ BUCKETS = ("serving", "rollout", "train", "sync", "activation", "headroom", "idl
 
 def frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
     filled = [
-        {"hour": datetime(2026, 6, 1), "run_id": "r", "fleet_run_id": "r", "provenance": "replay", "device_id": "d", "pool": "serving",
-         "device_class": "h100-sxm",
+        {"hour": datetime(2026, 6, 1), "run_id": "r", "fleet_run_id": "r", "provenance": "replay", "device_id": "d",
+         "pool": "serving", "device_class": "h100-sxm",
          "kind": row["bucket"] if row["bucket"] in ("transfer", "energy") else "capacity", **row}
         for row in rows
     ]  # fmt: skip
