@@ -82,6 +82,21 @@ class PriceLine:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RunShare:
+    """What one run has of a fleet that several share: an RL run, or the fleet's own. Each cost sums to the bill."""
+
+    run_id: str
+    name: str
+    #: Who pays, by the run's tags; None where they do not say.
+    team: str | None
+    time: Figure
+    amortized: Figure
+    fully_loaded: Figure
+    #: Of the amortized bill.
+    share: Figure
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
     """Everything the command line and the dashboard show of a run's cost."""
 
@@ -93,7 +108,10 @@ class Report:
     device_time: Mapping[str, Figure]
     device_share: Mapping[str, Figure]
     devices: tuple[DeviceRow, ...]
-    #: By bucket, and `total`. Amortized and fully loaded totals both equal the fleet's cost.
+    #: Of a fleet's run, it and the RL runs that share the fleet; empty for a run on its own, and for an RL run.
+    runs: tuple[RunShare, ...]
+    #: By bucket, and `total`. Amortized and fully loaded totals both equal the fleet's cost; of an RL run that shares a
+    #: fleet the fully loaded one has its part of the idle time too.
     amortized: Mapping[str, Figure]
     fully_loaded: Mapping[str, Figure]
     #: By term, and `total`: what the borrow added to the bill.

@@ -37,7 +37,8 @@ ended AS (
     GROUP BY run_id, trajectory_id
 )
 SELECT
-    a.kind, a.writer, a.seq, a.at_us, nullif(a.run_id, getvariable('run_id')) AS rl_run_id, a.lease_id, a.policy_version, e.task, e.ended_writer, e.ended_seq,
+    a.kind, a.writer, a.seq, a.at_us, nullif(a.run_id, getvariable('run_id')) AS rl_run_id, a.lease_id,
+    a.policy_version, e.task, e.ended_writer, e.ended_seq,
     a.output_tokens AS tokens,
     CASE WHEN a.attempt > 0 AND a.outcome_before = 'preempted'
          THEN greatest(a.prompt_tokens - a.cached_tokens, 0) ELSE 0 END AS recomputed_tokens
@@ -47,7 +48,8 @@ WHERE a.device_id = getvariable('device_id')
   AND a.at_us >= getvariable('from_ns') // 1000 AND a.at_us < getvariable('to_ns') // 1000
 UNION ALL BY NAME
 SELECT
-    kind, writer, seq, at_us, nullif(rl_run_id, run_id) AS rl_run_id, lease_id, tokens_lost AS tokens, 0 AS recomputed_tokens
+    kind, writer, seq, at_us, nullif(rl_run_id, run_id) AS rl_run_id, lease_id, tokens_lost AS tokens,
+    0 AS recomputed_tokens
 FROM mine
 WHERE kind = 'preemption' AND tokens_lost > 0
   AND (coalesce(policy_version, 0) | coalesce(step, 0) | coalesce(duration_ns, 0) | coalesce(requests, 0) |

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 
+import polars as pl
+
 from rose.ledger.examine import Seen
 from rose.pricing.answers import cost_per_correct
 from rose.pricing.borrowing import alternatives
@@ -17,7 +19,7 @@ from rose.pricing.borrowing.marginal import Marginal
 from rose.pricing.borrowing.report.savings import savings
 from rose.pricing.borrowing.terms import Term
 from rose.pricing.charges.allocation import Allocation
-from rose.pricing.document import Borrow, DeviceRow, Report
+from rose.pricing.document import Borrow, DeviceRow, Report, RunShare
 from rose.pricing.figures import AMORTIZED, FULLY_LOADED, MARGINAL, Figure, Figures
 from rose.pricing.money import NANO_USD_PER_USD, NS_PER_HOUR
 from rose.pricing.price_books.pricebook import PriceBook
@@ -30,6 +32,7 @@ from rose.pricing.stats.bootstrap import Interval
 
 _MILLION = 10**6
 _NO_BORROW = "not enough data: no rollout ran on a serving device"
+_FLEETS_IDLE = "the idle time is that of the fleet, which it shares with others: the report of the fleet's run has it"
 _DEDICATED_MARGINAL = "not enough data: no borrowed token would have had to be made there"
 
 
@@ -55,6 +58,7 @@ def build(
 def _build(run: PricedRun) -> Report:
     make, allocation, borrow, tokens, connection = run.make, run.allocation, run.borrow, run.tokens, run.connection
     drawn = cost_per_correct.resample(run.groups)
+    shared = _runs(run)
     compared = alternatives.compare(run.charged, allocation, borrow, run.groups, [], run.cost.spreads, market=False)
     c3, c3_per_correct = price_lines.c3(run, drawn)
     set_variables(connection, period_end_ns=run.stamp.to_ns)
@@ -69,6 +73,7 @@ def _build(run: PricedRun) -> Report:
         device_time={bucket: make.number(ns, "ns") for bucket, ns in bucket_ns.items()},
         device_share={bucket: make.part(ns, provisioned_ns) for bucket, ns in bucket_ns.items()},
         devices=_devices(make, allocation),
+        runs=shared,
         amortized=_with_total(make, allocation.amortized_nano_usd(), AMORTIZED),
         fully_loaded=_with_total(make, allocation.fully_loaded_nano_usd(), FULLY_LOADED),
         marginal={
@@ -81,16 +86,21 @@ def _build(run: PricedRun) -> Report:
         tokens={placement: _tokens(make, made) for placement, made in tokens.items()},
         token_cost=_token_cost(make, allocation, tokens, borrow, compared),
         harvest_share=make.part(
-            lent_ns["rollout"],
+            lent_ns["rollout"] if run.charged.fleet is None else None,
             lent_ns["rollout"] + lent_ns["idle"] + lent_ns["headroom"],
-            why="not enough data: serving devices had nothing to lend",
+            why=_FLEETS_IDLE
+            if run.charged.fleet is not None
+            else "not enough data: serving devices had nothing to lend",
         ),
         savings=savings(make, compared, borrow),
         leased_unused=make.number(rows(connection, "run/leased_unused")[0]["leased_unused_ns"], "ns"),
         factors=price_lines.factors(run, drawn),
         partials=price_lines.partials(run),
         accept_by_step={
-            row["step"]: make.part(row["accepted"], row["judged"]) for row in rows(connection, "run/accept_by_step")
+            row["step"]: make.part(row["accepted"], row["judged"])
+            for row in rows(connection, "run/accept_by_step")
+            # Steps of several RL runs have nothing to do with one another.
+            if not shared
         },
         cost_per_correct=price_lines.price_lines(run, drawn),
         c3=c3,
@@ -100,6 +110,30 @@ def _build(run: PricedRun) -> Report:
         syncs=syncs(make, rows(connection, "run/sync_totals")),
         engines=engines(make, rows(connection, "run/engine_ends")),
         latency=latency(make, rows(connection, "run/serving_latency")),
+    )
+
+
+def _runs(run: PricedRun) -> tuple[RunShare, ...]:
+    """The fleet's own run first, then the RL runs, the dearest first; none where one run has all."""
+    frame, fleet = run.charged.frame, run.run.run_id
+    if run.charged.fleet is not None or (frame["run_id"] == fleet).all():
+        return ()
+    keys, loaded = ["run_id"], run.charged.fully_loaded()
+    sums = frame.group_by(keys).agg(pl.col("ns").filter(kind="capacity").sum(), pl.col("cost_nano").sum())
+    summed = sums.join(loaded.group_by(keys).agg(pl.col("loaded_nano").sum()), on=keys, how="full", coalesce=True)
+    summed = summed.fill_null(0).sort(pl.col("run_id") != fleet, -pl.col("cost_nano"), "run_id")
+    names = {row["run_id"]: row for row in rows(run.connection, "run/names")}
+    return tuple(
+        RunShare(
+            run_id=run_id,
+            name=names[run_id]["name"] if run_id in names else "",
+            team=names[run_id]["team"] if run_id in names else None,
+            time=run.make.number(ns, "ns"),
+            amortized=run.make.amount(nano, AMORTIZED),
+            fully_loaded=run.make.amount(loaded_nano, FULLY_LOADED),
+            share=run.make.part(nano, run.charged.total_nano),
+        )
+        for run_id, ns, nano, loaded_nano in summed.iter_rows()
     )
 
 

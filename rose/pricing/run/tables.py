@@ -23,6 +23,7 @@ def tables(report: Report) -> Iterator[Element]:
     yield heading(report.run, report.stamp, f"; serving traffic: {_traffic(report.run)}")
     yield _headline(report)
     yield _views(report)
+    yield from _runs(report)
     yield _borrow(report)
     yield from _savings(report)
     yield _token_cost(report)
@@ -98,6 +99,30 @@ def _views(report: Report) -> Table:
         columns=columns("device time", "time", "share", AMORTIZED, FULLY_LOADED, MARGINAL), rows=tuple(rows),
         footer=(("fleet", *total),), marks=marks,
         notes=("Marginal is what lending added to the bill; it does not sum to the bill.",),
+    )  # fmt: skip
+
+
+def _runs(report: Report) -> Iterator[Table]:
+    if not report.runs:
+        return
+    total = (report.provisioned.text, report.amortized["total"].text, report.fully_loaded["total"].text, "100.0%")
+    yield Table(
+        title="Who shared the fleet", view="two views, never added together", stamp=report.stamp,
+        columns=columns(
+            "run", "name", "team", "device time", AMORTIZED, FULLY_LOADED, "share", text=("name", "team")
+        ),
+        rows=tuple(
+            (
+                of_run.run_id, of_run.name, of_run.team or "-", of_run.time.text, of_run.amortized.text,
+                of_run.fully_loaded.text, of_run.share.text,
+            )
+            for of_run in report.runs
+        ),
+        footer=(("fleet", "", "", *total),),
+        notes=(
+            "An RL run has the rollouts, syncs, activations and headroom of the engines that it was assigned, and its "
+            "training; the fleet's own run has serving, idle time and what nobody reports.",
+        ),
     )  # fmt: skip
 
 
