@@ -45,6 +45,8 @@ _DAILY = {
     "run/preemption_totals",
     "run/serving_latency",
 }
+#: What is of the whole fleet, whichever RL run is asked for.
+_OF_FLEET = {"dashboard/latency", "run/serving_latency"}
 #: A run with no end to which nothing was added for this long was probably killed.
 QUIET_S = 300
 
@@ -58,6 +60,8 @@ class Run:
     """One run of the ledger. `provenances` are all that its events carry; more than one means no figure is given."""
 
     run_id: str
+    #: The run that its devices and their requests are of: the fleet's where several RL runs share one.
+    fleet_run_id: str
     name: str
     #: `running`, `ended` or `failed`.
     status: str
@@ -127,9 +131,10 @@ def span_ns(ledger: Path) -> tuple[int, int] | None:
 
 def rows(ledger: Path, query: str, run: Run) -> pl.DataFrame:
     """The rows of `sql/<query>.sql`, or of its daily form for a long run. Raises ReadError or LedgerError."""
+    run_id = run.fleet_run_id if query in _OF_FLEET else run.run_id
     if run.long and query in _DAILY:
         query = f"{query}_daily"
-    return _rows(str(ledger), query, run.run_id, mark(ledger))
+    return _rows(str(ledger), query, run_id, mark(ledger))
 
 
 @st.cache_data(ttl=TTL_S, max_entries=64, show_spinner=False)

@@ -1,12 +1,24 @@
 -- Device time by bucket over time, in at most 200 bins of a second or more. A lane is a device, or a pool where there
 -- are more than six devices. A slice counts in the bin it begins in, so the bins sum to the slices exactly;
 -- [t0, t1) is what the slices of a bin really cover.
+-- An RL run that shares a fleet has its own time alone.
 -- By hand: SET VARIABLE run_id = '...';
 WITH slice AS (
-    SELECT s.*, d.pool
+    SELECT
+        s.* REPLACE (
+            CASE WHEN s.run_id = getvariable('run_id') THEN serving_ns ELSE 0 END AS serving_ns,
+            CASE WHEN s.run_id = getvariable('run_id') THEN idle_ns ELSE 0 END AS idle_ns,
+            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN rollout_ns ELSE 0 END AS rollout_ns,
+            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN sync_ns ELSE 0 END AS sync_ns,
+            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN activation_ns ELSE 0 END AS activation_ns,
+            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN headroom_ns ELSE 0 END AS headroom_ns,
+            CASE WHEN getvariable('run_id') IN (s.run_id, train_run_id) THEN train_ns ELSE 0 END AS train_ns
+        ),
+        d.pool
     FROM device_slice AS s
     LEFT JOIN device AS d USING (run_id, device_id)
-    WHERE s.run_id = getvariable('run_id')
+    WHERE s.run_id = (SELECT any_value(fleet_run_id) FROM run WHERE run.run_id = getvariable('run_id'))
+      AND getvariable('run_id') IN (s.run_id, s.rollout_run_id, s.train_run_id)
 ),
 span AS (
     SELECT

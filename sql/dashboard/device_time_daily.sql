@@ -2,10 +2,21 @@
 -- more than 200.
 -- By hand: SET VARIABLE run_id = '...';
 WITH spent AS (
-    SELECT s.*, d.pool
+    SELECT
+        s.* REPLACE (
+            CASE WHEN s.run_id = getvariable('run_id') THEN serving_ns ELSE 0 END AS serving_ns,
+            CASE WHEN s.run_id = getvariable('run_id') THEN idle_ns ELSE 0 END AS idle_ns,
+            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN rollout_ns ELSE 0 END AS rollout_ns,
+            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN sync_ns ELSE 0 END AS sync_ns,
+            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN activation_ns ELSE 0 END AS activation_ns,
+            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN headroom_ns ELSE 0 END AS headroom_ns,
+            CASE WHEN getvariable('run_id') IN (s.run_id, train_run_id) THEN train_ns ELSE 0 END AS train_ns
+        ),
+        d.pool
     FROM daily_device_time AS s
     LEFT JOIN device AS d USING (run_id, device_id)
-    WHERE s.run_id = getvariable('run_id')
+    WHERE s.run_id = (SELECT any_value(fleet_run_id) FROM run WHERE run.run_id = getvariable('run_id'))
+      AND getvariable('run_id') IN (s.run_id, s.rollout_run_id, s.train_run_id)
 ),
 span AS (
     SELECT min(day) AS first, (max(day) - min(day)) // 200 + 1 AS days, count(DISTINCT device_id) <= 6 AS few

@@ -12,6 +12,6 @@ SELECT
     kv_budget_min_bytes / 1e6 AS kv_least_mb,
     renewals, frozen
 FROM lease, last
-WHERE run_id = getvariable('run_id') AND granted_at IS NOT NULL
+WHERE getvariable('run_id') IN (run_id, rl_run_id) AND granted_at IS NOT NULL
 ORDER BY granted_at DESC, lease_id
 LIMIT 500;

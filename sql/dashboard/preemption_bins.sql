@@ -5,7 +5,7 @@ WITH span AS (
         min(epoch_us(event_time)) AS from_us,
         greatest(1000000, (max(epoch_us(event_time)) - min(epoch_us(event_time))) // 200 + 1) AS bin_us
     FROM preemption
-    WHERE run_id = getvariable('run_id')
+    WHERE getvariable('run_id') IN (run_id, rl_run_id)
 )
 SELECT
     coalesce(device_id, 'unknown') AS device_id,
@@ -15,6 +15,6 @@ SELECT
     CASE WHEN count(*) = count(duration_ns) THEN sum(duration_ns) / 1e6 END AS waited_ms,
     CASE WHEN count(*) = count(tokens_lost) THEN sum(tokens_lost) END AS tokens_lost
 FROM preemption, span
-WHERE run_id = getvariable('run_id')
+WHERE getvariable('run_id') IN (run_id, rl_run_id)
 GROUP BY ALL
 ORDER BY ALL;

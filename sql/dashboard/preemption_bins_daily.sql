@@ -8,6 +8,6 @@ SELECT
     CASE WHEN count(*) = count(duration_ns) THEN sum(duration_ns) / 1e6 END AS waited_ms,
     CASE WHEN count(*) = count(tokens_lost) THEN sum(tokens_lost) END AS tokens_lost
 FROM daily_preemption
-WHERE run_id = getvariable('run_id')
+WHERE getvariable('run_id') IN (run_id, rl_run_id)
 GROUP BY ALL
 ORDER BY ALL;

@@ -5,6 +5,6 @@ SELECT
     tokens_kept,
     tokens_lost, lease_id
 FROM preemption
-WHERE run_id = getvariable('run_id')
+WHERE getvariable('run_id') IN (run_id, rl_run_id)
 ORDER BY event_time DESC, writer, seq
 LIMIT 200;

@@ -6,7 +6,7 @@ WITH seen AS (
     GROUP BY run_id
 )
 SELECT
-    run.run_id, name, status, reason, provenances, started_at, ended_at, last_event_at,
+    run.run_id, fleet_run_id, name, status, reason, provenances, started_at, ended_at, last_event_at,
     trace, trace_keep_share, trace_length_scale, trace_output_length_scale, trace_time_scale
 FROM run
 JOIN seen USING (run_id)

@@ -11,6 +11,6 @@ SELECT
     pause_ns / 1e6 AS pause_ms,
     route
 FROM sync
-WHERE run_id = getvariable('run_id')
+WHERE getvariable('run_id') IN (run_id, rl_run_id)
 ORDER BY event_time DESC, writer, seq
 LIMIT 500;

@@ -1,6 +1,21 @@
 -- `time_totals` from the daily sums, for a run of many days.
 -- By hand: SET VARIABLE run_id = '...';
-WITH used AS (
+WITH slice AS (
+    SELECT
+        s.* REPLACE (
+            CASE WHEN s.run_id = getvariable('run_id') THEN serving_ns ELSE 0 END AS serving_ns,
+            CASE WHEN s.run_id = getvariable('run_id') THEN idle_ns ELSE 0 END AS idle_ns,
+            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN rollout_ns ELSE 0 END AS rollout_ns,
+            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN sync_ns ELSE 0 END AS sync_ns,
+            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN activation_ns ELSE 0 END AS activation_ns,
+            CASE WHEN getvariable('run_id') IN (s.run_id, rollout_run_id) THEN headroom_ns ELSE 0 END AS headroom_ns,
+            CASE WHEN getvariable('run_id') IN (s.run_id, train_run_id) THEN train_ns ELSE 0 END AS train_ns
+        )
+    FROM daily_device_time AS s
+    WHERE s.run_id = (SELECT any_value(fleet_run_id) FROM run WHERE run.run_id = getvariable('run_id'))
+      AND getvariable('run_id') IN (s.run_id, s.rollout_run_id, s.train_run_id)
+),
+used AS (
     SELECT
         device_id,
         sum(serving_ns) AS serving,
@@ -11,8 +26,7 @@ WITH used AS (
         sum(headroom_ns) AS headroom,
         sum(idle_ns) AS idle,
         sum(ns) AS ns
-    FROM daily_device_time
-    WHERE run_id = getvariable('run_id')
+    FROM slice
     GROUP BY device_id
 ),
 ended AS (SELECT max(ended_at) AS ended_at FROM run WHERE run_id = getvariable('run_id')),
@@ -36,6 +50,14 @@ known AS (
     LEFT JOIN there USING (device_id)
     LEFT JOIN used USING (device_id)
     WHERE d.run_id = getvariable('run_id')
+    UNION ALL BY NAME
+    SELECT
+        d.device_id, d.pool, d.device_class, used.* EXCLUDE (device_id, ns),
+        serving + rollout + train + sync + activation + headroom + idle AS provisioned
+    FROM device AS d
+    JOIN used USING (device_id)
+    WHERE d.run_id <> getvariable('run_id')
+      AND d.run_id = (SELECT any_value(fleet_run_id) FROM run WHERE run.run_id = getvariable('run_id'))
 )
 SELECT
     device_id, pool, device_class,

@@ -26,7 +26,7 @@ spent AS (
     SELECT done.run_id, done.provenance, done.step, sum(slice.rollout_ns + slice.sync_ns) AS ns
     FROM device_slice AS slice
     ASOF JOIN done
-        ON slice.run_id = done.run_id AND slice.provenance = done.provenance AND slice.t0_ns >= done.t0_ns
+        ON slice.rollout_run_id = done.run_id AND slice.provenance = done.provenance AND slice.t0_ns >= done.t0_ns
     WHERE slice.t0_ns < done.t1_ns
       AND (getvariable('since') IS NULL OR done.t1_ns >= epoch_ns(getvariable('since')::TIMESTAMP))
       AND (getvariable('until') IS NULL OR done.t1_ns < epoch_ns(getvariable('until')::TIMESTAMP))

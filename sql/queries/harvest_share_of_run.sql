@@ -9,7 +9,8 @@
 -- Serving devices only, one row for each run and `period`: `run` is all device time, start-up and shutdown too; `steps`
 -- is from the first step's begin to the last one's end; `rollouts` is when at least one of the steps was in its rollout
 -- phase, without the time in which all waited for an update. `harvested_share` is rollout time over rollout + headroom
--- + idle. A slice counts in proportion to what of it lies in the period. Steps that are not over are left out:
+-- + idle, of an RL run that shares a fleet its own over that of all. Of such a run `run` is from its first slice to its
+-- last. A slice counts in proportion to what of it lies in the period. Steps that are not over are left out:
 -- a run without a finished one has the period `run` alone.
 WITH done AS (
     SELECT
@@ -41,18 +42,26 @@ periods AS (
     FROM device_slice
     WHERE getvariable('run_id') IS NULL OR run_id = getvariable('run_id')
     UNION ALL
+    SELECT rollout_run_id, provenance, 'run', min(t0_ns), max(t1_ns)
+    FROM device_slice
+    WHERE rollout_run_id <> run_id AND (getvariable('run_id') IS NULL OR rollout_run_id = getvariable('run_id'))
+    GROUP BY ALL
+    UNION ALL
     SELECT run_id, provenance, 'steps', min(t0_ns), max(t1_ns) FROM done GROUP BY ALL
     UNION ALL
     SELECT run_id, provenance, 'rollouts', min(t0_ns), max(played_ns) FROM numbered GROUP BY run_id, provenance, stretch
 ),
 parts AS (
     SELECT
-        slice.run_id, slice.provenance, period, slice.rollout_ns, slice.headroom_ns, slice.idle_ns, slice.ns,
+        periods.run_id, slice.provenance, period, slice.headroom_ns, slice.idle_ns, slice.ns,
+        CASE WHEN periods.run_id IN (slice.run_id, slice.rollout_run_id) THEN slice.rollout_ns ELSE 0 END AS rollout_ns,
+        slice.rollout_ns + slice.headroom_ns + slice.idle_ns AS unused_ns,
         (least(slice.t1_ns, periods.t1_ns) - greatest(slice.t0_ns, periods.t0_ns)) / slice.ns AS inside
     FROM device_slice AS slice
     JOIN device USING (run_id, provenance, device_id)
+    JOIN run ON device.run_id = run.fleet_run_id AND device.provenance = run.provenance
     JOIN periods
-        ON slice.run_id = periods.run_id AND slice.provenance = periods.provenance
+        ON run.run_id = periods.run_id AND slice.provenance = periods.provenance
         AND slice.t0_ns < periods.t1_ns AND slice.t1_ns > periods.t0_ns
     WHERE device.pool = 'serving'
       AND (getvariable('since') IS NULL OR slice.t0_ns >= epoch_ns(getvariable('since')::TIMESTAMP))
@@ -65,7 +74,7 @@ SELECT
     round(sum(inside * headroom_ns))::BIGINT AS headroom_ns,
     round(sum(inside * idle_ns))::BIGINT AS idle_ns,
     round(sum(inside * ns))::BIGINT AS ns,
-    sum(inside * rollout_ns) / nullif(sum(inside * (rollout_ns + headroom_ns + idle_ns)), 0) AS harvested_share
+    sum(inside * rollout_ns) / nullif(sum(inside * unused_ns), 0) AS harvested_share
 FROM parts
 GROUP BY ALL
 ORDER BY run_id, provenance, ns DESC, period;

@@ -14,7 +14,7 @@ WITH held AS (
     FROM hold
     WHERE (getvariable('since') IS NULL OR event_time >= getvariable('since')::TIMESTAMP)
       AND (getvariable('until') IS NULL OR event_time < getvariable('until')::TIMESTAMP)
-      AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
+      AND (getvariable('run_id') IS NULL OR getvariable('run_id') IN (run_id, rl_run_id))
       AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
     GROUP BY ALL
 )

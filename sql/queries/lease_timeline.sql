@@ -12,17 +12,17 @@
 WITH happened AS (
     SELECT
         lease_event.event_time, provenance, run_id, lease_id, device_id, engine_id, 'lease' AS kind, action, reason,
-        kv_budget_bytes, expires_at, NULL::BIGINT AS duration_ns, writer, seq
+        kv_budget_bytes, expires_at, NULL::BIGINT AS duration_ns, rl_run_id, writer, seq
     FROM lease_event
     UNION ALL
     SELECT
         preemption.event_time, provenance, run_id, lease_id, device_id, engine_id, 'preemption', action, reason,
-        kv_budget_bytes_after, NULL, duration_ns, writer, seq
+        kv_budget_bytes_after, NULL, duration_ns, rl_run_id, writer, seq
     FROM preemption
     UNION ALL
     SELECT
         sync.event_time, provenance, run_id, lease_id, device_id, engine_id, 'sync',
-        CASE WHEN ok THEN 'synced' ELSE 'failed' END, reason, NULL, NULL, total_ns, writer, seq
+        CASE WHEN ok THEN 'synced' ELSE 'failed' END, reason, NULL, NULL, total_ns, rl_run_id, writer, seq
     FROM sync
 )
 SELECT
@@ -35,7 +35,7 @@ FROM happened
 JOIN lease USING (run_id, provenance, lease_id)
 WHERE (getvariable('since') IS NULL OR happened.event_time >= getvariable('since')::TIMESTAMP)
   AND (getvariable('until') IS NULL OR happened.event_time < getvariable('until')::TIMESTAMP)
-  AND (getvariable('run_id') IS NULL OR happened.run_id = getvariable('run_id'))
+  AND (getvariable('run_id') IS NULL OR getvariable('run_id') IN (happened.run_id, happened.rl_run_id))
   AND (getvariable('device_id') IS NULL OR happened.device_id = getvariable('device_id'))
   AND (getvariable('lease_id') IS NULL OR happened.lease_id = getvariable('lease_id'))
 ORDER BY lease.granted_at, happened.run_id, happened.lease_id, happened.event_time, happened.writer, happened.seq;

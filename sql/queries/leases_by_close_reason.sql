@@ -19,7 +19,7 @@ SELECT
 FROM lease
 WHERE (getvariable('since') IS NULL OR granted_at >= getvariable('since')::TIMESTAMP)
   AND (getvariable('until') IS NULL OR granted_at < getvariable('until')::TIMESTAMP)
-  AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
+  AND (getvariable('run_id') IS NULL OR getvariable('run_id') IN (run_id, rl_run_id))
   AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
 GROUP BY ALL
 ORDER BY run_id, provenance, leases DESC, closed_by, close_reason;

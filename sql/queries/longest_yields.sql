@@ -22,6 +22,6 @@ ASOF LEFT JOIN device_slice AS slice
 WHERE waited.action = 'yield'
   AND (getvariable('since') IS NULL OR waited.event_time >= getvariable('since')::TIMESTAMP)
     AND (getvariable('until') IS NULL OR waited.event_time < getvariable('until')::TIMESTAMP)
-    AND (getvariable('run_id') IS NULL OR waited.run_id = getvariable('run_id'))
+    AND (getvariable('run_id') IS NULL OR getvariable('run_id') IN (waited.run_id, waited.rl_run_id))
     AND (getvariable('device_id') IS NULL OR waited.device_id = getvariable('device_id'))
 ORDER BY coalesce(waited.longest_ns, waited.duration_ns) DESC NULLS LAST, waited.event_time, waited.writer, waited.seq;

@@ -18,6 +18,6 @@ JOIN newest USING (run_id, provenance)
 WHERE closed_by IS NULL
   AND (getvariable('since') IS NULL OR granted_at >= getvariable('since')::TIMESTAMP)
     AND (getvariable('until') IS NULL OR granted_at < getvariable('until')::TIMESTAMP)
-    AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
+    AND (getvariable('run_id') IS NULL OR getvariable('run_id') IN (run_id, rl_run_id))
     AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
 ORDER BY granted_at, run_id, lease_id;

@@ -46,7 +46,7 @@ taken AS (
             FILTER (p.action <> 'yield' AND outcome = 'preempted') AS taken_back
     FROM spans
     JOIN preemption AS p
-        ON p.run_id = spans.run_id AND p.provenance = spans.provenance AND p.lease_id = spans.lease_id
+        ON p.run_id = spans.fleet_run_id AND p.provenance = spans.provenance AND p.lease_id = spans.lease_id
        AND epoch_ns(p.event_time) + coalesce(p.duration_ns, 0) > began_ns
     GROUP BY ALL
 )
@@ -73,7 +73,8 @@ SELECT
 FROM spans
 LEFT JOIN taken USING (writer, seq)
 LEFT JOIN device
-    ON device.run_id = spans.run_id AND device.provenance = spans.provenance AND device.device_id = spans.device_id
+    ON device.run_id = spans.fleet_run_id AND device.provenance = spans.provenance
+   AND device.device_id = spans.device_id
 LEFT JOIN lease
-    ON lease.run_id = spans.run_id AND lease.provenance = spans.provenance AND lease.lease_id = spans.lease_id
+    ON lease.run_id = spans.fleet_run_id AND lease.provenance = spans.provenance AND lease.lease_id = spans.lease_id
 ORDER BY spans.run_id, spans.provenance, spans.trajectory_id, spans.turn, spans.attempt;

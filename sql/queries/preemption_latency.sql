@@ -25,7 +25,7 @@ WITH taken AS (
     WHERE preemption.action IN ('yield', 'cut', 'revoke')
       AND (getvariable('since') IS NULL OR preemption.event_time >= getvariable('since')::TIMESTAMP)
         AND (getvariable('until') IS NULL OR preemption.event_time < getvariable('until')::TIMESTAMP)
-        AND (getvariable('run_id') IS NULL OR preemption.run_id = getvariable('run_id'))
+        AND (getvariable('run_id') IS NULL OR getvariable('run_id') IN (preemption.run_id, preemption.rl_run_id))
         AND (getvariable('device_id') IS NULL OR preemption.device_id = getvariable('device_id'))
 )
 SELECT

@@ -27,7 +27,9 @@ SELECT
         sum(attempt.prompt_tokens - attempt.cached_tokens) FILTER (attempt.outcome_before = 'preempted'), 0
     )::BIGINT AS recomputed_tokens
 FROM attempt
-LEFT JOIN device USING (run_id, provenance, device_id)
+LEFT JOIN device
+    ON attempt.fleet_run_id = device.run_id AND attempt.provenance = device.provenance
+   AND attempt.device_id = device.device_id
 WHERE (getvariable('since') IS NULL OR attempt.event_time >= getvariable('since')::TIMESTAMP)
   AND (getvariable('until') IS NULL OR attempt.event_time < getvariable('until')::TIMESTAMP)
   AND (getvariable('device_id') IS NULL OR attempt.device_id = getvariable('device_id'))

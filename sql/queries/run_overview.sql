@@ -5,20 +5,25 @@
 -- run_id (VARCHAR): only this run.
 --
 -- One row for each run, newest first. `accepted_share` is of trajectories that were judged and not stale. `slo_share`
--- is of serving requests, under the trace and scales in the same row.
+-- is of serving requests, under the trace and scales in the same row. Devices and requests are of the run of the fleet,
+-- `fleet_run_id`; an RL run that shares one has the leases, preemptions and syncs of engines that were assigned to it.
 WITH devices AS (SELECT run_id, provenance, count(*) AS devices FROM device GROUP BY ALL),
-leases AS (SELECT run_id, provenance, count(*) AS leases FROM lease GROUP BY ALL),
+leases AS (
+    SELECT whose AS run_id, provenance, count(*) AS leases
+    FROM lease, unnest(list_distinct([run_id, rl_run_id])) AS runs(whose)
+    GROUP BY ALL
+),
 taken AS (
     SELECT
-        run_id, provenance,
+        whose AS run_id, provenance,
         count(*) FILTER (action <> 'yield') AS preemptions,
         coalesce(sum(coalesce(count, 1)) FILTER (action = 'yield'), 0)::BIGINT AS yields
-    FROM preemption
+    FROM preemption, unnest(list_distinct([run_id, rl_run_id])) AS runs(whose)
     GROUP BY ALL
 ),
 synced AS (
-    SELECT run_id, provenance, count(*) AS syncs, count(*) FILTER (NOT ok) AS syncs_failed
-    FROM sync
+    SELECT whose AS run_id, provenance, count(*) AS syncs, count(*) FILTER (NOT ok) AS syncs_failed
+    FROM sync, unnest(list_distinct([run_id, rl_run_id])) AS runs(whose)
     GROUP BY ALL
 ),
 stepped AS (
@@ -53,7 +58,7 @@ served AS (
     GROUP BY ALL
 )
 SELECT
-    run.provenance, run.run_id, run.name, run.status, run.started_at, run.ended_at, run.reason,
+    run.provenance, run.run_id, run.fleet_run_id, run.name, run.status, run.started_at, run.ended_at, run.reason,
     coalesce(devices.devices, 0) AS devices,
     coalesce(leases.leases, 0) AS leases,
     coalesce(taken.preemptions, 0) AS preemptions,

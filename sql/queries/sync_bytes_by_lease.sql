@@ -26,7 +26,7 @@ LEFT JOIN device
     ON device.run_id = sync.run_id AND device.provenance = sync.provenance AND device.device_id = sync.device_id
 WHERE (getvariable('since') IS NULL OR sync.event_time >= getvariable('since')::TIMESTAMP)
   AND (getvariable('until') IS NULL OR sync.event_time < getvariable('until')::TIMESTAMP)
-  AND (getvariable('run_id') IS NULL OR sync.run_id = getvariable('run_id'))
+  AND (getvariable('run_id') IS NULL OR getvariable('run_id') IN (sync.run_id, sync.rl_run_id))
   AND (getvariable('device_id') IS NULL OR sync.device_id = getvariable('device_id'))
 GROUP BY ALL
 ORDER BY wire_bytes DESC, sync.run_id, sync.provenance, sync.device_id, lease_id, sync.route;

@@ -16,11 +16,13 @@ SELECT
 FROM sync AS failed
 LEFT JOIN sync AS later
     ON later.run_id = failed.run_id AND later.provenance = failed.provenance AND later.engine_id = failed.engine_id
-   AND later.ok AND later.policy_version >= failed.policy_version AND later.event_time >= failed.event_time
+   -- Another RL run's version of that number, on the same engine, is none of this one's.
+   AND later.rl_run_id = failed.rl_run_id AND later.ok
+   AND later.policy_version >= failed.policy_version AND later.event_time >= failed.event_time
 WHERE NOT failed.ok
   AND (getvariable('since') IS NULL OR failed.event_time >= getvariable('since')::TIMESTAMP)
     AND (getvariable('until') IS NULL OR failed.event_time < getvariable('until')::TIMESTAMP)
-    AND (getvariable('run_id') IS NULL OR failed.run_id = getvariable('run_id'))
+    AND (getvariable('run_id') IS NULL OR getvariable('run_id') IN (failed.run_id, failed.rl_run_id))
     AND (getvariable('device_id') IS NULL OR failed.device_id = getvariable('device_id'))
 GROUP BY ALL
 ORDER BY failed.event_time DESC, failed.run_id, failed.engine_id;

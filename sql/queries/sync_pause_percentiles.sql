@@ -22,7 +22,7 @@ LEFT JOIN device USING (run_id, provenance, device_id)
 WHERE sync.ok
   AND (getvariable('since') IS NULL OR sync.event_time >= getvariable('since')::TIMESTAMP)
     AND (getvariable('until') IS NULL OR sync.event_time < getvariable('until')::TIMESTAMP)
-    AND (getvariable('run_id') IS NULL OR sync.run_id = getvariable('run_id'))
+    AND (getvariable('run_id') IS NULL OR getvariable('run_id') IN (sync.run_id, sync.rl_run_id))
     AND (getvariable('device_id') IS NULL OR sync.device_id = getvariable('device_id'))
 GROUP BY ALL
 ORDER BY sync.run_id, sync.provenance, pool, sync.encoding, sync.route;

@@ -24,7 +24,7 @@ FROM sync
 WHERE sync.ok
   AND (getvariable('since') IS NULL OR event_time >= getvariable('since')::TIMESTAMP)
   AND (getvariable('until') IS NULL OR event_time < getvariable('until')::TIMESTAMP)
-  AND (getvariable('run_id') IS NULL OR sync.run_id = getvariable('run_id'))
+  AND (getvariable('run_id') IS NULL OR getvariable('run_id') IN (sync.run_id, sync.rl_run_id))
   AND (getvariable('device_id') IS NULL OR sync.device_id = getvariable('device_id'))
 GROUP BY ALL
 ORDER BY sync.run_id, sync.provenance, sync.encoding, sync.source, sync.route;

@@ -19,7 +19,8 @@ SELECT
     sum(turn.cached_tokens) / nullif(sum(turn.prompt_tokens), 0) AS cached_share,
     quantile_disc(turn.duration_ns, 0.5) AS duration_p50_ns
 FROM turn
-LEFT JOIN device USING (run_id, provenance, device_id)
+LEFT JOIN device
+    ON turn.fleet_run_id = device.run_id AND turn.provenance = device.provenance AND turn.device_id = device.device_id
 WHERE (getvariable('since') IS NULL OR turn.event_time >= getvariable('since')::TIMESTAMP)
   AND (getvariable('until') IS NULL OR turn.event_time < getvariable('until')::TIMESTAMP)
   AND (getvariable('run_id') IS NULL OR turn.run_id = getvariable('run_id'))

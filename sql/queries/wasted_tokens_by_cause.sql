@@ -24,7 +24,7 @@ ended AS (
 ),
 made AS (
     SELECT
-        turn.run_id, turn.provenance, turn.device_id, turn.output_tokens AS tokens,
+        turn.run_id, turn.fleet_run_id, turn.provenance, turn.device_id, turn.output_tokens AS tokens,
         CASE
             WHEN turn.outcome = 'failed' THEN 'failed_attempt'
             WHEN ended.outcome = 'lost' THEN 'lost_trajectory'
@@ -38,12 +38,12 @@ made AS (
       AND (getvariable('run_id') IS NULL OR turn.run_id = getvariable('run_id'))
       AND (getvariable('device_id') IS NULL OR turn.device_id = getvariable('device_id'))
     UNION ALL
-    SELECT run_id, provenance, device_id, tokens_lost, 'preemption'
+    SELECT rl_run_id, run_id, provenance, device_id, tokens_lost, 'preemption'
     FROM preemption
     WHERE tokens_lost > 0
       AND (getvariable('since') IS NULL OR preemption.event_time >= getvariable('since')::TIMESTAMP)
         AND (getvariable('until') IS NULL OR preemption.event_time < getvariable('until')::TIMESTAMP)
-        AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
+        AND (getvariable('run_id') IS NULL OR rl_run_id = getvariable('run_id'))
         AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
 ),
 placed AS (
@@ -54,7 +54,9 @@ placed AS (
         made.cause,
         sum(made.tokens) AS tokens
     FROM made
-    LEFT JOIN device USING (run_id, provenance, device_id)
+    LEFT JOIN device
+        ON made.fleet_run_id = device.run_id AND made.provenance = device.provenance
+       AND made.device_id = device.device_id
     GROUP BY ALL
 ),
 shared AS (

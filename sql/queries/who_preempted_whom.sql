@@ -14,7 +14,7 @@ WITH taken AS (
     FROM preemption
     WHERE (getvariable('since') IS NULL OR preemption.event_time >= getvariable('since')::TIMESTAMP)
       AND (getvariable('until') IS NULL OR preemption.event_time < getvariable('until')::TIMESTAMP)
-      AND (getvariable('run_id') IS NULL OR run_id = getvariable('run_id'))
+      AND (getvariable('run_id') IS NULL OR getvariable('run_id') IN (run_id, rl_run_id))
       AND (getvariable('device_id') IS NULL OR device_id = getvariable('device_id'))
 ),
 served AS (

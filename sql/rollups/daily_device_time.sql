@@ -2,6 +2,8 @@
 SELECT
     CAST(CASE WHEN t0_ns BETWEEN 0 AND 4611686018427387903 THEN make_timestamp(t0_ns // 1000) END AS DATE) AS day,
     run_id, provenance,
+    coalesce(rollout_run_id, run_id) AS rollout_run_id,
+    coalesce(train_run_id, run_id) AS train_run_id,
     device_id,
     lease_id IS NOT NULL AS lent,
     1 AS slices,

@@ -2,6 +2,7 @@
 SELECT
     CAST(CASE WHEN at_us BETWEEN 0 AND 4611686018427387 THEN make_timestamp(at_us) END AS DATE) AS day,
     run_id, provenance,
+    coalesce(rl_run_id, run_id) AS rl_run_id,
     device_id,
     action,
     reason,

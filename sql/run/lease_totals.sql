@@ -8,6 +8,6 @@ SELECT
         greatest(least(getvariable('period_end_ns'), epoch_ns(expires_at)) - epoch_ns(granted_at), 0)
     )) AS leased_ns
 FROM lease
-WHERE run_id = getvariable('run_id')
+WHERE getvariable('run_id') IN (run_id, rl_run_id)
 GROUP BY ALL
 ORDER BY ALL;

@@ -5,4 +5,4 @@ FROM device_slice AS slice
 SEMI JOIN tenure AS t
     ON t.run_id = slice.run_id AND t.provenance = slice.provenance AND t.device_id = slice.device_id
    AND t.pool = 'serving' AND t.joined_ns <= slice.t0_ns AND slice.t0_ns < coalesce(t.left_ns, slice.t1_ns)
-WHERE slice.run_id = getvariable('run_id') AND slice.lease_id IS NOT NULL;
+WHERE getvariable('run_id') IN (slice.run_id, slice.rollout_run_id) AND slice.lease_id IS NOT NULL;

@@ -8,6 +8,6 @@ SELECT
     CASE WHEN count(*) = count(tokens_kept) THEN sum(tokens_kept) END AS tokens_kept,
     CASE WHEN count(*) = count(tokens_lost) THEN sum(tokens_lost) END AS tokens_lost
 FROM daily_preemption
-WHERE run_id = getvariable('run_id')
+WHERE getvariable('run_id') IN (run_id, rl_run_id)
 GROUP BY action
 ORDER BY action;

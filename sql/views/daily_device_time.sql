@@ -2,12 +2,17 @@
 -- the day it begins on.
 --
 -- day: The UTC day the slices begin on.
+-- rollout_run_id: The RL run whose rollout, sync, activation and headroom time it is; the run itself where no other is
+--     named.
+-- train_run_id: The RL run whose train time it is; the run itself where no other is named.
 -- lent: Whether a lease was in force.
 -- slices: Slices counted.
 -- ns: Time accounted for, nanoseconds: the sum of the seven buckets.
 CREATE OR REPLACE VIEW daily_device_time AS
 SELECT
-    day, run_id, provenance, device_id, lent,
+    day, run_id, provenance,
+    coalesce(rollout_run_id, run_id) AS rollout_run_id, coalesce(train_run_id, run_id) AS train_run_id,
+    device_id, lent,
     CAST(if(sum(slices) > 9223372036854775807, 9223372036854775807, sum(slices)) AS BIGINT) AS slices,
     CAST(if(sum(ns) > 9223372036854775807, 9223372036854775807, sum(ns)) AS BIGINT) AS ns,
     CAST(if(sum(serving_ns) > 9223372036854775807, 9223372036854775807, sum(serving_ns)) AS BIGINT) AS serving_ns,

@@ -28,7 +28,8 @@ NEXT_DAY_US = (T0_NS + DAY_NS) // 1000
 
 SCHEMA: dict[str, Any] = {
     "hour": pl.Datetime("us"), "run_id": pl.String, "fleet_run_id": pl.String, "provenance": pl.String,
-    "device_id": pl.String, "hardware_id": pl.String, "pool": pl.String, "device_class": pl.String, "commitment": pl.String,
+    "device_id": pl.String, "hardware_id": pl.String, "pool": pl.String, "device_class": pl.String,
+    "commitment": pl.String,
     "lease_id": pl.String, "kind": pl.String,
     "bucket": pl.String, "team": pl.String, "policy_version": pl.Int64, "task": pl.String, "fate": pl.String,
     "cause": pl.String, "route": pl.String, "ns": pl.Int64, "tokens": pl.Int64, "bytes": pl.Int64,
