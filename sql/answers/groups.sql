@@ -1,6 +1,6 @@
 -- One row for each group: its step, the tokens its turns made by place (`useful` leaves out stale and lost ones), the
--- output and answer tokens of its trajectories that were not lost, and what the verifier and the audit said.
--- `judged` leaves out trajectories that the trainer dropped as stale; `audited_*` count accepted ones whose truth is known.
+-- output and answer tokens of its trajectories that were not lost and whose answers are known, and what the verifier and
+-- the audit said. `judged` leaves out trajectories that the trainer dropped as stale; `audited_*` count accepted ones whose truth is known.
 -- By hand: SET VARIABLE run_id = '...';
 WITH pool AS (
     SELECT device_id, pool, CASE WHEN lag(joined_ns) OVER device IS NULL THEN 0 ELSE joined_ns END AS since_ns
@@ -31,7 +31,7 @@ ended AS (
 trajectories AS (
     SELECT
         group_id, min(step) AS ended_step, count(DISTINCT trajectory_id) AS trajectories,
-        coalesce(sum(output_tokens) FILTER (outcome <> 'lost'), 0) AS output_tokens,
+        coalesce(sum(output_tokens) FILTER (outcome <> 'lost' AND answer_tokens IS NOT NULL), 0) AS output_tokens,
         coalesce(sum(answer_tokens) FILTER (outcome <> 'lost'), 0) AS answer_tokens
     FROM trajectory WHERE run_id = getvariable('run_id') GROUP BY group_id
 ),
