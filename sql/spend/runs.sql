@@ -1,10 +1,11 @@
 -- Runs of one provenance that count in [from_ns, to_ns): that ended in it, or go on and began before its end. Read from
--- the ledger's catalog.
+-- the ledger's catalog. `shared`: RL runs share its fleet, and what it borrowed counts as theirs.
 -- By hand: SET VARIABLE provenance = 'live'; SET VARIABLE from_ns = 0; SET VARIABLE to_ns = 1793491200000000000;
 SELECT
     run_id, name, status,
     CASE WHEN json_valid(tags_json) THEN coalesce(nullif(tags_json ->> '$.team', ''), 'unallocated')
-         ELSE 'unallocated' END AS team
+         ELSE 'unallocated' END AS team,
+    run_id IN (SELECT fleet_run_id FROM run WHERE fleet_run_id <> run_id) AS shared
 FROM run
 WHERE provenance = getvariable('provenance')
   AND started_at IS NOT NULL

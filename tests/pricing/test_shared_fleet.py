@@ -16,7 +16,7 @@ from rose.cli import app
 from rose.ledger.writer import LedgerWriter
 from rose.pricing import charges
 from rose.pricing.audit.explain import Question, explain
-from rose.pricing.price_books import pricebook
+from rose.pricing.price_books import choice, pricebook
 from rose.pricing.run import report
 from rose.pricing.run.tables import tables
 from tests.pricing.closing.conftest import BOOK_TOML, HOUR_NS, T0_NS, S
@@ -212,3 +212,21 @@ def test_the_next_hour_of_the_same_lease_may_be_of_another_run(tmp_path: Path) -
     assert frame["hour"].n_unique() == 2
     assert frame.filter(run_id="red").height == 2
     assert charges.price(root, BOOK, run_id="red").stays[0].t1_ns <= T0_NS + 2 * HOUR_NS
+
+
+def test_what_was_saved_counts_once_and_for_the_run_whose_borrow_it_was(root: Path) -> None:
+    command = ["saved", "--json", "--ledger", str(root), "--price-book", str(root.parent / "book.toml")]
+    done = CliRunner().invoke(app, [*command, "--period", "2026-06"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert [run["run"] for run in json.loads(done.stdout)["runs"]] == ["red", "blue"]
+
+
+def test_an_rl_run_is_priced_by_the_book_that_its_fleet_names(tmp_path: Path) -> None:
+    root = tmp_path / "ledger"
+    (tmp_path / "book.toml").write_text(_TOML)
+    named = {"price_book": str(tmp_path / "book.toml"), "price_book_sha256": BOOK.sha256}
+    with LedgerWriter.open(root, "w", "fleet") as writer:
+        writer.record(events.Run(action="started", name="lab", config_json=json.dumps(named)))
+        writer.record(events.Run(action="started", name="grpo", run_id="red"))
+    for run_id in ("fleet", "red"):
+        assert choice.choose(root, None, run_id=run_id).sha256 == BOOK.sha256

@@ -161,7 +161,8 @@ def _idle_ns(allocation: Allocation) -> int:
     more = (
         (time.hardware_share - 1) * time.ns for time in idle if (time.device_id, time.pool, time.device_class) in names
     )
-    return sum(device.bucket_ns["idle"] for device in worked) + round(sum(more, Fraction(0)))
+    own_ns = sum(device.bucket_ns["idle"] + device.shared_idle_ns for device in worked)
+    return own_ns + round(sum(more, Fraction(0)))
 
 
 def _increment(

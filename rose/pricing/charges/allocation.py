@@ -54,6 +54,9 @@ class DeviceCost:
     stays_ns: tuple[tuple[int, int], ...] = ()
     #: By bucket, what the run measured beyond `bucket_ns`: it is billed to others who held the device as well.
     others_ns: Mapping[str, Fraction] = field(default_factory=dict)
+    #: Of an RL run, its part of the idle time of a device that it shares, by its part of the rollout time there. It is
+    #: charged to the fleet, and in none of the others.
+    shared_idle_ns: int = 0
 
     def __post_init__(self) -> None:
         assert 0 <= self.provisioned_ns <= self.t1_ns - self.t0_ns
@@ -135,6 +138,7 @@ def allocate(charges: Charges) -> Allocation:
     for time in common:
         of_device = others.setdefault((time.device_id, time.pool, time.device_class), {})
         of_device[time.bucket] = of_device.get(time.bucket, Fraction(0)) + time.others_ns
+    shared_idle = _shared_idle_ns(charges)
     devices = []
     for device in sorted(stays.keys() | amortized.keys()):
         tenures = sorted(stays.get(device, ()))
@@ -150,9 +154,26 @@ def allocate(charges: Charges) -> Allocation:
                 fully_loaded_nano_usd={work: loaded[device][work] for work in WORK},
                 stays_ns=tuple(tenures),
                 others_ns=others.get(device, {}),
+                shared_idle_ns=shared_idle.get(device, 0),
             )
         )
     return Allocation(devices=tuple(devices), shared=common)
+
+
+def _shared_idle_ns(charges: Charges) -> dict[_Device, int]:
+    if charges.fleet is None:
+        return {}
+    keys = ["device_id", "pool", "device_class"]
+    times = (
+        charges.fleet.filter(kind="capacity")
+        .group_by(keys)
+        .agg(
+            pl.col("ns").filter(bucket="idle").sum().alias("idle"),
+            pl.col("ns").filter(bucket="rollout").sum().alias("all"),
+            pl.col("ns").filter(bucket="rollout", run_id=charges.rl_run_id).sum().alias("own"),
+        )
+    )
+    return {(*device,): idle * own // total for *device, idle, total, own in times.iter_rows() if total}
 
 
 def _sum(keys: Iterable[str], parts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -30,8 +30,16 @@ def refuse_archived(root: Path, connection: duckdb.DuckDBPyConnection, run_id: s
     newest_us = archive.newest_us(root)
     if newest_us is None:
         return
-    set_variables(connection, run_id=run_id, archived_us=newest_us)
-    gone = int(rows(connection, "run/archived")[0]["events"] or 0)
+    set_variables(connection, run_id=run_id)
+    runs = {run_id}
+    for row in rows(connection, "run/fleets"):
+        # What a fleet did before an RL run began there is none of that run's.
+        if row["run_id"] != run_id or rows(connection, "run/began")[0]["began_ns"] <= newest_us * 1000:
+            runs |= {row["run_id"], row["fleet_run_id"]}
+    gone = 0
+    for name in runs:
+        set_variables(connection, run_id=name, archived_us=newest_us)
+        gone += max(0, int(rows(connection, "run/archived")[0]["events"] or 0))
     if gone > 0:
         raise PricingError(
             f"{gone:,} events of run {run_id!r} were archived, so its figures would be of a part of it: bring them "

@@ -128,6 +128,9 @@ def _own(
         set_variables(connection, run_id=run_id, from_ns=from_ns, to_ns=to_ns, provenance=provenance)
         named = rows(connection, "run/price_books")
     own: dict[str | None, tuple[list[str], set[str | None]]] = {}
+    if any(row["price_book"] for row in named) and run_id is not None:
+        # An RL run that names none is priced by the book of the fleet that it shares.
+        named = [row for row in named if row["price_book"]]
     for row in named:
         runs, sha256s = own.setdefault(row["price_book"], ([], set()))
         runs.append(row["run_id"])

@@ -151,6 +151,8 @@ def saved(
         provenance = one_provenance(present, provenance, period)
         set_variables(connection, provenance=provenance)
         counted = rows(connection, "spend/runs")
+    # What a fleet's run borrowed, RL runs that share it borrowed: only asked for by name does it count itself.
+    counted = [row for row in counted if not row["shared"] or row["run_id"] == run_id]
     # One that goes on counts where it stands: now.
     counted = [row for row in counted if row["status"] != "running" or period.from_ns <= now_ns < period.to_ns]
     if not counted:
