@@ -578,13 +578,13 @@ def test_what_the_runs_of_a_fleet_are_charged_is_the_bill_in_every_view(made: Ma
                 with pytest.raises(charges.NothingChargedError):
                     charges.price(root_of(made), BOOK, run_id=tenant)
                 continue
-            told = charges.price(root_of(made), BOOK, run_id=tenant)
-            assert content(told.frame) == content(own)
-            bill += told.total_nano
-            loaded += told.fully_loaded()["loaded_nano"].sum()
+            alone = charges.price(root_of(made), BOOK, run_id=tenant)
+            assert content(alone.frame) == content(own)
+            bill += alone.total_nano
+            loaded += alone.fully_loaded()["loaded_nano"].sum()
             if tenant in told(made) and (out := reported(made, tenant)) is not None:
-                assert out["amortized"]["total"]["value"] == told.total_nano
-                assert out["fully_loaded"]["total"]["value"] == told.fully_loaded()["loaded_nano"].sum()
+                assert out["amortized"]["total"]["value"] == alone.total_nano
+                assert out["fully_loaded"]["total"]["value"] == alone.fully_loaded()["loaded_nano"].sum()
         assert bill == loaded == of_fleet["cost_nano"].sum()
         if out := reported(made, fleet):
             assert out["amortized"]["total"]["value"] == bill

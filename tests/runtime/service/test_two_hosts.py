@@ -21,7 +21,7 @@ from tests.runtime.service.hosts import Host, Network
 
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(hosts.missing() is not None, reason=str(hosts.missing())),
 ]
 
@@ -150,7 +150,7 @@ class TwoHosts:
         return json.loads(self.rose("sql", "--ledger", "/srv/ledger", "--json", sql))
 
 
-def until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 240.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come about in time"
