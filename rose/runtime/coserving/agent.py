@@ -15,7 +15,7 @@ from functools import partial
 from typing import Literal
 
 from rose.clock import monotonic_ns
-from rose.events import Event, Ledger, Record, Sync
+from rose.events import Event, Ledger, Record
 from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.accountant import Accountant
 from rose.runtime.coserving.activation import Move
@@ -58,8 +58,7 @@ STEP_TIME_NS = 60_000_000_000
 
 
 class DeviceAgent:
-    """Start with `start()`, end with `stop()`. Demand, and what the engine is to hold, are the controller's to say; or
-    `sync` as versions are published.
+    """Start with `start()`, end with `stop()`. Demand, and what the engine is to hold, are the controller's to say.
 
     `before` is what the agents of the device before this one left; None: the device joins. `via` gives the way to a
     target. With `persistent` an engine that does not start is tried again, and is not waited for.
@@ -155,7 +154,7 @@ class DeviceAgent:
             changed=self._act,
             take_out=self._take_out,
         )
-        self._targets = Targets(spec.device.id, lambda: self._lives.held, self._lives.aim)
+        self._targets = Targets(spec.device.id, lambda: self._lives.held, self._lives.bring_to)
         self._engine: RolloutEngine | None = None
         if spec.rollout is not None:
             scheduling = partial(self._page.alive, Party.ROLLOUT)
@@ -214,13 +213,6 @@ class DeviceAgent:
         if not leave:
             record_device(self._note, self._spec, "left", left_ns, self._hardware_id)
         self._page.close()
-
-    def sync(self, version: int, url: str, token: str | None, step: int | None) -> Sync | None:
-        """Bring this device's rollout engine to `version` and record it.
-
-        None where there is no rollout engine; one that is being started comes up with that version.
-        """
-        return self._lives.bring_to(Target("", version, url, token), step)
 
     def check(self) -> str | None:
         """Why nothing is lent although it is wanted, or a dedicated engine does nothing, after the device's name. None

@@ -72,7 +72,6 @@ class Host:
             serving_kv_bytes_per_token=4,
             gateway_url=gateway.url,
             gateway_token=None,
-            route="loopback",
         )
         self.spec = replace(self.spec, anchor=same_anchor(self.spec.page, "fleet", self.spec.anchor))
         self.serving = self.process = self.agent = self.writer = None
