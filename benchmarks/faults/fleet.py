@@ -123,6 +123,8 @@ class Fleet:
     """Use it as a context: all of it is ended with it. `folder` holds the hosts' disks. Raises FleetError."""
 
     def __init__(self, folder: Path, seed: int) -> None:
+        if (cores := len(os.sched_getaffinity(0))) < len(HOSTS):
+            raise FleetError(f"the trials need two CPU cores and this process has {cores}")
         if (reason := missing()) is not None:
             raise FleetError(reason)
         self.network = Network(folder)
@@ -232,7 +234,7 @@ class Fleet:
         """End the trainer and the fleet as `rose down` does. Raises FleetError if it does not end."""
         self._stopped = True
         for service in [one for one in self.services if one.name == "train" or one.name.startswith("users")]:
-            service.stop(signal.SIGINT)
+            service.stop()
         for service in [one for one in self.services if one.name == "up"]:
             service.stop(signal.SIGKILL)
         try:
@@ -308,8 +310,6 @@ class Fleet:
 
     def _config(self) -> FleetConfig:
         cores = sorted(os.sched_getaffinity(0))
-        if len(cores) < 2:
-            raise FleetError(f"the trials need two CPU cores and this process has {len(cores)}")
         return FleetConfig.model_validate(
             {
                 "name": NAME, "ledger": self.ledger, "state": f"{DISK}/state",
