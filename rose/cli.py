@@ -111,10 +111,10 @@ def demo(
     seconds: Annotated[float | None, typer.Option(help="Stop cleanly after this long.", min=1)] = None,
 ) -> None:
     """A live co-serving deployment on two cores of this machine, then its cost report."""
-    from rose import config as configuration
+    from rose.config_demo import demo as demo_fleet
 
     with _errors():
-        fleet = configuration.demo(
+        fleet = demo_fleet(
             sorted(os.sched_getaffinity(0)),
             ledger=ledger,
             trace=trace,
@@ -122,18 +122,17 @@ def demo(
             prompt_tokens_max=prompt_tokens,
             output_tokens_max=output_tokens,
             steps=steps,
-            seconds_max=seconds,
         )
-    _demo(fleet)
+    _demo(fleet, seconds)
 
 
-def _demo(fleet: FleetConfig) -> None:
+def _demo(fleet: FleetConfig, seconds_max: float | None) -> None:
     """Run, report, and say how to look further. Exit codes: 0 done or stopped by the user, 1 a part failed."""
     with _errors():
         priced = _has_prices(fleet)  # found wrong now, not when the run is over
         from rose.runtime.console import run_in_console
 
-        outcome = run_in_console(fleet)
+        outcome = run_in_console(fleet, seconds_max)
     harvest = _harvest(fleet.ledger, outcome.run_id)
     if harvest is None:
         typer.echo(f"stopped before any device was used: there is nothing to price. Logs: {fleet.ledger}/logs")

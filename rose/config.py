@@ -5,37 +5,33 @@ Loading this module imports no torch, so that `rose config example` and every er
 
 from __future__ import annotations
 
-import re
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from rose import fleet_checks
+from rose.config_hosts import (
+    BudgetMs,
+    DayS,
+    DeviceConfig,
+    HostConfig,
+    PathText,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+    Share,
+    TagName,
+)
 from rose.errors import UserError
-from rose.event_fields import AMOUNT_MAX
+
+#: What this module has from another, for whoever reads a fleet file.
+__all__ = ["DeviceConfig", "HostConfig", "Section"]
 
 
 class ConfigError(UserError):
     """A configuration that cannot be used; the message names the file, the field, the value and the way out."""
-
-
-class Section(BaseModel):
-    """A table of the file: unknown keys are refused, since a misspelt field would otherwise be silently ignored, and
-    so is what has another type: `true` is no number."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
-
-
-PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]
-PositiveFloat = Annotated[float, Field(gt=0, le=1e9)]
-#: A latency that serving promises: from a microsecond to an hour.
-BudgetMs = Annotated[float, Field(ge=0.001, le=3_600_000)]
-DayS = Annotated[float, Field(ge=0, le=86_400)]
-#: Of a file's text.
-PathText = Annotated[Path, Field(strict=False)]
 
 
 def _absolute_file(name: str) -> str:
@@ -44,84 +40,6 @@ def _absolute_file(name: str) -> str:
 
 
 PriceBookText = Annotated[str, AfterValidator(_absolute_file)]
-Share = Annotated[float, Field(ge=0, le=1)]
-#: What reports, exports and `rose cost --by tag:NAME` can write as it is.
-TagName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,100}$")]
-
-
-class HostConfig(Section):
-    name: str = Field(
-        description="The host's name, on screens and before the names of its ledger writers.",
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,30}$",
-    )
-    address: str | None = Field(
-        default=None,
-        description="IP address of its Ray node, by which the other hosts reach it. Left out where there is one host, "
-        "and where `resource` finds it.",
-        pattern=r"^[0-9A-Fa-f.:]+$",
-    )
-    resource: str | None = Field(
-        default=None,
-        description="A custom resource that its Ray node alone has, where addresses change, as in Kubernetes.",
-        min_length=1,
-    )
-    cores: list[Annotated[int, Field(ge=0)]] = Field(
-        default_factory=list,
-        description="CPU cores for what is no device's: agents, controller, HTTP. Left out: those that serve nothing.",
-    )
-    zone: str = Field(default="", description="Availability zone, by which the ledger prices traffic between hosts.")
-    region: str = Field(default="", description="Region, likewise.")
-
-
-class DeviceConfig(Section):
-    id: str = Field(description="The device's name in the ledger and on screens.", min_length=1)
-    pool: Literal["serving", "rollout"] = Field(
-        description="`serving` devices run the serving engine and lend what it leaves; `rollout` devices are dedicated "
-        "to rollouts, and the first of them also runs the trainer."
-    )
-    device_class: str = Field(description="The class the price book knows this device by.", min_length=1)
-    gpu: int | None = Field(default=None, ge=0, description="CUDA device index; leave out on a host with no GPU.")
-    cores: list[Annotated[int, Field(ge=0)]] = Field(
-        default_factory=list, description="CPU cores that are the device (no GPU), or its host cores."
-    )
-    kv_bytes: int = Field(
-        gt=0,
-        le=AMOUNT_MAX,
-        description="KV-cache memory of the device, in bytes, that serving and rollouts share. On a GPU each of the "
-        "two has a pool of its own, of up to this size.",
-    )
-    host: str | None = Field(
-        default=None,
-        description="Name of the host that it is on, as in its `[[host]]` table; may be left out where there is one.",
-    )
-    serving_url: str | None = Field(
-        default=None,
-        description="Root URL of the SGLang server that serves on this device: ROSE attaches to it, and neither starts "
-        "nor stops it. Left out, ROSE starts one itself.",
-    )
-
-    @model_validator(mode="after")
-    def _has_something_to_run_on(self) -> DeviceConfig:
-        if self.gpu is None and not self.cores:
-            raise ValueError(f"device {self.id!r} names neither `gpu` nor `cores`; give one of them")
-        return self
-
-    @model_validator(mode="after")
-    def _names_each_core_once(self) -> DeviceConfig:
-        if len(set(self.cores)) != len(self.cores):
-            raise ValueError(f"device {self.id!r} names a core twice in cores {self.cores}: once is enough")
-        return self
-
-    @model_validator(mode="after")
-    def _serves_where_it_says(self) -> DeviceConfig:
-        if self.serving_url is not None and self.pool != "serving":
-            raise ValueError(f"device {self.id!r} has pool {self.pool!r} and a serving_url: change one of them")
-        if self.serving_url is not None and not re.fullmatch(r"https?://[^/?#\s]+", self.serving_url):
-            raise ValueError(
-                f"serving_url {self.serving_url!r} of device {self.id!r} must be a server's root, such as "
-                "http://127.0.0.1:30000"
-            )
-        return self
 
 
 class ServingConfig(Section):
@@ -235,9 +153,9 @@ class CoservingConfig(Section):
 
 class TrafficConfig(Section):
     trace: str = Field(
-        default="bursty",
-        description="Serving traffic to replay: a CSV in the columns of the public Azure LLM inference traces, or "
-        "`bursty` for the sample trace. `none` sends nothing: serve your own traffic on the serving port.",
+        default="none",
+        description="Serving traffic for `rose traffic` to replay, where a fleet has none of its own: a CSV in the "
+        "columns of the public Azure LLM inference traces, or `bursty` for the sample trace.",
     )
     requests_per_s_max: PositiveFloat = Field(
         default=0.9, description="A denser trace is thinned to this mean rate, requests dropped at random by seed."
@@ -319,9 +237,6 @@ class FleetConfig(Section):
         description="Who pays: `team` for the rollouts, `serving_team` for the traffic, as in "
         '{ team = "research", serving_team = "chat" }; other tags go to exports as they are.',
     )
-    seconds_max: PositiveFloat | None = Field(
-        default=None, description="Stop cleanly after this many seconds, whatever step it is at."
-    )
     state: PathText = Field(
         default=Path("~/.local/state/rose"),
         description="Folder on each host for what a fleet remembers of itself, beside the ledger, and for its logs.",
@@ -379,10 +294,11 @@ def parse(text: str, source: str) -> FleetConfig:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"config {source} is not valid TOML: {error}")
-    return _validated(data, source)
+    return validated(data, source)
 
 
-def _validated(data: dict[str, object], source: str) -> FleetConfig:
+def validated(data: dict[str, object], source: str) -> FleetConfig:
+    """The fleet that a table says; `source` names it in errors. Raises ConfigError."""
     try:
         return FleetConfig.model_validate(data)
     except ValidationError as error:
@@ -397,54 +313,3 @@ def explain(error: ValidationError) -> str:
         given = "" if isinstance(item["input"], dict) else f" (got {item['input']!r})"
         lines.append(f"  {where}: {item['msg'].removeprefix('Value error, ')}{given}")
     return "\n".join(lines)
-
-
-#: KV memory of the demo's serving device: small enough that a burst of serving reaches its headroom.
-_DEMO_KV_BYTES = 64 << 20
-
-
-def demo(
-    cores: Sequence[int],
-    *,
-    ledger: Path,
-    trace: str | None = None,
-    requests_per_s_max: float | None = None,
-    prompt_tokens_max: int | None = None,
-    output_tokens_max: int | None = None,
-    steps: int | None = None,
-    seconds_max: float | None = None,
-) -> FleetConfig:
-    """The built-in one-machine fleet: a serving device on the first core, a dedicated rollout device on the second.
-
-    None keeps a field's default. Raises ConfigError if there are fewer than two cores, or a value cannot be used.
-    """
-    if len(cores) < 2:
-        raise ConfigError(f"the demo needs two CPU cores and this process has {len(cores)}; `rose up -c` takes others")
-    traffic = {
-        "trace": trace,
-        "requests_per_s_max": requests_per_s_max,
-        "prompt_tokens_max": prompt_tokens_max,
-        "output_tokens_max": output_tokens_max,
-    }
-    device = {"device_class": "cpu-core", "kv_bytes": _DEMO_KV_BYTES}
-    return _validated(
-        {
-            "name": "demo",
-            "tags": {"team": "research", "serving_team": "chat"},
-            "price_book": "example",
-            "ledger": ledger,
-            "state": ledger / "logs",
-            "seconds_max": seconds_max,
-            "device": [
-                {"id": "serving-0", "pool": "serving", "cores": [cores[0]], **device},
-                {"id": "rollout-0", "pool": "rollout", "cores": [cores[1]], **device},
-            ],
-            # What this model promises on one core: about three times what it takes when alone.
-            "serving": {"ttft_budget_ms": 2000, "tpot_budget_ms": 400},
-            # Too short to tell what lending costs serving: it takes eight windows without leases at the least.
-            "coserving": {"holdout_share": 0},
-            "traffic": {name: value for name, value in traffic.items() if value is not None},
-            "training": {"staleness_max": 2} | ({} if steps is None else {"steps": steps}),
-        },
-        "of the demo",
-    )

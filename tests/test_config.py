@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from rose import config
 from rose.config import ConfigError, FleetConfig
+from rose.config_demo import demo
 
 MINIMAL = """
 [[device]]
@@ -30,13 +31,13 @@ kv_bytes = 1000
 
 
 def test_the_demo_needs_two_cores():
-    fleet = config.demo([3, 5], ledger=Path("x"), steps=2, trace="t.csv")
+    fleet = demo([3, 5], ledger=Path("x"), steps=2, trace="t.csv")
     assert [device.cores for device in fleet.device] == [[3], [5]]
     assert (fleet.training.steps, fleet.traffic.trace) == (2, "t.csv")
     with pytest.raises(ConfigError, match="two CPU cores and this process has 1"):
-        config.demo([0], ledger=Path("x"))
+        demo([0], ledger=Path("x"))
     with pytest.raises(ConfigError, match=r"config of the demo:\n  traffic\.requests_per_s_max: .* \(got inf\)"):
-        config.demo([0, 1], ledger=Path("x"), requests_per_s_max=float("inf"))
+        demo([0, 1], ledger=Path("x"), requests_per_s_max=float("inf"))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from rose.config import FleetConfig
 from rose.runtime.service.demo import Outcome, run
 
 
-def run_in_console(config: FleetConfig) -> Outcome:
+def run_in_console(config: FleetConfig, seconds_max: float | None = None) -> Outcome:
     """Run the demo, saying what it does. Raises what `demo.run` raises."""
     console = Console(highlight=False, soft_wrap=True)
     began = time.monotonic()
@@ -29,7 +29,7 @@ def run_in_console(config: FleetConfig) -> Outcome:
 
     previous = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        outcome = run(config, say, stopping)
+        outcome = run(config, say, stopping, seconds_max)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -62,6 +62,8 @@ class FleetPlan:
     fork_server: Path | None = None
     #: Bytes that were free on GPUs before the run, by device id.
     free_bytes: Mapping[str, int] = field(default_factory=dict)
+    #: Rollout engines outlive their agent, and end by themselves after so long without one; None: they end with it.
+    orphan_s: float | None = None
 
     @property
     def memory(self) -> MemoryPlan:
@@ -170,6 +172,7 @@ class FleetPlan:
             # It has SGLang loaded for cores.
             fork_server=self.fork_server if device.gpu is None else None,
             nice=BACKGROUND_NICE,
+            orphan_s=self.orphan_s,
             token_ids_only=True,
             # On a GPU of its own it has nobody to come after.
             environment=mps.client_environment(self.config.coserving.compute_share) if lent_gpu else {},

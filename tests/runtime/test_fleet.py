@@ -10,6 +10,8 @@ import pytest
 
 from rose import config
 from rose.clock import Anchor
+from rose.config_demo import demo
+from rose.runtime.engines.adoption import spec_sha256
 from rose.runtime.fleet import FleetPlan, recorded_config
 
 SHAPE = {
@@ -43,7 +45,7 @@ def plan(fleet, model):
 
 
 def test_a_serving_device_serves_and_lends_a_rollout_device_only_rolls_out(model):
-    fleet = config.demo([0, 1], ledger=Path("x"))
+    fleet = demo([0, 1], ledger=Path("x"))
     fleet_plan = plan(fleet, model)
     serving, none = (fleet_plan.serving(device) for device in fleet.device)
     lends, dedicated = (fleet_plan.agent_spec(d, s) for d, s in zip(fleet.device, (serving, none), strict=True))
@@ -63,7 +65,7 @@ def test_a_serving_device_serves_and_lends_a_rollout_device_only_rolls_out(model
 
 def test_only_what_computes_runs_on_the_cores_of_a_serving_device(model, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2})
-    fleet = config.demo([0, 1], ledger=Path("x"))
+    fleet = demo([0, 1], ledger=Path("x"))
     fleet_plan = plan(fleet, model)
     served = fleet_plan.serving(fleet.device[0])
     lends, dedicated = (fleet_plan.agent_spec(d, s) for d, s in zip(fleet.device, (served, None), strict=True))
@@ -80,7 +82,7 @@ def test_only_what_computes_runs_on_the_cores_of_a_serving_device(model, monkeyp
 
 
 def test_without_coserving_nothing_is_lent(model):
-    fleet = config.demo([0, 1], ledger=Path("x"))
+    fleet = demo([0, 1], ledger=Path("x"))
     fleet = fleet.model_copy(update={"coserving": config.CoservingConfig(enabled=False)})
     fleet_plan = plan(fleet, model)
     lends, dedicated = (fleet_plan.agent_spec(device, fleet_plan.serving(device)) for device in fleet.device)
@@ -89,7 +91,7 @@ def test_without_coserving_nothing_is_lent(model):
 
 
 def test_serving_ports_count_up_from_the_configured_one(model):
-    fleet = config.demo([0, 1], ledger=Path("x"))
+    fleet = demo([0, 1], ledger=Path("x"))
     more = fleet.device[0].model_copy(update={"id": "serving-1", "cores": [2]})
     fleet = fleet.model_copy(
         update={
@@ -102,7 +104,7 @@ def test_serving_ports_count_up_from_the_configured_one(model):
 
 
 def test_what_an_owner_serves_is_not_started(model):
-    fleet = config.demo([0, 1], ledger=Path("x"))
+    fleet = demo([0, 1], ledger=Path("x"))
     attached = fleet.device[0].model_copy(update={"serving_url": "http://127.0.0.1:30000"})
     serving = plan(fleet, model).serving(attached)
     assert serving.spec is None
@@ -110,7 +112,7 @@ def test_what_an_owner_serves_is_not_started(model):
 
 
 def test_an_engine_that_is_to_leave_a_lent_gpu_is_started_so_that_it_can(model):
-    fleet = config.demo([0, 1], ledger=Path("x"))
+    fleet = demo([0, 1], ledger=Path("x"))
     fleet = fleet.model_copy(update={"coserving": config.CoservingConfig(activation="leased")})
     for device, leased in (
         (fleet.device[0].model_copy(update={"gpu": 0}), True),
@@ -123,7 +125,7 @@ def test_an_engine_that_is_to_leave_a_lent_gpu_is_started_so_that_it_can(model):
 
 
 def test_engines_of_a_gpu_take_their_pools_and_shares_from_its_kv_bytes(model):
-    fleet = config.demo([0, 1], ledger=Path("x"))
+    fleet = demo([0, 1], ledger=Path("x"))
     lent, dedicated = (device.model_copy(update={"gpu": number}) for number, device in enumerate(fleet.device))
     fleet = fleet.model_copy(update={"device": [lent, dedicated]})
     fleet_plan = replace(plan(fleet, model), free_bytes={lent.id: 79 << 30, dedicated.id: 79 << 30})
@@ -140,7 +142,7 @@ def test_engines_of_a_gpu_take_their_pools_and_shares_from_its_kv_bytes(model):
 
 
 def test_what_the_fleet_file_says_of_memory_comes_last(model):
-    fleet = config.demo([0, 1], ledger=Path("x"))
+    fleet = demo([0, 1], ledger=Path("x"))
     lent = fleet.device[0].model_copy(update={"gpu": 0})
     own = {"extra_args": ["--mem-fraction-static=0.5"]}
     fleet = fleet.model_copy(
@@ -151,7 +153,7 @@ def test_what_the_fleet_file_says_of_memory_comes_last(model):
 
 
 def test_the_fork_server_that_has_sglang_for_cores_forks_no_engine_of_a_gpu(model):
-    fleet = config.demo([0, 1], ledger=Path("x"))
+    fleet = demo([0, 1], ledger=Path("x"))
     forks = replace(plan(fleet, model), fork_server=Path("socket"), free_bytes={"serving-0": 80 << 30})
     lent, dedicated = fleet.device
     lent = lent.model_copy(update={"gpu": 0})
@@ -161,7 +163,7 @@ def test_the_fork_server_that_has_sglang_for_cores_forks_no_engine_of_a_gpu(mode
 
 
 def test_engines_of_one_gpu_start_one_after_another_and_those_on_cores_side_by_side(model):
-    fleet = config.demo([0, 1], ledger=Path("x"))
+    fleet = demo([0, 1], ledger=Path("x"))
     lent = fleet.device[0]
     on_gpu = lent.model_copy(update={"gpu": 0})
     attached = on_gpu.model_copy(update={"serving_url": "http://127.0.0.1:30000"})
@@ -173,7 +175,7 @@ def test_engines_of_one_gpu_start_one_after_another_and_those_on_cores_side_by_s
 def test_where_the_owner_runs_mps_a_lent_engine_comes_after_serving(model, tmp_path, monkeypatch):
     (tmp_path / "control").touch()
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    fleet = config.demo([0, 1], ledger=Path("x"))
+    fleet = demo([0, 1], ledger=Path("x"))
     fleet = fleet.model_copy(update={"coserving": config.CoservingConfig(compute_share=0.25)})
     lent, dedicated = (device.model_copy(update={"gpu": number}) for number, device in enumerate(fleet.device))
     environment = plan(fleet, model).agent_spec(lent, None).rollout.environment
@@ -183,7 +185,7 @@ def test_where_the_owner_runs_mps_a_lent_engine_comes_after_serving(model, tmp_p
 
 
 def test_a_run_records_the_digest_of_its_price_book(tmp_path):
-    made = config.demo([0, 1], ledger=tmp_path)
+    made = demo([0, 1], ledger=tmp_path)
     recorded = json.loads(recorded_config(made))
     assert recorded["price_book"] == "example"
     assert "price_book_sha256" not in recorded
@@ -192,3 +194,13 @@ def test_a_run_records_the_digest_of_its_price_book(tmp_path):
     book.write_bytes(b"name = 1")
     recorded = json.loads(recorded_config(made.model_copy(update={"price_book": str(book)})))
     assert recorded["price_book_sha256"] == hashlib.sha256(b"name = 1").hexdigest()
+
+
+def test_two_plans_of_a_fleet_ask_for_the_same_engine_which_may_outlive_its_agent(model):
+    fleet = demo([0, 1], ledger=Path("x"))
+    device = fleet.device[0]
+    specs = [replace(plan(fleet, model), orphan_s=60.0).agent_spec(device, None).rollout for _ in range(2)]
+    assert specs[0].port != specs[1].port
+    assert spec_sha256(specs[0]) == spec_sha256(specs[1])
+    assert {spec.orphan_s for spec in specs} == {60.0}
+    assert plan(fleet, model).agent_spec(device, None).rollout.orphan_s is None

@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import sql
-from rose.clock import Anchor, monotonic_ns
+from rose.clock import Anchor, monotonic_ns, utc_us
 from rose.ledger import catalog
 from rose.ledger.layout import LedgerError
 from rose.runtime.coserving.leasing import LeaseChange
 from rose.runtime.engines.adoption import boot_id
 from rose.runtime.transfer.errors import TransferError
 from rose.runtime.transfer.manifest import Manifest
+
+#: A day: of a ledger of months only this is read, unless the host was away for longer.
+_LATELY_US = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +64,22 @@ def predecessor(ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Pr
 
     Raises LedgerError if the ledger cannot be read: time would be counted twice.
     """
+    of_device = {"run_id": run_id, "device_id": device_id}
     try:
         with catalog.connect(ledger) as connection:
-            of_device = {"run_id": run_id, "device_id": device_id}
-            row = connection.execute(sql.read("device/accounted.sql"), of_device).fetchone()
-            if row is None or row[0] is None or row[1] != "joined":
+
+            def accounted(since_us: int) -> tuple[int | None, str | None]:
+                text = sql.read("device/accounted.sql")
+                row = connection.execute(text, of_device | {"since_us": since_us}).fetchone()
+                return (None, None) if row is None else row
+
+            until_ns, last_action = accounted(utc_us() - _LATELY_US)
+            if until_ns is None and last_action == "joined":
+                until_ns, _ = accounted(0)  # The host was away for long.
+            if until_ns is None or last_action != "joined":
                 return None
-            until_ns = int(row[0])
-            rows = connection.execute(
-                sql.read("device/ended_leases.sql"), of_device | {"until_ns": until_ns}
-            ).fetchall()
+            text = sql.read("device/ended_leases.sql")
+            rows = connection.execute(text, of_device | {"until_ns": until_ns}).fetchall()
     except LedgerError:
         raise
     except Exception as error:
@@ -78,7 +87,7 @@ def predecessor(ledger: Path, run_id: str, device_id: str, anchor: Anchor) -> Pr
     offset_ns = anchor.utc_minus_monotonic_ns
     changes: list[LeaseChange] = []
     for lease_id, granted_ns, closed_ns in rows:
-        changes.append(LeaseChange(int(granted_ns) - offset_ns, lease_id, None))
-        changes.append(LeaseChange(int(closed_ns) - offset_ns, None, None))
+        changes.append(LeaseChange((until_ns if granted_ns is None else granted_ns) - offset_ns, lease_id, None))
+        changes.append(LeaseChange(closed_ns - offset_ns, None, None))
     # Never after now: a clock that was set back between two boots would have the device wait.
     return Predecessor(min(until_ns - offset_ns, monotonic_ns()), tuple(changes))

@@ -35,6 +35,8 @@ _VARIABLE = "ROSE_ENGINE_DETACHED"
 _LOOK_S = 1.0
 _GRACE_S = 10.0
 _SUFFIX = ".engine.json"
+#: How much of a GPU is free is measured anew by each agent, the next time with the engine on it.
+_MEASURED = "--mem-fraction-static="
 #: What an engine may differ in and still be the one that was asked for.
 _INCIDENTAL = ("port", "any_port", "log", "fork_server", "start_cores", "orphan_s")
 
@@ -137,6 +139,7 @@ def living(folder: Path) -> Iterator[EngineRecord]:
 def spec_sha256(spec: EngineSpec) -> str:
     """What an engine must have been started as to be taken for one of this spec: its arguments, and this code."""
     facts = {name: value for name, value in dataclasses.asdict(spec).items() if name not in _INCIDENTAL}
+    facts["extra_args"] = [argument for argument in spec.extra_args if not argument.startswith(_MEASURED)]
     facts |= {name: _version(name) for name in ("rose-serving", "sglang")}
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 

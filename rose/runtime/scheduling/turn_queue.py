@@ -37,7 +37,6 @@ class _Waiting:
     turn: Turn
     since_ns: int
     placed: asyncio.Future[Placed | None]
-    queued: bool = False
 
 
 class TurnQueue:
@@ -45,18 +44,20 @@ class TurnQueue:
 
     def __init__(self, table: WorkerTable, trajectories: Trajectories, place: Place) -> None:
         self._table, self._trajectories, self._place = table, trajectories, place
-        self._waiting: list[_Waiting] = []
+        #: By run and the oldest weights that they accept: what no engine can take is not looked through one by one.
+        self._waiting: dict[tuple[str | None, int], list[_Waiting]] = {}
         #: The bound of the open step, for turns of no run; a turn may have a stricter one.
         self.version_min = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return sum(len(waiting) for waiting in self._waiting.values())
 
     def end(self, run_id: str) -> None:
         """Let go of the run's turns, which have been told that they are not to go on."""
-        for waiting in self._waiting:
-            if waiting.turn.run_id == run_id and not waiting.placed.done():
-                waiting.placed.set_result(None)
+        for key in [key for key in self._waiting if key[0] == run_id]:
+            for waiting in self._waiting.pop(key):
+                if not waiting.placed.done():
+                    waiting.placed.set_result(None)
 
     async def place(self, turn: Turn) -> Placed | None:
         """A worker for the turn's next attempt; None if it waited for too long without progress, or is to end."""
@@ -64,30 +65,38 @@ class TurnQueue:
         left_s = QUEUE_MAX_S - turn.waited_ns / 1e9
         if left_s <= 0 or turn.ended is not None:
             return None
-        if not self._waiting and (placed := self._place_now(turn, since_ns)) is not None:
+        # Those that wait were tried when anything last changed: no room is taken from them.
+        if (placed := self._place_now(turn, since_ns)) is not None:
             return placed
         waiting = _Waiting(turn, since_ns, asyncio.get_running_loop().create_future())
         # A turn that was taken off an engine keeps its place among those that came after it.
-        insort(self._waiting, waiting, key=lambda item: item.turn.arrived_ns)
-        self.dispatch(since_ns)
+        key = (turn.run_id, turn.version_min)
+        insort(self._waiting.setdefault(key, []), waiting, key=lambda item: item.turn.arrived_ns)
         try:
-            placed = await asyncio.wait_for(waiting.placed, left_s)
+            # Not `wait_for`, which forgets that it was cancelled if the turn was placed meanwhile.
+            async with asyncio.timeout(left_s):
+                placed = await waiting.placed
         except (TimeoutError, asyncio.CancelledError) as error:
             taken = waiting.placed.result() if waiting.placed.done() and not waiting.placed.cancelled() else None
             if taken is not None:
                 taken.release()
+            self._forget(key, waiting)
             if isinstance(error, asyncio.CancelledError):
                 raise
             return None
-        finally:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
         if placed is not None:
             turn.waited_ns += placed.queue_ns
         return placed
 
+    def _forget(self, key: tuple[str | None, int], waiting: _Waiting) -> None:
+        alike = self._waiting.get(key, [])
+        if waiting in alike:
+            alike.remove(waiting)
+        if not alike:
+            self._waiting.pop(key, None)
+
     def _place_now(self, turn: Turn, now_ns: int) -> Placed | None:
-        """As `dispatch` would, where nobody waits."""
+        """As `dispatch` would, if nobody waited."""
         engines = self._table.serving(turn.run_id, now_ns)
         version_min = self._version_min(turn)
         prefix = self._trajectories.engine(turn.trajectory)
@@ -101,39 +110,48 @@ class TurnQueue:
         return turn.version_min if turn.run_id is not None else max(turn.version_min, self.version_min)
 
     def dispatch(self, now_ns: int) -> None:
-        """Place what can be placed. Called whenever a worker changed, a turn came or an engine may be tried again."""
-        if not self._waiting:
-            return
-        engines: dict[str | None, dict[str, WorkerFacts]] = {}
+        """Place what can be placed. Called whenever a worker changed, has room again, or may be tried again."""
+        # Of several bounds of one run, that of the turn which came first is looked at first.
+        for key in sorted(self._waiting, key=lambda key: self._waiting[key][0].turn.arrived_ns):
+            waiting = self._waiting[key]
+            self._dispatch_alike(key[0], waiting, now_ns)
+            if not waiting:
+                del self._waiting[key]
+
+    def _dispatch_alike(self, run_id: str | None, waiting: list[_Waiting], now_ns: int) -> None:
+        """Place turns of one run that accept the same weights, and take them off the list."""
+        version_min = self._version_min(waiting[0].turn)
+        facts = {
+            worker.engine_id: worker
+            for worker in self._table.serving(run_id, now_ns)
+            if worker.alive and worker.policy_version >= version_min
+        }
+        room = sum(max(0, worker.capacity - worker.in_flight) for worker in facts.values())
         # Room only shrinks meanwhile, so what fits nowhere for one turn fits nowhere for the next of its kind.
-        nowhere: set[tuple[str | None, int, frozenset[str]]] = set()
-        rest: list[_Waiting] = []
-        for waiting in self._waiting:
-            turn = waiting.turn
-            if waiting.placed.done():
+        nowhere: set[frozenset[str]] = set()
+        placed: list[int] = []
+        for index, item in enumerate(waiting):
+            if len(placed) == room:
+                break
+            if item.placed.done():
+                continue  # cancelled, and not forgotten yet
+            turn = item.turn
+            avoid = turn.avoids(self._table, now_ns)
+            if avoid in nowhere:
                 continue
-            run_id = turn.run_id
-            if (facts := engines.get(run_id)) is None:
-                facts = engines[run_id] = {facts.engine_id: facts for facts in self._table.serving(run_id, now_ns)}
-            version_min = self._version_min(turn)
-            kind = (run_id, version_min, turn.avoids(self._table, now_ns))
-            placement = Placement(None, "queue")
-            if kind not in nowhere:
-                prefix = self._trajectories.engine(turn.trajectory)
-                placement = self._place(TurnFacts(prefix, *kind[1:]), facts.values())
+            prefix = self._trajectories.engine(turn.trajectory)
+            placement = self._place(TurnFacts(prefix, version_min, avoid), facts.values())
             if placement.engine_id is None:
-                nowhere.add(kind)
-                waiting.queued = True
-                rest.append(waiting)
+                nowhere.add(avoid)
                 continue
             worker = self._table[placement.engine_id]
             chosen = facts[placement.engine_id]
             facts[placement.engine_id] = replace(chosen, in_flight=chosen.in_flight + 1)
-            reason = "queue" if waiting.queued else placement.reason
-            waiting.placed.set_result(
-                Placed(worker, _take_room(turn, worker, version_min, now_ns), reason, now_ns - waiting.since_ns)
-            )
-        self._waiting = rest
+            room_taken = _take_room(turn, worker, version_min, now_ns)
+            item.placed.set_result(Placed(worker, room_taken, "queue", now_ns - item.since_ns))
+            placed.append(index)
+        for index in reversed(placed):
+            del waiting[index]
 
 
 def _take_room(turn: Turn, worker: Worker, version_min: int, now_ns: int) -> InFlight:

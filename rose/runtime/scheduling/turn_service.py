@@ -151,6 +151,8 @@ class TurnService:
             load.end(turn)
             if status != 200:
                 load.failed += 1
+                # Whoever was cancelled has left its room, too.
+                self._queue.dispatch(monotonic_ns())
                 self._recorder.record_turn(self._record_fields(turn))
         body = orjson.dumps(answer)
         if status == 200:

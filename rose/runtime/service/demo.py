@@ -21,8 +21,9 @@ from pathlib import Path
 from rose.config import FleetConfig
 from rose.runtime import preflight
 from rose.runtime.engines.ports import free_port
-from rose.runtime.errors import DeploymentError
+from rose.runtime.errors import DeploymentError, PartDiedError
 from rose.runtime.service import local_ray, owner, places
+from rose.runtime.service.fabric import UnreachableError
 from rose.runtime.service.memory import FleetMemory
 from rose.runtime.service.places import HostPlan
 from rose.runtime.service.up import Fleet, down, end, up
@@ -42,15 +43,17 @@ class Outcome:
     stopped: bool = False
 
 
-def run(config: FleetConfig, say: Callable[[str], None], stopping: threading.Event) -> Outcome:
-    """From checks to a fleet that is down; `stopping` ends it at the next opportunity.
+def run(
+    config: FleetConfig, say: Callable[[str], None], stopping: threading.Event, seconds_max: float | None = None
+) -> Outcome:
+    """From checks to a fleet that is down; `stopping`, or the time, ends it at the next opportunity.
 
     Raises PreflightError before anything was started, DeploymentError if a part fails.
     """
     preflight.check(config)
     if FleetMemory(config).read() is not None:
         _end_former(config, say)
-    deadline = None if config.seconds_max is None else time.monotonic() + config.seconds_max
+    deadline = None if seconds_max is None else time.monotonic() + seconds_max
 
     def tend() -> None:
         if stopping.is_set() or (deadline is not None and time.monotonic() > deadline):
@@ -65,10 +68,12 @@ def run(config: FleetConfig, say: Callable[[str], None], stopping: threading.Eve
         file.write_text(config.model_dump_json())
         # The owner of the serving engines starts them, whoever comes to lend what they leave.
         host = places.hosts(config)[0].name
-        owner.ensure(HostPlan(config=config, host=host, run_id=outcome.run_id, controller_url=""))
+        plan = HostPlan(config=config, host=host, run_id=outcome.run_id, controller_url="")
+        owner.ensure(plan, lives_with=os.getpid())
         trainer = stack.enter_context(_child("the trainer", _train_command(config, port, file), say))
-        fleet = up(config, None, say, lives_with=os.getpid())
+        fleet: Fleet | None = None
         try:
+            fleet = up(config, None, say, lives_with=os.getpid())
             fleet.wait_ready(say, tend)
             if config.traffic.trace != "none":
                 command = [sys.executable, "-m", "rose.runtime.service.traffic", str(file)]
@@ -80,10 +85,15 @@ def run(config: FleetConfig, say: Callable[[str], None], stopping: threading.Eve
             with _deaf(say):
                 stack.close()
                 try:
-                    end(fleet, say)
+                    if fleet is not None:
+                        end(fleet, say)
+                except (UnreachableError, PartDiedError) as error:
+                    raise DeploymentError(f"the fleet could not be ended in order: {error}") from None
                 finally:
-                    fleet.fabric.leave()
+                    if fleet is not None:
+                        fleet.fabric.leave()
                     local_ray.stop(places.state_folder(config))
+                    owner.stop(plan)
     return outcome
 
 

@@ -155,7 +155,7 @@ def restart(config: FleetConfig, address: str | None, host: str, say: Say) -> No
 def _stop(fleet: Fleet, say: Say) -> None:
     fleet.fabric.ask(fleet.keeper, "stop", timeout_s=_ANSWER_TIMEOUT_S)
     deadline_s = time.monotonic() + _STOP_TIMEOUT_S
-    shown: dict[str, str] = {}
+    shown = {part.name: part.doing or "is at work" for part in fleet.state().parts}
     while not (state := fleet.state()).stopped:
         _show(state, shown, say)
         if time.monotonic() > deadline_s:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
@@ -174,11 +175,20 @@ def test_every_charge_of_any_ledger_re_adds(tmp_path_factory: pytest.TempPathFac
     assume(any(tenure.t1_ns > tenure.t0_ns for tenure in made.tenures()))
     made.write(root)
     frame = charges.price(root, _AWKWARD).frame
-    hours = frame.select("run_id", "device_id", "hour").unique(maintain_order=True).head(2)
+    runs = frame.select("run_id", "fleet_run_id", "device_id", "hour").unique(maintain_order=True)
+    shared = runs.filter(pl.col("run_id") != pl.col("fleet_run_id"))
+    # What an RL run has of a shared device, by itself, and with all that others have of it.
+    for run_id, fleet, device_id, hour in shared.head(1).iter_rows():
+        asked = Question(run_id=run_id, device_id=device_id, hour_ns=nanoseconds(hour))
+        explained = explain(root, asked, _AWKWARD)
+        assert (explained.faults, explained.device_hour.run_id) == ([], fleet)
+        own = frame.filter(run_id=run_id, device_id=device_id, hour=hour)
+        assert explained.amount.value == charge_algebra.total(own)
+    hours = frame.select("fleet_run_id", "device_id", "hour").unique(maintain_order=True).head(2)
     total = 0
     for run_id, device_id, hour in hours.iter_rows():
         asked = Question(run_id=run_id, device_id=device_id, hour_ns=nanoseconds(hour))
         explained = explain(root, asked, _AWKWARD)
         assert explained.faults == []
         total += int(explained.amount.value or 0)
-    assert total == charge_algebra.total(frame.join(hours, on=["run_id", "device_id", "hour"]))
+    assert total == charge_algebra.total(frame.join(hours, on=["fleet_run_id", "device_id", "hour"]))

@@ -11,8 +11,12 @@ from dataclasses import replace
 
 import pytest
 
+from rose.clock import Anchor, monotonic_ns
+from rose.events import Device, DeviceSlice, Lease
+from rose.ledger.writer import LedgerWriter
 from rose.runtime.coserving.page import ArbiterPage, Party
 from rose.runtime.coserving.settings import PluginSettings
+from rose.runtime.coserving.succession import Predecessor, predecessor, same_anchor
 from rose.runtime.engines import adoption
 from rose.runtime.engines.adoption import EngineRecord
 from rose.runtime.engines.ports import free_port
@@ -237,3 +241,55 @@ def test_a_real_engine_goes_on_with_its_weights_and_with_another_runs_from_an_an
     runs = [run_id for (run_id,) in host.rows("SELECT rollout_run_id FROM device_slice ORDER BY t0_ns")]
     assert list(dict.fromkeys(runs)) == ["fleet", "one", "two"]
     assert runs == sorted(runs, key=["fleet", "one", "two"].index)
+
+
+def test_how_far_a_device_is_accounted_for_and_the_leases_since_then_are_what_the_ledger_has(tmp_path):
+    anchor, now_ns = Anchor.take(), monotonic_ns()
+    milliseconds = 1_000_000
+
+    def device(action, at_ns):
+        return Device(device_id="d0", action=action, t_ns=anchor.utc_ns(at_ns), pool="serving", device_class="cpu-core")
+
+    def lease(name, action, after_ms):
+        at_us = anchor.utc_us(now_ns + after_ms * milliseconds)
+        return Lease(
+            at_us=at_us, device_id="d0", lease_id=name, action=action, kv_budget_bytes=1, compute_share=1.0,
+            expires_at_us=at_us,
+        )  # fmt: skip
+
+    def found():
+        writer.flush()
+        return predecessor(tmp_path / "ledger", "fleet", "d0", anchor)
+
+    with LedgerWriter.open(tmp_path / "ledger", "agent", "fleet") as writer:
+        assert found() is None
+        writer.record(device("joined", now_ns))
+        assert found() == Predecessor(now_ns)
+        buckets = ("serving", "rollout", "train", "sync", "activation", "headroom", "overlap")
+        t0_ns = anchor.utc_ns(now_ns)
+        writer.record(
+            DeviceSlice(
+                device_id="d0", t0_ns=t0_ns, t1_ns=t0_ns + 10 * milliseconds, idle_ns=10 * milliseconds,
+                **{f"{name}_ns": 0 for name in buckets},
+            )
+        )  # fmt: skip
+        for name, granted, ended in (("before", 1, 5), ("across", 6, 12), ("after", 13, 14), ("open", 15, None)):
+            writer.record(lease(name, "granted", granted))
+            if ended is not None:
+                writer.record(lease(name, "released", ended))
+        until(lambda: monotonic_ns() > now_ns + 10 * milliseconds)
+        before = found()
+        assert before.until_ns == now_ns + 10 * milliseconds
+        changes = [(round((change.at_ns - now_ns) / milliseconds), change.lease_id) for change in before.leases]
+        assert changes == [(10, "across"), (12, None), (13, "after"), (14, None)]
+        writer.record(device("left", now_ns + 20 * milliseconds))
+        assert found() is None
+
+
+def test_the_agents_of_a_device_go_by_one_anchor_until_the_host_boots(tmp_path, monkeypatch):
+    page = tmp_path / "d0" / "page"
+    assert same_anchor(page, "fleet", Anchor(5)) == Anchor(5)
+    assert same_anchor(page, "fleet", Anchor(6)) == Anchor(5), "the wall clock was set meanwhile"
+    assert same_anchor(page, "another", Anchor(7)) == Anchor(7)
+    monkeypatch.setattr("rose.runtime.coserving.succession.boot_id", lambda: "another")
+    assert same_anchor(page, "another", Anchor(8)) == Anchor(8)

@@ -75,6 +75,7 @@ def test_a_process_that_is_nobodys_child_is_waited_for_and_signalled(sleeper):
 def test_an_engine_is_the_one_of_a_spec_whatever_port_it_was_given(spec):
     same = replace(spec, port=2, any_port=True, log=spec.log.with_name("other"), start_cores=[1], orphan_s=1.0)
     assert spec_sha256(same) == spec_sha256(spec)
+    assert spec_sha256(replace(spec, extra_args=["--mem-fraction-static=0.3"])) == spec_sha256(spec)
     for change in ({"model": "n"}, {"max_total_tokens": 2}, {"cores": [1]}, {"extra_args": ["--x"]}, {"nice": 3}):
         assert spec_sha256(replace(spec, **change)) != spec_sha256(spec)
 

@@ -51,7 +51,7 @@ def url(tmp_path_factory) -> Iterator[str]:
 
 
 def rose(*arguments: str) -> str:
-    done = CliRunner().invoke(cli.app, ["fleet", *arguments], env={"COLUMNS": "160"})
+    done = CliRunner().invoke(cli.app, [*arguments], env={"COLUMNS": "160"})
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -86,13 +86,13 @@ def test_a_device_is_drained_and_lent_again(url):
     ],
 )
 def test_what_is_refused_says_what_to_do(url, arguments, code, named):
-    done = CliRunner().invoke(cli.app, ["fleet", *arguments, "--url", url])
+    done = CliRunner().invoke(cli.app, [*arguments, "--url", url])
     assert done.exit_code == code
     assert named in done.output
 
 
 def test_a_controller_that_is_away_is_named():
-    done = CliRunner().invoke(cli.app, ["fleet", "runs", "--url", f"http://127.0.0.1:{free_port()}"])
+    done = CliRunner().invoke(cli.app, ["runs", "--url", f"http://127.0.0.1:{free_port()}"])
     assert done.exit_code == 1
     assert "no controller answers at http://127.0.0.1:" in done.output
 

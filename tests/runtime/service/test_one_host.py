@@ -60,9 +60,7 @@ def test_who_starts_it_may_be_killed_in_the_middle(host):
     assert starting.wait(10) in (-signal.SIGKILL, 128 + signal.SIGKILL)
     assert "ready http://127.0.0.1:30100" in host.call(*UP)
     assert len(running(host, "raylet/raylet")) == len(running(host, "ray::Keeper")) == 1
-    status = json.loads(
-        host.call(sys.executable, "-m", "rose.cli", "fleet", "status", "-c", "/srv/fleet.toml", "--json")
-    )
+    status = json.loads(host.call(sys.executable, "-m", "rose.cli", "status", "-c", "/srv/fleet.toml", "--json"))
     assert {device["device_id"] for device in status["devices"]} == {"s1", "r2"}
 
 
@@ -87,10 +85,10 @@ def test_its_ray_may_be_killed_and_the_rollout_engine_goes_on(host):
 
 
 def test_down_ends_it_and_its_ray_and_no_serving(host):
-    host.call(sys.executable, "-m", "rose.cli", "fleet", "down", "-c", "/srv/fleet.toml")
+    host.call(sys.executable, "-m", "rose.cli", "down", "-c", "/srv/fleet.toml")
     assert running(host, "raylet/raylet") == running(host, "stand_ins rollout") == []
     assert len(running(host, "stand_ins serving")) == 1
     assert not [path for path in host.call("ls", "/dev/shm").split() if path.startswith("rose-fleet")]
-    again = host.call(sys.executable, "-m", "rose.cli", "fleet", "down", "-c", "/srv/fleet.toml")
+    again = host.call(sys.executable, "-m", "rose.cli", "down", "-c", "/srv/fleet.toml")
     assert again == "no fleet of this name runs here\n"
     assert "sound" in host.call(sys.executable, "-m", "rose.cli", "ledger", "verify", "--ledger", "/srv/ledger")

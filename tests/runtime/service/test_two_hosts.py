@@ -126,7 +126,7 @@ class TwoHosts:
 
     def status(self) -> dict[str, dict]:
         """Devices by id, as the controller knows them."""
-        answer = json.loads(self.rose("fleet", "status", "-c", "/srv/fleet.toml", "--json"))
+        answer = json.loads(self.rose("status", "-c", "/srv/fleet.toml", "--json"))
         return {device["device_id"]: device for device in answer["devices"]}
 
     def alive(self, device_id: str) -> bool:
@@ -205,7 +205,7 @@ def test_parts_that_are_killed_come_back_where_they_were(fleet):
 def test_agents_of_a_host_are_started_anew_and_its_engine_goes_on(fleet):
     before, engine = fleet.pids(), fleet.engine()
     address = f"{fleet.one.address}:{RAY_PORT}"
-    fleet.rose("fleet", "restart", "other", "-c", "/srv/fleet.toml", "--address", address)
+    fleet.rose("restart", "other", "-c", "/srv/fleet.toml", "--address", address)
     changed = {name for name, pid in fleet.pids().items() if before[name] != pid}
     assert changed == {"HostActor on host-2"}
     until(lambda: fleet.alive("r2"))
@@ -224,9 +224,9 @@ def test_a_line_that_is_cut_and_mended_costs_no_part(fleet):
 
 
 def test_a_drained_device_says_so_and_is_lent_again(fleet):
-    fleet.rose("fleet", "drain", "r2", "--reason", "new driver", "-c", "/srv/fleet.toml")
-    assert "drained: new driver" in fleet.rose("fleet", "status", "-c", "/srv/fleet.toml")
-    fleet.rose("fleet", "drain", "r2", "--undo", "-c", "/srv/fleet.toml")
+    fleet.rose("drain", "r2", "--reason", "new driver", "-c", "/srv/fleet.toml")
+    assert "drained: new driver" in fleet.rose("status", "-c", "/srv/fleet.toml")
+    fleet.rose("drain", "r2", "--undo", "-c", "/srv/fleet.toml")
     assert fleet.status()["r2"]["drained"] is False
 
 
@@ -259,7 +259,7 @@ def test_the_loss_of_rays_head_loses_no_fleet(fleet):
 
 def test_down_ends_all_of_it_and_leaves_a_sound_ledger(fleet):
     address = f"{fleet.one.address}:{RAY_PORT}"
-    fleet.rose("fleet", "down", "-c", "/srv/fleet.toml", "--address", address)
+    fleet.rose("down", "-c", "/srv/fleet.toml", "--address", address)
     assert fleet.pids() == {}
     lines = [line for host in fleet.network.hosts for line in host.processes()]
     assert [line for line in lines if "stand_ins rollout" in line] == []

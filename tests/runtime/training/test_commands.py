@@ -17,10 +17,10 @@ from rose import cli
 from rose.ledger import catalog, layout
 from rose.ledger.verify import verify
 from rose.ledger.writer import LedgerWriter
+from rose.runtime.training.train import train
 from tests.client.fleet import fleet
 from tests.runtime.training.frozenlake_fleet import FILE, engine
-
-STEPS = 3
+from tests.runtime.training.test_loop import options
 
 
 def start(url, folder):
@@ -38,49 +38,43 @@ def wait_for(condition, seconds=120.0):
         time.sleep(0.02)
 
 
-def test_a_trainer_that_is_killed_goes_on_where_it_was_and_its_workers_end(tmp_path, tiny_policy):
+def test_a_trainer_that_is_killed_or_stopped_goes_on_where_it_was_and_its_workers_end(tmp_path, tiny_policy):
     ledger = tmp_path / "ledger"
     layout.create(ledger)
-    (tmp_path / "fleet.toml").write_text(FILE.format(cache=tmp_path, model=tiny_policy, steps=STEPS))
+    # More steps than it is let.
+    (tmp_path / "fleet.toml").write_text(FILE.format(cache=tmp_path, model=tiny_policy, steps=1000))
+    rollouts = engine(tmp_path / "staging", pause_s=0.02)
     with (
         LedgerWriter.open(ledger, "controller", "fleet") as writer,
-        fleet(
-            tmp_path / "state", engine(tmp_path / "staging", pause_s=0.02), record=writer.record, model=str(tiny_policy)
-        ) as there,
+        fleet(tmp_path / "state", rollouts, record=writer.record, model=str(tiny_policy)) as there,
     ):
         runs = there.gateway.controller.runs
-        first = start(there.url, tmp_path)
-        wait_for(lambda: any((run.facts.version or 0) > 0 for run in runs))
-        workers = psutil.Process(first.pid).children()
-        os.kill(first.pid, signal.SIGKILL)
-        first.wait()
+        killed = start(there.url, tmp_path)
+        wait_for(lambda: any(run.facts.version for run in runs))
+        workers = psutil.Process(killed.pid).children()
+        os.kill(killed.pid, signal.SIGKILL)
+        killed.communicate()
         (run,) = runs
-        second = start(there.url, tmp_path)
-        output, errors = second.communicate(timeout=120)
-    assert second.returncode == 0, errors
-    assert (run.facts.fence, run.facts.state, run.facts.version) == (2, "closed", STEPS)
-    assert [json.loads(line)["step"] for line in output.splitlines()][-1] == STEPS - 1
+        before = run.facts.version
+        stopped = start(there.url, tmp_path)
+        wait_for(lambda: run.facts.version > before + 1)
+        stopped.send_signal(signal.SIGINT)
+        output, errors = stopped.communicate(timeout=60)
+        assert stopped.returncode == 130, errors
+        assert "--resume goes on with it" in errors
+        assert (run.facts.fence, run.is_open) == (2, True)
+        assert [json.loads(line)["step"] for line in output.splitlines()][-1] <= run.facts.version - 1
+        steps = run.facts.version + 1
+        train(options(tmp_path, there.url, tiny_policy, steps=steps), lambda _: None, lambda _: None)
+        assert (run.facts.fence, run.facts.state, run.facts.version) == (3, "closed", steps)
     assert workers
     assert psutil.wait_procs(workers, timeout=10)[1] == []
     assert verify(ledger).ok, verify(ledger).problems
     with catalog.connect(ledger) as connection:
-        steps = connection.execute("SELECT step, policy_version, trajectories FROM step ORDER BY step").fetchall()
+        recorded = connection.execute("SELECT step, policy_version, trajectories FROM step ORDER BY step").fetchall()
         (verdicts,) = connection.execute("SELECT count(*) FROM verdict").fetchone()
-    assert steps == [(step, step + 1, 8) for step in range(STEPS)]
-    assert verdicts == 8 * STEPS
-
-
-def test_ctrl_c_leaves_a_run_that_is_kept(tmp_path, tiny_policy):
-    (tmp_path / "fleet.toml").write_text(FILE.format(cache=tmp_path, model=tiny_policy, steps=100))
-    with fleet(tmp_path / "state", engine(tmp_path / "staging", pause_s=0.1), model=str(tiny_policy)) as there:
-        process = start(there.url, tmp_path)
-        wait_for(lambda: any(run.facts.version is not None for run in there.gateway.controller.runs))
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
-        (run,) = there.gateway.controller.runs
-        assert run.is_open
-    assert process.returncode == 130, errors
-    assert "--resume goes on with it" in errors
+    assert recorded == [(step, step + 1, 8) for step in range(steps)]
+    assert verdicts == 8 * steps
 
 
 @pytest.mark.parametrize(

@@ -91,10 +91,12 @@ def test_trainers_come_and_go_on_a_real_engine(tmp_path, tiny_policy, fork_serve
         assert rows(f"SELECT step, policy_version FROM step WHERE run_id = '{built_in}' ORDER BY step") == [
             (step, step + 1) for step in range(STEPS)
         ]
-        syncs = rows("SELECT rl_run_id, policy_version, encoding, ok FROM sync ORDER BY event_time")
+        syncs = rows("SELECT rl_run_id, policy_version, encoding, reason FROM sync ORDER BY event_time")
         trained = rows("SELECT sum(train_ns) FROM device_slice WHERE train_run_id IS NOT NULL")
         runs = dict(rows("SELECT run_id, count(*) FROM turn GROUP BY run_id"))
-    assert all(ok for *_, ok in syncs)
+    # Whoever has the last version may find its trainer gone when it acknowledges it.
+    last = {(built_in, STEPS), *((run_id, 1) for run_id in runs if run_id != built_in)}
+    assert {sync[:2] for sync in syncs if sync[-1] is not None} <= last
     assert {(run_id, version, encoding) for run_id, version, encoding, _ in syncs} >= {(built_in, 0, "dense")}
     assert trained[0][0] > 0
     assert set(runs) > {built_in}

@@ -1,0 +1,96 @@
+"""Turns that wait: which go out first, what is looked at for them, and that nobody's room is lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rose.runtime.policy.routing import place
+from rose.runtime.scheduling.messages import GenerateRequest, Heartbeat
+from rose.runtime.scheduling.trajectories import Trajectories
+from rose.runtime.scheduling.turn_queue import TurnQueue
+from rose.runtime.scheduling.turns import Turn
+from rose.runtime.scheduling.workers import WorkerTable
+from tests.runtime.scheduling.stand_ins import report
+
+
+class Queue:
+    def __init__(self):
+        self.table, self.looked = WorkerTable(), 0
+        self.queue = TurnQueue(self.table, Trajectories(), self.place)
+
+    def place(self, turn, workers):
+        self.looked += 1
+        return place(turn, workers)
+
+    def hear(self, now_ns=0, **fields):
+        self.table.hear(Heartbeat(device_id="d", engines=[report("http://x", **fields)]), now_ns)
+
+    def begin(self, number, run_id=None, version_min=0):
+        turn = Turn.begin(GenerateRequest(input_ids=[1]), number, run_id, version_min)
+        return asyncio.create_task(self.queue.place(turn))
+
+
+def test_many_that_wait_are_not_looked_at_one_by_one(monkeypatch):
+    monkeypatch.setattr("rose.runtime.scheduling.turn_queue.monotonic_ns", lambda: 0)
+
+    async def scenario():
+        queue = Queue()
+        queue.hear(policy_version=3, capacity=2)
+        waiting = [queue.begin(number, version_min=number % 2 * 9) for number in range(400)]
+        await asyncio.sleep(0)
+        assert (len(queue.queue), queue.looked) == (398, 400)
+        queue.looked = 0
+        queue.queue.dispatch(0)
+        assert queue.looked == 0
+        # Room for one more: of those that it may take, the first that came.
+        (await waiting[0]).release()
+        queue.queue.dispatch(0)
+        await asyncio.sleep(0)
+        assert queue.looked == 1
+        assert [task.done() for task in waiting[:6]] == [True, False, True, False, True, False]
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert len(queue.queue) == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_that_is_cancelled_as_it_is_placed_leaves_its_room(monkeypatch):
+    monkeypatch.setattr("rose.runtime.scheduling.turn_queue.monotonic_ns", lambda: 0)
+
+    async def scenario():
+        queue = Queue()
+        task = queue.begin(0)
+        await asyncio.sleep(0)
+        queue.hear()
+        queue.queue.dispatch(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert queue.table["e0"].in_flight == {}
+        # And one that was cancelled before is not placed.
+        queue.hear(capacity=0)
+        task = queue.begin(1)
+        await asyncio.sleep(0)
+        task.cancel()
+        queue.hear()
+        queue.queue.dispatch(0)
+        await asyncio.gather(task, return_exceptions=True)
+        assert queue.table["e0"].in_flight == {}
+        assert len(queue.queue) == 0
+
+    asyncio.run(scenario())
+
+
+def test_turns_of_a_run_that_ends_are_let_go():
+    async def scenario():
+        queue = Queue()
+        ending, other = queue.begin(0, "a", 3), queue.begin(1, "b")
+        await asyncio.sleep(0)
+        queue.queue.end("a")
+        assert await ending is None
+        assert len(queue.queue) == 1
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)
+
+    asyncio.run(scenario())
