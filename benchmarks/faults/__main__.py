@@ -64,7 +64,7 @@ def measure(report: Report, folder: Path, given: argparse.Namespace) -> None:
     tried = 0
     ended = False
     began = time.monotonic()
-    fleet = Fleet(folder, given.seed)
+    fleet = Fleet(folder, given.seed, given.patience)
     with phase("fleet"):
         fleet.__enter__()
     try:
@@ -154,6 +154,7 @@ def _arguments() -> argparse.Namespace:
     parser = arguments(__doc__ or "")
     parser.add_argument("--trials", type=int, help="faults; 100 if left out, 3 with --quick")
     parser.add_argument("--seed", type=int, default=1, help="of the faults and of the traffic")
+    parser.add_argument("--patience", type=float, default=1.0, help="times the demo's latency budgets; 1 if left out")
     parser.add_argument("--minutes", type=float, help="begin no trial after this long")
     parser.add_argument(
         "--only", nargs="+", metavar="PART", choices=[str(victim) for victim in Victim], help="strike these parts alone"

@@ -36,13 +36,15 @@ NAME = "faults"
 HOSTS: tuple[HostName, HostName] = ("one", "other")
 #: The device of each host, its lent engine, and the file system that the first one's ledger and state are on.
 DEVICES: dict[HostName, str] = {"one": "serving-one", "other": "serving-other"}
-#: The first host has one for rollouts alone as well, with the trainer on it.
+#: The first host has one for rollouts alone as well, which a fleet wants, with the trainer on it.
 TRAINER_DEVICE = "rollout-one"
 ENGINES: dict[HostName, str] = {host: f"{device}-rollout" for host, device in DEVICES.items()}
 DISK = "/srv/small"
 _DISK_BYTES = 256 << 20
 _RAY_PORT, _GATEWAY_PORT = 6379, 30100
 _TOKEN = "a-token-of-the-trials"
+#: What the model promises on a core of its own, as in the demo.
+TTFT_MS, TPOT_MS = 2000, 400
 _KV_BYTES = 64 << 20
 _STEPS = 1_000_000
 _START_TIMEOUT_S, _STOP_TIMEOUT_S = 600.0, 240.0
@@ -90,16 +92,17 @@ class Service:
         self._thread.start()
         return self
 
-    def stop(self, number: int = signal.SIGTERM, timeout_s: float = 30.0) -> None:
+    def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 30.0) -> None:
         self._stopping.set()
         process = self._process
         if process is not None and process.poll() is None:
             with suppress(psutil.NoSuchProcess):
-                for child in psutil.Process(process.pid).children() or [psutil.Process(process.pid)]:
-                    child.send_signal(number)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout_s)
-            process.kill()
+                # What enters the host's namespaces waits for the program itself.
+                programs = psutil.Process(process.pid).children() or [psutil.Process(process.pid)]
+                kill(programs, number)
+                _, left = psutil.wait_procs(programs, timeout_s)
+                kill(left, signal.SIGKILL)
+            process.wait()
         self._thread.join()
 
     def _run(self) -> None:
@@ -120,15 +123,16 @@ class Service:
 
 
 class Fleet:
-    """Use it as a context: all of it is ended with it. `folder` holds the hosts' disks. Raises FleetError."""
+    """Use it as a context: all of it is ended with it. `folder` holds the hosts' disks, `patience` is how many times
+    the demo's latency budgets serving has. Raises FleetError."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, patience: float = 1.0) -> None:
         if (cores := len(os.sched_getaffinity(0))) < len(HOSTS):
             raise FleetError(f"the trials need two CPU cores and this process has {cores}")
         if (reason := missing()) is not None:
             raise FleetError(reason)
         self.network = Network(folder)
-        self._seed = seed
+        self._seed, self._patience = seed, patience
         self.heard = Heard()
         self.steps: list[dict[str, Any]] = []
         self.watches: dict[HostName, PageWatch] = {}
@@ -169,6 +173,8 @@ class Fleet:
             "one", "up", "-u", "-m", "rose.cli", "up", "-c", "/srv/fleet.json", "--address", self._ray_address, "--stay"
         )
         self._until("the fleet is ready", lambda: "fleet run" in (one.disk / "up.log").read_text())
+        # It has a core that serves on the other host: what is played is played on what is lent.
+        self.rose("drain", TRAINER_DEVICE, "-c", "/srv/fleet.json", "--reason", "its core is another host's")
         self._service(
             "one", "train", "-m", "rose.cli", "train", "--url", self.url, "--config", "/srv/fleet.json", "--json",
             "--checkpoint", "/srv/checkpoint", "--resume", "--steps", str(_STEPS), "--device", TRAINER_DEVICE,
@@ -208,7 +214,7 @@ class Fleet:
         self._until(f"serving on {name} answers", lambda: self.serving_url(name) is not None)
         controller = (self.url, _TOKEN) if name == "one" else ()
         ahead_ns = self.hosts[name].clock_ahead_s * 1_000_000_000
-        arguments = (str(self.serving_url(name)), str(self._seed), str(ahead_ns), *controller)
+        arguments = (str(self.serving_url(name)), str(self._seed), str(ahead_ns), str(self._patience), *controller)
         service = Service(
             self.hosts[name], f"users-{monotonic_ns()}", sys.executable, "-m", "benchmarks.faults.users", *arguments,
             heard=lambda line: self._hear(name, line),
@@ -329,7 +335,9 @@ class Fleet:
                         "cores": [cores[1]], "kv_bytes": _KV_BYTES,
                     }
                 ],
-                "serving": {"ttft_budget_ms": 2000, "tpot_budget_ms": 400},
+                "serving": {
+                    "ttft_budget_ms": TTFT_MS * self._patience, "tpot_budget_ms": TPOT_MS * self._patience,
+                },
                 "coserving": {"holdout_share": 0},
                 "traffic": {"trace": "none"},
                 "training": {"staleness_max": 2},

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.faults.users URL SEED AHEAD_NS [CONTROLLER TOKEN]`: the users of a host's serving engine.
+"""`python -m benchmarks.faults.users URL SEED AHEAD_NS PATIENCE [CONTROLLER TOKEN]`: users of a host's serving.
 
 It runs on that host and prints a line of JSON for each request as its user saw it, for each time that `/health` was
 asked, and for each time that the controller was. Times are the machine's: `AHEAD_NS` is what the host's clock has more.
@@ -12,10 +12,9 @@ import sys
 import threading
 import urllib.request
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from rose import config as configuration
+from benchmarks.faults.fleet import TPOT_MS, TTFT_MS
 from rose.clock import monotonic_ns
 from rose.config import ServingConfig, TrafficConfig
 from rose.events import Event, Request
@@ -29,8 +28,8 @@ _lock = threading.Lock()
 
 
 def main() -> None:
-    url, seed, ahead_ns, *controller = sys.argv[1:]
-    users = Users(url, int(seed), int(ahead_ns))
+    url, seed, ahead_ns, patience, *controller = sys.argv[1:]
+    users = Users(url, int(seed), int(ahead_ns), float(patience))
     threading.Thread(target=users.ask, args=["health", f"{url}/health", None], daemon=True).start()
     if controller:
         threading.Thread(target=users.ask, args=["controller", f"{controller[0]}/status", controller[1]]).start()
@@ -38,8 +37,9 @@ def main() -> None:
 
 
 class Users:
-    def __init__(self, url: str, seed: int, ahead_ns: int) -> None:
+    def __init__(self, url: str, seed: int, ahead_ns: int, patience: float) -> None:
         self._url, self._seed, self._ahead_ns = url, seed, ahead_ns
+        self._budgets = ServingConfig(ttft_budget_ms=TTFT_MS * patience, tpot_budget_ms=TPOT_MS * patience)
 
     async def replay(self) -> None:
         """The trace, again and again, until this process is ended."""
@@ -47,7 +47,7 @@ class Users:
         trace = open_trace(traffic)
         assert trace is not None, "the sample trace is there"
         target = Target(url=self._url, model=models.SMOLLM2)
-        await Replay(fit(trace, traffic), target, budgets(), self._note, seed=self._seed, repeat=True).run()
+        await Replay(fit(trace, traffic), target, self._budgets, self._note, seed=self._seed, repeat=True).run()
 
     def _note(self, event: Event) -> None:
         assert isinstance(event, Request)
@@ -79,11 +79,6 @@ class Users:
     def _print(self, kind: str, **values: Any) -> None:
         with _lock:
             print(json.dumps({"kind": kind, **values}), flush=True)
-
-
-def budgets() -> ServingConfig:
-    """Those of the demo: what the model promises on one core."""
-    return configuration.demo([0, 1], ledger=Path("unused")).serving
 
 
 if __name__ == "__main__":

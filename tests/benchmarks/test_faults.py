@@ -261,7 +261,14 @@ def slice_of(device_id, t0_s, t1_s):
 
 def turn(number, **changes):
     facts = {"trajectory_id": "t", "turn": number, "outcome": "completed", "prompt_tokens": 1, "output_tokens": 2}
-    rest = {"attempt": 0, "placement": "queue", "policy_version": 0, "queue_ns": 0, "duration_ns": 1, "cached_tokens": 0}
+    rest = {
+        "attempt": 0,
+        "placement": "queue",
+        "policy_version": 0,
+        "queue_ns": 0,
+        "duration_ns": 1,
+        "cached_tokens": 0,
+    }
     return Turn(**{**facts, **rest, **changes})
 
 
