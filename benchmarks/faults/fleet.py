@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 
 from benchmarks.faults.plan import HostName, Victim
+from benchmarks.faults.processes import Service, name_of, number_inside, processes_of, title_of
 from benchmarks.faults.watch import PageWatch
 from rose.clock import monotonic_ns
 from rose.config import FleetConfig
@@ -48,7 +49,7 @@ TTFT_MS, TPOT_MS = 2000, 400
 _KV_BYTES = 64 << 20
 _STEPS = 1_000_000
 _START_TIMEOUT_S, _STOP_TIMEOUT_S = 600.0, 240.0
-_LOOK_S, _RESTART_S = 0.2, 2.0
+_LOOK_S = 0.2
 _AHEAD_S = 50_000
 #: Titles of the processes of each part.
 _TITLES = {
@@ -74,52 +75,6 @@ class Heard:
     served: list[dict[str, Any]] = field(default_factory=list)
     health: list[dict[str, Any]] = field(default_factory=list)
     controller: list[dict[str, Any]] = field(default_factory=list)
-
-
-class Service:
-    """A program that a host's service manager starts again whenever it ends."""
-
-    def __init__(self, host: Host, name: str, *arguments: str, heard: Callable[[str], None] | None = None) -> None:
-        self.host, self.name, self._arguments, self._heard = host, name, arguments, heard
-        self.environment: dict[str, str] = {}
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._process: subprocess.Popen[str] | None = None
-        #: How it ended, each time.
-        self.codes: list[int] = []
-
-    def start(self) -> Service:
-        self._thread.start()
-        return self
-
-    def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 30.0) -> None:
-        self._stopping.set()
-        process = self._process
-        if process is not None and process.poll() is None:
-            with suppress(psutil.NoSuchProcess):
-                # What enters the host's namespaces waits for the program itself.
-                programs = psutil.Process(process.pid).children() or [psutil.Process(process.pid)]
-                kill(programs, number)
-                _, left = psutil.wait_procs(programs, timeout_s)
-                kill(left, signal.SIGKILL)
-            process.wait()
-        self._thread.join()
-
-    def _run(self) -> None:
-        log = self.host.disk / f"{self.name}.log"
-        while not self._stopping.is_set():
-            if not self.host.up:
-                self._stopping.wait(_LOOK_S)
-                continue
-            with log.open("a") as file:
-                output: Any = file if self._heard is None else subprocess.PIPE
-                self._process = self.host.start(*self._arguments, output=output, **self.environment)
-                if self._process.stdout is not None:
-                    assert self._heard is not None
-                    for line in self._process.stdout:
-                        self._heard(line)
-                self.codes.append(self._process.wait())
-            self._stopping.wait(_RESTART_S)
 
 
 class Fleet:
@@ -286,21 +241,23 @@ class Fleet:
     def find(self, victim: Victim, name: HostName) -> list[psutil.Process]:
         """The processes that are this part now; none while it is being started again."""
         with suppress(psutil.NoSuchProcess):
-            family = _processes(self.hosts[name])
+            family = processes_of(self.hosts[name])
             if victim in (Victim.HEAD, Victim.NODE):
                 names = {"gcs_server", "raylet"} if victim is Victim.HEAD else {"raylet"}
-                return [process for process in family if _name(process) in names]
+                return [process for process in family if name_of(process) in names]
             if victim in (Victim.SCHEDULER, Victim.SERVER):
                 page = self.watches[name].page
                 if page is None or not page.alive(Party.ROLLOUT):
                     return []
                 number = page.get(Party.ROLLOUT, Field.PID)
-                schedulers = [process for process in family if _number_inside(process) == number]
+                schedulers = [process for process in family if number_inside(process) == number]
                 if victim is Victim.SCHEDULER:
                     return schedulers
                 return [parent for one in schedulers if (parent := one.parent()) is not None]
             title = _TITLES[victim]
-            return [process for process in family if title in _title(process) and "nsenter" not in _title(process)][:1]
+            return [process for process in family if title in title_of(process) and "nsenter" not in title_of(process)][
+                :1
+            ]
         return []
 
     def check(self) -> None:
@@ -372,16 +329,6 @@ class Fleet:
         raise FleetError(f"{what}: not within {_START_TIMEOUT_S:.0f} s; see the logs in {self.hosts['one'].disk}")
 
 
-def kill(processes: Sequence[psutil.Process], number: signal.Signals) -> bool:
-    """Whether there was one to send the signal to."""
-    sent = False
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.send_signal(number)
-            sent = True
-    return sent
-
-
 def fill(fleet: Fleet) -> None:
     """Leave no byte on the file system of the first host's ledger."""
     fleet.hosts["one"].python(_FILL, DISK)
@@ -390,40 +337,3 @@ def fill(fleet: Fleet) -> None:
 def empty(fleet: Fleet) -> None:
     """Give the room back that `fill` took."""
     fleet.hosts["one"].call("rm", "-f", f"{DISK}/ballast")
-
-
-def _processes(host: Host) -> list[psutil.Process]:
-    """What runs on a host, whoever started it."""
-    there = _space(host.first_pid)
-    found: list[psutil.Process] = []
-    for process in psutil.process_iter():
-        with suppress(OSError):
-            if _space(process.pid) == there:
-                found.append(process)
-    return found
-
-
-def _space(pid: int) -> int:
-    return Path(f"/proc/{pid}/ns/pid").stat().st_ino
-
-
-def _number_inside(process: psutil.Process) -> int:
-    """A process's number among those of its host."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
-            if line.startswith("NSpid:"):
-                return int(line.split()[-1])
-    return 0
-
-
-def _name(process: psutil.Process) -> str:
-    with suppress(psutil.Error):
-        return process.name()
-    return ""
-
-
-def _title(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""

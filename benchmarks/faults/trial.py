@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import psutil
 
-from benchmarks.faults.fleet import HOSTS, Fleet, empty, fill, kill
+from benchmarks.faults.fleet import HOSTS, Fleet, empty, fill
 from benchmarks.faults.plan import AWAY, Fault, HostName, Victim
+from benchmarks.faults.processes import kill
 from rose.clock import monotonic_ns, utc_us
 
 #: Rollouts work and serving has been seen, before a fault.
