@@ -228,10 +228,10 @@ def _charges(frame: pl.DataFrame) -> Iterator[tuple[str, Line]]:
     )
     for row in summed.iter_rows(named=True):
         kind = row["kind"]
-        device = (row["device_class"], row["pool"] and f"{row['pool']} pool", row["commitment"])
+        detail = (row["route"] or row["device_class"], row["pool"] and f"{row['pool']} pool", row["commitment"])
         yield row["team"], Line(
             kind="charge", what=row["bucket"], amount_nano=row["cost_nano"], run_id=row["run_id"],
-            detail=row["route"] or ", ".join(filter(None, device)), count=row[_COUNTS[kind]], unit=UNITS[kind][0],
+            detail=", ".join(filter(None, detail)), count=row[_COUNTS[kind]], unit=UNITS[kind][0],
             amounts=row["amounts"],
         )  # fmt: skip
 
