@@ -27,7 +27,8 @@ from rose.pricing.spend.tables import rules_text
 from tests.pricing.closing.conftest import BOOK_TOML, DAY_NS, FIRST_HOUR, T0_NS, S, close, fleet_events, write
 from tests.pricing.invoices.conftest import DAY_NANO, DEARER, DEARER_DAY_NANO, FIRST, FIRST_ID, OURS, SECOND, SECOND_ID
 from tests.pricing.random_ledger import BOOK as RANDOM_BOOK
-from tests.pricing.random_ledger import HOUR_NS, MIDNIGHT_NS, PORTIONS, Made, ledgers
+from tests.pricing.random_ledger import MIDNIGHT_NS, ledgers
+from tests.pricing.recorded import HOUR_NS, PORTIONS, Made
 
 #: A ledger takes a while to write: few of them, and one that fails is shown as it is.
 FEW = settings(
