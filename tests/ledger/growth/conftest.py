@@ -32,10 +32,12 @@ def archivable_made(tmp_path_factory: pytest.TempPathFactory, lease: Any) -> Pat
     root = tmp_path_factory.mktemp("archivable") / "ledger"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "SEGMENTS_PER_EPOCH", 2)
-        for n in range(12):
+        for stretch in (range(6), range(6, 8), range(8, 10), range(10, 12)):
             with LedgerWriter.open(root, "w", "r") as writer:
-                writer.record(lease(lease_id=f"l{n}", at_us=FIRST_US + n // 2 * DAY_US))
-            if n in (5, 7, 9):
+                for n in stretch:
+                    # Each a segment of its own.
+                    writer.record(lease(lease_id=f"l{n}", at_us=FIRST_US + n // 2 * DAY_US), durable=True)
+            if stretch.stop < 12:
                 compaction.compact(root, grace_s=0)
     rollup.roll_up(root)
     assert [part.state for part in layout.parts(root, "w")].count("compacted") == 3
