@@ -31,6 +31,7 @@ from rose.runtime.coserving.device_events import (
 )
 from rose.runtime.coserving.engine_lives import EngineLives
 from rose.runtime.coserving.hardware import hardware_id
+from rose.runtime.coserving.lease_file import Remembered
 from rose.runtime.coserving.leasing import Leasing
 from rose.runtime.coserving.meter import DeviceMeter
 from rose.runtime.coserving.page import ArbiterPage, Field, Party, Span, SpanRecord
@@ -60,7 +61,8 @@ STEP_TIME_NS = 60_000_000_000
 class DeviceAgent:
     """Start with `start()`, end with `stop()`. Demand, and what the engine is to hold, are the controller's to say.
 
-    `before` is what the agents of the device before this one left; None: the device joins. `via` gives the way to a
+    `before` is what the agents of the device before this one left; None: the device joins. `last_lease` is what the
+    ledger has of the device's last lease. `via` gives the way to a
     target. With `persistent` an engine that does not start is tried again, and is not waited for.
     """
 
@@ -72,6 +74,7 @@ class DeviceAgent:
         make_engine: Callable[[EngineSpec], EngineProcess] = EngineProcess,
         before: Predecessor | None = None,
         via: Callable[[Target], Target] = lambda target: target,
+        last_lease: Remembered = Remembered(),  # noqa: B008
         persistent: bool = False,
     ) -> None:
         self._spec, self._record, self._hardware_id = spec, record, hardware_id(spec.device)
@@ -121,6 +124,7 @@ class DeviceAgent:
                 ledger_failure=ledger_failure,
                 run=lambda: self._rollout_runs.now,
                 ended_before=None if before is None else before.leases,
+                remembered=last_lease,
             )
             drawn_by = rules(coserving)
             self._withholding = Withholding(spec.device.id, engine_id, drawn_by, spec.anchor, self._note, now_ns)
