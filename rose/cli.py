@@ -110,7 +110,7 @@ def demo(
     steps: Annotated[int | None, typer.Option(help="RL steps to run.", min=1)] = None,
     seconds: Annotated[float | None, typer.Option(help="Stop cleanly after this long.", min=1)] = None,
 ) -> None:
-    """A live co-serving deployment on two cores of this machine, then its cost report."""
+    """A live co-serving fleet on two cores of this machine, then its cost report."""
     from rose.config_demo import demo as demo_fleet
 
     with _errors():
