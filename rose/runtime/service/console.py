@@ -23,7 +23,7 @@ from rose.runtime.errors import DeploymentError
 from rose.runtime.service import memory, places
 
 _TIMEOUT_S = 10.0
-_NOT_FOUND, _NO_TOKEN = 404, 401
+_NO_TOKEN = 401
 
 
 class ControllerClient:

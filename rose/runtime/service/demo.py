@@ -51,6 +51,8 @@ def run(
     Raises PreflightError before anything was started, DeploymentError if a part fails.
     """
     preflight.check(config)
+    if (notice := preflight.notice(config)) is not None:
+        say(notice)
     if FleetMemory(config).read() is not None:
         _end_former(config, say)
     deadline = None if seconds_max is None else time.monotonic() + seconds_max

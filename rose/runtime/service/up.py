@@ -9,6 +9,7 @@ from typing import Any
 
 from rose.config import FleetConfig
 from rose.errors import UserError, did_you_mean
+from rose.runtime import preflight
 from rose.runtime.errors import DeploymentError, PartDiedError
 from rose.runtime.fleet import recorded_config
 from rose.runtime.service import local_ray, memory, places
@@ -73,6 +74,11 @@ def up(
     however it ends, the fleet goes down by itself. Raises UserError.
     """
     folder = places.state_folder(config)
+    if not config.hosts and memory.read(folder) is None:
+        # Of hosts that the file names, each is checked there.
+        preflight.check(config)
+        if (notice := preflight.notice(config)) is not None:
+            say(notice)
     if address is None:
         if len(config.hosts) > 1:
             raise UserError(f"fleet {config.name!r} has {len(config.hosts)} hosts: name their Ray cluster by --address")

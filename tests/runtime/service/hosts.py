@@ -93,6 +93,11 @@ class Host:
     def up(self) -> bool:
         return self._unshare is not None and self._unshare.poll() is None
 
+    @property
+    def first_pid(self) -> int:
+        """The number, on the machine, of its first process."""
+        return self._init
+
     def boot(self) -> None:
         """Start it, or start it again with the disk that it had."""
         assert not self.up
