@@ -90,5 +90,5 @@ def test_down_ends_it_and_its_ray_and_no_serving(host):
     assert len(running(host, "stand_ins serving")) == 1
     assert not [path for path in host.call("ls", "/dev/shm").split() if path.startswith("rose-fleet")]
     again = host.call(sys.executable, "-m", "rose.cli", "down", "-c", "/srv/fleet.toml")
-    assert again == "no fleet of this name runs here\n"
+    assert again == "no fleet 'two' runs here\n"
     assert "sound" in host.call(sys.executable, "-m", "rose.cli", "ledger", "verify", "--ledger", "/srv/ledger")
